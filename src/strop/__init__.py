@@ -26,15 +26,19 @@ if TYPE_CHECKING:
     from strop.api.options import recipe
     from strop.api.pages import inspect, watch
     from strop.api.run import Run, Step
+    from strop.api.serve import serve
     from strop.api.train import resume, train
+    from strop.traces.records import Rollout, TurnRecord
 
 __version__ = VERSION
 __all__ = [
     "Comparison",
     "Evaluation",
+    "Rollout",
     "Run",
     "RunStopped",
     "Step",
+    "TurnRecord",
     "UserError",
     "audit",
     "compare",
@@ -46,6 +50,7 @@ __all__ = [
     "resume",
     "resume_comparison",
     "sample",
+    "serve",
     "sweep",
     "train",
     "watch",
@@ -60,7 +65,9 @@ _PLACES = {
     "strop.api.options": ("recipe",),
     "strop.api.pages": ("inspect", "watch"),
     "strop.api.run": ("Run", "Step"),
+    "strop.api.serve": ("serve",),
     "strop.api.train": ("resume", "train"),
+    "strop.traces.records": ("Rollout", "TurnRecord"),
 }
 
 # Old names of modules, asked for in vain, name the new ones.

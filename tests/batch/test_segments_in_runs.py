@@ -104,3 +104,34 @@ def test_largest_and_places(dtype):
     assert chosen[:5] == [[], [1], [1, 3], [0, 1, 3], [0, 1, 3, 4]]  # the first of equal ones
     assert chosen[5:] == [[0, 1, 3, 4, 6], [0, 1, 2, 3, 4, 6], list(range(7))]
     assert segments.at_places(values, (6, 0, 2)).tolist() == [2.0, -math.inf, 0.5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_values_are_sorted_key_by_key_where_rows_lie_together(dtype):
+    values, where, order = made(dtype)
+    for which in (where, None):
+        numbers = values.nan_to_num(-0.0)
+        lowest, several = (
+            [
+                f(numbers[rows], LONG[rows], NUM, *level, None if which is None else which[rows])
+                for rows in (slice(None), order)
+            ]
+            for f, level in ((segments.mean_of_lowest, (0.5,)), (segments.quantile, (0.3,)))
+        )
+        assert lowest[0].equal(lowest[1])
+        assert several[0].equal(several[1])
+    lying, mixed = (segments.distinct(values[r][where[r]], LONG[r][where[r]])
+                    for r in (slice(None), order))  # fmt: skip
+    assert lying[0].equal(mixed[0])
+    assert lying[1].equal(mixed[1])
+
+
+def test_one_key_for_all_rows():
+    key = segments.one_key(LONG)
+    assert key.tolist() == [0] * len(LONG)
+    assert segments.total(LONG.double(), key, 1) == LONG.sum()
+
+
+def test_ranges():
+    found = segments.ranges(torch.tensor([7, 0, 2]), torch.tensor([2, 0, 3]))
+    assert found.tolist() == [7, 8, 2, 3, 4]

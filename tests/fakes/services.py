@@ -20,13 +20,14 @@ from strop.method import part as parts
 from strop.method.part import Draw, Use
 from strop.method.services import Graded
 from strop.parts.rollout.base import RolledOut, roll_out
+from strop.traces.records import Rollout
 
 
 class FakeTexts:
     """Prompts and answers as token ids, a piece of text for each token.
 
     answers: by uid and column; the last token is the end. said: the rollouts' texts, in place of
-    their tokens'.
+    their tokens'. rollouts: those that were recorded, by uid.
     """
 
     def __init__(
@@ -37,9 +38,10 @@ class FakeTexts:
         answers: Mapping[tuple[int, str], Sequence[int]] = {},
         special_ids: Sequence[int] = (),
         said: Sequence[str] | None = None,
+        rollouts: Mapping[int, Sequence[Rollout]] = {},
     ) -> None:
         self.prompts, self.pieces, self.rows, self.answers = prompts, pieces, rows, answers
-        self.special_ids, self.said = frozenset(special_ids), said
+        self.special_ids, self.said, self.rollouts = frozenset(special_ids), said, rollouts
         self.ids = {piece: id for id, piece in pieces.items()}
 
     mixture: Sequence[tuple[str, int, float]] = ()
@@ -81,6 +83,9 @@ class FakeTexts:
     def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:
         ids = tuple(self.answers.get((uid, column), ()))
         return ids if end else ids[:-1]
+
+    def recorded(self, uid: int) -> Sequence[Rollout]:
+        return self.rollouts[uid]
 
     def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
         uids = batch["uid_P"][batch["group_B"]].tolist()
@@ -199,6 +204,7 @@ class FakeEpisodes:
     texts: Sequence[str] | None = None
     first: tuple[int, ...] = ()
     said: list[tuple[str, int]] = field(default_factory=list)
+    are_played: bool = True
 
     def begin_episodes(self, uids: Sequence[int]) -> Episodes:
         class Source:

@@ -113,7 +113,7 @@ def evaluate(
     ks = tuple(sorted(set(several)))
     samples = samples or max(16, *ks)
     split = split or ("train" if data is not None else "heldout")
-    opening = _opened(
+    opening = opened(
         source, tokenizer, data=data, reward=reward, task=task_of(task), step=step, start=start,
         best=best, temperature=temperature, max_tokens=max_tokens, engine=engine, trust=trust_files,
         assignments=from_keywords(options),
@@ -150,7 +150,7 @@ def sample(
             f"prompt is {type(prompt).__name__}, n is {n!r}: give text, and a whole number of at "
             "least 1"
         )
-    opening = _opened(
+    opening = opened(
         source, tokenizer, step=step, temperature=temperature, max_tokens=max_tokens,
         engine=engine, trust=trust_files, assignments=from_keywords(options), with_rewards=False,
     )  # fmt: skip
@@ -159,7 +159,7 @@ def sample(
 
 
 @contextlib.contextmanager
-def _opened(
+def opened(
     source: Any,
     tokenizer: Any,
     data: Any = None,

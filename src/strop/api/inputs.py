@@ -20,6 +20,8 @@ from strop.rewards import pickled
 from strop.support.errors import UserError
 from strop.support.loading import PICKLED, attribute, write_pickled
 from strop.support.writing import check_room, writing
+from strop.traces.reading import row_of
+from strop.traces.records import Rollout
 from strop.training.learner.models import DTYPES, Loaded, load, tokenizer_of
 from strop.training.record.run_folder import GIVEN
 from strop.training.settings import config
@@ -42,10 +44,13 @@ def sections_of(
     where it is in memory. Raises UserError.
     """
     settings, loaded = model_of(model, tokenizer, folder / "model")
+    task = task_of(task)
+    if are_rollouts(data):
+        task, data = traces_given(data, task, folder / "traces.jsonl"), None
     whole = {
         "model": settings,
         "data": {
-            "task": task_of(task),
+            "task": task,
             "files": _trained(data, folder / "data.jsonl"),
             "validation_files": sources_given(validation, folder / "validation.jsonl"),
         },
@@ -68,6 +73,28 @@ def task_of(task: Any) -> str:
             "environment"
         )
     return task
+
+
+def are_rollouts(data: Any) -> bool:
+    """Whether these are recorded rollouts, in place of rows."""
+    return isinstance(data, list | tuple) and bool(data) and isinstance(data[0], Rollout)
+
+
+def traces_given(rollouts: Sequence[Any], task: str, path: Path) -> str:
+    """The task of recorded rollouts, which are written to this file. Raises UserError."""
+    if task:
+        raise UserError("data are recorded rollouts, which are a task of their own: leave task out")
+    with writing(path.parent, "the rollouts"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            for number, rollout in enumerate(rollouts, 1):
+                if not isinstance(rollout, Rollout):
+                    raise UserError(
+                        f"data {number} is {type(rollout).__name__}, and others are rollouts: "
+                        "give strop.Rollout alone"
+                    )
+                file.write(_line(row_of(rollout), f"rollout {number}"))
+    return f"traces:{path}"
 
 
 def with_parts(settings: RunConfig, folder: Path) -> RunConfig:

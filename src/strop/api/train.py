@@ -49,7 +49,7 @@ def train(
     recipe: a line such as "gspo(clip_high=4e-4)", or a method that `strop.recipe` gave. model: a
     name, a folder, or a model that transformers has loaded (its tokenizer may be given, too).
     data, validation: rows (dicts, a datasets.Dataset, a frame) or paths of files; either may be a
-    dict of several by name. reward: a function, the name of one, or a list of these. task: in place
+    dict of several by name; data may also be a list of `strop.Rollout`, which others recorded. reward: a function, the name of one, or a list of these. task: in place
     of data. config: a TOML file. out: the run's folder. start: False gives the run before its first
     step. callbacks: called with each step.
 

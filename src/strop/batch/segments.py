@@ -66,8 +66,7 @@ def mean(
 
 def overall(values_N: Tensor, where_N: Tensor | None = None) -> float:
     """Mean of all members as a number, for a log; 0 without members. This reads the tensors."""
-    one_N = torch.zeros_like(values_N, dtype=torch.int64)
-    return float(mean(values_N.detach().double(), one_N, 1, where_N))
+    return float(mean(values_N.detach().double(), one_key(values_N), 1, where_N))
 
 
 def std(
@@ -182,7 +181,8 @@ def distinct(values_N: Tensor, key_N: Tensor) -> tuple[Tensor, Tensor]:
     value_N, key_N = sorted_values(values_N.float(), key_N)
     new_N = torch.ones_like(key_N, dtype=torch.bool)
     new_N[1:] = (value_N[1:] != value_N[:-1]) | (key_N[1:] != key_N[:-1])
-    return value_N[new_N], key_N[new_N]
+    row_V = rows_where(new_N)
+    return at(value_N, row_V), at(key_N, row_V)
 
 
 def rank(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
@@ -275,7 +275,7 @@ def place_in_run(key_N: Tensor, num: int) -> Tensor:
 
 def sum_until(values_N: Tensor, key_N: Tensor, num: int) -> Tensor:
     """Sum [N] of the key's values up to and with each row; the rows of a key lie together."""
-    until_N = values_N.cumsum(0)
+    until_N = values_N.cumsum(0, dtype=values_N.dtype)
     first_B = first(key_N, num).clamp(max=max(key_N.shape[0] - 1, 0))
     if not key_N.numel():
         return until_N
@@ -311,6 +311,11 @@ def pairs(key_N: Tensor, num: int) -> tuple[Tensor, Tensor]:
     place_M = place_M - (size_N.cumsum(0) - size_N)[one_M]
     by_key = torch.argsort(key_N, stable=True)
     return one_M, by_key[(size.cumsum(0) - size)[key_N[one_M]] + place_M]
+
+
+def one_key(rows_N: Tensor) -> Tensor:
+    """The key [N] of rows that belong together, all of them; it takes no memory."""
+    return torch.zeros(1, dtype=torch.int64, device=rows_N.device).expand(rows_N.shape[0])
 
 
 def key_of(*columns_N: Tensor) -> tuple[Tensor, int]:

@@ -85,6 +85,7 @@ def _register() -> None:
         plan,
         report,
         sample,
+        serve,
         sweep,
         train,
         watch,
@@ -95,6 +96,7 @@ def _register() -> None:
     app.command("train")(train.train)
     app.command("eval")(evaluate.evaluate)
     app.command("sample")(sample.sample)
+    app.command("serve")(serve.serve)
     app.command("export")(export.export)
     app.command("report")(report.report)
     app.command("watch")(watch.watch)

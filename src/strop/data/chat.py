@@ -65,16 +65,26 @@ class Chat:
                 "model.chat_template=FILE, or leave it out"
             )
         check_letters(tokenizer, self.system_prompt, "data.system_prompt")
-        own = inspect.signature(tokenizer.apply_chat_template).parameters
         for name in self.template:
             option = "data.tools" if name == "tools" else f"data.chat_template_kwargs: {name}"
-            if name in own and name != "tools":
-                raise UserError(f"{option} is set by strop itself: leave it out")
-            if not re.search(rf"\b{re.escape(name)}\b", str(template)):
-                raise UserError(f"{option}: the model's chat template reads no {name!r}")
+            if why := why_not_for_template(tokenizer, name, option):
+                raise UserError(why)
 
 
 PLAIN = Chat()
+
+
+def why_not_for_template(tokenizer: Any, name: str, option: str) -> str:
+    """Why a tokenizer's chat template cannot be given something by this name; empty: it can.
+
+    option: what the user calls it.
+    """
+    own = inspect.signature(tokenizer.apply_chat_template).parameters
+    if name in own and name != "tools":
+        return f"{option} is set by strop itself: leave it out"
+    if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+        return f"{option}: the model's chat template reads no {name!r}"
+    return ""
 
 
 def read_tools(file: str) -> list[dict[str, Any]]:

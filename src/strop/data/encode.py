@@ -27,7 +27,7 @@ def encode_prompt(
     ids = ids_of(prompt, tokenizer, template)
     if not ids:
         raise UserError(f"{prompt.name} has no tokens: give it some text or remove its row")
-    if tokenizer.unk_token_id in ids:
+    if tokenizer.unk_token_id in ids and not prompt.ids:
         _check_letters(prompt, tokenizer, template)
     return ids
 
@@ -71,6 +71,8 @@ def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list
 
 def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
     """Token ids of a prompt, whatever they are. Raises UserError where the template refuses it."""
+    if prompt.ids:
+        return list(prompt.ids)
     if isinstance(prompt.prompt, str):
         return list(tokenizer(prompt.prompt)["input_ids"])
     if not getattr(tokenizer, "chat_template", None):

@@ -20,6 +20,7 @@ PACKAGES = {
     "websockets": "environments openenv:URL: pip install 'strop[openenv]'",
     "vllm": "sampling by vLLM: pip install 'strop[vllm]', or engine.python",
     "ray": "engines and trainers on a cluster: pip install 'strop[ray]'",
+    "uvicorn": "the policy as a server: pip install 'strop[serve]'",
     "trl": "its trainer with strop's recipes: pip install 'strop[trl]'",
     "verl": "its trainer with strop's recipes: pip install 'strop[verl]'",
     **{CLIENTS.get(name, name): f"a tracker: pip install 'strop[{name}]'" for name in TRACKERS},

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from strop.support.errors import UserError, did_you_mean
@@ -11,6 +12,7 @@ from strop.support.loading import attribute
 if TYPE_CHECKING:
     from strop.environments.base import Environment, EnvironmentSource
     from strop.environments.episodes import Episodes
+    from strop.traces.files import Traces
 
 OWN = ("countdown", "worked_countdown")  # puzzles that come with strop, each with its model
 MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
@@ -23,7 +25,7 @@ class Prompt:
     `uid` belongs to the row of its file or generator: it is stable over a run, does not depend on
     the order of drawing, and never repeats across the splits of a task. `place` names the row for
     people, `column` is where the prompt stood: the text of any other than `prompt` is something to
-    answer, not to go on from.
+    answer, not to go on from. ids: its tokens, where they were recorded.
     """
 
     uid: int
@@ -31,6 +33,7 @@ class Prompt:
     columns: Mapping[str, Any]
     place: str = ""
     column: str = "prompt"
+    ids: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -73,8 +76,16 @@ class Task:
     max_tokens: int = 1024  # default length of a completion, tokens
     reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
     environment: "EnvironmentSource | None" = None  # what the episodes are played in
+    traces: "Traces | None" = None  # recorded rollouts, a group for each training prompt
     origins: tuple[Origin, ...] = ()  # of the training prompts, where they have several
     sets: Mapping[str, Sequence[Prompt]] = field(default_factory=dict)  # of validation, by name
+
+    @property
+    def own_reward(self) -> str:
+        """Name of the reward that the rollouts bring themselves; empty where functions judge."""
+        if self.environment is not None:
+            return "environment"
+        return "recorded" if self.traces is not None else ""
 
     @property
     def validations(self) -> dict[str, Sequence[Prompt]]:
@@ -112,7 +123,7 @@ def load_task(
     config: Mapping[str, Any] | None = None,
     weights: Sequence[float] = (),
 ) -> Task:
-    """Build a task by name: one of OWN, `reasoning_gym:DATASET`, or an environment's name.
+    """Build a task by name: one of OWN, `reasoning_gym:DATASET`, `traces:FILE`, an environment's.
 
     Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
     `seed` belongs to generated tasks, `config` also to environments; the splits of puzzles and of
@@ -140,9 +151,9 @@ def load_task(
     if builder is None:
         hint = did_you_mean(family, (*_FAMILIES, *FAMILIES, *built_in()))
         raise UserError(
-            f"unknown task {name!r}{hint}; tasks are {', '.join(OWN)}, reasoning_gym:DATASET, the "
-            f"environments {', '.join(built_in())} and file.py:Class, those of other packages as "
-            f"{', '.join(FAMILIES.values())}, and data files are given as data"
+            f"unknown task {name!r}{hint}; tasks are {', '.join(OWN)}, reasoning_gym:DATASET, "
+            f"traces:FILE, the environments {', '.join(built_in())} and file.py:Class, those of "
+            f"other packages as {', '.join(FAMILIES.values())}, and data files are given as data"
         )
     return builder(member, sizes, seed, config or {})
 
@@ -216,6 +227,32 @@ def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, An
         train=number_rows(splits["train"], 0, "question"),
         validation=number_rows(splits["validation"], 1, "question"),
         heldout=number_rows(splits["heldout"], 2, "question"),
+    )
+
+
+def _traces(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    """One prompt a group of recorded rollouts, which begin with its tokens."""
+    from strop.traces.files import open_traces
+
+    if config:
+        raise UserError("recorded rollouts take no data.task_config: leave it out")
+    if any(sizes[split] for split in ("validation", "heldout")):
+        raise UserError(
+            "recorded rollouts are trained on and not sampled, so none are set aside: leave out "
+            "data.validation_size and data.heldout_size"
+        )
+    traces = open_traces(member, sizes["train"])
+    return Task(
+        name=f"traces:{Path(member).name}",
+        rewards=(),
+        max_tokens=max(group.most_said for group in traces.groups),
+        traces=traces,
+        train=[
+            Prompt(uid, "", dict(group.columns), f"group {group.name}", ids=group.prompt)
+            for uid, group in enumerate(traces.groups)
+        ],
+        validation=(),
+        heldout=(),
     )
 
 
@@ -308,4 +345,5 @@ _FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {
     "countdown": _countdown,
     "worked_countdown": _worked_countdown,
     "reasoning_gym": _reasoning_gym,
+    "traces": _traces,
 }

@@ -32,6 +32,17 @@ def read_call(given: object) -> Call:
     return Call(found["name"], arguments if isinstance(arguments, Mapping) else {})
 
 
+def whole_call(given: object) -> Call | None:
+    """A call of which name and arguments can be read; None: there is none."""
+    found = _parsed(given)
+    if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
+        return None
+    arguments = _parsed(found.get("arguments", {}))
+    if not found["name"] or not isinstance(arguments, Mapping):
+        return None
+    return Call(found["name"], arguments)
+
+
 def _parsed(given: Any) -> Any:
     if not isinstance(given, str):
         return given

@@ -15,6 +15,7 @@ from strop.engines.base import Answer as Answer
 from strop.engines.base import Event as Event
 from strop.engines.base import Request as Request
 from strop.environments.tool_calls import Call as Call
+from strop.traces.records import Rollout as Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,6 +96,10 @@ class Texts(Protocol):
 
     def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:
         """Token ids of a given answer, with its end or without; empty when the row has none."""
+        ...
+
+    def recorded(self, uid: int) -> Sequence[Rollout]:
+        """The rollouts of a prompt that were recorded. Raises UserError where none are."""
         ...
 
     def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
@@ -218,7 +223,13 @@ class Log(Protocol):
 
 
 class Episodes(Protocol):
-    """The task's environment, and how what it says and is told is written in tokens."""
+    """The task's environment, and how what it says and is told is written in tokens.
+
+    are_played: whether the task has one.
+    """
+
+    @property
+    def are_played(self) -> bool: ...
 
     def begin_episodes(self, uids: Sequence[int]) -> Playing:
         """One episode of the environment per uid."""

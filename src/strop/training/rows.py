@@ -11,6 +11,7 @@ from strop.data.encode import encode_answer
 from strop.data.prompt_rows import each, looked_at, those
 from strop.environments.tasks import Prompt, Task
 from strop.support.errors import UserError
+from strop.traces.files import Group
 from strop.training.learner.models import Loaded
 from strop.training.services.bounds import Bounds
 from strop.training.services.episodes import opening
@@ -22,6 +23,9 @@ from strop.training.settings.config import RunConfig
 def put(task: Task, tokenizer: Any, chat: Chat) -> Task:
     """The task with its prompts as the model is to see them. Raises UserError."""
     chat.check(tokenizer)
+    if task.traces is not None:
+        texts = [replace(each, prompt=tokenizer.decode(each.ids)) for each in task.train]
+        return replace(task, train=texts)
 
     def as_seen(prompt: Prompt) -> Prompt:
         if task.environment is None:
@@ -50,7 +54,7 @@ def longest_given(rollout: Any, prompts: Iterable[Prompt], loaded: Loaded) -> in
     columns = rollout.given
     if not columns:
         return None
-    if rollout.max_tokens:
+    if rollout.max_tokens or rollout.needs_traces:  # the second: as the task says
         return 0
     longest, bounds = 0, Bounds(loaded.tokenizer)
     for prompt in prompts:
@@ -128,6 +132,9 @@ def fitting(
 
 def check_row(services: RunServices, rollout: Any, prompt: Prompt) -> None:
     """Raise TooLong for a row that does not fit, and UserError for one that cannot be read."""
+    if services.task.traces is not None:
+        _check_recorded(services, services.task.traces.groups[prompt.uid])
+        return
     if surely_fits(services, rollout, prompt):
         return
     room = services.limits.context_tokens - len(services.texts.first_ids(prompt))
@@ -143,6 +150,22 @@ def check_row(services: RunServices, rollout: Any, prompt: Prompt) -> None:
                 f"prompt the model's context has room for {room}: shorten or remove the row, or "
                 "leave out all such rows with data.overlong=drop"
             )
+
+
+def _check_recorded(services: RunServices, group: Group) -> None:
+    """Raise TooLong for a group with a call that does not fit, UserError for tokens of others."""
+    most = services.limits.context_tokens
+    if group.longest > most:
+        raise TooLong(
+            f"{group.where} has a call that reads and says {group.longest} tokens, and the model's "
+            f"context has room for {most}: remove the rollout, or leave out all such groups with "
+            "data.overlong=drop"
+        )
+    if group.highest_id >= services.texts.num_tokens:
+        raise UserError(
+            f"group {group.name} has the token {group.highest_id}, and the model knows "
+            f"{services.texts.num_tokens}: these rollouts were recorded with another model"
+        )
 
 
 def surely_fits(services: RunServices, rollout: Any, prompt: Prompt) -> bool:
@@ -172,7 +195,13 @@ def tell(config: RunConfig, services: RunServices) -> None:
             f"of {len(train)} rows {seen}, evenly spread, were checked; the others are when they "
             "are drawn"
         )
-    if told := plain_text(services.task.train, texts.tokenizer, texts.chat):
+    if (traces := services.task.traces) is not None:
+        sizes = sorted(len(group.places) for group in traces.groups)
+        services.notes.append(
+            f"{len(sizes)} groups of {sizes[0]} to {sizes[-1]} recorded rollouts: a draw takes all "
+            "of its group, whatever sampling.num_rollouts says"
+        )
+    elif told := plain_text(services.task.train, texts.tokenizer, texts.chat):
         services.notes.append(told)
 
 

@@ -70,7 +70,7 @@ def load_prompts(
         )
     if reward.functions:
         task = replace(task, rewards=_specs(reward), reward_range=None)
-    if needs_reward and not task.rewards and task.environment is None:
+    if needs_reward and not task.rewards and not task.own_reward:
         raise UserError(
             "nothing scores the answers: give a reward function with --reward file.py:function, "
             "or a built-in such as math_verify"

@@ -72,7 +72,7 @@ class CachedModel:
         self.packed = False
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
-        self.why_no_bands = ""
+        self.why_no_bands = "it has not been tried"
         self.fused: Fused | None = None
         with torch.no_grad(), self.evaluating():
             self._check_against_plain_forward()
@@ -116,7 +116,7 @@ class CachedModel:
         """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N]."""
         places = positions[:, None]
         span = Span(slice(0, len(tokens)), places, max(band.used for band in bands))
-        if len(bands) == 1 or self.why_no_bands:
+        if self.why_no_bands:
             return self.forward(tokens[:, None], places, span)
         with attending(self.model):
             return self.forward(tokens[:, None], places, span, strop_bands=Parted(bands))
@@ -242,6 +242,7 @@ class CachedModel:
         length = min(8, self.context_length)
         lengths = [length, max(length // 2, 1)]
         bands = [Band(0, 1, length), Band(1, 2, lengths[1])]
+        self.why_no_bands = ""
         return self._why_not(self._decoded(lengths, bands), length, lengths)
 
     def _why_not_fused(self) -> str:

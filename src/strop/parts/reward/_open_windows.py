@@ -21,13 +21,16 @@ EPS = 1e-8
 def window_means(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Mean entropy [N] of the `width` tokens from each on, and whether the rollout has so many."""
     num = entropy_N.shape[0]
-    until = torch.cat([entropy_N.new_zeros(1).double(), entropy_N.double().cumsum(0)])
-    over = until[-1:].expand(min(width - 1, num))  # windows that would end behind the last token
-    sum_N = torch.cat([until[width:], over]) - until[:num]
+    until = entropy_N.new_zeros(num + 1, dtype=torch.float64)
+    torch.cumsum(entropy_N, 0, dtype=torch.float64, out=until[1:])
+    sum_N = until[:num].neg()
+    inside = max(num - width + 1, 0)  # the other windows would end behind the last token
+    sum_N[:inside] += until[num + 1 - inside :]
+    sum_N[inside:] += until[-1]
     whole_N = torch.zeros_like(rollout_N, dtype=torch.bool)
     if num >= width:
         whole_N[: num - width + 1] = rollout_N[width - 1 :] == rollout_N[: num - width + 1]
-    return (sum_N / width).to(entropy_N.dtype), whole_N
+    return sum_N.div_(width).to(entropy_N.dtype), whole_N
 
 
 def means_after(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tensor, Tensor]:

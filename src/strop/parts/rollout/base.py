@@ -40,6 +40,8 @@ class SamplingFields:
 
     # Whether it plays episodes, so that the task must be an environment.
     needs_environment: ClassVar[bool] = False
+    # Whether it reads rollouts that were recorded, so that the task must have some.
+    needs_traces: ClassVar[bool] = False
     # Whether it ends answers that are being drawn, so that what comes of them depends on when.
     ends_others: ClassVar[bool] = False
     # Whether it makes a draw's rollouts alone as it does beside others, and keeps no state: a run

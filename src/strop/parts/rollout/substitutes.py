@@ -1,8 +1,9 @@
-"""The strategies that stand in for others: to score the policy, and to play episodes."""
+"""The strategies that stand in for others: to score the policy, play episodes, or read records."""
 
 from strop.parts.rollout._playing import PlayingFields
 from strop.parts.rollout.base import SamplingFields
 from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.rollout.read_traces import ReadTraces
 from strop.parts.rollout.sample_independently import SampleIndependently
 
 
@@ -22,4 +23,13 @@ def playing(strategy: SamplingFields) -> SamplingFields | None:
         return strategy
     if isinstance(strategy, SampleIndependently):
         return PlayTurns(**strategy.sampling())
+    return None
+
+
+def reading(strategy: SamplingFields) -> SamplingFields | None:
+    """The strategy that reads recorded rollouts in its place; None where that means nothing."""
+    if strategy.needs_traces:
+        return strategy
+    if isinstance(strategy, SampleIndependently | PlayTurns):
+        return ReadTraces(**{**strategy.sampling(), "max_tokens": 0})
     return None

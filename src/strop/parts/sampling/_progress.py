@@ -64,7 +64,7 @@ def top_share(advantage_N: Tensor, percent: float = 70.0, stage_N: Tensor | None
     """
     if not 0 <= percent <= 100:
         raise UserError(f"percent must lie between 0 and 100, it is {percent}")
-    key_N = torch.zeros_like(advantage_N, dtype=torch.int64) if stage_N is None else stage_N
+    key_N = segments.one_key(advantage_N) if stage_N is None else stage_N
     key_N, num = segments.key_of(key_N)
     taken = (segments.count(key_N, num) * percent / 100).round()
     return segments.rank(-advantage_N, key_N, num) < taken[key_N]
@@ -74,6 +74,6 @@ def slices(advantage_N: Tensor, num_slices: int = 10) -> Tensor:
     """Which of `num_slices` equally large bins [N] int a turn is in, 0 the worst."""
     if num_slices < 1:
         raise UserError(f"there must be one bin or more, not {num_slices}")
-    one_N = torch.zeros_like(advantage_N, dtype=torch.int64)
+    one_N = segments.one_key(advantage_N)
     place_N = segments.rank(advantage_N, one_N, 1)
     return place_N * num_slices // max(advantage_N.shape[0], 1)

@@ -171,7 +171,8 @@ class Collector:
         assert chains.services is not None, "a run has services"
         for name, values in _logged(names, draw_of, batch).items():
             chains.services.log.log_rollouts(name, values)
-        _check_exits(batch, chains.services.log.logged)
+        if chains.services.episodes.are_played:
+            _check_exits(batch, chains.services.log.logged)
         metrics = pooled(rolled)
         with self.clock("reward"):
             self.rewarding = True

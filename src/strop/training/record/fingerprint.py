@@ -18,7 +18,11 @@ NAME = "data.json"
 def fingerprint(task: Task) -> dict[str, dict[str, int]]:
     """Returns the fingerprint of each split that a run reads, in its order."""
     splits = {"train": task.train, "validation": task.validation, **task.sets}
-    return {name: {"rows": len(rows), "crc32": _crc(rows)} for name, rows in splits.items()}
+    found = {name: {"rows": len(rows), "crc32": _crc(rows)} for name, rows in splits.items()}
+    if task.traces is not None:  # rows are prompts alone
+        rollouts = str(task.traces.crc()).encode()
+        found["train"]["crc32"] = zlib.crc32(rollouts, found["train"]["crc32"])
+    return found
 
 
 def check_same(folder: Path, now: dict[str, dict[str, int]]) -> None:

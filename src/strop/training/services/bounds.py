@@ -56,6 +56,8 @@ class Bounds:
         Of messages only the first of each order of roles go through the template.
         """
         said = prompt.prompt
+        if prompt.ids:
+            return len(prompt.ids)
         if isinstance(said, str):
             most = self.text(said)
             return None if most is None else most + self.added

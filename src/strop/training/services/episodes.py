@@ -29,6 +29,7 @@ class RunEpisodes:
     first: Callable[[Callable[[], Any]], Any] | None = None
 
     def __post_init__(self) -> None:
+        self.are_played = self.environment is not None
         self._observed = Lately[tuple[str, int], tuple[int, ...]](MOST_TOKENS)
 
     def begin_episodes(self, uids: Sequence[int]) -> Any:

@@ -98,9 +98,6 @@ def with_episodes(batch: Batch, verified: Graded | None) -> Graded:
     )
 
 
-ENVIRONMENT = "environment"  # name of the reward that the episodes themselves give
-
-
 class NoGrader:
     """Replaces the grader when only the environment gives rewards."""
 
@@ -130,18 +127,18 @@ class RunGrading:
     @property
     def can_grade(self) -> bool:
         """Returns whether reward functions or the environment score answers."""
-        return self.task.environment is not None or not isinstance(self.grader, NoGrader)
+        return bool(self.task.own_reward) or not isinstance(self.grader, NoGrader)
 
     @property
     def reward_names(self) -> tuple[str, ...]:
-        """Names of the rewards in the order of `reward_BM`: an environment's own comes first."""
-        own = (ENVIRONMENT,) if self.task.environment is not None else ()
+        """Names of the rewards in the order of `reward_BM`: the rollouts' own comes first."""
+        own = (self.task.own_reward,) if self.task.own_reward else ()
         return (*own, *(spec.name for spec in self.grader.specs))
 
     @property
     def reward_weights(self) -> tuple[float, ...]:
-        """Returns the weight of each reward in the outcome; an environment's own has weight 1."""
-        own = (1.0,) if self.task.environment is not None else ()
+        """Returns the weight of each reward in the outcome; the rollouts' own has weight 1."""
+        own = (1.0,) if self.task.own_reward else ()
         return (*own, *(spec.weight for spec in self.grader.specs))
 
     def final_answers(self, texts: Sequence[str]) -> list[str | None]:
@@ -177,9 +174,10 @@ class RunGrading:
     def grade(self, batch: Batch) -> Graded:
         """Run the reward functions over the batch's texts, outside this process.
 
-        Where episodes were played, their own rewards are the first component, with weight 1.
+        Where episodes were played, or rollouts are recorded, their own rewards are the first
+        component, with weight 1.
         """
-        if self.task.environment is None:
+        if not self.task.own_reward:
             return _with_ends(self._verified(batch), batch)
         verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
         return _with_ends(with_episodes(batch, verified), batch)
@@ -189,7 +187,7 @@ class RunGrading:
 
         Raises UserError where episodes are played or there is no reward function.
         """
-        if self.task.environment is not None or isinstance(self.grader, NoGrader):
+        if self.task.own_reward or isinstance(self.grader, NoGrader):
             raise UserError("answers are compared by a reward function: give --reward and prompts")
         return _with_ends(self._verified(batch, {"opponent": list(opponents)}), batch)
 

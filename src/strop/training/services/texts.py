@@ -20,6 +20,7 @@ from strop.environments.tasks import Prompt, Task
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 from strop.support.unknown_letters import check_letters, unknown_letters
+from strop.traces.records import Rollout
 from strop.training.services.bounds import Bounds
 
 
@@ -283,6 +284,14 @@ class RunTexts:
                 "rows with data.overlong=drop"
             )
         return (*ids, *self.end_ids) if end else ids
+
+    def recorded(self, uid: int) -> tuple[Rollout, ...]:
+        """The rollouts of a prompt that were recorded. Raises UserError where none are."""
+        if self.task.traces is None:
+            raise UserError(
+                f"{self.task.name} has no recorded rollouts: give some, data.task=traces:FILE"
+            )
+        return self.task.traces.rollouts(uid)
 
     def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
         """Prompts (as given) and decoded answers, one of each per rollout."""

@@ -35,6 +35,7 @@ from strop.training.settings.method import (
     composed,
     drawing_from_sources,
     playing_turns,
+    reading_traces,
     with_options,
 )
 from strop.training.settings.sections import (
@@ -147,6 +148,13 @@ class RunConfig(Section):
             algorithm = drawing_from_sources(algorithm, self.recipe)
         if self.data.environment() is not None:
             return playing_turns(algorithm, self.recipe)
+        if self.data.has_traces():
+            return reading_traces(algorithm, self.recipe)
+        if algorithm.rollout.part.needs_traces:
+            raise UserError(
+                f"{algorithm.rollout.label} reads recorded rollouts, and "
+                f"{self.data.task or 'the data'} has none: give data.task=traces:FILE"
+            )
         if algorithm.rollout.part.needs_environment:
             raise UserError(
                 f"{algorithm.rollout.label} needs an environment, {self.data.task} is none: give "

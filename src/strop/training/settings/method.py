@@ -121,6 +121,23 @@ def playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
     return dataclasses.replace(algorithm, rollout=Use(playing))
 
 
+def reading_traces(algorithm: Algorithm, recipe: str) -> Algorithm:
+    """The method with recorded rollouts in place of sampled ones, at the same temperature.
+
+    Raises UserError for a rollout that draws answers in a way of its own.
+    """
+    use = algorithm.rollout
+    if (reading := substitutes.reading(use.part)) is None:
+        raise UserError(
+            f"{recipe or 'the method'} has the rollout {use.label}, which draws answers in a way "
+            "of its own, and recorded rollouts are not drawn: give a recipe that samples "
+            "independently or plays turns, such as grpo, or another task"
+        )
+    return (
+        algorithm if reading is use.part else dataclasses.replace(algorithm, rollout=Use(reading))
+    )
+
+
 def drawing_from_sources(algorithm: Algorithm, recipe: str) -> Algorithm:
     """The method with prompts drawn by the weights of their sources (`data.weights`).
 

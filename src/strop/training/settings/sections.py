@@ -65,8 +65,9 @@ class DataSettings(Section):
 
     task: str = Field(
         default="",
-        description="countdown, worked_countdown, reasoning_gym:NAME or an environment, or a list "
-        "of environments; not with files; empty: what the shipped model was made for",
+        description="countdown, worked_countdown, reasoning_gym:NAME, traces:FILE or an "
+        "environment, or a list of environments; not with files; empty: what the shipped model "
+        "was made for",
     )
     files: tuple[str, ...] = Field(
         default=(),
@@ -163,6 +164,10 @@ class DataSettings(Section):
     def environment(self) -> EnvironmentSource | None:
         """The environment that the task is played in; None for every other task or files."""
         return None if self.files else source_of(self.task, self.task_config)
+
+    def has_traces(self) -> bool:
+        """Whether recorded rollouts are trained on."""
+        return not self.files and self.task.startswith("traces:")
 
     def chat(self) -> Chat:
         """How prompts are put to a model with a chat template. Raises UserError."""

@@ -64,31 +64,32 @@ class SubtractOptimalTokenMean:
         num_groups: int,
         rollout_is_weights_T: Tensor | None = None,
     ) -> Result:
-        num_B, own_T = scored_B.shape[0], mask_T & segments.at(scored_B, rollout_T)
-        norm_T = logp_old_T.double().exp().mul_(-2).add_(1) + sum_pi_squared_old_T
+        row_M = segments.rows_where(mask_T & segments.at(scored_B, rollout_T))
+        rollout_M, num_B = segments.at(rollout_T, row_M), scored_B.shape[0]
+        value_M, logp_M = segments.at(advantage_T, row_M), segments.at(logp_old_T, row_M)
+        norm_M = logp_M.double().exp_().mul_(-2).add_(1)
+        norm_M += segments.at(sum_pi_squared_old_T, row_M)
         if rollout_is_weights_T is not None:
-            norm_T = norm_T * rollout_is_weights_T.double() ** 2
-        norm_T = torch.where(own_T, norm_T, 0).clamp_(min=0)
-        weight_T = segments.sum_until(norm_T, rollout_T, num_B)
-        place_T = seen_T = segments.sum_until(mask_T.long(), rollout_T, num_B)
+            norm_M *= segments.at(rollout_is_weights_T, row_M).double().square_()
+        weight_M = segments.sum_until(norm_M.clamp_(min=0), rollout_M, num_B)
+        place_M = segments.place_in_run(rollout_M, num_B)
         if self.counted == "any":
-            place_T = segments.sum_until((seen_T > 0).long(), rollout_T, num_B)
-        num_places = segments.count_of(place_T)
-        key_T, num = (group_T * num_places).add_(place_T), num_groups * num_places
-        row_M = segments.rows_where(own_T)
-        key_M, weight_M = segments.at(key_T, row_M), segments.at(weight_T, row_M)
-        value_M = segments.at(advantage_T, row_M)
-        total_N = segments.total(weight_M * value_M, key_M, num)
-        mean_N = total_N / (segments.total(weight_M, key_M, num) + self.eps)
-        several_M = segments.at(segments.count(key_M, num) > 1, key_M)
-        plain_M = segments.at(segments.mean(value_M, key_M, num), key_M)
-        shift_M = (segments.at(mean_N, key_M) - plain_M).abs()
-        metrics = {"advantage/baseline_shift": segments.overall(shift_M, several_M)}
+            begin_B = segments.extreme(row_M, rollout_M, num_B, largest=False)
+            place_M = row_M - segments.at(begin_B, rollout_M)
+        num_places = segments.count_of(place_M)
+        group_M = segments.at(group_T, row_M)
+        key_M, num = (group_M * num_places).add_(place_M), num_groups * num_places
+        size_N = segments.count(key_M, num)
+        plain_N = (segments.total(value_M.double(), key_M, num) / size_N).to(value_M.dtype)
+        mean_N = segments.total(weight_M * value_M, key_M, num)
+        mean_N /= segments.total(weight_M, key_M, num) + self.eps
+        row_S = segments.rows_where(size_N > 1)
+        shift_S, size_S = segments.at(mean_N - plain_N, row_S).abs_(), segments.at(size_N, row_S)
+        shift = float((shift_S * size_S).sum() / size_S.sum().clamp(min=1))
         if self.handle_zero_tail:
-            mean_N = torch.where(segments.count(key_M, num) == 1, 0, mean_N)
-        first_T = own_T & (seen_T == 1)
-        alone_P = segments.count(group_T, num_groups, first_T) == 1
-        mean_N = torch.where(alone_P[:, None], 0, mean_N.view(num_groups, num_places)).flatten()
+            mean_N.masked_fill_(size_N == 1, 0)
+        alone_P = segments.count(group_M, num_groups, place_M == 0) == 1
+        mean_N.view(num_groups, num_places).masked_fill_(alone_P[:, None], 0)
         value_M = value_M - segments.at(mean_N.to(advantage_T.dtype), key_M)
         centred_T = torch.zeros_like(advantage_T).index_copy_(0, row_M, value_M)
-        return Result(centred_T, metrics=metrics)
+        return Result(centred_T, metrics={"advantage/baseline_shift": shift})

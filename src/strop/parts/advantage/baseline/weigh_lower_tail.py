@@ -67,7 +67,7 @@ class WeighLowerTail:
         score_N, _ = _slots(bundle_score_B, slot_B, slot_B)
         if self.rate == 0 or score_N.shape[0] == 0:
             return dict(state)
-        one_N = torch.zeros_like(score_N, dtype=torch.int64)
+        one_N = segments.one_key(score_N)
 
         def moved(name: str, level: float) -> float:
             known = name in state

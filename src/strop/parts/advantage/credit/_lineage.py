@@ -33,10 +33,10 @@ def pairs_of(
     """
     one_N, other_N = segments.pairs(group_B, num_groups)
     size_P = segments.count(group_B, num_groups)
-    from_BG = _taken_from(group_B, parent_B, fork_at_B, length_B, size_P)
+    from_BG = _taken_from(group_B, parent_B, fork_at_B, length_B, size_P).int()
     rows = one_N.shape[0]
     both = segments.at(from_BG, one_N), segments.at(from_BG, other_N)
-    common_N = torch.minimum(*both).amax(1) if rows else one_N
+    common_N = torch.minimum(*both).amax(1).long() if rows else one_N
     return Pairs(one_N, other_N, common_N)
 
 
@@ -75,7 +75,7 @@ def node_values(pairs: Pairs, reward_B: Tensor) -> Tensor:
     # A rollout's pairs from the longest shared text to the shortest: those before a pair, and
     # those that share as much, go through its place.
     longest = int(pairs.common_N.max())
-    key_N, order_N = torch.sort(pairs.one_N * (longest + 1) - pairs.common_N)
+    key_N, order_N = in_order(pairs.one_N * (longest + 1) - pairs.common_N)
     one_N, reward_N = pairs.one_N[order_N], reward_B[pairs.other_N[order_N]]
     place_N = segments.place_in_run(one_N, reward_B.shape[0])
     like_S = torch.unique_consecutive(key_N, return_counts=True)[1]
@@ -95,6 +95,15 @@ def node_values(pairs: Pairs, reward_B: Tensor) -> Tensor:
     return torch.empty_like(mean_N).index_put((order_N,), mean_N)
 
 
+def in_order(key_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys from the smallest on, and their rows; of equal ones in the order of rows."""
+    if key_N.device.type != "cpu" or not key_N.numel():
+        return torch.sort(key_N, stable=True)
+    order = key_N.numpy().argsort(kind="stable")
+    order_N = torch.from_numpy(order)
+    return segments.at(key_N, order_N), order_N
+
+
 class Stretches(NamedTuple):
     """The answers cut at the places where rollouts part: a stretch for each of `Pairs`.
 
@@ -110,7 +119,7 @@ class Stretches(NamedTuple):
 
 def stretches(pairs: Pairs, tokens_B: Tensor) -> Stretches:
     """The stretches of rollouts of `tokens_B` policy tokens; there is a pair at least."""
-    order_M = torch.argsort(pairs.one_N * segments.count_of(pairs.common_N) + pairs.common_N)
+    _, order_M = in_order(pairs.one_N * segments.count_of(pairs.common_N) + pairs.common_N)
     one_M = pairs.one_N[order_M]
     follows_M = torch.cat([one_M.new_zeros(1, dtype=torch.bool), one_M[1:] == one_M[:-1]])
     most_M = tokens_B[one_M]
@@ -118,10 +127,3 @@ def stretches(pairs: Pairs, tokens_B: Tensor) -> Stretches:
     before_M = torch.where(follows_M.roll(-1), before_M, most_M)
     size_M = before_M - torch.where(follows_M, before_M.roll(1), 0)
     return Stretches(order_M, follows_M, size_M)
-
-
-def position_of(rollout_T: Tensor, mask_T: Tensor, num: int) -> Tensor:
-    """Number of policy tokens before each token in its rollout [T]; rollouts lie in order."""
-    size_B = segments.count(rollout_T, num, mask_T)
-    before_T = mask_T.cumsum(0) - mask_T.to(torch.int64)
-    return before_T - segments.at(size_B.cumsum(0) - size_B, rollout_T)

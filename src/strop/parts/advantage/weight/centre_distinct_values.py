@@ -48,16 +48,20 @@ class CentreDistinctValues:
         counts_T = mask_T & segments.at(scored_B, rollout_T)
         players_B = torch.zeros_like(scored_B, dtype=torch.long) if player_B is None else player_B
         key_B, num = segments.key_of(players_B)
-        key_T, row_N = segments.at(key_B, rollout_T), segments.rows_where(counts_T)
-        player_N, value_N = segments.at(key_T, row_N), segments.at(advantage_T, row_N).float()
+        row_N = segments.rows_where(counts_T)
+        rollout_N, own_N = segments.at(rollout_T, row_N), segments.at(advantage_T, row_N)
+        player_N, value_N = segments.at(key_B, rollout_N), own_N.float()
         if self.with_zero:
             player_N = torch.cat([player_N, torch.unique(player_N)])
             value_N = torch.cat([value_N, value_N.new_zeros(player_N.shape[0] - value_N.shape[0])])
         value_V, owner_V = segments.distinct(value_N, player_N)
         value_V = value_V.double()
-        centred_T = advantage_T - segments.at(segments.mean(value_V, owner_V, num), key_T)
+        mean_B = segments.mean(value_V, owner_V, num)[key_B]
+        centred_N = own_N - segments.at(mean_B, rollout_N)
         if self.scale != "none":
-            scale_N = segments.std(value_V, owner_V, num) + self.eps
-            centred_T = centred_T / segments.at(scale_N, key_T)
-        several_T = segments.at(segments.count(owner_V, num) > 1, key_T)
-        return torch.where(counts_T & several_T, centred_T, 0).to(advantage_T.dtype)
+            scale_B = (segments.std(value_V, owner_V, num) + self.eps)[key_B]
+            centred_N = centred_N / segments.at(scale_B, rollout_N)
+        several_B = (segments.count(owner_V, num) > 1)[key_B]
+        centred_N = torch.where(segments.at(several_B, rollout_N), centred_N, 0)
+        zeros_T = torch.zeros_like(advantage_T)
+        return zeros_T.index_copy_(0, row_N, centred_N.to(advantage_T.dtype))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import require
-from strop.parts.advantage.credit._lineage import pairs_of, position_of
+from strop.parts.advantage.credit._lineage import pairs_of
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,11 @@ class FavourShortRightAnswers:
         pairs = pairs.where(longer_B[pairs.one_N] & shortest_B[pairs.other_N])
         common_B = segments.extreme(pairs.common_N, pairs.one_N, num)
         ratio_B = (least_P[group_B] - common_B).double() / (length_B - common_B).clamp(min=1)
-        factor_B = torch.where(longer_B, 1 - ratio_B.clamp(0, 1) ** self.alpha, 0)
-        learns_T = mask_T & scored_B[rollout_T]
-        after_T = position_of(rollout_T, mask_T, num) >= common_B[rollout_T]
-        factor_T = torch.where(after_T, factor_B[rollout_T], 0).to(advantage_T.dtype)
-        return torch.where(learns_T, advantage_T - advantage_T.abs() * factor_T, 0)
+        factor_B = (1 - ratio_B.clamp(0, 1) ** self.alpha).to(advantage_T.dtype)
+        row_N = segments.rows_where(mask_T & segments.at(longer_B, rollout_T))
+        rollout_N, own_N = segments.at(rollout_T, row_N), segments.at(advantage_T, row_N)
+        after_N = segments.place_in_run(rollout_N, num) >= segments.at(common_B, rollout_N)
+        factor_N = torch.where(after_N, segments.at(factor_B, rollout_N), 0)
+        learns_T = mask_T & segments.at(scored_B, rollout_T)
+        kept_T = torch.where(learns_T, advantage_T, 0)
+        return kept_T.index_copy_(0, row_N, own_N - own_N.abs() * factor_N)

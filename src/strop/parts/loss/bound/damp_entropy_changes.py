@@ -75,7 +75,7 @@ class DampEntropyChanges(ClipBothSides):
 
     def _weights(self, change_T: Tensor, gradient_T: Tensor) -> Tensor:
         """Weights [T] without gradient, from the extremes of the tokens with gradient."""
-        one_T = torch.zeros_like(gradient_T, dtype=torch.int64)
+        one_T = segments.one_key(gradient_T)
         high = segments.extreme(change_T, one_T, 1, gradient_T)
         if self.mode == "exponential":
             slope = math.log(self.w_min) / high.clamp(min=FLOOR)

@@ -97,7 +97,7 @@ class DropHighCovarianceTokens:
 
 
 def _centred(values_T: Tensor, where_T: Tensor) -> Tensor:
-    return segments.centred(values_T, torch.zeros_like(where_T, dtype=torch.int64), 1, where_T)
+    return segments.centred(values_T, segments.one_key(where_T), 1, where_T)
 
 
 def _draw(candidate_T: Tensor, number: int, rng: torch.Generator) -> Tensor:

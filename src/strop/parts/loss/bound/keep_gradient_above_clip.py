@@ -46,7 +46,7 @@ class KeepGradientAboveClip(ClipBothSides):
     def __call__(  # type: ignore[override]
         self, log_ratio_T: Tensor, advantage_T: Tensor, entropy_old_T: Tensor, gradient_T: Tensor
     ) -> Result:
-        one_T = torch.zeros_like(gradient_T, dtype=torch.int64)
+        one_T = segments.one_key(gradient_T)
         centred_T, std = segments.centred_and_std(entropy_old_T, one_T, 1, gradient_T)
         z_T = centred_T / torch.where(std > 0, std, 1)
         shaped_T = advantage_T * (1 + self.weight * z_T)

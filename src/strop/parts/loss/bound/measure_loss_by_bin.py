@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.method.part import Result, require
 from strop.parts.loss.bound._bounds import clip
 
@@ -56,9 +57,11 @@ class MeasureLossByBin:
             advantage_T = torch.where(weight_T > 0, advantage_T / weight_T, 0)
         bounds = (1 - self.clip_low, 1 + self.clip_high)
         objective_T = clip(log_ratio_T.exp(), advantage_T, *bounds).value
-        one_T = 1 / length_B.clamp(min=1).double()[rollout_T]
-        bin_T, loss_T = bin_B[rollout_T], -objective_T.detach().double()
-        shares = [torch.where(bin_T == b, one_T, 0) for b in range(self.num_bins)]
+        one_B = 1 / length_B.clamp(min=1).double()
+        loss_T = -objective_T.detach().double()
+        shares = [
+            segments.at(torch.where(bin_B == b, one_B, 0), rollout_T) for b in range(self.num_bins)
+        ]
         metrics = {f"bins/share_{b}": share_T for b, share_T in enumerate(shares)}
         metrics |= {f"bins/loss_{b}": loss_T * share_T for b, share_T in enumerate(shares)}
         return Result(objective_T, metrics=metrics)

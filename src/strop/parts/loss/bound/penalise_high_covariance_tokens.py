@@ -43,7 +43,7 @@ class PenaliseHighCovarianceTokens:
     def __call__(
         self, log_ratio_T: Tensor, logp_T: Tensor, advantage_T: Tensor, gradient_T: Tensor
     ) -> Result:
-        key_T = torch.zeros_like(gradient_T, dtype=torch.int64)
+        key_T = segments.one_key(gradient_T)
         cov_T = segments.centred(advantage_T, key_T, 1, gradient_T) * segments.centred(
             logp_T.detach(), key_T, 1, gradient_T
         )

@@ -86,7 +86,7 @@ class ShieldUnlikelyTokens(ClipBothSides):
     ) -> Tensor:
         """The unlikely, blamed and plausible tokens [T] bool."""
         blamed_T = gradient_T & (advantage_T < 0)
-        one_T = torch.zeros_like(gradient_T, dtype=torch.int64)
+        one_T = segments.one_key(gradient_T)
         if self.variant == "code":
             number = int(self.share * int(blamed_T.sum()))
             lowest_T = segments.rank(logp_T, one_T, 1, blamed_T) < number

@@ -79,7 +79,7 @@ class WidenClipByEntropy(ClipBothSides):
     def _signal(self, entropy_T: Tensor, gradient_T: Tensor) -> Tensor:
         """h [T]; 0 outside gradient_T."""
         log_T = torch.where(gradient_T, entropy_T, 1.0).clamp_(min=1e-8).log_()
-        one_T = torch.zeros_like(gradient_T, dtype=torch.int64)
+        one_T = segments.one_key(gradient_T)
         middle = segments.nearest_rank(log_T, one_T, 1, self.quantile, gradient_T)
         off_T = torch.where(gradient_T, log_T - middle, 0)
         # 0 outside gradient_T is neither the most nor the least that counts.

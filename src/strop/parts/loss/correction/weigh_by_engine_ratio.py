@@ -87,7 +87,7 @@ class WeighByEngineRatio:
             log_N = combine(gap_T, key_T, num, known_T)
         raw_N = log_N.clamp_(-CLAMP_NATS, CLAMP_NATS).exp_()
         inside_N = (raw_N >= self.low) & (raw_N <= self.high) | ~known_N
-        one_N = torch.zeros_like(known_N, dtype=torch.int64)
+        one_N = segments.one_key(known_N)
         if self.outside == "truncate":
             bounded_N = raw_N.clamp(self.low, self.high)
             near_N = inside_N | ((bounded_N - raw_N).abs_() <= ROUNDING * raw_N)

@@ -28,8 +28,6 @@ class PenaliseFullKlToReference:
 
     def __call__(self, logq_TV: Tensor, logq_ref_TV: Tensor) -> Result:
         q_TV = logq_TV.exp()
-        inside_TV = q_TV > 0
-        safe_TV = torch.where(inside_TV, logq_TV, 0)
-        safe_ref_TV = torch.where(inside_TV, logq_ref_TV.detach(), 0)
-        kl_T = (q_TV * (safe_TV - safe_ref_TV)).sum(-1)
+        gap_TV = torch.where(q_TV > 0, logq_TV - logq_ref_TV.detach(), 0)
+        kl_T = (q_TV * gap_TV).sum(-1)
         return Result(-kl_T, metrics={"kl": kl_T.detach()})

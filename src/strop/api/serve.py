@@ -1,0 +1,106 @@
+"""`strop.serve`: a model or a run's checkpoint as a server with OpenAI's protocol."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from strop.api.arguments import check_seed, checked
+from strop.api.evaluate import opened
+from strop.api.folders import HasFolder
+from strop.api.inference import InferenceModel
+from strop.api.messages import messages_in_python
+from strop.api.options import from_keywords
+from strop.engines.asynchronous import asynchronous
+from strop.serving.app import check_installed
+from strop.serving.engine_backend import EngineBackend
+from strop.serving.server import HOST, PolicyServer
+from strop.support.errors import UserError
+
+
+@checked
+def serve(
+    source: Any = "tiny",
+    *,
+    host: str = HOST,
+    port: int = 0,
+    key: str = "",
+    name: str = "",
+    tokenizer: Any = None,
+    step: int = 0,
+    max_tokens: int = 0,
+    seed: int = 0,
+    engine: str = "",
+    trust_files: bool = False,
+    **options: Any,
+) -> PolicyServer:
+    """A server with OpenAI's protocol, at its `url` with its `key`, until `close` or the end of a
+    `with` block.
+
+    source: a run, a run's folder, a model's folder or name, or a model that is loaded. port: 0
+    takes a free one. key: what clients send as their bearer token; without one it is random. name:
+    of the model for clients. max_tokens: most new tokens where a client does not say; 0: as many as
+    the context has room for. seed: of calls that give none. Others as in `evaluate`. Raises
+    UserError.
+    """
+    check_installed()
+    check_seed(seed)
+    if not 0 <= port < 2**16:
+        raise UserError(f"port is {port}: give a whole number from 0 to 65535")
+    if max_tokens < 0:
+        raise UserError(f"max_tokens is {max_tokens}: give a whole number of at least 0")
+    with messages_in_python(), contextlib.ExitStack() as below:
+        subject = below.enter_context(
+            opened(source, tokenizer, step=step, engine=engine, trust=trust_files,
+                   assignments=from_keywords(options), with_rewards=False)
+        )  # fmt: skip
+        named = name or name_of(source)
+        return server_of(subject, named, below, host, port, key, max_tokens, seed)[0]
+
+
+def server_of(
+    subject: InferenceModel,
+    name: str,
+    below: contextlib.ExitStack,
+    host: str = HOST,
+    port: int = 0,
+    key: str = "",
+    max_tokens: int = 0,
+    seed: int = 0,
+) -> tuple[PolicyServer, EngineBackend]:
+    """A server of an open model, which has begun, and its backend. Raises UserError.
+
+    below: what ends after the server; the backend is put there, and all of it is the server's.
+    """
+    engine = asynchronous(subject.engine)
+    longest = subject.services.limits.context_tokens
+    backend = EngineBackend(
+        engine,
+        max_model_len=min(longest, subject.engine.longest or longest),
+        stop_ids=subject.services.sampling.stop_ids,
+        stop_strings=subject.services.sampling.stop_strings,
+        max_tokens=max_tokens,
+        seed=seed,
+    )
+    server = PolicyServer(
+        subject.loaded.tokenizer,
+        subject.services.texts.chat,
+        backend,
+        model=name,
+        max_model_len=backend.max_model_len,
+        host=host,
+        port=port,
+        key=key,
+    )
+    below.enter_context(backend)
+    server.start()
+    server.below.push(below.pop_all())
+    return server, backend
+
+
+def name_of(source: Any) -> str:
+    """What clients call a model: the last word of its folder or name."""
+    if isinstance(source, HasFolder):
+        source = source.folder
+    elif not isinstance(source, str | Path):
+        source = str(getattr(source, "name_or_path", "") or "policy")
+    return Path(source).name or "policy"

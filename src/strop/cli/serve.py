@@ -1,0 +1,99 @@
+"""`strop serve`: a checkpoint as a server with OpenAI's protocol."""
+
+import contextlib
+import json
+import shlex
+from typing import Annotated
+
+import typer
+
+from strop.cli.evaluate import Engine, Settings, Trust
+from strop.cli.waiting import loading
+from strop.support.errors import RunStopped
+
+EXAMPLE = "3,5,7:22="  # what the shipped models go on from
+
+
+def serve(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`."),
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Of this machine; 0: any that is free.")
+    ] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address; `0.0.0.0` lets other machines ask, unencrypted.")
+    ] = "127.0.0.1",
+    key: Annotated[
+        str,
+        typer.Option(
+            "--api-key",
+            envvar="STROP_API_KEY",
+            show_envvar=True,
+            help="What clients send as their key; without one it is random.",
+        ),
+    ] = "",
+    step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
+    name: Annotated[
+        str,
+        typer.Option("--model-name", help="The model's name for clients; default: RUN_OR_MODEL."),
+    ] = "",
+    max_tokens: Annotated[
+        int,
+        typer.Option(min=0, help="Most new tokens where a client does not say; 0: all there is."),
+    ] = 0,
+    chat_template: Annotated[
+        str, typer.Option(help="File with the chat template; default: the model's own.")
+    ] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of calls that give none.")] = 0,
+    engine: Engine = "",
+    assignments: Settings = None,
+    trust: Trust = False,
+) -> None:
+    """Serve a checkpoint behind OpenAI's protocol, for agents and their frameworks.
+
+    Routes: `/v1/chat/completions`, `/v1/completions`, `/inference/v1/generate`, `/v1/models`,
+    `/health`. Answers have token ids, log-probabilities and the version of the weights where they
+    are asked for. Ctrl-C ends it.
+    """
+    from strop.serving.app import check_installed
+
+    check_installed()
+    loading(source)
+    from strop.api.arguments import check_seed
+    from strop.api.inference import open_model
+    from strop.api.serve import name_of, server_of
+    from strop.support.stopping import explained, interrupting
+
+    check_seed(seed)
+    given: list[str | tuple[str, object]] = [*(assignments or [])]
+    if chat_template:
+        given.append(("model.chat_template", chat_template))
+    with explained(lambda: "the model is served no more"), interrupting():
+        with contextlib.ExitStack() as below:
+            subject = below.enter_context(
+                open_model(
+                    source, step, engine=engine, assignments=given, scored=False, trust=trust
+                )
+            )
+            named = name or name_of(source)
+            server, backend = server_of(subject, named, below, host, port, key, max_tokens, seed)
+        with server:
+            print(_shown(server.url, server.key, named, backend.max_model_len), flush=True)
+            backend.ended.wait()
+    raise RunStopped(f"the engine has failed: {backend.broken}")
+
+
+def _shown(url: str, key: str, name: str, context: int) -> str:
+    """Where it is, and what to paste into another terminal."""
+    body = {"model": name, "messages": [{"role": "user", "content": EXAMPLE}]}
+    return "\n".join(
+        [
+            f"{name}, context {context} tokens, at {url} (Ctrl-C ends it)",
+            f"export OPENAI_BASE_URL={url}/v1",
+            f"export OPENAI_API_KEY={shlex.quote(key)}",
+            'curl "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" '
+            f"-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}",
+        ]
+    )

@@ -1,0 +1,257 @@
+"""Answers in the forms of OpenAI and vLLM: bodies, and the events of a stream."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strop.environments.tool_calls import TAGGED, whole_call
+from strop.serving.fields import refuse
+from strop.serving.protocol import ModelAnswer, ModelCall
+from strop.serving.reading import Wanted
+
+UNTOLD = "this policy does not tell log-probabilities: leave logprobs out"
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer as a client reads it."""
+
+    answer: ModelAnswer
+    text: str
+    finish_reason: str
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a call came to, ready to be written in any form."""
+
+    wanted: Wanted
+    said: Sequence[Said]
+    model: str
+    created: int
+    tokenizer: Any
+
+    @property
+    def version(self) -> int | None:
+        """The newest weights that drew a token of it; None: nobody knows."""
+        versions = [max(each.answer.versions) for each in self.said if each.answer.versions]
+        return max(versions, default=None)
+
+    @property
+    def id(self) -> str:
+        """The name of the answer."""
+        prefix = {"chat": "chatcmpl-", "completions": "cmpl-", "generate": ""}
+        return prefix[self.wanted.call.route] + self.wanted.call.id
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens that were read and drawn."""
+        prompt = len(self.wanted.call.prompt_ids)
+        drawn = sum(len(each.answer.ids) for each in self.said)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": drawn,
+            "total_tokens": prompt + drawn,
+        }
+
+    def body(self) -> dict[str, Any]:
+        """The whole answer as one object."""
+        if self.wanted.call.route == "generate":
+            choices = [self._generated(n, each) for n, each in enumerate(self.said)]
+            return {
+                "request_id": self.id,
+                "choices": choices,
+                "prompt_logprobs": None,
+                "weights_version": self.version,
+            }
+        chat = self.wanted.call.route == "chat"
+        write = self._chat_choice if chat else self._text_choice
+        return {
+            **self._head("chat.completion" if chat else "text_completion"),
+            "choices": [write(number, each) for number, each in enumerate(self.said)],
+            "usage": self.usage,
+            **(self._prompt_ids() if chat else {}),
+        }
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The events of a stream: role, content, the end, and the usage where it is wanted."""
+        chat = self.wanted.call.route == "chat"
+        head = self._head("chat.completion.chunk" if chat else "text_completion")
+        for number, said in enumerate(self.said):
+            for choice in self._chat_pieces(said) if chat else self._text_pieces(said):
+                prompt = self._prompt_ids() if chat and "role" in choice.get("delta", {}) else {}
+                yield {**head, "choices": [{"index": number, **choice}], **prompt}
+        if self.wanted.usage:
+            yield {**head, "choices": [], "usage": self.usage}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "weights_version": self.version,
+        }
+
+    def _prompt_ids(self) -> dict[str, Any]:
+        return {"prompt_token_ids": list(self.wanted.call.prompt_ids)} if self.wanted.ids else {}
+
+    def _ids(self, answer: ModelAnswer) -> dict[str, Any]:
+        if not self.wanted.ids:
+            return {}
+        return {"token_ids": list(answer.ids), "token_versions": list(answer.versions) or None}
+
+    def _chat_choice(self, number: int, said: Said) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": said.text}
+        if said.tool_calls:
+            message |= {"content": said.text or None, "tool_calls": said.tool_calls}
+        return {
+            "index": number,
+            "message": message,
+            "logprobs": self._logprobs(said.answer),
+            "finish_reason": said.finish_reason,
+            **self._ids(said.answer),
+        }
+
+    def _text_choice(self, number: int, said: Said) -> dict[str, Any]:
+        prompt = self._prompt_ids()
+        return {
+            "index": number,
+            "text": said.text,
+            "logprobs": self._text_logprobs(said.answer),
+            "finish_reason": said.finish_reason,
+            **self._ids(said.answer),
+            **prompt,
+        }
+
+    def _generated(self, number: int, said: Said) -> dict[str, Any]:
+        return {
+            "index": number,
+            "logprobs": self._logprobs(said.answer),
+            "finish_reason": said.finish_reason,
+            **self._ids(said.answer),
+        }
+
+    def _chat_pieces(self, said: Said) -> Iterator[dict[str, Any]]:
+        rest = {"logprobs": None, "finish_reason": None}
+        yield {"delta": {"role": "assistant", "content": ""}, **rest}
+        delta: dict[str, Any] = {"content": said.text} if said.text else {}
+        if said.tool_calls:
+            delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(said.tool_calls)]
+        told = {**rest, "logprobs": self._logprobs(said.answer), **self._ids(said.answer)}
+        yield {"delta": delta, **told}
+        yield {"delta": {}, **rest, "finish_reason": said.finish_reason}
+
+    def _text_pieces(self, said: Said) -> Iterator[dict[str, Any]]:
+        whole = self._text_choice(0, said)
+        del whole["index"]
+        yield {**whole, "finish_reason": None}
+        yield {"text": "", "logprobs": None, "finish_reason": said.finish_reason}
+
+    def _token(self, id: int) -> str:
+        return f"token_id:{id}" if self.wanted.named_by_id else self.tokenizer.decode([id])
+
+    def _logprobs(self, answer: ModelAnswer) -> dict[str, Any] | None:
+        if not self.wanted.logprobs:
+            return None
+        top = answer.top or ({},) * len(answer.ids)
+        return {
+            "content": [
+                {**self._of_token(id, logp), "top_logprobs": self._top(best)}
+                for id, logp, best in zip(
+                    answer.ids, log_probs(self.wanted.call, answer), top, strict=True
+                )
+            ]
+        }
+
+    def _of_token(self, id: int, logp: float) -> dict[str, Any]:
+        token = self._token(id)
+        return {"token": token, "logprob": logp, "bytes": list(token.encode())}
+
+    def _top(self, best: Any) -> list[dict[str, Any]]:
+        return [self._of_token(id, logp) for id, logp in best.items()]
+
+    def _text_logprobs(self, answer: ModelAnswer) -> dict[str, Any] | None:
+        if not self.wanted.logprobs:
+            return None
+        tokens = [self._token(id) for id in answer.ids]
+        offsets, place = [], 0
+        for id in answer.ids:
+            offsets.append(place)
+            place += len(self.tokenizer.decode([id]))
+        top = None
+        if self.wanted.call.num_top:
+            top = [{self._token(id): logp for id, logp in best.items()} for best in answer.top]
+        return {
+            "tokens": tokens,
+            "token_logprobs": list(log_probs(self.wanted.call, answer)),
+            "text_offset": offsets,
+            "top_logprobs": top,
+        }
+
+
+def log_probs(call: ModelCall, answer: ModelAnswer) -> Sequence[float]:
+    """What a client is told of each token. Raises Refused where nobody knows.
+
+    That is the log-probability under what was drawn from; a greedy draw is certain, so there it is
+    the model's.
+    """
+    if not answer.log_probs:
+        raise refuse(UNTOLD, "logprobs")
+    if call.temperature == 0 and answer.model_log_probs:
+        return answer.model_log_probs
+    return answer.log_probs
+
+
+def tell(
+    wanted: Wanted, answers: Sequence[ModelAnswer], tokenizer: Any, model: str, created: int
+) -> Told:
+    """The answers to a call as a client reads them."""
+    said = [_said(wanted, each, tokenizer, number) for number, each in enumerate(answers)]
+    told = Told(wanted, said, model, created, tokenizer)
+    if wanted.logprobs:
+        for answer in answers:
+            log_probs(wanted.call, answer)
+    return told
+
+
+def _said(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int) -> Said:
+    call = wanted.call
+    if call.route == "generate":
+        return Said(answer, "", answer.ended)
+    text = _text(call, answer, tokenizer)
+    if not wanted.tools:
+        return Said(answer, text, answer.ended)
+    text, calls = read_tool_calls(text, f"call_{call.id}_{number}")
+    return Said(answer, text, "tool_calls" if calls else answer.ended, calls)
+
+
+def _text(call: ModelCall, answer: ModelAnswer, tokenizer: Any) -> str:
+    """The text of an answer, up to the first stop string."""
+    text: str = tokenizer.decode(list(answer.ids), skip_special_tokens=True)
+    if call.stop_strings:
+        text = re.split("|".join(map(re.escape, call.stop_strings)), text, maxsplit=1)[0]
+    return text
+
+
+def read_tool_calls(text: str, id: str) -> tuple[str, list[dict[str, Any]]]:
+    """Text without its calls of tools, and these; a call that cannot be read stays text."""
+    calls: list[dict[str, Any]] = []
+
+    def take(found: re.Match[str]) -> str:
+        call = whole_call(found[1])
+        if call is None:
+            return found[0]
+        arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
+        function = {"name": call.name, "arguments": arguments}
+        calls.append({"id": f"{id}_{len(calls)}", "type": "function", "function": function})
+        return ""
+
+    rest = TAGGED.sub(take, text)
+    return (rest.strip(), calls) if calls else (text, calls)

@@ -1,0 +1,315 @@
+"""The routes of a policy's server, as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from strop.data.chat import Chat
+from strop.serving.answers import Told, tell
+from strop.serving.fields import refuse
+from strop.serving.prompts import Prompts
+from strop.serving.protocol import Backend, Busy, ModelAnswer, Refused, Route
+from strop.serving.reading import Reading, Wanted
+from strop.serving.replays import Attempt, Replays
+from strop.support.errors import UserError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+T = TypeVar("T")
+Knows = Callable[[str], bool]
+MOST_BYTES = 2**26  # of a body
+KEEP_ALIVE_SECONDS = 10.0  # without a word, a stream says that it is still there
+VERSION_HEADER = "x-weights-version"
+KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class Gone(Exception):
+    """The client has closed its connection."""
+
+
+def check_installed() -> None:
+    """Raise UserError where the packages of a server lack."""
+    try:
+        import starlette
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"a server of the policy needs Starlette and uvicorn ({error}): "
+            "pip install 'strop[serve]'"
+        ) from error
+    del starlette
+
+
+def make_app(
+    tokenizer: Any, chat: Chat, backend: Backend, *, model: str, max_model_len: int, keys: Knows
+) -> Starlette:
+    """The application; `service` of its state ends what is being drawn.
+
+    chat: how messages are put to the model. model: its name for clients. max_model_len: tokens of
+    its context. keys: whether a bearer token is known. Raises UserError where Starlette lacks.
+    """
+    check_installed()
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.routing import Route as Path
+
+    reading = Reading(Prompts(tokenizer, chat), model, max_model_len)
+    service = Service(tokenizer, backend, reading, keys)
+    app = Starlette(
+        routes=[
+            Path("/health", service.health, methods=["GET"]),
+            Path("/v1/models", service.models, methods=["GET"]),
+            Path("/v1/chat/completions", service.at("chat"), methods=["POST"]),
+            Path("/v1/completions", service.at("completions"), methods=["POST"]),
+            Path("/inference/v1/generate", service.at("generate"), methods=["POST"]),
+        ],
+        exception_handlers={HTTPException: _no_route},
+    )
+    app.state.service = service
+    return app
+
+
+class Service:
+    """Answers requests: reads them, has the backend say something, writes it."""
+
+    def __init__(self, tokenizer: Any, backend: Backend, reading: Reading, keys: Knows) -> None:
+        self.tokenizer, self.backend, self.reading, self.keys = tokenizer, backend, reading, keys
+        self.replays = Replays()
+        self.created = int(time.time())
+        self.ending = False
+
+    def end(self) -> None:
+        """From now on nothing is answered; what is being drawn ends. Called in the loop."""
+        self.ending = True
+        self.replays.cancel()
+
+    async def health(self, request: Request) -> Response:
+        """That it is there."""
+        return _json({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        """The one model, with its context."""
+        try:
+            self._key(request)
+        except Refused as refused:
+            return _error(refused)
+        name, length = self.reading.model, self.reading.max_model_len
+        listed = {"id": name, "object": "model", "created": self.created, "owned_by": "strop"}
+        return _json({"object": "list", "data": [{**listed, "max_model_len": length}]})
+
+    def at(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
+        """What answers a POST to one of the routes that sample."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                key = self._key(request)
+                body = await _body(request)
+                wanted = self.reading.read(route, _parsed(body), key)
+                attempt = Attempt(key, route, body, *_named(request))
+            except (Refused, UserError) as error:
+                return _error(error)
+            if wanted.stream:
+                return _stream(request, lambda: self._told(attempt, wanted))
+            return await self._whole(request, attempt, wanted)
+
+        return answer
+
+    async def _whole(self, request: Request, attempt: Attempt, wanted: Wanted) -> Response:
+        try:
+            told, replayed = await _while_connected(request, self._told(attempt, wanted))
+        except Gone:
+            return _error(Refused(499, "the client has gone"))  # nobody reads it
+        except Exception as error:
+            return _error(error)
+        return _json(told.body(), headers=_headers(told, replayed))
+
+    async def _told(self, attempt: Attempt, wanted: Wanted) -> tuple[Told, bool]:
+        """The answers of the backend to a call, drawn now or before."""
+        try:
+            (call, answers), replayed = await self.replays.answer(
+                attempt, lambda: self._draw(wanted)
+            )
+        except asyncio.CancelledError:
+            if self.ending:
+                raise Refused(503, "the server ends") from None
+            raise
+        if replayed:  # the answer has the name that it had then
+            wanted = call
+        return tell(wanted, answers, self.tokenizer, self.reading.model, int(time.time())), replayed
+
+    async def _draw(self, wanted: Wanted) -> tuple[Wanted, list[ModelAnswer]]:
+        if self.ending:
+            raise Refused(503, "the server ends")
+        answers = await self.backend.say(wanted.call)
+        if len(answers) != wanted.call.num:
+            raise RuntimeError(f"{len(answers)} answers came to a call for {wanted.call.num}")
+        return wanted, answers
+
+    def _key(self, request: Request) -> str:
+        """The bearer token of a request. Raises Refused where it is not known."""
+        kind, _, key = request.headers.get("authorization", "").partition(" ")
+        key = key.strip()
+        if kind.lower() != "bearer" or not self.keys(key):
+            text = "send the server's key: Authorization: Bearer KEY" if not key else "a wrong key"
+            raise Refused(401, text, "invalid_api_key")
+        return key
+
+
+async def _while_connected(request: Request, work: Awaitable[T]) -> T:
+    """What the work gives; cancelled, and Gone raised, once the client closes the connection."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Gone
+        return task.result()
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _stream(request: Request, work: Callable[[], Awaitable[tuple[Told, bool]]]) -> Response:
+    """Server-sent events: words that it is there until all is drawn, then the whole answer.
+
+    The client is told of an error as of a status while nothing was sent yet, later as of an event.
+    """
+    from starlette.responses import Response, StreamingResponse
+
+    class Events(Response):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            task = asyncio.ensure_future(_while_connected(request, work()))
+            try:
+                await asyncio.wait((task,), timeout=KEEP_ALIVE_SECONDS)
+                response: Response
+                if task.done() and (error := task.exception()) is not None:
+                    response = _error(error)
+                else:
+                    headers = _headers(*task.result()) if task.done() else {}
+                    response = StreamingResponse(
+                        _events(task),
+                        media_type="text/event-stream",
+                        headers={"cache-control": "no-store", **headers},
+                    )
+                await response(scope, _never, send)
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    return Events()
+
+
+async def _never() -> Any:
+    """In place of what a client sends: whether it is still there is watched elsewhere."""
+    await asyncio.Event().wait()
+
+
+async def _events(task: asyncio.Task[tuple[Told, bool]]) -> AsyncIterator[str]:
+    while not task.done():
+        yield ": the policy is at work\n\n"
+        await asyncio.wait((task,), timeout=KEEP_ALIVE_SECONDS)
+    if (error := task.exception()) is not None:
+        if not isinstance(error, Gone):
+            yield _event(_error_body(_as_refused(error)))
+        return
+    for each in task.result()[0].events():
+        yield _event(each)
+    yield "data: [DONE]\n\n"
+
+
+def _event(told: Any) -> str:
+    return f"data: {json.dumps(told, separators=(',', ':'))}\n\n"
+
+
+async def _body(request: Request) -> bytes:
+    """The body of a request. Raises Refused where it is too large."""
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > MOST_BYTES:
+            raise refuse(f"a body of more than {MOST_BYTES} bytes", status=413)
+    return bytes(found)
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise refuse("the body is not JSON") from error
+
+
+def _named(request: Request) -> tuple[str, int]:
+    """The client's name for the request, and how often it has tried before."""
+    again = request.headers.get("x-stainless-retry-count", "")
+    number = int(again) if again.isascii() and again.isdigit() and len(again) < 10 else 0
+    return request.headers.get("idempotency-key", ""), number
+
+
+def _headers(told: Told, replayed: bool) -> dict[str, str]:
+    found = {} if told.version is None else {VERSION_HEADER: str(told.version)}
+    return {**found, **({"idempotent-replayed": "true"} if replayed else {})}
+
+
+def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    from starlette.responses import Response
+
+    text = json.dumps(body, allow_nan=False, separators=(",", ":"))
+    return Response(text, status, headers, "application/json")
+
+
+def _as_refused(error: BaseException) -> Refused:
+    """The status and words for what went wrong; a fault of ours is printed for whoever serves."""
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, Busy):
+        return Refused(429, str(error), "rate_limit_exceeded")
+    if isinstance(error, UserError):
+        return refuse(str(error))
+    print("the server of the policy could not answer:", file=sys.stderr)
+    traceback.print_exception(error)
+    return Refused(500, "the policy failed; its server says why where it runs", "internal_error")
+
+
+def _error_body(refused: Refused) -> dict[str, Any]:
+    kind = "server_error" if refused.status >= 500 else "invalid_request_error"
+    return {
+        "error": {
+            "message": str(refused),
+            "type": KINDS.get(refused.status, kind),
+            "param": refused.param or None,
+            "code": refused.code or None,
+        }
+    }
+
+
+def _error(error: BaseException) -> Response:
+    headers = {}
+    if isinstance(error, Busy):
+        headers["retry-after"] = str(max(math.ceil(error.retry_after), 1))
+    refused = _as_refused(error)
+    if refused.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return _json(_error_body(refused), refused.status, headers)
+
+
+async def _no_route(request: Request, error: Any) -> Response:
+    """A path or a method that is not served, in the form of all errors."""
+    status = int(error.status_code)
+    text = {404: "there is no such route", 405: "this route takes another method"}
+    return _error(Refused(status, text.get(status, str(error.detail))))

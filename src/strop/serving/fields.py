@@ -1,0 +1,175 @@
+"""The fields of a body: what is read, what must be neutral, and what is left aside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from strop.serving.protocol import Refused
+from strop.support.errors import nearest
+
+# They would change which tokens are drawn, or what an answer means, and no backend applies them:
+# only their neutral values are taken.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True,),
+    "allowed_token_ids": ([],),
+    "audio": (),
+    "bad_words": ([],),
+    "beam_width": (1,),
+    "continue_final_message": (False,),
+    "detokenize": (True,),
+    "documents": ([],),
+    "echo": (False,),
+    "features": ({},),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "grammar": ("",),
+    "guided_choice": ([],),
+    "guided_grammar": ("",),
+    "guided_json": ("",),
+    "guided_regex": ("",),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logit_bias": ({},),
+    "logits_processors": ([],),
+    "min_tokens": (0,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "prompt_embeds": (),
+    "prompt_logprobs": (),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "structured_outputs": ({},),
+    "suffix": ("",),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    "web_search_options": (),
+}
+# They change nothing of what is drawn.
+HARMLESS = frozenset(
+    {"cache_salt", "chat_template_content_format", "client_metadata", "extra_args", "flat_logprobs",
+     "kv_transfer_params", "metadata", "mm_processor_kwargs", "output_kind",
+     "parallel_tool_calls", "prediction", "priority", "prompt_cache_key",
+     "prompt_cache_retention", "provider", "rid", "request_id", "safety_identifier",
+     "service_tier", "session_id", "skip_reading_prefix_cache", "spaces_between_special_tokens",
+     "store", "user", "verbosity", "vllm_xargs"}
+)  # fmt: skip
+MOST_ANSWERS = 1024  # of one call
+BITS = 63  # of a seed
+
+
+def refuse(text: str, param: str = "", code: str = "", status: int = 400) -> Refused:
+    """A refusal of what the client sent."""
+    return Refused(status, text, code, param)
+
+
+class Fields:
+    """The fields of one object of a body; null is as good as absent.
+
+    Each is taken by its name and kind. `end` refuses the rest where it matters. prefix: of their
+    names in messages.
+    """
+
+    def __init__(self, given: Any, prefix: str = "") -> None:
+        self.prefix = prefix
+        if not isinstance(given, Mapping):
+            what = prefix.rstrip(".") or "the body"
+            raise refuse(f"{what} must be an object of JSON", prefix.rstrip("."))
+        self.given = {name: value for name, value in given.items() if value is not None}
+        self.known: set[str] = set()
+
+    def take(self, name: str) -> Any:
+        """A field as it came; None: it is absent."""
+        self.known.add(name)
+        return self.given.get(name)
+
+    def whole(self, name: str, least: int, most: int | None = None) -> int | None:
+        """A whole number within bounds."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int or value < least or (most is not None and value > most):
+            between = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise self.wrong(name, f"a whole number {between}")
+        return value
+
+    def number(self, name: str, low: float, high: float = math.inf) -> float | None:
+        """A finite number within bounds."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.wrong(name, "a number")
+        if not (math.isfinite(value) and low <= value <= high):
+            between = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise self.wrong(name, f"a number {between}")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        """True or false; false where it is absent."""
+        value = self.take(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(name, "true or false")
+        return bool(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A text or a list of texts, none of them empty."""
+        value = self.take(name)
+        found = [value] if isinstance(value, str) else value or []
+        if not isinstance(found, list) or not all(isinstance(e, str) and e for e in found):
+            raise self.wrong(name, "a text that is not empty, or a list of such")
+        return tuple(dict.fromkeys(found))
+
+    def ids(self, name: str) -> tuple[int, ...]:
+        """A list of token ids."""
+        value = self.take(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(type(id) is int and id >= 0 for id in value):
+            raise self.wrong(name, "a list of token ids, whole numbers of at least 0")
+        return tuple(value)
+
+    def objects(self, name: str) -> tuple[Mapping[str, Any], ...]:
+        """A list of objects."""
+        value = self.take(name)
+        found = [] if value is None else value
+        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+            raise self.wrong(name, "a list of objects")
+        return tuple(found)
+
+    def wrong(self, name: str, what: str) -> Refused:
+        """A field that is no such thing."""
+        shown = repr(self.given[name])
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        return refuse(f"{self.prefix}{name} is {shown}: give {what}", f"{self.prefix}{name}")
+
+    def end(self, ignored: Iterable[str] = ()) -> None:
+        """Refuse what is left: what would change the draw, and what nobody knows."""
+        left = set(self.given) - self.known - HARMLESS - set(ignored)
+        for name in sorted(left):
+            param = f"{self.prefix}{name}"
+            if name not in NEUTRAL:
+                near = nearest(name, [*self.known, *NEUTRAL, *HARMLESS])
+                raise refuse(f"there is no field {param}{near}", param, "unknown_parameter")
+            if not self._is_neutral(name):
+                raise refuse(
+                    f"{param} is not applied here, and tokens would be drawn as if it were absent: "
+                    "leave it out",
+                    param,
+                    "unsupported_parameter",
+                )
+
+    def _is_neutral(self, name: str) -> bool:
+        value = self.given[name]
+        return any(
+            value == each and isinstance(value, bool) == isinstance(each, bool)
+            for each in NEUTRAL[name]
+        )

@@ -1,0 +1,129 @@
+"""A call's prompt as token ids: messages with tools, text, or ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strop.data.chat import Chat, why_not_for_template
+from strop.data.encode import encode_prompt
+from strop.environments.tasks import Prompt
+from strop.serving.fields import refuse
+from strop.support.errors import UserError
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+NO_TEMPLATE = (
+    "the model's tokenizer has no chat template: give model.chat_template=FILE "
+    "(`strop serve --chat-template FILE`), or call /v1/completions with text or token ids"
+)
+
+
+class Prompts:
+    """Writes prompts with the model's tokenizer, and with its chat template as the run does.
+
+    Without a template one message of a user stands as its own text, as it does in training; several
+    are joined as they are where the run says so, by `data.prompt_as=text`.
+    """
+
+    def __init__(self, tokenizer: Any, chat: Chat) -> None:
+        self.tokenizer, self.chat = tokenizer, chat
+
+    def of_text(self, text: str) -> tuple[int, ...]:
+        """The ids of a text."""
+        return self._encoded(text, {})
+
+    def of_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        more: Mapping[str, Any],
+    ) -> tuple[int, ...]:
+        """The ids of messages; more: what else the client gives to the template."""
+        if not messages:
+            raise refuse("messages is empty: give at least one message", "messages")
+        told = [_message(each, place) for place, each in enumerate(messages)]
+        if not self.chat.speaks(self.tokenizer):
+            return self._joined(told, bool(tools), more)
+        for name in more:
+            if why := why_not_for_template(self.tokenizer, name, f"chat_template_kwargs.{name}"):
+                raise refuse(why, "chat_template_kwargs")
+        if tools and (why := why_not_for_template(self.tokenizer, "tools", "tools")):
+            raise refuse(why, "tools")
+        put = self.chat.put(Prompt(0, told, {}), self.tokenizer).prompt
+        given = {**self.chat.template, **more, **({"tools": list(tools)} if tools else {})}
+        return self._encoded(put, given)
+
+    def _joined(
+        self, told: Sequence[Mapping[str, Any]], tools: bool, more: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        as_text = self.chat.prompt_as == "text"
+        why = "data.prompt_as=text shows no chat" if as_text else NO_TEMPLATE
+        if tools or any("tool_calls" in each or each["role"] == "tool" for each in told):
+            raise refuse(f"tools need a chat template: {why}", "tools")
+        if more:
+            raise refuse(
+                f"chat_template_kwargs need a chat template: {why}", "chat_template_kwargs"
+            )
+        if not as_text and (len(told) > 1 or told[0]["role"] != "user"):
+            raise refuse(
+                f"{NO_TEMPLATE}; with data.prompt_as=text the texts of several messages are "
+                "joined as they are",
+                "messages",
+            )
+        return self._encoded("".join(each["content"] for each in told), {})
+
+    def _encoded(self, prompt: Any, template: Mapping[str, Any]) -> tuple[int, ...]:
+        try:
+            made = Prompt(0, prompt, {}, "the prompt", column="")
+            return tuple(encode_prompt(made, self.tokenizer, template))
+        except UserError as error:
+            raise refuse(str(error)) from error
+
+
+def _message(given: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """A message as templates read it: its content as text, arguments of tool calls as objects."""
+    where = f"messages[{place}]"
+    role = given.get("role")
+    if role not in ROLES:
+        raise refuse(f"{where}.role is {role!r}: give one of {', '.join(ROLES)}", where)
+    calls = given.get("tool_calls") or []
+    told = {**given, "content": _content(given.get("content"), where, bool(calls))}
+    told = {name: value for name, value in told.items() if value is not None}
+    told.pop("tool_calls", None)
+    if calls:
+        told["tool_calls"] = [_call(each, where) for each in _list(calls, f"{where}.tool_calls")]
+    return told
+
+
+def _content(content: Any, where: str, may_lack: bool) -> str:
+    if content is None and may_lack:
+        return ""
+    if isinstance(content, str):
+        return content
+    parts = _list(content, f"{where}.content")
+    texts = [each.get("text") for each in parts if each.get("type") in ("text", "refusal")]
+    if len(texts) != len(parts) or not all(isinstance(each, str) for each in texts):
+        raise refuse(f"{where}.content has parts that are no text: this model reads text", where)
+    return "".join(texts)  # type: ignore[arg-type]
+
+
+def _call(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A tool call of an earlier answer; OpenAI writes its arguments as text, templates as JSON."""
+    function = given.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise refuse(f"{where}.tool_calls has a call without the name of its function", where)
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            read = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            read = arguments
+        arguments = read if isinstance(read, dict) else arguments
+    return {**given, "type": "function", "function": {**function, "arguments": arguments}}
+
+
+def _list(given: Any, name: str) -> list[Mapping[str, Any]]:
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise refuse(f"{name} must be text or a list of objects", name)
+    return given

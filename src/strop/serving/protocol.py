@@ -1,0 +1,105 @@
+"""What a server of the policy asks of what samples: one call, its answers, the two refusals."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from strop.traces.records import TurnRecord
+
+Route = Literal["chat", "completions", "generate"]
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """One call of the model, read and checked: tokens to go on from, and how to draw.
+
+    None: the client has not said it. top_p 1, top_k -1 and min_p 0 cut nothing. messages and tools
+    are as they came; they are empty where the prompt came as text or tokens.
+    """
+
+    route: Route
+    prompt_ids: tuple[int, ...]
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    stop_strings: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()  # beside those at which the policy always stops
+    seed: int | None = None
+    num: int = 1  # answers
+    num_top: int = 0  # likeliest tokens to report for each token
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
+    key: str = field(default="", repr=False)  # the client's bearer token; no log may show it
+    id: str = field(default_factory=_new_id)
+
+
+@dataclass(frozen=True)
+class ModelAnswer:
+    """One answer to a call; every column is as long as `ids`, or empty where it is not known.
+
+    log_probs are those of the distribution that was drawn from, 0 for greedy draws;
+    model_log_probs are the model's at the temperature (greedy: at 1), without top_p and the like.
+    Nats throughout. A stop token that was drawn is the last one of `ids`.
+    """
+
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()  # of the weights that drew each token
+    entropies: tuple[float, ...] = ()
+    model_log_probs: tuple[float, ...] = ()
+    ended: Literal["stop", "length"] = "stop"
+    top: tuple[Mapping[int, float], ...] = ()  # likeliest tokens, where the call asks for them
+
+    def record(self, call: ModelCall) -> TurnRecord:
+        """The call with this answer, as a rollout keeps it."""
+        return TurnRecord(
+            call.prompt_ids,
+            self.ids,
+            self.log_probs,
+            versions=self.versions,
+            entropies=self.entropies,
+            model_log_probs=self.model_log_probs,
+            ended=self.ended,
+        )
+
+
+class Busy(Exception):
+    """The policy takes no call for now, for example while it gets new weights.
+
+    The client hears 429, and in how many seconds to come back.
+    """
+
+    def __init__(
+        self, retry_after: float = 1.0, text: str = "the policy takes new weights"
+    ) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+class Refused(Exception):
+    """A call that is not answered: an HTTP status with the words, code and field of OpenAI."""
+
+    def __init__(self, status: int, text: str, code: str = "", param: str = "") -> None:
+        super().__init__(text)
+        self.status, self.code, self.param = status, code, param
+
+
+class Backend(Protocol):
+    """What samples."""
+
+    async def say(self, call: ModelCall) -> list[ModelAnswer]:
+        """The `call.num` answers; awaited in the server's event loop.
+
+        It is cancelled where the client goes away. Raises Busy, Refused, and UserError for what is
+        the client's mistake.
+        """
+        ...

@@ -1,0 +1,200 @@
+"""Files of recorded rollouts: which of them are of one task, and where each lies.
+
+All rows are read once, so that a mistake shows before the first step; afterwards the rollouts of a
+group are read when it is drawn.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from strop.data.row_files import JsonLines
+from strop.support.errors import UserError, did_you_mean
+from strop.support.files import json_of
+from strop.traces.reading import is_event, rollout_of
+from strop.traces.records import Rollout
+
+ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+
+
+class Rows(Protocol):
+    """The rows of a file."""
+
+    name: str
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: int, /) -> dict[str, Any]: ...
+
+    def crc(self) -> int: ...
+
+
+class Place(NamedTuple):
+    """Where a rollout lies: a file, and its rows; several are its events."""
+
+    file: int
+    rows: tuple[int, ...]
+
+
+@dataclass
+class Group:
+    """Rollouts of one task. prompt: tokens of the first one's first call."""
+
+    name: str
+    prompt: tuple[int, ...]
+    columns: Mapping[str, Any]
+    places: list[Place] = field(default_factory=list)
+    longest: int = 0  # tokens that a call read and said
+    most_said: int = 0  # tokens that a rollout's calls said
+    highest_id: int = 0
+    where: str = ""  # the rollout with the longest call
+
+    def add(self, rollout: Rollout, place: Place) -> None:
+        """One more of its rollouts."""
+        self.places.append(place)
+        longest = max(turn.size for turn in rollout.turns)
+        if longest > self.longest:
+            self.longest, self.where = longest, rollout.place
+        self.most_said = max(self.most_said, sum(len(t.output_ids) for t in rollout.turns))
+        ids = (max(*turn.prompt_ids, *turn.output_ids) for turn in rollout.turns)
+        self.highest_id = max(self.highest_id, *ids)
+
+
+class Traces:
+    """The groups of recorded rollouts, in the order in which they begin; uids count them."""
+
+    def __init__(self, files: Sequence[Rows], most: int | None = None) -> None:
+        self.files = files
+        found: dict[Any, Group] = {}
+        for place in _places(files):
+            rollout = self._read(place)
+            first = rollout.turns[0].prompt_ids
+            key = rollout.group or first
+            if key not in found:
+                if most is not None and len(found) == most:
+                    continue
+                name = rollout.group or rollout.place
+                found[key] = Group(name, first, rollout.columns)
+            found[key].add(rollout, place)
+        self.groups = [*found.values()]
+
+    def rollouts(self, uid: int) -> tuple[Rollout, ...]:
+        """Those of a group."""
+        return tuple(self._read(place) for place in self.groups[uid].places)
+
+    def crc(self) -> int:
+        """A sum that is another one where the rows are."""
+        return zlib.crc32(" ".join(str(file.crc()) for file in self.files).encode())
+
+    def _read(self, place: Place) -> Rollout:
+        """A rollout. Raises UserError with its file and line."""
+        file = self.files[place.file]
+        rows = [file[row] for row in place.rows]
+        unit = "line" if isinstance(file, JsonLines) else "row"
+        where = f"{file.name} {unit} {place.rows[0] + 1}"
+        if len(place.rows) > 1 or is_event(rows[0]):
+            return rollout_of({"events": rows}, where)
+        return rollout_of(rows[0], where)
+
+
+def _places(files: Sequence[Rows]) -> list[Place]:
+    """Where the rollouts lie, in the order of their first rows."""
+    found: dict[Any, Place] = {}
+    for number, file in enumerate(files):
+        for row in range(len(file)):
+            told = file[row]
+            key: Any = (number, row)
+            if is_event(told):
+                key = (number, told["rollout_id"], told.get("attempt_id"))
+            rows = found[key].rows if key in found else ()
+            found[key] = Place(number, (*rows, row))
+    return [*found.values()]
+
+
+def open_traces(given: str, most: int | None = None) -> Traces:
+    """The recorded rollouts of a file, a folder's files, or those that match a pattern.
+
+    most: groups to take. Raises UserError for what cannot be read.
+    """
+    traces = Traces([_opened(path) for path in _paths(given)], most)
+    if not traces.groups:
+        raise UserError(f"{given} has no rollouts: give at least one")
+    return traces
+
+
+def _paths(given: str) -> list[Path]:
+    path = Path(given)
+    if path.is_dir():
+        found = sorted(each for each in path.iterdir() if _ending(each))
+        if not found:
+            raise UserError(f"{path} has no file with rollouts: they end in {', '.join(ENDINGS)}")
+        return found
+    if path.is_file():
+        if not _ending(path):
+            raise UserError(
+                f"the file of rollouts {path} ends in {path.suffix!r}: give {', '.join(ENDINGS)}"
+            )
+        return [path]
+    matched = [Path(each) for each in sorted(glob.glob(given, recursive=True))]
+    if not matched:
+        near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        hint = did_you_mean(path.name, near)
+        raise UserError(f"the file of rollouts {given} does not exist{hint}: check the path")
+    return matched
+
+
+def _ending(path: Path) -> bool:
+    return path.name.lower().endswith(ENDINGS)
+
+
+def _opened(path: Path) -> Rows:
+    lines = ".jsonl" in path.suffixes
+    if path.suffix == ".gz":
+        return _unpacked(path, lines)
+    return JsonLines(path) if lines else OneJson(path)
+
+
+def _unpacked(path: Path, lines: bool) -> Rows:
+    """The rows of a packed file. Raises UserError for one that is none."""
+    with tempfile.NamedTemporaryFile() as file:
+        try:
+            file.write(gzip.decompress(path.read_bytes()))
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{path} cannot be unpacked: {error}") from error
+        file.flush()
+        rows: Rows = JsonLines(Path(file.name)) if lines else OneJson(Path(file.name), str(path))
+    rows.name = str(path)
+    return rows
+
+
+class OneJson:
+    """A file with one JSON value: a rollout, or a list of them."""
+
+    def __init__(self, path: Path, name: str = "") -> None:
+        self.name, text = name or str(path), path.read_bytes()
+        self._crc = zlib.crc32(text)
+        try:
+            found = json_of(text)
+        except ValueError as error:
+            raise UserError(f"{self.name} is not valid JSON: {error}") from error
+        self.rows = found if isinstance(found, list) else [found]
+        if wrong := [each for each in self.rows if not isinstance(each, dict)]:
+            raise UserError(f"{self.name} has a {type(wrong[0]).__name__} in place of a rollout")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        found: dict[str, Any] = self.rows[row]
+        return found
+
+    def crc(self) -> int:
+        """The sum of the file."""
+        return self._crc
