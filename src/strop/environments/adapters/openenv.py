@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from strop.environments.base import Environment, Observation, check_number
@@ -202,8 +203,9 @@ def _connect_of_websockets(url: str) -> Any:
     return connect
 
 
+@cache
 def _action_field(place: str) -> str:
-    """The one text of an action, as the server's /schema has it. Raises UserError."""
+    """The one text of an action, as the server's /schema has it. Raises UserError and Failed."""
     client = Http(30.0)
     try:
         schema = client.ask(f"{place}/schema", read=json.loads)["action"]
