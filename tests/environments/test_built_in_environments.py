@@ -175,7 +175,7 @@ def played(environment, actions):
 @given(actions=st.lists(st.text(max_size=12), max_size=6), seed=st.integers(0, 2**40))
 def test_any_text_is_answered_and_compact_texts_have_few_characters(name, actions, seed):
     ours = tokenizer()
-    styles = ("compact", "plain") if EnvironmentSource(name).has_styles else ("",)
+    styles = ("compact", "plain") if EnvironmentSource(name).styled("plain") else ("",)
     for style in styles:
         options = {"style": style} if style else {}
         one, two = make(name, **options), make(name, **options)

@@ -1,10 +1,12 @@
 """What a run folder's configuration names of somebody's own; it runs only where it is allowed."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from strop.environments.base import JOINED
 from strop.method.values import own
 from strop.rewards import source as reward_source
 from strop.support.errors import UserError
@@ -12,6 +14,8 @@ from strop.support.errors import UserError
 if TYPE_CHECKING:
     from strop.training.settings.config import RunConfig
 
+# Tasks that name nothing of somebody's own: no file or module to import, no server.
+PLAIN = re.compile(r"([\w.-]+=)?([^:]*|(reasoning_gym|gym|textarena|traces):[^:]*)")
 _made: dict[Path, bytes] = {}  # by folder: config.toml of the runs that this process trains
 
 
@@ -64,8 +68,9 @@ def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
         ):
             yield "reward", reward
     task = settings.data.task
-    runs = ":" in task and not task.startswith(("reasoning_gym:", "traces:"))  # code of somebody's
-    if not settings.data.files and runs:
+    agent = task.startswith("agent:")
+    tasks = () if settings.data.files and not agent else task.split(JOINED)
+    if any(not PLAIN.fullmatch(each) for each in tasks):
         yield "data", task
     if settings.engine.kind != "local":
         yield "engine", f"engine {settings.engine.kind}"

@@ -20,12 +20,17 @@ from strop.support.exits import Exit
 from strop.support.loading import PICKLED, attribute, camel, name_to_load
 
 FOLDER = Path(__file__).parent / "built_in"
+# Families of environments of other packages, each a file of `adapters`, and how one is written.
+FAMILIES = {"gym": "gym:NAME", "openenv": "openenv:URL", "textarena": "textarena:NAME"}
+NAMED = re.compile(r"([\w.-]+)=(.+)")  # one of a mixture: easy=corridor
+JOINED = " + "  # between the environments of a mixture
 STYLES = ("plain", "compact")
 # my_env.py:MyEnv, package.module:MyEnv; the third is what a script or notebook itself defines.
 OWN = re.compile(r".+(\.py:|\.\w+:)\w+|__main__:\w+")
 NOT_PLAYED = ("traces", "agent")  # families of tasks that are given as files, and no environments
 MODULES = re.compile(r"\w+:\w+")  # module:MyEnv, which may also be a task of another kind
 EPISODES = {"train": 1000, "validation": 100, "heldout": 100}  # of a task, by default
+OF_OTHERS = "strop.environments.adapters"
 SHOWN = 80  # characters of an action in an error
 
 
@@ -68,7 +73,10 @@ class Environment:
     reward_range: tuple[float, float] | None = None  # of an episode's sum; None: not known
 
     def reset(self, seed: int) -> Observation:
-        """Begin the episode of a seed; its text is the prompt."""
+        """Begin the episode of a seed; its text is the prompt.
+
+        Where `step` is an `async def` this may be one too: all episodes of a step begin at once.
+        """
         raise UserError(_lacks(type(self).__name__, "reset(seed)"))
 
     def step(self, action: str) -> Observation:
@@ -105,25 +113,35 @@ class EnvironmentSource:
     Raises UserError for a name that is none, a class of another kind, or options that it refuses.
     """
 
-    name: str  # "corridor", "file.py:Class" or "package.module:Class"
+    # "corridor", "file.py:Class", "package.module:Class", "gym:NAME", or several joined by " + "
+    name: str
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def has_styles(self) -> bool:
-        """Whether it comes with strop and speaks plainly or compactly, as its `style` says."""
-        return (
-            ":" not in self.name and "style" in inspect.signature(_class_of(self.name)).parameters
-        )
+    def styled(self, style: str) -> Mapping[str, Any]:
+        """The options with a style, where it comes with strop, speaks plainly or compactly, and
+        they do not say which.
+        """
+        if JOINED in self.name:
+            own = members_of(self.name, self.options).items()
+            found = {label: dict(each.styled(style)) for label, each in own}
+            return {k: options for k, options in found.items() if options or k in self.options}
+        comes_with_strop = self.name in built_in() or family_of(self.name)
+        has_styles = comes_with_strop and "style" in _options_of(_class_of(self.name))
+        if not has_styles or "style" in self.options:
+            return self.options
+        return {**self.options, "style": style}
 
     def make(self) -> Environment:
         """A fresh environment."""
         kind = _class_of(self.name)
+        member = self.name.partition(":")[2] if family_of(self.name) else ""
+        given = (self.name if JOINED in self.name else member,)
         try:
-            made = kind(**self.options)
+            made = kind(*filter(None, given), **self.options)
         except UserError:
             raise
         except Exception as error:
-            known = [n for n in inspect.signature(kind).parameters if n != "self"]
+            known = _options_of(kind)
             raise UserError(
                 f"environment {self.name} refuses data.task_config {dict(self.options)}: {error}; "
                 f"it has {', '.join(known) or 'no options'}"
@@ -162,28 +180,76 @@ class EnvironmentSource:
 def source_of(task: str, options: Mapping[str, Any] | None = None) -> EnvironmentSource | None:
     """The environment that a task's name means, or None for a task of another kind.
 
-    `corridor`, `my_env.py:MyEnv`, `package.module:MyEnv`, each also after `environment:`, where
-    `module:MyEnv` is one too. Raises UserError for a name after `environment:` that is none.
+    `corridor`, `my_env.py:MyEnv`, `package.module:MyEnv`, `gym:NAME`, each also after
+    `environment:`, where `module:MyEnv` is one too; several are joined by " + ". Raises UserError
+    for a name after `environment:` that is none, and for a family without a name.
     """
+    if JOINED in task:
+        members_of(task, options or {})
+        return EnvironmentSource(task, dict(options or {}))
     family, _, member = task.partition(":")
     if family in NOT_PLAYED:
         return None
     explicit = family == "environment"
     name = member if explicit else task
-    if name in built_in() or OWN.fullmatch(name) or (explicit and MODULES.fullmatch(name)):
+    if (bare := name.removesuffix(":")) in FAMILIES:
+        raise UserError(f"data.task={task} names none of its environments: give {FAMILIES[bare]}")
+    if (
+        name in built_in()
+        or family_of(name)
+        or OWN.fullmatch(name)
+        or (explicit and MODULES.fullmatch(name))
+    ):
         return EnvironmentSource(name, dict(options or {}))
     if explicit:
         raise UserError(
             f"no environment {name!r}{did_you_mean(name, built_in())}; there are "
-            f"{', '.join(built_in())}, and your own as file.py:Class"
+            f"{', '.join((*built_in(), *FAMILIES.values()))}, and your own as file.py:Class"
         )
     return None
+
+
+def members_of(name: str, options: Mapping[str, Any]) -> dict[str, EnvironmentSource]:
+    """The environments of a mixture by their names in it. Raises UserError."""
+    found = dict[str, EnvironmentSource]()
+    for written in name.split(JOINED):
+        given = NAMED.fullmatch(written.strip())
+        label, task = given.groups() if given else ("", written.strip())
+        label = label or re.sub(r"\W+", "_", task).strip("_")
+        if label in found:
+            raise UserError(f"{name} has two of the name {label}: name them, easy={task}")
+        own = options.get(label, {})
+        if not isinstance(own, Mapping):
+            raise UserError(
+                f"data.task_config of {name} has {own!r} for {label}: give each environment its "
+                f"options, {{{label!r}: {{...}}}}"
+            )
+        source = source_of(task, own)
+        if source is None:
+            raise UserError(f"{task} is no environment, and only environments mix: {name}")
+        if source.steps_all:
+            raise UserError(f"{task} steps many episodes at once and plays alone, not in {name}")
+        found[label] = source
+    for label in options:
+        if label not in found:
+            hint = did_you_mean(label, list(found))
+            raise UserError(
+                f"data.task_config of {name} has options for {label}{hint}; its environments are "
+                f"{', '.join(found)}"
+            )
+    return found
 
 
 @cache
 def built_in() -> tuple[str, ...]:
     """Names of the environments that come with strop."""
     return tuple(sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_")))
+
+
+def family_of(name: str) -> str:
+    """The family of `gym:NAME`; empty for any other name."""
+    family, _, member = name.partition(":")
+    return family if member and family in FAMILIES else ""
 
 
 def task_of_class(kind: type) -> str:
@@ -203,7 +269,19 @@ def task_of_class(kind: type) -> str:
     return name if OWN.fullmatch(name) else f"environment:{name}"
 
 
+def _options_of(kind: Any) -> list[str]:
+    """Names of the options of an environment's constructor."""
+    known = list(inspect.signature(kind).parameters.values())
+    first = 1 if issubclass(kind, Environment) and kind.__module__.startswith(OF_OTHERS) else 0
+    return [each.name for each in known[first:]]
+
+
 def _class_of(name: str) -> Any:
+    if JOINED in name:
+        awaited = any(each.is_asynchronous for each in members_of(name, {}).values())
+        return _load(name, f"strop.environments.mixture:{'Awaited' * awaited}Mixture")
+    if family := family_of(name):
+        return _load(name, f"{OF_OTHERS}.{family}:{camel(family)}")
     place, _, attribute = name.rpartition(":")
     if not place:
         return _load(name, f"strop.environments.built_in.{name}:{camel(name)}")

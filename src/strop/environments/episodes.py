@@ -5,7 +5,7 @@ import inspect
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -80,6 +80,7 @@ class Episodes:
         self.rewrites, self.max_turns, self.max_tokens = False, 1, 1
         self.roles: tuple[int, ...] = ()
         self.awaited = False  # a step is awaited, as `step_alone`, while other episodes go on
+        self._awaits_reset = False
         self._open: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None  # awaits steps for those who cannot
         self._thread: ThreadPoolExecutor | None = None  # in which it runs
@@ -90,7 +91,9 @@ class Episodes:
                 self._make(number)
 
     def reset(self) -> list[Observation]:
-        """Begin all episodes."""
+        """Begin all episodes; those whose `reset` is asynchronous at once."""
+        if self._awaits_reset:
+            return self._together([self._reset_alone(n) for n in range(len(self.seeds))])
         return [self._reset(number) for number in range(len(self.seeds))]
 
     async def step_alone(self, number: int, action: str) -> Observation:
@@ -98,19 +101,8 @@ class Episodes:
         if number in self.failed:
             return self.failed[number]
         where = self._at([number], [action])
-        waits = self.limits.waits()
-        while True:
-            try:
-                async with asyncio.timeout(self.limits.seconds) as limit:
-                    answer = await self.environments[number].step(action)  # type: ignore[misc]
-                return self._heard(number, action, answer)
-            except Exception as error:
-                if isinstance(error, TimeoutError) and limit.expired():
-                    return self._fail(number, Exit.TIMEOUT, where, over_time(self.limits))
-                wait = next(waits, None) if is_transient(error) else None
-                if wait is None:
-                    return self._fail(number, _exit_of(error), where, error)
-            await asyncio.sleep(wait)
+        made = await self._called(number, where, lambda: self.environments[number].step(action))
+        return made if number in self.failed else self._heard(number, action, made)
 
     def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
         """One step of the episodes `numbers`, in their order."""
@@ -183,16 +175,54 @@ class Episodes:
         )  # fmt: skip
         self.roles = made.roles if len(made.roles) > 1 else ()
         self.awaited = inspect.iscoroutinefunction(type(made).step)
+        self._awaits_reset = inspect.iscoroutinefunction(type(made).reset)
 
     def _reset(self, number: int) -> Observation:
         if number in self.failed:
             return self.failed[number]
+        if self._awaits_reset:
+            return self._together([self._reset_alone(number)])[0]
         seed = self.seeds[number]
         try:
             answer = self._tried(lambda: self.environments[number].reset(seed))
             return self._checked(answer, None)
         except Exception as error:
             return self._fail(number, Exit.START_FAILED, f"reset with the seed {seed}", error)
+
+    async def _reset_alone(self, number: int) -> Observation:
+        """The beginning of an episode whose environment is asynchronous."""
+        if number in self.failed:
+            return self.failed[number]
+        seed = self.seeds[number]
+        where = f"reset with the seed {seed}"
+        made = await self._called(
+            number, where, lambda: self.environments[number].reset(seed), Exit.START_FAILED
+        )
+        if number in self.failed:
+            return self.failed[number]
+        try:
+            return self._checked(made, None)
+        except TypeError as error:
+            return self._fail(number, Exit.START_FAILED, where, error)
+
+    async def _called(
+        self, number: int, where: str, call: Callable[[], Any], exit: Exit | None = None
+    ) -> Any:
+        """What an asynchronous call gives, which is made again where it fails for the moment; what
+        the episode shows where it has failed. exit: why that is, where it is no matter how.
+        """
+        waits = self.limits.waits()
+        while True:
+            try:
+                async with asyncio.timeout(self.limits.seconds) as limit:
+                    return await call()
+            except Exception as error:
+                if isinstance(error, TimeoutError) and limit.expired():
+                    return self._fail(number, exit or Exit.TIMEOUT, where, over_time(self.limits))
+                wait = next(waits, None) if is_transient(error) else None
+                if wait is None:
+                    return self._fail(number, exit or _exit_of(error), where, error)
+            await asyncio.sleep(wait)
 
     def _step(self, actions: Mapping[int, str]) -> list[Observation]:
         """One step of episodes that have not failed."""
@@ -221,13 +251,17 @@ class Episodes:
         return self._heard(number, action, answer)
 
     def _awaited(self, actions: Mapping[int, str]) -> list[Observation]:
-        """One step of asynchronous environments, in a loop that lasts as long as they do."""
+        """One step of asynchronous environments."""
+        return self._together([self.step_alone(*each) for each in actions.items()])
+
+    def _together(self, calls: Sequence[Awaitable[Observation]]) -> list[Observation]:
+        """What they give, awaited at once in a loop that lasts as long as the episodes do."""
         if self._loop is None:
             self._loop, self._thread = asyncio.new_event_loop(), ThreadPoolExecutor(1)
         assert self._thread is not None
 
         async def together() -> list[Observation]:
-            return await asyncio.gather(*(self.step_alone(*each) for each in actions.items()))
+            return await asyncio.gather(*calls)
 
         return self._thread.submit(self._loop.run_until_complete, together()).result()
 

@@ -1,5 +1,6 @@
 """What is trained on: prompts in three splits, the rewards that score them, and facts."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from strop.support.errors import UserError, did_you_mean
 from strop.support.loading import attribute
 
 if TYPE_CHECKING:
-    from strop.environments.base import EnvironmentSource
+    from strop.environments.base import Environment, EnvironmentSource
     from strop.environments.episodes import Episodes
     from strop.traces.files import Traces
 
@@ -123,34 +124,41 @@ def load_task(
     num_validation: int | None = None,
     num_heldout: int | None = None,
     config: Mapping[str, Any] | None = None,
+    weights: Sequence[float] = (),
 ) -> Task:
     """Build a task by name: one of OWN, `reasoning_gym:DATASET`, `traces:FILE`,
     `agent:file.py:function`, an environment's.
 
     Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
     `seed` belongs to generated tasks, `config` also to environments; the splits of puzzles and of
-    environments are the same for every seed. Files are read by `strop.data.files.load_data`.
+    environments are the same for every seed. `weights` say how often each environment of a mixture
+    is drawn from; sizes are of each. Files are read by `strop.data.files.load_data`.
 
     Raises UserError for an unknown task or dataset, a size that the task cannot fill, and a
     configuration that the dataset or environment refuses.
     """
-    from strop.environments.base import built_in, source_of
+    from strop.environments.base import FAMILIES, JOINED, built_in, source_of
 
     sizes = {"train": num_train, "validation": num_validation, "heldout": num_heldout}
     for split, size in sizes.items():
         if size is not None and size < (split == "train"):
             raise UserError(f"task {name!r}: the size of the {split} split is {size}; make it more")
     environment = source_of(name, config)
+    if environment is not None and JOINED in environment.name:
+        return _mixture(environment, sizes, weights)
+    if weights:
+        raise UserError(f"data.weights has {len(weights)} numbers for one task: leave them out")
     if environment is not None:
         return _environment(environment, sizes)
     family, _, member = name.partition(":")
     builder = _FAMILIES.get(family)
     if builder is None:
-        hint = did_you_mean(family, (*_FAMILIES, *built_in()))
+        hint = did_you_mean(family, (*_FAMILIES, *FAMILIES, *built_in()))
         raise UserError(
             f"unknown task {name!r}{hint}; tasks are {', '.join(OWN)}, reasoning_gym:DATASET, "
             f"traces:FILE, agent:file.py:function, the environments {', '.join(built_in())} and "
-            "file.py:Class, and data files are given as data"
+            f"file.py:Class, those of other packages as {', '.join(FAMILIES.values())}, and data "
+            "files are given as data"
         )
     return builder(member, sizes, seed, config or {})
 
@@ -273,16 +281,10 @@ def _traces(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> 
 
 def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
     """One prompt an episode: what the environment shows at the seed, which is the prompt's uid."""
-    from strop.environments.base import EPISODES
-    from strop.environments.episodes import Episodes
-
     splits = {}
     with source.opened() as reader:  # one for all: it shows what each episode begins with
         for position, split in enumerate(sizes):
-            size = EPISODES[split] if sizes[split] is None else sizes[split]
-            assert size is not None
-            seeds = range(position * MAX_SPLIT_ROWS, position * MAX_SPLIT_ROWS + size)
-            rows = [_first_row(Episodes(source, [seed], reader), seed) for seed in seeds]
+            rows = _first_rows(source, reader, _seeds(sizes, split))
             splits[split] = number_rows(rows, position)
     return Task(
         name=source.name,
@@ -296,12 +298,67 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
     )
 
 
+def _mixture(source: "EnvironmentSource", sizes: Sizes, weights: Sequence[float]) -> Task:
+    """The episodes of several environments, one after another; each validates by itself."""
+    from strop.environments.base import members_of
+    from strop.environments.mixture import seed_of
+
+    names = list(members_of(source.name, {}))
+    if weights and len(weights) != len(names):
+        raise UserError(
+            f"data.weights has {len(weights)} numbers for {len(names)} environments "
+            f"({', '.join(names)}): give one for each"
+        )
+    splits: dict[str, list[list[dict[str, Any]]]] = {}
+    with source.opened() as reader:
+        for split in sizes:
+            seeds = _seeds(sizes, split)
+            splits[split] = [
+                _first_rows(source, reader, [seed_of(n, seed, len(names)) for seed in seeds])
+                for n in range(len(names))
+            ]
+    ends = itertools.accumulate(map(len, splits["train"]))
+    told = zip(names, ends, weights or (1.0,) * len(names), strict=True)
+    sets = enumerate(zip(names, splits["validation"], strict=True), len(sizes))
+    return Task(
+        name=source.name,
+        rewards=(),
+        max_tokens=reader.max_turns * reader.max_tokens,
+        reward_range=reader.reward_range,
+        environment=source,
+        train=number_rows([row for rows in splits["train"] for row in rows], 0),
+        validation=(),
+        heldout=number_rows([row for rows in splits["heldout"] for row in rows], 2),
+        origins=tuple(Origin(*each) for each in told),
+        sets={name: number_rows(rows, number) for number, (name, rows) in sets},
+    )
+
+
+def _seeds(sizes: Sizes, split: str) -> Sequence[int]:
+    """The seeds of an environment's episodes in a split."""
+    from strop.environments.base import EPISODES
+
+    size = EPISODES[split] if sizes[split] is None else sizes[split]
+    assert size is not None
+    begin = list(sizes).index(split) * MAX_SPLIT_ROWS
+    return range(begin, begin + size)
+
+
+def _first_rows(
+    source: "EnvironmentSource", reader: "Environment", seeds: Sequence[int]
+) -> list[dict[str, Any]]:
+    from strop.environments.episodes import Episodes
+
+    return [_first_row(Episodes(source, [seed], reader), seed) for seed in seeds]
+
+
 def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
     """What one episode shows first, its seed, and what its environment tells of it.
 
     Raises UserError where it cannot begin.
     """
     (shown,) = episodes.reset()
+    episodes.close()
     if shown.exit is not None:
         raise UserError(shown.why)
     return {**episodes.environments[0].columns(), "prompt": shown.text, "seed": seed}

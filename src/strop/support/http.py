@@ -143,7 +143,7 @@ class Http:
 
         self.timeout_seconds, self.most_bytes = timeout_seconds, most_bytes
         self._broken = (httpx2.HTTPError, httpx2.InvalidURL)
-        self._loop = _loop_of(os.getpid())
+        self._loop = loop_of(os.getpid())
         self._client = httpx2.AsyncClient(
             headers=headers,
             timeout=None,  # the limit is of the whole
@@ -278,7 +278,8 @@ def _words(error: BaseException) -> str:
 _starting = threading.Lock()
 
 
-def _loop_of(process: int) -> asyncio.AbstractEventLoop:
+def loop_of(process: int) -> asyncio.AbstractEventLoop:
+    """The loop of a process, by its number, in which all that waits for servers runs."""
     with _starting:
         return _started(process)
 

@@ -67,6 +67,7 @@ def load_prompts(
             num_validation=data.validation_size or None,
             num_heldout=0 if unread else data.heldout_size or None,
             config=data.task_config,
+            weights=data.weights,
         )
     if task.traces is not None and (data.validation_files or reward.functions):
         raise UserError(

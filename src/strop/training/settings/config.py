@@ -21,6 +21,7 @@ from pydantic import (
 from strop.assets import SHIPPED, task_of
 from strop.catalogue import peers
 from strop.engines.open import ENGINES, EngineSettings, kinds_with, read, settings_of
+from strop.environments.base import JOINED
 from strop.method import notation, reading
 from strop.method.algorithm import Algorithm, Method
 from strop.method.check import check
@@ -98,10 +99,9 @@ class RunConfig(Section):
         to all others in words; the choice stands in the file like one that was given.
         """
         source = self.data.environment()
-        if source is not None and source.has_styles and "style" not in source.options:
-            style = "compact" if self.model.name in SHIPPED else "plain"
-            options = {**self.data.task_config, "style": style}
-            self.data = self.data.model_copy(update={"task_config": options})
+        if source is not None:
+            options = source.styled("compact" if self.model.name in SHIPPED else "plain")
+            self.data = self.data.model_copy(update={"task_config": dict(options)})
         return self
 
     def build(self) -> Method:
@@ -146,9 +146,10 @@ class RunConfig(Section):
                 "its class from strop.parts.rollout.base.SamplingFields"
             )
         if self.data.weights:
-            if not self.data.files:
+            if not self.data.files and JOINED not in self.data.task:
                 raise UserError(
-                    "data.weights are those of data.files: give --data, or leave them out"
+                    "data.weights are those of data.files, or of several environments in "
+                    "data.task: give --data, or leave them out"
                 )
             algorithm = drawing_from_sources(algorithm, self.recipe)
         if self.data.environment() is not None:

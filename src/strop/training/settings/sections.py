@@ -1,5 +1,6 @@
 """The sections of a run's settings: what is no option of the method, each with its description."""
 
+import tomllib
 import typing
 from typing import Annotated, Any, Literal
 
@@ -7,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator
 
 from strop.data.chat import Chat, read_tools
 from strop.environments.agents import agent_of
-from strop.environments.base import EnvironmentSource, source_of
+from strop.environments.base import JOINED, EnvironmentSource, source_of
 from strop.environments.episodes import CallLimits
 from strop.support.errors import UserError
 
@@ -66,8 +67,8 @@ class DataSettings(Section):
     task: str = Field(
         default="",
         description="countdown, worked_countdown, reasoning_gym:NAME, traces:FILE, an "
-        "environment, or agent:file.py:function, which alone takes files too; empty: what the "
-        "shipped model was made for",
+        "environment or a list of environments, or agent:file.py:function, which alone takes files "
+        "too; empty: what the shipped model was made for",
     )
     files: tuple[str, ...] = Field(
         default=(),
@@ -76,8 +77,8 @@ class DataSettings(Section):
     )
     weights: tuple[Annotated[FiniteFloat, Field(gt=0)], ...] = Field(
         default=(),
-        description="how often each of the files is drawn from, in their order; none: all prompts "
-        "equally often",
+        description="how often each of the files, or environments, is drawn from, in their order; "
+        "none: all prompts equally often",
     )
     reader: str = Field(default="auto", description="layout of rows: auto, prompt, verl, question")
     prompt_column: str = Field(default="prompt", description="column of the files with the prompts")
@@ -133,6 +134,19 @@ class DataSettings(Section):
         default=2, ge=0, le=MOST,
         description="further tries of a call of an environment that fails for the moment",
     )  # fmt: skip
+
+    @field_validator("task", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        """One name for a list of environments, which a command gives as text."""
+        if isinstance(value, str) and value.startswith("["):
+            try:
+                value = tomllib.loads(f"task = {value}")["task"]
+            except tomllib.TOMLDecodeError as error:
+                raise ValueError(
+                    f'{value} is no list, such as ["corridor", "calculator"]'
+                ) from error
+        return JOINED.join(value) if isinstance(value, list | tuple) else value
 
     def env_limits(self) -> CallLimits:
         """How long and how often an environment is called."""

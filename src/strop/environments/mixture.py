@@ -1,0 +1,98 @@
+"""Several environments as one task: `data.task="corridor + easy=hidden_number"`.
+
+A seed of the mixture says which environment plays it and from which seed of its own: the seeds of k
+environments alternate, k * seed + number. So each plays the episodes that it plays alone.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from strop.environments.base import Environment, Observation, members_of
+from strop.environments.tool_calls import Call
+from strop.support.errors import UserError
+
+
+class Mixture(Environment):
+    """Options: those of each environment, by its name: {"corridor": {"size": 3}}.
+
+    An episode has the limit of turns of the environment that plays it; limits and the range of
+    rewards are else the largest of all.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.members = [each.make() for each in members_of(name, options).values()]
+        self.name, self.playing = name, self.members[0]
+        for fact in ("roles", "rewrites"):
+            found = [getattr(each, fact) for each in self.members]
+            if found.count(found[0]) < len(found):
+                raise UserError(
+                    f"the environments of {name} differ in their {fact} "
+                    f"({', '.join(map(str, found))}): games mix with games of as many players"
+                )
+            setattr(self, fact, found[0])
+        self.max_turns = max(each.max_turns for each in self.members)
+        self.max_tokens = max(each.max_tokens for each in self.members)
+        ranges = [each.reward_range for each in self.members]
+        known = [each for each in ranges if each is not None]
+        if len(known) == len(ranges):
+            self.reward_range = (min(low for low, _ in known), max(high for _, high in known))
+
+    def reset(self, seed: int) -> Observation:
+        """Begin the episode of a seed, in the environment that plays it."""
+        return self._began(self._chosen(seed).reset(seed // len(self.members)))
+
+    def step(self, action: str) -> Observation:
+        """Pass the action on."""
+        return self._limited(self.playing.step(action))
+
+    def close(self) -> None:
+        """Close them all."""
+        for each in self.members:
+            each.close()
+
+    def columns(self) -> Mapping[str, Any]:
+        """Those of the environment that plays."""
+        return self.playing.columns()
+
+    def calls(self, action: str) -> list[Call]:
+        """The calls that any of them finds in an action."""
+        found = (each.calls(action) for each in self.members)
+        return next((calls for calls in found if calls), [])
+
+    def _chosen(self, seed: int) -> Environment:
+        self.playing = self.members[seed % len(self.members)]
+        return self.playing
+
+    def _began(self, shown: Observation) -> Observation:
+        self.turns, self.acting = [0] * max(len(self.roles), 1), shown.role if self.roles else 0
+        return shown
+
+    def _limited(self, shown: Observation) -> Observation:
+        """What an environment shows, cut at its own limit of turns."""
+        self.turns[self.acting] += 1
+        self.acting = shown.role if self.roles else 0
+        is_over = shown.done or shown.truncated
+        if is_over or self.turns[self.acting] < self.playing.max_turns:
+            return shown
+        return replace(shown, text="", truncated=True)
+
+
+class AwaitedMixture(Mixture):
+    """The same, of environments some of which are asynchronous."""
+
+    async def reset(self, seed: int) -> Observation:  # type: ignore[override]
+        """Begin the episode of a seed."""
+        shown: Any = self._chosen(seed).reset(seed // len(self.members))
+        return self._began(await shown if inspect.isawaitable(shown) else shown)
+
+    async def step(self, action: str) -> Observation:  # type: ignore[override]
+        """Pass the action on."""
+        shown: Any = self.playing.step(action)
+        return self._limited(await shown if inspect.isawaitable(shown) else shown)
+
+
+def seed_of(number: int, seed: int, num: int) -> int:
+    """The mixture's seed for a seed of one of `num` environments."""
+    return seed * num + number
