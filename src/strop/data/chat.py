@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from strop.environments.call_forms import FORMS, form_of
 from strop.environments.tasks import Prompt
+from strop.environments.tools import WRITTEN, Tool, described
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
 from strop.support.unknown_letters import check_letters
-
-FORMS = ("auto", "text", "messages")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Chat:
     prompt_as: str = "auto"
     system_prompt: str = ""
     template: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[Tool, ...] = ()  # of the task's environment
+    call_form: str = "auto"  # in which the model writes calls of them, of FORMS
 
     def speaks(self, tokenizer: Any) -> bool:
         """Whether anything is said through the tokenizer's template."""
@@ -44,6 +46,38 @@ class Chat:
         if self.system_prompt and said[0]["role"] not in ("system", "developer"):
             said = [{"role": "system", "content": self.system_prompt}, *said]
         return replace(prompt, prompt=said)
+
+    def for_tools(self, tools: tuple[Tool, ...], tokenizer: Any) -> "Chat":
+        """The same with an environment's tools: the template shows them, where it can, or what
+        `tools_text` says. Raises UserError for a form of calls that strop does not read.
+        """
+        if not tools:
+            return self
+        if "tools" in self.template:
+            raise UserError(
+                "data.tools: the task's environment says which tools it has: leave it out"
+            )
+        found, shows = self.call_form, self._shows_tools(tokenizer)
+        if found == "auto":
+            found = form_of(str(tokenizer.chat_template)) if shows else "text"
+        if not found:
+            raise UserError(
+                "the model's chat template asks for calls in a form that strop does not read: give "
+                f"data.call_form ({', '.join(FORMS)}), or another model.chat_template"
+            )
+        schemas = {"tools": [dict(tool.schema) for tool in tools]} if shows else {}
+        return replace(self, template={**self.template, **schemas}, tools=tools, call_form=found)
+
+    @property
+    def tools_text(self) -> str:
+        """The environment's tools in words, where the template does not show them."""
+        if not self.tools or "tools" in self.template:
+            return ""
+        return described(self.tools) + WRITTEN[self.call_form]
+
+    def _shows_tools(self, tokenizer: Any) -> bool:
+        template = str(getattr(tokenizer, "chat_template", None) or "")
+        return self.speaks(tokenizer) and bool(re.search(r"\btools\b", template))
 
     @property
     def _is_wanted(self) -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from strop.batch.batch import Batch
     from strop.environments.episodes import Episodes as Playing
+    from strop.environments.tools import ToolAnswer
 
 # The column [B] int, of what a part's state keeps under "columns", with the numbers of its files.
 FILE = "stored_file_B"
@@ -235,8 +236,12 @@ class Episodes(Protocol):
         """One episode of the environment per uid."""
         ...
 
-    def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
-        """Tokens that show an observation after an action whose last token is `last`."""
+    def observation_ids(
+        self, text: str, last: int, answers: tuple[ToolAnswer, ...] = ()
+    ) -> tuple[int, ...]:
+        """Tokens that show an observation after an action whose last token is `last`; in a chat
+        what tools answered, where there are answers.
+        """
         ...
 
     def context_ids(self, text: str) -> tuple[int, ...]:

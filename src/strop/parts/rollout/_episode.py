@@ -53,13 +53,13 @@ class Seat:
         """Rewards of all turns so far."""
         return sum(turn.reward for turn in self.turns)
 
-    def given(self, episodes: Episodes, text: str, opens: bool) -> tuple[int, ...]:
+    def given(self, episodes: Episodes, observation: Any, opens: bool) -> tuple[int, ...]:
         """Tokens of an observation where it stands: after an action, first, or a whole context."""
         if opens:
-            return episodes.context_ids(text)
+            return episodes.context_ids(observation.text)
         if self.turns:
-            return episodes.observation_ids(text, self.ids[-1])
-        return episodes.opening_ids(text)
+            return episodes.observation_ids(observation.text, self.ids[-1], observation.answers)
+        return episodes.opening_ids(observation.text)
 
     def show(self, observation: Any, given: Sequence[int], role: int, opens: bool = False) -> None:
         """Begin a turn with an observation and its tokens. opens: they are its whole context."""
@@ -84,6 +84,8 @@ class Seat:
         turn.valid, turn.match = bool(observation.valid), bool(observation.match)
         turn.action = state_key(action.strip())
         self.said[-1] |= {"action": action, "reward": 0.0, "valid": turn.valid}
+        if observation.answers:
+            self.said[-1]["calls"] = [each.record for each in observation.answers]
         if observation.measures:
             self.said[-1]["measures"] = dict(observation.measures)
 

@@ -134,7 +134,7 @@ class PlayingFields(SamplingFields):
             return None
         seat = episode.turn_to(observation)
         observation = self.shown(observation, len(seat.turns), scene.limits)
-        given = seat.given(scene.episodes, observation.text, opens)
+        given = seat.given(scene.episodes, observation, opens)
         room = seat.room(scene.limits, len(given), opens)
         if room == 0:
             used_up = len(seat.turns) >= scene.limits.turns

@@ -7,9 +7,11 @@ from typing import Any
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
 from strop.environments.base import EnvironmentSource
+from strop.environments.call_forms import read_action
 from strop.environments.episodes import CallLimits, Episodes
 from strop.environments.tasks import Prompt
 from strop.environments.tool_calls import Call, read_call
+from strop.environments.tools import ToolAnswer
 from strop.environments.workers import BroadcastEpisodes, EnvironmentWorkers
 from strop.parts.rollout._observation_tokens import known_ids, observation_ids
 from strop.training.services.texts import MOST_TOKENS, Lately, RunTexts
@@ -50,15 +52,21 @@ class RunEpisodes:
         if self.workers is not None:
             self.workers.close()
 
-    def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
-        """Tokens that show an observation after an action whose last token is `last`."""
+    def observation_ids(
+        self, text: str, last: int, answers: tuple[ToolAnswer, ...] = ()
+    ) -> tuple[int, ...]:
+        """Tokens that show an observation after an action whose last token is `last`; in a chat
+        what tools answered, where there are answers.
+        """
         is_chat = self.texts.is_chat
         tokenizer, template = self.texts.tokenizer, self.texts.chat.template
 
         def made() -> tuple[int, ...]:
-            return observation_ids(tokenizer, text, is_chat, last, template)
+            return observation_ids(tokenizer, text, is_chat, last, template, messages)
 
-        return self._observed.get((text, last if is_chat else -1), made, len)
+        messages = [each.message for each in answers]
+        shown = "\0".join((text, *(f"{each.name}\0{each.text}" for each in answers)))
+        return self._observed.get((shown, last if is_chat else -1), made, len)
 
     def context_ids(self, text: str) -> tuple[int, ...]:
         """Tokens of a text that is a whole context, however long.
@@ -83,8 +91,18 @@ class RunEpisodes:
 
     def action_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Actions as the environment reads them."""
-        texts: list[str] = self.texts.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        tokenizer, chat = self.texts.tokenizer, self.texts.chat
+        if chat.tools:
+            return [read_action(self._whole(each), chat.call_form) for each in ids]
+        texts: list[str] = tokenizer.batch_decode(ids, skip_special_tokens=True)
         return texts
+
+    def _whole(self, ids: Sequence[int]) -> str:
+        """An action's text with the special tokens that calls are written with, without its end."""
+        special, kept = self.texts.special_ids, list(ids)
+        while kept and kept[-1] in special:
+            kept.pop()
+        return self.texts.decode(kept)
 
     def tool_calls(self, actions: Sequence[str]) -> list[list[Call]]:
         """The tool calls that each action makes."""
@@ -102,9 +120,9 @@ def opening(prompt: Prompt, tokenizer: Any, chat: Chat) -> Prompt:
 
     Raises UserError for text with characters that the tokenizer does not know.
     """
-    text = str(prompt.prompt)
+    text = chat.tools_text + str(prompt.prompt)
     if not chat.speaks(tokenizer):
         known_ids(tokenizer, text)
-        return prompt
+        return replace(prompt, prompt=text)
     said = [{"role": "user", "content": text.strip()}]
     return chat.put(replace(prompt, prompt=said), tokenizer)

@@ -90,6 +90,11 @@ class DataSettings(Section):
     tools: str = Field(
         default="", description="JSON file of the tools that the chat template shows"
     )
+    call_form: Literal["auto", "hermes", "llama3", "json", "text"] = Field(
+        default="auto",
+        description="how the model writes calls of an environment's tools; auto: as its chat "
+        "template says, text without one",
+    )
     chat_template_kwargs: dict[str, Any] = Field(
         default={},
         description="what else the chat template reads, such as {enable_thinking: false}",
@@ -157,7 +162,8 @@ class DataSettings(Section):
     def chat(self) -> Chat:
         """How prompts are put to a model with a chat template. Raises UserError."""
         tools = {"tools": read_tools(self.tools)} if self.tools else {}
-        return Chat(self.prompt_as, self.system_prompt, {**self.chat_template_kwargs, **tools})
+        template = {**self.chat_template_kwargs, **tools}
+        return Chat(self.prompt_as, self.system_prompt, template, call_form=self.call_form)
 
 
 # Settings of data where some files stand for all of them.
