@@ -133,9 +133,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
-    model = save_scripted(
-        folder / "scripted", {'call calculator {"expression": "2"}': 0.6, "2": 0.4}
-    )
+    script = {'call calculator {"expression": "2"}': 0.6, "2": 0.4}
+    model = save_scripted(folder / "scripted", script)
     asked = {"task": "tool_questions", "task_config": {"kinds": ["arithmetic"]}}
     tools = {"data": asked, "model": {"name": str(model)}, "reward": {"functions": []}}
     found["tools"] = keys_of_run(lab, "grpo", folder, "tools", **tools)

@@ -218,6 +218,11 @@ class FakeEpisodes:
         self.said.append((text, last))
         return tuple(self.letters[letter] for letter in text)
 
+    drops_thoughts = False
+
+    def rewritten_ids(self, shown: Sequence[Any], actions: Sequence[str], newest: int) -> Any:
+        raise NotImplementedError("take the trainer's own")
+
     def context_ids(self, text: str) -> tuple[int, ...]:
         return self.observation_ids(text, -1)
 

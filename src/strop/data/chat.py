@@ -28,6 +28,7 @@ class Chat:
     system_prompt: str = ""
     template: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Tool, ...] = ()  # of the task's environment
+    thinking: str = "all"  # of earlier turns: all of it, or what the template shows of it
     call_form: str = "auto"  # in which the model writes calls of them, of FORMS
 
     def speaks(self, tokenizer: Any) -> bool:
@@ -85,6 +86,11 @@ class Chat:
 
     def check(self, tokenizer: Any) -> None:
         """Raise UserError where the tokenizer's template cannot do what is asked for."""
+        if self.thinking == "template" and not self.speaks(tokenizer):
+            raise UserError(
+                "data.thinking=template needs a chat template that prompts go through: give "
+                "model.chat_template=FILE, or leave it out"
+            )
         if not self._is_wanted:
             return
         names = {"data.system_prompt": self.system_prompt, "data.tools": "tools" in self.template,

@@ -77,6 +77,12 @@ def spoken(text: str) -> str:
     return THOUGHT.sub("", text)
 
 
+def thought_of(text: str) -> str:
+    """What the model thought before it spoke; empty where it ended no thought."""
+    thought, ended, _ = text.rpartition("</think>")
+    return thought.rpartition("<think>")[2].strip() if ended else ""
+
+
 def form_of(template: str) -> str:
     """The form that a chat template asks a model for; empty where it is none that is known here."""
     if OPENING in template:

@@ -244,6 +244,19 @@ class Episodes(Protocol):
         """
         ...
 
+    @property
+    def drops_thoughts(self) -> bool:
+        """Whether a turn sees of earlier turns' thoughts what the chat template shows of them."""
+        ...
+
+    def rewritten_ids(
+        self, shown: Sequence[Any], actions: Sequence[str], newest: int
+    ) -> tuple[int, ...]:
+        """Tokens of the conversation of these observations and actions, where the chat template
+        leaves out what was thought in actions from `newest` on; empty where it shows all.
+        """
+        ...
+
     def context_ids(self, text: str) -> tuple[int, ...]:
         """Tokens of a text that is a turn's whole context, however long."""
         ...

@@ -47,6 +47,7 @@ class Seat:
     used: int = 0  # tokens of the actions
     truncated: bool = False
     said: list[dict[str, Any]] = field(default_factory=list)
+    shown: list[Any] = field(default_factory=list)  # the observations of its turns
 
     @property
     def earned(self) -> float:
@@ -61,6 +62,14 @@ class Seat:
             return episodes.observation_ids(observation.text, self.ids[-1], observation.answers)
         return episodes.opening_ids(observation.text)
 
+    def rewritten(self, episodes: Episodes, observation: Any) -> tuple[int, ...]:
+        """The whole context of a turn, where the chat template leaves out by now what the policy
+        thought in turns of the newest context; empty where it shows all.
+        """
+        actions = [each["action"] for each in self.said]
+        newest = max((n for n, turn in enumerate(self.turns) if turn.opens), default=0)
+        return episodes.rewritten_ids([*self.shown, observation], actions, newest)
+
     def show(self, observation: Any, given: Sequence[int], role: int, opens: bool = False) -> None:
         """Begin a turn with an observation and its tokens. opens: they are its whole context."""
         if opens:
@@ -68,6 +77,7 @@ class Seat:
         key = state_key(observation.state) if observation.state else self._history_key(observation)
         self.turns.append(Turn(given, [], key, role, opens=opens))
         self.said.append({"observation": observation.text})
+        self.shown.append(observation)
         self.ids += given
 
     def action_ids(self, events: Sequence[Event]) -> list[int]:
@@ -186,7 +196,7 @@ class Episode:
         said.append({"observation": seat.said[turn]["observation"]})
         own = replace(
             seat, seed=seed, turns=[*kept, opened], ids=seat.ids[:size], used=used,
-            truncated=False, said=said,
+            truncated=False, said=said, shown=seat.shown[: turn + 1],
         )  # fmt: skip
         return Episode(number, self.uid, (seed,), self.roles, {self.acting: own}, self.acting)
 

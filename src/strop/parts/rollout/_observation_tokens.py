@@ -33,7 +33,7 @@ def observation_ids(
     """
     if not is_chat:
         return known_ids(tokenizer, text)
-    messages = [*BEFORE, *(answers or [{"role": "user", "content": text.strip()}])]
+    messages = [*BEFORE, *messages_of(text, answers)]
     try:
         shown = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False, **template
@@ -56,6 +56,11 @@ def observation_ids(
         if not tokenizer.decode(ids[:place]).strip():
             return ids[place + 1 :]
     return ids
+
+
+def messages_of(text: str, answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """An observation after an action as messages: what tools answered, or the text of a user."""
+    return [dict(each) for each in answers] or [{"role": "user", "content": text.strip()}]
 
 
 def known_ids(tokenizer: Any, text: str) -> tuple[int, ...]:

@@ -6,14 +6,14 @@ from typing import Any
 
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
-from strop.environments.base import EnvironmentSource
-from strop.environments.call_forms import read_action
+from strop.environments.base import EnvironmentSource, Observation
+from strop.environments.call_forms import read_action, thought_of
 from strop.environments.episodes import CallLimits, Episodes
 from strop.environments.tasks import Prompt
 from strop.environments.tool_calls import Call, read_call
 from strop.environments.tools import ToolAnswer
 from strop.environments.workers import BroadcastEpisodes, EnvironmentWorkers
-from strop.parts.rollout._observation_tokens import known_ids, observation_ids
+from strop.parts.rollout._observation_tokens import known_ids, messages_of, observation_ids
 from strop.training.services.texts import MOST_TOKENS, Lately, RunTexts
 
 OPENING = -2  # in place of a last token: the text opens a sequence
@@ -67,6 +67,36 @@ class RunEpisodes:
         messages = [each.message for each in answers]
         shown = "\0".join((text, *(f"{each.name}\0{each.text}" for each in answers)))
         return self._observed.get((shown, last if is_chat else -1), made, len)
+
+    @property
+    def drops_thoughts(self) -> bool:
+        """Whether a turn sees of earlier turns' thoughts what the chat template shows of them."""
+        return self.texts.chat.thinking == "template" and self.texts.is_chat
+
+    def rewritten_ids(
+        self, shown: Sequence[Observation], actions: Sequence[str], newest: int
+    ) -> tuple[int, ...]:
+        """Tokens of the conversation of these observations and actions, where the chat template
+        leaves out what was thought in actions from `newest` on; empty where it shows all.
+
+        Raises UserError where the conversation cannot be encoded.
+        """
+        thoughts = [thought for each in actions[newest:] if (thought := thought_of(each))]
+        if not thoughts:
+            return ()
+        tokenizer, template = self.texts.tokenizer, self.texts.chat.template
+        first = self._opening(shown[0].text).prompt
+        assert isinstance(first, list), "the template shows messages"
+        messages = [*first]
+        for action, observation in zip(actions, shown[1:], strict=True):
+            messages.append({"role": "assistant", "content": str(action)})
+            messages += messages_of(observation.text, [e.message for e in observation.answers])
+        text = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, **template
+        )
+        if all(thought in text for thought in thoughts):
+            return ()
+        return tuple(encode_prompt(Prompt(-1, messages, {}), tokenizer, template))
 
     def context_ids(self, text: str) -> tuple[int, ...]:
         """Tokens of a text that is a whole context, however long.

@@ -90,6 +90,11 @@ class DataSettings(Section):
     tools: str = Field(
         default="", description="JSON file of the tools that the chat template shows"
     )
+    thinking: Literal["all", "template"] = Field(
+        default="all",
+        description="what a turn sees of earlier turns' <think> text: all, or what the chat "
+        "template shows (then a turn opens a context of its own where it drops some)",
+    )
     call_form: Literal["auto", "hermes", "llama3", "json", "text"] = Field(
         default="auto",
         description="how the model writes calls of an environment's tools; auto: as its chat "
@@ -163,7 +168,10 @@ class DataSettings(Section):
         """How prompts are put to a model with a chat template. Raises UserError."""
         tools = {"tools": read_tools(self.tools)} if self.tools else {}
         template = {**self.chat_template_kwargs, **tools}
-        return Chat(self.prompt_as, self.system_prompt, template, call_form=self.call_form)
+        return Chat(
+            self.prompt_as, self.system_prompt, template, thinking=self.thinking,
+            call_form=self.call_form,
+        )  # fmt: skip
 
 
 # Settings of data where some files stand for all of them.
