@@ -10,7 +10,7 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     "Guide": (
         "README.md", "PYTHON.md", "TERMINAL.md", "REWARDS.md", "GIVEN_ANSWERS.md",
         "DATA.md",
-        "ENVIRONMENTS.md", "MODELS.md", "RUN_ON_A_REAL_MODEL.md", "LABORATORY.md",
+        "ENVIRONMENTS.md", "TOOLS.md", "MODELS.md", "RUN_ON_A_REAL_MODEL.md", "LABORATORY.md",
     ),
     "Look and compare": (
         "RUN_FOLDER.md", "TRACKING.md", "INSPECT.md", "COMPARE.md", "AUDIT.md",
