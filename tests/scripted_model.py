@@ -2,8 +2,9 @@
 
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from fakes.models import from_table
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -28,7 +29,7 @@ TEMPLATE = """{%- if tools %}{{ 'tools:' }}{% for t in tools %}{{ ' ' ~ t.functi
 {%- if add_generation_prompt %}{{ '[assistant]' }}{% endif -%}"""
 
 
-def scripted_tokenizer(answers: tuple[str, ...], template: str = "") -> PreTrainedTokenizerFast:
+def scripted_tokenizer(answers: Sequence[str], template: str = "") -> PreTrainedTokenizerFast:
     """A token for each printable character, and one for each of the answers."""
     known = dict.fromkeys((*SPECIAL, *string.printable, *answers))
     vocabulary = {text: number for number, text in enumerate(known)}
@@ -45,18 +46,29 @@ def scripted_tokenizer(answers: tuple[str, ...], template: str = "") -> PreTrain
     return tokenizer
 
 
-def save_scripted(folder: Path, answers: Mapping[str, float], template: str = "") -> Path:
-    """Write a model that draws one of the answers, by their shares, and ends."""
-    tokenizer = scripted_tokenizer(tuple(answers), template)
-    size, end = len(tokenizer), tokenizer.eos_token_id
-    first = [0.0] * size
-    for answer, share in answers.items():
-        first[tokenizer.convert_tokens_to_ids(answer)] = share
-    ending = [float(number == end) for number in range(size)]
-    begun = set(tokenizer.convert_tokens_to_ids(list(answers)))
-    model = from_table(
-        [ending if number in begun else first for number in range(size)], context=4096
-    ).float()
+def save_scripted(
+    folder: Path, answers: Mapping[str, float], template: str = "", more: Sequence[str] = (),
+    then: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+) -> Path:  # fmt: skip
+    """Write a model that draws one of the answers, by their shares, and ends.
+
+    more: further texts of one token each. then: what follows a text, in place of the end.
+    """
+    following = {text: share for texts in then.values() for text, share in texts.items()}
+    tokenizer = scripted_tokenizer((*answers, *following, *more), template)
+    number = tokenizer.convert_tokens_to_ids
+
+    def line(shares: Mapping[str, float]) -> list[float]:
+        found = [0.0] * len(tokenizer)
+        for text, share in shares.items():
+            found[number(text)] = share
+        return found
+
+    table = [line(answers) for _ in range(len(tokenizer))]
+    for text in (*answers, *following):
+        table[number(text)] = line(then.get(text, {"<eos>": 1.0}))
+    model = from_table(table, context=4096).float()
+    end = tokenizer.eos_token_id
     model.config.update({"eos_token_id": end, "pad_token_id": 0, "bos_token_id": None})
     model.generation_config.eos_token_id = end
     disable_progress_bar()

@@ -214,7 +214,7 @@ class FakeEpisodes:
         source: Any = Source
         return Episodes(source, uids)
 
-    def observation_ids(self, text: str, last: int, answers: Sequence[Any] = ()) -> tuple[int, ...]:
+    def observation_ids(self, text: str, last: int, *more: Any) -> tuple[int, ...]:
         self.said.append((text, last))
         return tuple(self.letters[letter] for letter in text)
 

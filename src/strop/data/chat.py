@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from strop.data.renderer import ModelRenderer
 from strop.environments.call_forms import FORMS, form_of
 from strop.environments.tasks import Prompt
 from strop.environments.tools import WRITTEN, Tool, described
@@ -29,6 +30,8 @@ class Chat:
     template: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Tool, ...] = ()  # of the task's environment
     thinking: str = "all"  # of earlier turns: all of it, or what the template shows of it
+    renderer: str = "off"  # of the package renderers, which reads calls then
+    reader: ModelRenderer | None = None  # that renderer
     call_form: str = "auto"  # in which the model writes calls of them, of FORMS
 
     def speaks(self, tokenizer: Any) -> bool:
@@ -52,6 +55,11 @@ class Chat:
         """The same with an environment's tools: the template shows them, where it can, or what
         `tools_text` says. Raises UserError for a form of calls that strop does not read.
         """
+        if not tools and self.renderer != "off":
+            raise UserError(
+                f"data.renderer={self.renderer} reads calls of tools, and the task's environment "
+                "has none: leave it out"
+            )
         if not tools:
             return self
         if "tools" in self.template:
@@ -59,6 +67,8 @@ class Chat:
                 "data.tools: the task's environment says which tools it has: leave it out"
             )
         found, shows = self.call_form, self._shows_tools(tokenizer)
+        if self.renderer != "off":
+            return self._rendered(tools, tokenizer)
         if found == "auto":
             found = form_of(str(tokenizer.chat_template)) if shows else "text"
         if not found:
@@ -68,6 +78,16 @@ class Chat:
             )
         schemas = {"tools": [dict(tool.schema) for tool in tools]} if shows else {}
         return replace(self, template={**self.template, **schemas}, tools=tools, call_form=found)
+
+    def _rendered(self, tools: tuple[Tool, ...], tokenizer: Any) -> "Chat":
+        if self.call_form != "auto" or not self._shows_tools(tokenizer):
+            raise UserError(
+                f"data.renderer={self.renderer} needs a chat template that shows tools, and knows "
+                "how the model writes calls: leave data.call_form out, or data.renderer"
+            )
+        template = {**self.template, "tools": [dict(tool.schema) for tool in tools]}
+        reader = ModelRenderer(tokenizer, self.renderer, template)
+        return replace(self, template=template, tools=tools, reader=reader)
 
     @property
     def tools_text(self) -> str:

@@ -237,10 +237,12 @@ class Episodes(Protocol):
         ...
 
     def observation_ids(
-        self, text: str, last: int, answers: tuple[ToolAnswer, ...] = ()
-    ) -> tuple[int, ...]:
+        self, text: str, last: int, answers: tuple[ToolAnswer, ...] = (),
+        so_far: Sequence[int] = (), num_new: int = 0,
+    ) -> tuple[int, ...]:  # fmt: skip
         """Tokens that show an observation after an action whose last token is `last`; in a chat
-        what tools answered, where there are answers.
+        what tools answered, where there are answers. so_far: the sequence, where it is known, with
+        the action's tokens as its last num_new.
         """
         ...
 

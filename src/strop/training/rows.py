@@ -26,8 +26,8 @@ def chat_of(data: DataSettings, task: Task, tokenizer: Any) -> Chat:
 
     Raises UserError.
     """
-    chat, source = data.chat(), task.environment
-    return chat if source is None else chat.for_tools(source.tools(), tokenizer)
+    source = task.environment
+    return data.chat().for_tools(() if source is None else source.tools(), tokenizer)
 
 
 def put(task: Task, tokenizer: Any, chat: Chat) -> Task:

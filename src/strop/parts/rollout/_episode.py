@@ -59,7 +59,10 @@ class Seat:
         if opens:
             return episodes.context_ids(observation.text)
         if self.turns:
-            return episodes.observation_ids(observation.text, self.ids[-1], observation.answers)
+            num_new = sum(len(event.ids) for event in self.turns[-1].events)
+            return episodes.observation_ids(
+                observation.text, self.ids[-1], observation.answers, self.ids, num_new
+            )
         return episodes.opening_ids(observation.text)
 
     def rewritten(self, episodes: Episodes, observation: Any) -> tuple[int, ...]:

@@ -53,10 +53,12 @@ class RunEpisodes:
             self.workers.close()
 
     def observation_ids(
-        self, text: str, last: int, answers: tuple[ToolAnswer, ...] = ()
-    ) -> tuple[int, ...]:
+        self, text: str, last: int, answers: tuple[ToolAnswer, ...] = (),
+        so_far: Sequence[int] = (), num_new: int = 0,
+    ) -> tuple[int, ...]:  # fmt: skip
         """Tokens that show an observation after an action whose last token is `last`; in a chat
-        what tools answered, where there are answers.
+        what tools answered, where there are answers. so_far: the sequence, where it is known, with
+        the action's tokens as its last num_new.
         """
         is_chat = self.texts.is_chat
         tokenizer, template = self.texts.tokenizer, self.texts.chat.template
@@ -65,6 +67,9 @@ class RunEpisodes:
             return observation_ids(tokenizer, text, is_chat, last, template, messages)
 
         messages = [each.message for each in answers]
+        if self.texts.chat.reader is not None and num_new:
+            prompt, action = so_far[:-num_new], so_far[-num_new:]
+            return self.texts.chat.reader.between(prompt, action, messages_of(text, messages))
         shown = "\0".join((text, *(f"{each.name}\0{each.text}" for each in answers)))
         return self._observed.get((shown, last if is_chat else -1), made, len)
 
@@ -122,6 +127,8 @@ class RunEpisodes:
     def action_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Actions as the environment reads them."""
         tokenizer, chat = self.texts.tokenizer, self.texts.chat
+        if chat.reader is not None:
+            return [chat.reader.read(each, self._whole(each)) for each in ids]
         if chat.tools:
             return [read_action(self._whole(each), chat.call_form) for each in ids]
         texts: list[str] = tokenizer.batch_decode(ids, skip_special_tokens=True)

@@ -100,6 +100,11 @@ class DataSettings(Section):
         description="how the model writes calls of an environment's tools; auto: as its chat "
         "template says, text without one",
     )
+    renderer: str = Field(
+        default="off",
+        description="model family of the package renderers, which reads calls and writes turns in "
+        "its place (qwen3, gpt-oss, ...); auto: by the model's name; off: strop itself",
+    )
     chat_template_kwargs: dict[str, Any] = Field(
         default={},
         description="what else the chat template reads, such as {enable_thinking: false}",
@@ -170,7 +175,7 @@ class DataSettings(Section):
         template = {**self.chat_template_kwargs, **tools}
         return Chat(
             self.prompt_as, self.system_prompt, template, thinking=self.thinking,
-            call_form=self.call_form,
+            call_form=self.call_form, renderer=self.renderer,
         )  # fmt: skip
 
 
