@@ -196,6 +196,7 @@ class Options(TypedDict, total=False):
     rollout_detect_at: Whole
     rollout_explore: Number
     rollout_extension: Whole
+    rollout_fork_threshold: Whole
     rollout_forks: Any
     rollout_form: str
     rollout_guide: str

@@ -1,6 +1,6 @@
 """Tests against the real package `renderers`, collected where it can be imported.
 
-pip install -c constraints.txt -e '.[renderers]' && pytest -n 0 tests/renderers
+pip install -c constraints.txt -e '.[renderers]' && pytest -n 0 tests/model_renderers
 """
 
 import importlib.util
