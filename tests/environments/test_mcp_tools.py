@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from strop.environments import Exit
+from strop.environments.base import EnvironmentSource
 from strop.environments.built_in.tool_questions import ToolQuestions
 from strop.environments.call_forms import ParsedCall
+from strop.environments.episodes import Episodes
 from strop.environments.mcp_tools import McpTools
 from strop.environments.tools import answer_call
 from strop.support.errors import UserError
@@ -65,6 +68,21 @@ def test_a_crash_is_told(server):
     assert call(server, "add", a=1, b=2) == ("failed", told)
     server.end()
     assert call(server, "add", a=1, b=2) == ("ok", "3")
+
+
+def test_a_server_that_does_not_begin_is_no_fault_of_the_policy(tmp_path):
+    file = tmp_path / "q.jsonl"
+    file.write_text('{"question": "What is 1+2?", "answer": "3"}\n')
+    options = {"questions": str(file), "mcp": COMMAND, "mcp_env": ENV}
+    episodes = Episodes(EnvironmentSource("tool_questions", options), [0])
+    episodes.reset()
+    made = episodes.environments[0]
+    assert isinstance(made, ToolQuestions)
+    assert made.server is not None
+    made.server.command = (sys.executable, "-c", "import sys; sys.exit(5)")
+    (shown,) = episodes.step([0], ['call add {"a": 1, "b": 2}'])
+    assert shown.exit is Exit.ENVIRONMENT_CRASH
+    assert "the server has ended (code 5)" in shown.why
 
 
 def test_servers_that_do_not_begin():

@@ -80,7 +80,7 @@ def test_what_does_not_suit_is_refused(tokenizer):
         Chat(renderer="gpt-oss").for_tools(tools, tokenizer)
     with pytest.raises(UserError, match=r"leave data\.call_form out"):
         Chat(renderer="qwen3", call_form="json").for_tools(tools, tokenizer)
-    with pytest.raises(UserError, match="has none: leave it out"):
+    with pytest.raises(UserError, match="the task has none"):
         Chat(renderer="qwen3").for_tools((), tokenizer)
 
 

@@ -106,6 +106,8 @@ def test_what_cannot_be_is_refused(tmp_path):
     plain = save_scripted(tmp_path / "plain", {"6": 1.0})
     with pytest.raises(UserError, match=r"data\.thinking=template needs a chat template"):
         world_of(plain, "calculator", thinking="template")
+    with pytest.raises(UserError, match=r"data\.call_form=json is for calls of tools"):
+        world_of(plain, "calculator", call_form="json")
     strange = TEMPLATE.replace("<tool_call>...</tool_call>", "[TOOL_CALLS]")
     model = save_scripted(tmp_path / "strange", {"6": 1.0}, strange)
     with pytest.raises(UserError, match="in a form that strop does not read"):

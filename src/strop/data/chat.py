@@ -55,11 +55,11 @@ class Chat:
         """The same with an environment's tools: the template shows them, where it can, or what
         `tools_text` says. Raises UserError for a form of calls that strop does not read.
         """
-        if not tools and self.renderer != "off":
-            raise UserError(
-                f"data.renderer={self.renderer} reads calls of tools, and the task's environment "
-                "has none: leave it out"
-            )
+        option, value = "data.renderer", self.renderer
+        if self.renderer == "off":
+            option, value = "data.call_form", self.call_form
+        if not tools and value != "auto":
+            raise UserError(f"{option}={value} is for calls of tools, and the task has none")
         if not tools:
             return self
         if "tools" in self.template:

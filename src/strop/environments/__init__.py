@@ -3,7 +3,7 @@
 from strop.environments.base import Environment, Observation
 from strop.environments.tool_calls import Call
 from strop.environments.tool_environment import ToolEnvironment
-from strop.environments.tools import Tool, ToolError, ToolTimeout
+from strop.environments.tools import Tool, ToolError, ToolsUnavailable, ToolTimeout
 from strop.support.exits import Exit
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "ToolEnvironment",
     "ToolError",
     "ToolTimeout",
+    "ToolsUnavailable",
 ]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from strop.environments.tools import Tool, ToolError, ToolTimeout
+from strop.environments.tools import Tool, ToolError, ToolsUnavailable, ToolTimeout
 from strop.support import processes
 from strop.support.errors import UserError
 
@@ -47,11 +47,19 @@ class McpTools:
             self._server.close()
             self._server = None
 
+    def _begin(self) -> None:
+        try:
+            self._server = McpServer(self.command, dict(self.env))
+            self._server.wait(START_SECONDS)
+        except (UserError, ToolError) as error:
+            self.end()
+            raise ToolsUnavailable(f"the MCP server {shlex.join(self.command)}: {error}") from error
+
     def _tool(self, name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
         def call(*, seconds: float, **arguments: Any) -> str:
             if self._server is None:
-                self._server = McpServer(self.command, dict(self.env))
-                self._server.wait(START_SECONDS)
+                self._begin()
+            assert self._server is not None
             return self._server.call(name, arguments, seconds)
 
         function = {"name": name, "description": description, "parameters": parameters}

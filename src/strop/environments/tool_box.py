@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.environments.countdown import evaluate
-from strop.environments.tools import Tool, ToolError, ToolTimeout, tool_of
+from strop.environments.tools import Tool, ToolError, ToolsUnavailable, ToolTimeout, tool_of
 from strop.sandbox.run import Limits, NotRun, run
 from strop.support.errors import UserError
 
@@ -58,7 +58,7 @@ def python_tool(
         try:
             ran = run(code, limits=own, isolate=isolate, packages=packages)
         except NotRun as error:
-            raise ToolError(str(error)) from error
+            raise ToolsUnavailable(str(error)) from error
         if ran.how.startswith("over"):
             raise ToolTimeout(f"the program took {ran.how}")
         if not ran.passed:
@@ -81,7 +81,7 @@ class Database:
         if file and not Path(file).is_file():
             raise UserError(f"tools: there is no database {file}")
         where = f"{Path(file).resolve().as_uri()}?mode=ro" if file else ":memory:"
-        # calls come from a thread of each, one after another
+        # it may be closed in another thread than the one that asks
         self.connection = sqlite3.connect(where, uri=bool(file), check_same_thread=False)
         if script:
             self.connection.executescript(script)

@@ -23,6 +23,10 @@ class ToolTimeout(ToolError):
     """A call took longer than it may."""
 
 
+class ToolsUnavailable(Exception):
+    """A tool could not be asked, through no fault of the call: the episode is not scored."""
+
+
 @dataclass(frozen=True)
 class ToolAnswer:
     """What came of a call. status: `ok`, or the kind of failure; text: what the policy reads."""
@@ -126,7 +130,10 @@ def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
 def answer_call(
     call: ParsedCall, tools: Sequence[Tool], seconds: float, most_characters: int
 ) -> ToolAnswer:
-    """Check a call and make it; what the policy reads of it, cut to so many characters."""
+    """Check a call and make it; what the policy reads of it, cut to so many characters.
+
+    Raises ToolsUnavailable where that was not possible, whatever the call.
+    """
 
     def told(status: str, text: str) -> ToolAnswer:
         if len(text) > most_characters:
@@ -145,6 +152,8 @@ def answer_call(
         if tool.has_limit:
             return told(OK, shown(tool.call(**call.arguments, seconds=seconds)))
         return told(OK, shown(within(seconds, lambda: tool.call(**call.arguments))))
+    except ToolsUnavailable:
+        raise
     except ToolTimeout as error:
         return told(TIMEOUT, f"error: {TIMEOUT}: {error}")
     except Exception as error:
