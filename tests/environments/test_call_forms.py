@@ -86,7 +86,7 @@ def test_the_form_of_a_chat_template():
     assert form_of("<tool_call>\n<function=example>") == ""
     assert form_of("{{ '<|python_tag|>' }}") == "llama3"
     assert form_of("[TOOL_CALLS]") == ""
-    assert form_of("{{ tools | tojson }}") == "json"
+    assert form_of("{{ tools | tojson }}") == ""
 
 
 PIECES = st.sampled_from(

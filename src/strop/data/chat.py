@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from strop.data.renderer import ModelRenderer
 from strop.environments.call_forms import FORMS, form_of
 from strop.environments.tasks import Prompt
@@ -30,6 +32,7 @@ class Chat:
     template: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Tool, ...] = ()  # of the task's environment
     thinking: str = "all"  # of earlier turns: all of it, or what the template shows of it
+    as_tool: bool = True  # what tools answer is a message of the role `tool`, not of a user
     renderer: str = "off"  # of the package renderers, which reads calls then
     reader: ModelRenderer | None = None  # that renderer
     call_form: str = "auto"  # in which the model writes calls of them, of FORMS
@@ -77,7 +80,14 @@ class Chat:
                 f"data.call_form ({', '.join(FORMS)}), or another model.chat_template"
             )
         schemas = {"tools": [dict(tool.schema) for tool in tools]} if shows else {}
-        return replace(self, template={**self.template, **schemas}, tools=tools, call_form=found)
+        template = {**self.template, **schemas}
+        as_tool = self.speaks(tokenizer) and shows_answers(tokenizer, template)
+        if shows and not as_tool:
+            raise UserError(
+                "the model's chat template does not show what a tool answers to an assistant's "
+                "text: give data.renderer, or another model.chat_template"
+            )
+        return replace(self, template=template, tools=tools, call_form=found, as_tool=as_tool)
 
     def _rendered(self, tools: tuple[Tool, ...], tokenizer: Any) -> "Chat":
         if self.call_form != "auto" or not self._shows_tools(tokenizer):
@@ -131,7 +141,22 @@ class Chat:
                 raise UserError(why)
 
 
+def shows_answers(tokenizer: Any, template: Mapping[str, Any]) -> bool:
+    """Whether the chat template shows a message of the role `tool` after one of an assistant."""
+    said = [
+        {"role": "user", "content": "0"},
+        {"role": "assistant", "content": "1"},
+        {"role": "tool", "name": "2", "content": ANSWER},
+    ]
+    try:
+        shown = tokenizer.apply_chat_template(said, tokenize=False, **template)
+    except (TemplateError, TypeError):
+        return False
+    return ANSWER in str(shown)
+
+
 PLAIN = Chat()
+ANSWER = "strop-tool-answer"  # stands for what a tool answers
 
 
 def why_not_for_template(tokenizer: Any, name: str, option: str) -> str:

@@ -84,15 +84,11 @@ def thought_of(text: str) -> str:
 
 
 def form_of(template: str) -> str:
-    """The form that a chat template asks a model for; empty where it is none that is known here."""
+    """The form that a chat template asks a model for; empty where it is none that is read here."""
     if OPENING in template:
         # <function=NAME><parameter=...> and <arg_key> stand in the same tags and are no JSON
         return "" if "<function=" in template or "<arg_key>" in template else "hermes"
-    if PYTHON_TAG in template or '"parameters": dictionary' in template:
-        return "llama3"
-    return (
-        "" if re.search(r"TOOL_CALLS|tool▁call|tool_call_begin|<\|channel\|>", template) else "json"
-    )
+    return "llama3" if PYTHON_TAG in template or '"parameters": dictionary' in template else ""
 
 
 def call_of(found: Any, keys: tuple[str, ...] = ("arguments", "parameters")) -> ParsedCall:

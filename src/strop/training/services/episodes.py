@@ -66,12 +66,16 @@ class RunEpisodes:
         def made() -> tuple[int, ...]:
             return observation_ids(tokenizer, text, is_chat, last, template, messages)
 
-        messages = [each.message for each in answers]
+        messages = self._answers(answers)
         if self.texts.chat.reader is not None and num_new:
             prompt, action = so_far[:-num_new], so_far[-num_new:]
             return self.texts.chat.reader.between(prompt, action, messages_of(text, messages))
         shown = "\0".join((text, *(f"{each.name}\0{each.text}" for each in answers)))
         return self._observed.get((shown, last if is_chat else -1), made, len)
+
+    def _answers(self, answers: Sequence[ToolAnswer]) -> list[dict[str, Any]]:
+        """Messages of the role `tool`, where the template shows such ones."""
+        return [each.message for each in answers] if self.texts.chat.as_tool else []
 
     @property
     def drops_thoughts(self) -> bool:
@@ -95,7 +99,7 @@ class RunEpisodes:
         messages = [*first]
         for action, observation in zip(actions, shown[1:], strict=True):
             messages.append({"role": "assistant", "content": str(action)})
-            messages += messages_of(observation.text, [e.message for e in observation.answers])
+            messages += messages_of(observation.text, self._answers(observation.answers))
         text = tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=False, **template
         )
