@@ -1,5 +1,7 @@
 """What a chat template makes of calls, answers of tools and thoughts, in a rollout's tokens."""
 
+import dataclasses
+
 import pytest
 import torch
 from fakes.services import rolled_out
@@ -118,3 +120,24 @@ def test_what_cannot_be_is_refused(tmp_path):
     chat = Chat(template={"tools": [{}]})
     with pytest.raises(UserError, match="which tools it has"):
         chat.for_tools((1,), None)  # type: ignore[arg-type]
+
+
+def test_strategies_that_need_one_context_refuse_to_drop_thoughts(tmp_path):
+    model = save_scripted(tmp_path / "model", {f"{THOUGHT}6": 1.0}, TEMPLATE)
+    method, world = world_of(model, "calculator", recipe="arpo", thinking="template")
+    with pytest.raises(UserError, match=r"data\.thinking=template: branch_after_turns goes on"):
+        played(method, world)
+    world.services.close()
+
+
+def test_a_reminder_stands_in_the_last_answer_of_a_tool(tmp_path):
+    model = save_scripted(tmp_path / "model", {CALL: 1.0}, TEMPLATE)
+    options = {"kinds": ["arithmetic"], "max_turns": 2}
+    method, world = world_of(model, "tool_questions", task_config=options)
+    part = dataclasses.replace(method.rollout.part, reminder="Left: {left}")
+    draws = (Draw(world.pool[0], 1),)
+    rng = torch.Generator().manual_seed(5)
+    batch = rolled_out(part, draws, world.engine, world.services, rng).batch
+    (text,) = contexts_of(world, batch)
+    assert "[tool]6\nLeft: 1\n[assistant]" in text
+    world.services.close()
