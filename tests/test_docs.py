@@ -170,7 +170,8 @@ def test_links_and_named_files_exist(page: str) -> None:
                 assert anchor in anchors(there), f"{target}#{anchor}"
     for target in re.findall(r'<img src="([^"]*)"', text):
         assert (folder / target).is_file(), target
-    for name in re.findall(r"`((?:src|tests|tools|docs)/[\w./]+)`", text):
+    named = r"`((?:src|tests|docs)/[\w./]+|tools/[\w/]+\.\w+)`"  # tools/ok is a metric
+    for name in re.findall(named, text):
         assert (ROOT / name).exists(), name
     assert "TO BE FILLED" not in text
 

@@ -18,6 +18,7 @@ from metrics_page import (
     undocumented,
 )
 from models import Lab
+from scripted_model import save_scripted
 from short_runs import Logged, make_lab, of_traces, run_of, settings_for
 
 from strop.catalogue import catalogue
@@ -133,6 +134,11 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
     found["traces"] = keys_of_run(lab, "grpo", folder, "traces", **of_traces(lab))
+    script = {'call calculator {"expression": "2"}': 0.6, "2": 0.4}
+    model = save_scripted(folder / "scripted", script)
+    asked = {"task": "tool_questions", "task_config": {"kinds": ["arithmetic"]}}
+    tools = {"data": asked, "model": {"name": str(model)}, "reward": {"functions": []}}
+    found["tools"] = keys_of_run(lab, "grpo", folder, "tools", **tools)
     mixed = {"files": [str(lab.data), f"other={lab.data}"], "weights": [2, 1]}
     found["mixed"] = keys_of_run(lab, "grpo", folder, "mixed", data=mixed)
     ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}

@@ -214,9 +214,14 @@ class FakeEpisodes:
         source: Any = Source
         return Episodes(source, uids)
 
-    def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
+    def observation_ids(self, text: str, last: int, *more: Any) -> tuple[int, ...]:
         self.said.append((text, last))
         return tuple(self.letters[letter] for letter in text)
+
+    drops_thoughts = False
+
+    def rewritten_ids(self, shown: Sequence[Any], actions: Sequence[str], newest: int) -> Any:
+        raise NotImplementedError("take the trainer's own")
 
     def context_ids(self, text: str) -> tuple[int, ...]:
         return self.observation_ids(text, -1)

@@ -31,6 +31,9 @@ class Options(TypedDict, total=False):
     data_prompt_as: Literal["auto", "text", "messages"]
     data_system_prompt: str | Path
     data_tools: str | Path
+    data_thinking: Literal["all", "template"]
+    data_call_form: Literal["auto", "hermes", "llama3", "json", "text"]
+    data_renderer: str | Path
     data_chat_template_kwargs: Any
     data_columns: Any
     data_validation_files: Sequence[str] | str

@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
+from strop.data.renderer import ModelRenderer
+from strop.environments.call_forms import FORMS, form_of
 from strop.environments.tasks import Prompt
+from strop.environments.tools import WRITTEN, Tool, described
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
 from strop.support.unknown_letters import check_letters
-
-FORMS = ("auto", "text", "messages")
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,12 @@ class Chat:
     prompt_as: str = "auto"
     system_prompt: str = ""
     template: Mapping[str, Any] = field(default_factory=dict)
+    tools: tuple[Tool, ...] = ()  # of the task's environment
+    thinking: str = "all"  # of earlier turns: all of it, or what the template shows of it
+    as_tool: bool = True  # what tools answer is a message of the role `tool`, not of a user
+    renderer: str = "off"  # of the package renderers, which reads calls then
+    reader: ModelRenderer | None = None  # that renderer
+    call_form: str = "auto"  # in which the model writes calls of them, of FORMS
 
     def speaks(self, tokenizer: Any) -> bool:
         """Whether anything is said through the tokenizer's template."""
@@ -45,12 +54,73 @@ class Chat:
             said = [{"role": "system", "content": self.system_prompt}, *said]
         return replace(prompt, prompt=said)
 
+    def for_tools(self, tools: tuple[Tool, ...], tokenizer: Any) -> "Chat":
+        """The same with an environment's tools: the template shows them, where it can, or what
+        `tools_text` says. Raises UserError for a form of calls that strop does not read.
+        """
+        option, value = "data.renderer", self.renderer
+        if self.renderer == "off":
+            option, value = "data.call_form", self.call_form
+        if not tools and value != "auto":
+            raise UserError(f"{option}={value} is for calls of tools, and the task has none")
+        if not tools:
+            return self
+        if "tools" in self.template:
+            raise UserError(
+                "data.tools: the task's environment says which tools it has: leave it out"
+            )
+        found, shows = self.call_form, self._shows_tools(tokenizer)
+        if self.renderer != "off":
+            return self._rendered(tools, tokenizer)
+        if found == "auto":
+            found = form_of(str(tokenizer.chat_template)) if shows else "text"
+        if not found:
+            raise UserError(
+                "the model's chat template asks for calls in a form that strop does not read: give "
+                f"data.call_form ({', '.join(FORMS)}), or another model.chat_template"
+            )
+        schemas = {"tools": [dict(tool.schema) for tool in tools]} if shows else {}
+        template = {**self.template, **schemas}
+        as_tool = self.speaks(tokenizer) and shows_answers(tokenizer, template)
+        if shows and not as_tool:
+            raise UserError(
+                "the model's chat template does not show what a tool answers to an assistant's "
+                "text: give data.renderer, or another model.chat_template"
+            )
+        return replace(self, template=template, tools=tools, call_form=found, as_tool=as_tool)
+
+    def _rendered(self, tools: tuple[Tool, ...], tokenizer: Any) -> "Chat":
+        if self.call_form != "auto" or not self._shows_tools(tokenizer):
+            raise UserError(
+                f"data.renderer={self.renderer} needs a chat template that shows tools, and knows "
+                "how the model writes calls: leave data.call_form out, or data.renderer"
+            )
+        template = {**self.template, "tools": [dict(tool.schema) for tool in tools]}
+        reader = ModelRenderer(tokenizer, self.renderer, template)
+        return replace(self, template=template, tools=tools, reader=reader)
+
+    @property
+    def tools_text(self) -> str:
+        """The environment's tools in words, where the template does not show them."""
+        if not self.tools or "tools" in self.template:
+            return ""
+        return described(self.tools) + WRITTEN[self.call_form]
+
+    def _shows_tools(self, tokenizer: Any) -> bool:
+        template = str(getattr(tokenizer, "chat_template", None) or "")
+        return self.speaks(tokenizer) and bool(re.search(r"\btools\b", template))
+
     @property
     def _is_wanted(self) -> bool:
         return self.prompt_as == "messages" or bool(self.system_prompt or self.template)
 
     def check(self, tokenizer: Any) -> None:
         """Raise UserError where the tokenizer's template cannot do what is asked for."""
+        if self.thinking == "template" and not self.speaks(tokenizer):
+            raise UserError(
+                "data.thinking=template needs a chat template that prompts go through: give "
+                "model.chat_template=FILE, or leave it out"
+            )
         if not self._is_wanted:
             return
         names = {"data.system_prompt": self.system_prompt, "data.tools": "tools" in self.template,
@@ -71,7 +141,22 @@ class Chat:
                 raise UserError(why)
 
 
+def shows_answers(tokenizer: Any, template: Mapping[str, Any]) -> bool:
+    """Whether the chat template shows a message of the role `tool` after one of an assistant."""
+    said = [
+        {"role": "user", "content": "0"},
+        {"role": "assistant", "content": "1"},
+        {"role": "tool", "name": "2", "content": ANSWER},
+    ]
+    try:
+        shown = tokenizer.apply_chat_template(said, tokenize=False, **template)
+    except (TemplateError, TypeError):
+        return False
+    return ANSWER in str(shown)
+
+
 PLAIN = Chat()
+ANSWER = "strop-tool-answer"  # stands for what a tool answers
 
 
 def why_not_for_template(tokenizer: Any, name: str, option: str) -> str:

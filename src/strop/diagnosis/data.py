@@ -20,7 +20,7 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
     from strop.data.files import load_data
     from strop.environments.tasks import RewardSpec, load_task
     from strop.rewards.source import reward_name
-    from strop.training.rows import put
+    from strop.training.rows import chat_of, put
     from strop.training.services.texts import new_tokens
 
     data, reward = settings.data, settings.reward
@@ -30,7 +30,7 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
         task = load_task(data.task, seed=settings.seed, num_train=data.train_size or None,
                          config=data.task_config)  # fmt: skip
     if tokenizer is not None:
-        task = put(task, tokenizer, data.chat())
+        task = put(task, tokenizer, chat_of(data, task, tokenizer))
     rewards = tuple(RewardSpec(reward_name(s), s) for s in reward.functions) or task.rewards
     algorithms = settings.build().algorithms
     longest = max(new_tokens(each.rollout.part, task)[1] for each in algorithms)

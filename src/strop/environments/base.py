@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.environments.tool_calls import Call, tagged_calls
+from strop.environments.tools import Tool, ToolAnswer, tools_of
 from strop.support.errors import UserError, did_you_mean
 from strop.support.exits import Exit
 from strop.support.loading import PICKLED, attribute, camel, name_to_load
@@ -54,6 +55,9 @@ class Observation:
     measures: Mapping[str, float] = field(default_factory=dict)  # further numbers of the action
     exit: Exit | None = None  # why it is over, where that is neither of the two
     why: str = ""  # what failed, where the exit is a failure
+    # What tools answered to the action: each is a message of the role `tool` in a chat, in place of
+    # `text`.
+    answers: tuple[ToolAnswer, ...] = ()
 
 
 class Environment:
@@ -93,6 +97,12 @@ class Environment:
     def columns(self) -> Mapping[str, Any]:
         """Columns of the prompt that the last reset began, such as `answer`; for training alone."""
         return {}
+
+    def tools(self) -> Sequence[Any]:
+        """The tools that all of its episodes offer: Python functions with type hints and a
+        docstring, or `Tool`s. The policy is shown them, and its calls arrive read, as an `Action`.
+        """
+        return ()
 
     def calls(self, action: str) -> list[Call]:
         """The tool calls that an action makes, whatever came before it."""
@@ -166,6 +176,13 @@ class EnvironmentSource:
     def steps_all(self) -> bool:
         """Whether one call steps many episodes."""
         return steps_all(_class_of(self.name))
+
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools that its episodes offer. Raises UserError where they have no schema."""
+        if _class_of(self.name).tools is Environment.tools:
+            return ()
+        with self.opened() as made:
+            return tools_of(made.tools())
 
     @contextmanager
     def opened(self) -> Iterator[Environment]:

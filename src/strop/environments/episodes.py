@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from strop.environments.base import SHOWN, Environment, EnvironmentSource, Observation, steps_all
+from strop.environments.tools import ToolAnswer
 from strop.support.errors import RunStopped
 from strop.support.exits import Exit
 from strop.support.http import RETRIED
@@ -318,6 +319,8 @@ class Episodes:
             problem = f"gave the reward {answer.rewards or answer.reward}"
         elif not all(math.isfinite(number) for number in answer.measures.values()):
             problem = f"gave the measures {dict(answer.measures)}"
+        elif not all(isinstance(each, ToolAnswer) for each in answer.answers):
+            problem = f"gave the answers {answer.answers!r} of tools, which are no ToolAnswers"
         elif answer.rewards and len(answer.rewards) != max(len(self.roles), 1):
             problem = f"gave {len(answer.rewards)} rewards to {max(len(self.roles), 1)} players"
         elif self.roles and not 0 <= answer.role < len(self.roles):

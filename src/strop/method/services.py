@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from strop.batch.batch import Batch
     from strop.environments.episodes import Episodes as Playing
+    from strop.environments.tools import ToolAnswer
 
 # The column [B] int, of what a part's state keeps under "columns", with the numbers of its files.
 FILE = "stored_file_B"
@@ -240,8 +241,27 @@ class Episodes(Protocol):
         """One episode of the environment per uid."""
         ...
 
-    def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
-        """Tokens that show an observation after an action whose last token is `last`."""
+    def observation_ids(
+        self, text: str, last: int, answers: tuple[ToolAnswer, ...] = (),
+        so_far: Sequence[int] = (), num_new: int = 0,
+    ) -> tuple[int, ...]:  # fmt: skip
+        """Tokens that show an observation after an action whose last token is `last`; in a chat
+        what tools answered, where there are answers. so_far: the sequence, where it is known, with
+        the action's tokens as its last num_new.
+        """
+        ...
+
+    @property
+    def drops_thoughts(self) -> bool:
+        """Whether a turn sees of earlier turns' thoughts what the chat template shows of them."""
+        ...
+
+    def rewritten_ids(
+        self, shown: Sequence[Any], actions: Sequence[str], newest: int
+    ) -> tuple[int, ...]:
+        """Tokens of the conversation of these observations and actions, where the chat template
+        leaves out what was thought in actions from `newest` on; empty where it shows all.
+        """
         ...
 
     def context_ids(self, text: str) -> tuple[int, ...]:

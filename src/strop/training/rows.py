@@ -18,6 +18,16 @@ from strop.training.services.episodes import opening
 from strop.training.services.run import RunServices
 from strop.training.services.texts import TooLong
 from strop.training.settings.config import RunConfig
+from strop.training.settings.sections import DataSettings
+
+
+def chat_of(data: DataSettings, task: Task, tokenizer: Any) -> Chat:
+    """How the tokenizer's template is used, with the tools of the task's environment.
+
+    Raises UserError.
+    """
+    source = task.environment
+    return data.chat().for_tools(() if source is None else source.tools(), tokenizer)
 
 
 def put(task: Task, tokenizer: Any, chat: Chat) -> Task:

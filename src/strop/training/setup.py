@@ -128,7 +128,7 @@ def make_services(
     longest_given: as in `limits.resolve`. Raises UserError for a reward function that cannot be
     used and limits that leave no room.
     """
-    chat = config.data.chat()
+    chat = rows.chat_of(config.data, task, loaded.tokenizer)
     task = rows.put(task, loaded.tokenizer, chat)
     limits = resolve(rollout, task, loaded.context, config.data.max_prompt_tokens, longest_given)
     grader: Grader | NoGrader = NoGrader()

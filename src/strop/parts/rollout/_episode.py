@@ -47,19 +47,31 @@ class Seat:
     used: int = 0  # tokens of the actions
     truncated: bool = False
     said: list[dict[str, Any]] = field(default_factory=list)
+    shown: list[Any] = field(default_factory=list)  # the observations of its turns
 
     @property
     def earned(self) -> float:
         """Rewards of all turns so far."""
         return sum(turn.reward for turn in self.turns)
 
-    def given(self, episodes: Episodes, text: str, opens: bool) -> tuple[int, ...]:
+    def given(self, episodes: Episodes, observation: Any, opens: bool) -> tuple[int, ...]:
         """Tokens of an observation where it stands: after an action, first, or a whole context."""
         if opens:
-            return episodes.context_ids(text)
+            return episodes.context_ids(observation.text)
         if self.turns:
-            return episodes.observation_ids(text, self.ids[-1])
-        return episodes.opening_ids(text)
+            num_new = sum(len(event.ids) for event in self.turns[-1].events)
+            return episodes.observation_ids(
+                observation.text, self.ids[-1], observation.answers, self.ids, num_new
+            )
+        return episodes.opening_ids(observation.text)
+
+    def rewritten(self, episodes: Episodes, observation: Any) -> tuple[int, ...]:
+        """The whole context of a turn, where the chat template leaves out by now what the policy
+        thought in turns of the newest context; empty where it shows all.
+        """
+        actions = [each["action"] for each in self.said]
+        newest = max((n for n, turn in enumerate(self.turns) if turn.opens), default=0)
+        return episodes.rewritten_ids([*self.shown, observation], actions, newest)
 
     def show(self, observation: Any, given: Sequence[int], role: int, opens: bool = False) -> None:
         """Begin a turn with an observation and its tokens. opens: they are its whole context."""
@@ -68,6 +80,7 @@ class Seat:
         key = state_key(observation.state) if observation.state else self._history_key(observation)
         self.turns.append(Turn(given, [], key, role, opens=opens))
         self.said.append({"observation": observation.text})
+        self.shown.append(observation)
         self.ids += given
 
     def action_ids(self, events: Sequence[Event]) -> list[int]:
@@ -84,6 +97,8 @@ class Seat:
         turn.valid, turn.match = bool(observation.valid), bool(observation.match)
         turn.action = state_key(action.strip())
         self.said[-1] |= {"action": action, "reward": 0.0, "valid": turn.valid}
+        if observation.answers:
+            self.said[-1]["calls"] = [each.record for each in observation.answers]
         if observation.measures:
             self.said[-1]["measures"] = dict(observation.measures)
 
@@ -184,7 +199,7 @@ class Episode:
         said.append({"observation": seat.said[turn]["observation"]})
         own = replace(
             seat, seed=seed, turns=[*kept, opened], ids=seat.ids[:size], used=used,
-            truncated=False, said=said,
+            truncated=False, said=said, shown=seat.shown[: turn + 1],
         )  # fmt: skip
         return Episode(number, self.uid, (seed,), self.roles, {self.acting: own}, self.acting)
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from jinja2 import TemplateError
+
 from strop.support.errors import UserError
 from strop.support.unknown_letters import check_letters
 
@@ -17,11 +19,13 @@ def observation_ids(
     is_chat: bool,
     last: int,
     template: Mapping[str, Any] = MappingProxyType({}),
+    answers: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[int, ...]:
     """Token ids that follow an action and show `text`.
 
     As text: the text's own tokens. In a chat: what the tokenizer's template writes from the end of
-    the assistant's answer to the beginning of its next one, with the text as the user's message.
+    the assistant's answer to the beginning of its next one, with the text as the user's message, or
+    with `answers` of tools, messages as they are.
     The end-of-turn token is left out where the action has it already (`last`, its last token).
     template: what the template is given beside messages.
 
@@ -29,10 +33,17 @@ def observation_ids(
     """
     if not is_chat:
         return known_ids(tokenizer, text)
-    messages = [*BEFORE, {"role": "user", "content": text.strip()}]
-    shown = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, tokenize=False, **template
-    )
+    messages = [*BEFORE, *messages_of(text, answers)]
+    try:
+        shown = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, **template
+        )
+    except (TemplateError, TypeError) as error:
+        roles = ", ".join(dict.fromkeys(str(each["role"]) for each in messages))
+        raise UserError(
+            f"the chat template refuses messages of {roles} after each other: {error}; give "
+            "model.chat_template=FILE"
+        ) from error
     _, found, tail = shown.partition(ANSWER)
     if not found:
         raise UserError(
@@ -45,6 +56,11 @@ def observation_ids(
         if not tokenizer.decode(ids[:place]).strip():
             return ids[place + 1 :]
     return ids
+
+
+def messages_of(text: str, answers: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """An observation after an action as messages: what tools answered, or the text of a user."""
+    return [dict(each) for each in answers] or [{"role": "user", "content": text.strip()}]
 
 
 def known_ids(tokenizer: Any, text: str) -> tuple[int, ...]:

@@ -48,6 +48,11 @@ class Scene:
     def room(self) -> int:
         return min(self.limits.answer_tokens, self.limits.episode_tokens)
 
+    @property
+    def opens(self) -> bool:
+        """Whether a rollout may have several contexts, so that its first turn opens one."""
+        return bool(self.world.rewrites or self.episodes.drops_thoughts)
+
     async def act(self, game: Episode, answer: Answer) -> Any:
         """Give an action to the environment, with all others that have ended by now in one call;
         what it shows then. One that is asynchronous is asked for each by itself.
@@ -134,23 +139,27 @@ class PlayingFields(SamplingFields):
             return None
         seat = episode.turn_to(observation)
         observation = self.shown(observation, len(seat.turns), scene.limits)
-        given = seat.given(scene.episodes, observation.text, opens)
+        given: tuple[int, ...] = ()
+        if scene.episodes.drops_thoughts and not opens:
+            given = seat.rewritten(scene.episodes, observation) if seat.turns else ()
+            opens = bool(given) or not seat.turns
+        given = given or seat.given(scene.episodes, observation, opens)
         room = seat.room(scene.limits, len(given), opens)
         if room == 0:
             used_up = len(seat.turns) >= scene.limits.turns
             episode.cut(Exit.TURN_LIMIT if used_up else Exit.TOKEN_LIMIT)
             return None
         seat.show(observation, given, episode.role_of(observation), opens)
-        return self.action(scene.sampling, seat, room, opens, **asked)
+        return self.action(scene.sampling, seat, room, scene.world.rewrites, **asked)
 
     def begin(
         self, uids: Sequence[int], seeds: Sequence[Sequence[int]], scene: Scene
     ) -> list[Episode]:
         """All of the world's episodes, at their first turns."""
-        world = scene.world
+        world, opens = scene.world, scene.opens
         games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
         for game, observation in zip(games, world.reset(), strict=True):
-            game.started(observation, scene.texts.prompt_ids(game.uid), world.rewrites)
+            game.started(observation, scene.texts.prompt_ids(game.uid), opens)
         return games
 
     def first_turn(self, game: Episode, scene: Scene) -> Request | None:
@@ -181,6 +190,20 @@ class PlayingFields(SamplingFields):
 @dataclass(frozen=True)
 class PlayingAlone(PlayingFields):
     """Limits of an episode of one player with one growing context."""
+
+    @contextmanager
+    def opened(
+        self, uids: Sequence[int], engine: AsyncEngine, texts: Texts, sampling: Sampling,
+        episodes: Episodes, extension: int = 0,
+    ) -> Iterator[Scene]:  # fmt: skip
+        """As ever. Raises UserError where thoughts of earlier turns are dropped."""
+        if episodes.drops_thoughts:
+            raise UserError(
+                f"data.thinking=template: {name_of(self)} goes on from the middle of an episode, "
+                "which needs one growing context: take rollout=play_turns or data.thinking=all"
+            )
+        with super().opened(uids, engine, texts, sampling, episodes, extension) as scene:
+            yield scene
 
     def new_tokens(self, usual: int, environment: Any = None) -> tuple[int, int]:
         """As ever. Raises UserError for an environment of several players, or that rewrites."""
@@ -225,7 +248,7 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
     rollouts = [seat.turns for seat in seats]
     uids = [seat.seed for seat in seats]
     batch = assemble_turns(groups, uids, rollouts, [seat.truncated for seat in seats])
-    if world.rewrites:
+    if world.rewrites or any(turns[0].opens for turns in rollouts):
         batch = with_contexts(batch, rollouts)
     return with_turns(batch, rollouts).set(
         player_B=torch.tensor([seat.player for seat in seats]),

@@ -63,8 +63,11 @@ class PlayTurns(PlayingFields):
         left = limits.left(played)
         if not self.reminder or not wanted or left == 0:
             return observation
-        text = observation.text + self.reminder.replace("{left}", str(left))
-        return replace(observation, text=text)
+        reminder = self.reminder.replace("{left}", str(left))
+        *answers, last = observation.answers or (None,)
+        if last is not None:
+            answers.append(replace(last, text=f"{last.text}\n{reminder}"))
+        return replace(observation, text=observation.text + reminder, answers=tuple(answers))
 
     async def __call__(
         self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,

@@ -19,7 +19,7 @@ from strop.method.part import Curated, Draw
 from strop.parts.rollout.base import THROWN_AWAY, RolledOut, Strategy, roll_out
 from strop.support.errors import RunStopped, UserError
 from strop.support.exits import Exit
-from strop.training.learner.step_metrics import Clock, exit_metrics, reward_metrics
+from strop.training.learner.step_metrics import Clock, exit_metrics, reward_metrics, tool_metrics
 from strop.training.world import World
 
 OF_ENVIRONMENTS = {Exit.ENVIRONMENT_CRASH, Exit.UNREACHABLE, Exit.START_FAILED}
@@ -93,6 +93,7 @@ class Collector:
                 assert services is not None, "a run has services"
                 metrics.update(reward_metrics(batch, services.grading.reward_names))
                 metrics.update(exit_metrics(batch))
+                metrics.update(tool_metrics(batch, services.log.logged.get("turns", {})))
                 metrics["data/rollouts_kept"] = float(curated.size("B"))
                 self.chains.learn(algorithm.uses(), batch, "observe")
                 return curated

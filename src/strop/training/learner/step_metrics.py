@@ -3,8 +3,10 @@
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,6 +87,18 @@ def source_metrics(batch: Batch, origins: Sequence[Origin]) -> dict[str, float]:
 def exit_metrics(batch: Batch) -> dict[str, float]:
     """exit/NAME over all sampled rollouts, for those that some of them ended with."""
     return shares(batch["exit_B"].tolist()) if "exit_B" in batch else {}
+
+
+def tool_metrics(batch: Batch, turns: Mapping[int, Any]) -> dict[str, float]:
+    """tools/calls_mean of the sampled rollouts, and tools/STATUS, the share of their calls; of
+    rollouts whose turns had calls of tools. turns: as logged, by rollout.
+    """
+    told = [turns.get(uid, ()) for uid in batch["rollout_uid_B"].tolist()]
+    calls = [call["status"] for each in told for turn in each for call in turn.get("calls", ())]
+    if not calls:
+        return {}
+    shares = {f"tools/{status}": n / len(calls) for status, n in sorted(Counter(calls).items())}
+    return {"tools/calls_mean": len(calls) / len(told), **shares}
 
 
 def _means(batch: Batch) -> dict[str, float]:

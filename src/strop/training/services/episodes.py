@@ -6,12 +6,14 @@ from typing import Any
 
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
-from strop.environments.base import EnvironmentSource
+from strop.environments.base import EnvironmentSource, Observation
+from strop.environments.call_forms import read_action, thought_of
 from strop.environments.episodes import CallLimits, Episodes
 from strop.environments.tasks import Prompt
 from strop.environments.tool_calls import Call, read_call
+from strop.environments.tools import ToolAnswer
 from strop.environments.workers import BroadcastEpisodes, EnvironmentWorkers
-from strop.parts.rollout._observation_tokens import known_ids, observation_ids
+from strop.parts.rollout._observation_tokens import known_ids, messages_of, observation_ids
 from strop.training.services.texts import MOST_TOKENS, Lately, RunTexts
 
 OPENING = -2  # in place of a last token: the text opens a sequence
@@ -50,15 +52,60 @@ class RunEpisodes:
         if self.workers is not None:
             self.workers.close()
 
-    def observation_ids(self, text: str, last: int) -> tuple[int, ...]:
-        """Tokens that show an observation after an action whose last token is `last`."""
+    def observation_ids(
+        self, text: str, last: int, answers: tuple[ToolAnswer, ...] = (),
+        so_far: Sequence[int] = (), num_new: int = 0,
+    ) -> tuple[int, ...]:  # fmt: skip
+        """Tokens that show an observation after an action whose last token is `last`; in a chat
+        what tools answered, where there are answers. so_far: the sequence, where it is known, with
+        the action's tokens as its last num_new.
+        """
         is_chat = self.texts.is_chat
         tokenizer, template = self.texts.tokenizer, self.texts.chat.template
 
         def made() -> tuple[int, ...]:
-            return observation_ids(tokenizer, text, is_chat, last, template)
+            return observation_ids(tokenizer, text, is_chat, last, template, messages)
 
-        return self._observed.get((text, last if is_chat else -1), made, len)
+        messages = self._answers(answers)
+        if self.texts.chat.reader is not None and num_new:
+            prompt, action = so_far[:-num_new], so_far[-num_new:]
+            return self.texts.chat.reader.between(prompt, action, messages_of(text, messages))
+        shown = "\0".join((text, *(f"{each.name}\0{each.text}" for each in answers)))
+        return self._observed.get((shown, last if is_chat else -1), made, len)
+
+    def _answers(self, answers: Sequence[ToolAnswer]) -> list[dict[str, Any]]:
+        """Messages of the role `tool`, where the template shows such ones."""
+        return [each.message for each in answers] if self.texts.chat.as_tool else []
+
+    @property
+    def drops_thoughts(self) -> bool:
+        """Whether a turn sees of earlier turns' thoughts what the chat template shows of them."""
+        return self.texts.chat.thinking == "template" and self.texts.is_chat
+
+    def rewritten_ids(
+        self, shown: Sequence[Observation], actions: Sequence[str], newest: int
+    ) -> tuple[int, ...]:
+        """Tokens of the conversation of these observations and actions, where the chat template
+        leaves out what was thought in actions from `newest` on; empty where it shows all.
+
+        Raises UserError where the conversation cannot be encoded.
+        """
+        thoughts = [thought for each in actions[newest:] if (thought := thought_of(each))]
+        if not thoughts:
+            return ()
+        tokenizer, template = self.texts.tokenizer, self.texts.chat.template
+        first = self._opening(shown[0].text).prompt
+        assert isinstance(first, list), "the template shows messages"
+        messages = [*first]
+        for action, observation in zip(actions, shown[1:], strict=True):
+            messages.append({"role": "assistant", "content": str(action)})
+            messages += messages_of(observation.text, self._answers(observation.answers))
+        text = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, **template
+        )
+        if all(thought in text for thought in thoughts):
+            return ()
+        return tuple(encode_prompt(Prompt(-1, messages, {}), tokenizer, template))
 
     def context_ids(self, text: str) -> tuple[int, ...]:
         """Tokens of a text that is a whole context, however long.
@@ -83,8 +130,20 @@ class RunEpisodes:
 
     def action_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Actions as the environment reads them."""
-        texts: list[str] = self.texts.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        tokenizer, chat = self.texts.tokenizer, self.texts.chat
+        if chat.reader is not None:
+            return [chat.reader.read(each, self._whole(each)) for each in ids]
+        if chat.tools:
+            return [read_action(self._whole(each), chat.call_form) for each in ids]
+        texts: list[str] = tokenizer.batch_decode(ids, skip_special_tokens=True)
         return texts
+
+    def _whole(self, ids: Sequence[int]) -> str:
+        """An action's text with the special tokens that calls are written with, without its end."""
+        special, kept = self.texts.special_ids, list(ids)
+        while kept and kept[-1] in special:
+            kept.pop()
+        return self.texts.decode(kept)
 
     def tool_calls(self, actions: Sequence[str]) -> list[list[Call]]:
         """The tool calls that each action makes."""
@@ -102,9 +161,9 @@ def opening(prompt: Prompt, tokenizer: Any, chat: Chat) -> Prompt:
 
     Raises UserError for text with characters that the tokenizer does not know.
     """
-    text = str(prompt.prompt)
+    text = chat.tools_text + str(prompt.prompt)
     if not chat.speaks(tokenizer):
         known_ids(tokenizer, text)
-        return prompt
+        return replace(prompt, prompt=text)
     said = [{"role": "user", "content": text.strip()}]
     return chat.put(replace(prompt, prompt=said), tokenizer)

@@ -93,6 +93,21 @@ class DataSettings(Section):
     tools: str = Field(
         default="", description="JSON file of the tools that the chat template shows"
     )
+    thinking: Literal["all", "template"] = Field(
+        default="all",
+        description="what a turn sees of earlier turns' <think> text: all, or what the chat "
+        "template shows (then a turn opens a context of its own where it drops some)",
+    )
+    call_form: Literal["auto", "hermes", "llama3", "json", "text"] = Field(
+        default="auto",
+        description="how the model writes calls of an environment's tools; auto: as its chat "
+        "template says, text without one",
+    )
+    renderer: str = Field(
+        default="off",
+        description="model family of the package renderers, which reads calls and writes turns in "
+        "its place (qwen3, gpt-oss, ...); auto: by the model's name; off: strop itself",
+    )
     chat_template_kwargs: dict[str, Any] = Field(
         default={},
         description="what else the chat template reads, such as {enable_thinking: false}",
@@ -179,7 +194,11 @@ class DataSettings(Section):
     def chat(self) -> Chat:
         """How prompts are put to a model with a chat template. Raises UserError."""
         tools = {"tools": read_tools(self.tools)} if self.tools else {}
-        return Chat(self.prompt_as, self.system_prompt, {**self.chat_template_kwargs, **tools})
+        template = {**self.chat_template_kwargs, **tools}
+        return Chat(
+            self.prompt_as, self.system_prompt, template, thinking=self.thinking,
+            call_form=self.call_form, renderer=self.renderer,
+        )  # fmt: skip
 
 
 # Settings of data where some files stand for all of them.

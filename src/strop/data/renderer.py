@@ -1,0 +1,77 @@
+"""Calls and turns as the package `renderers` reads and writes them, for models that it knows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from strop.environments.call_forms import Action, ParsedCall, spoken
+from strop.support.errors import UserError
+
+SHOWN = 80  # characters of a call that cannot be read, for the policy
+
+
+class ModelRenderer:
+    """The package's renderer of a model family, by its name there, or `auto`: by the model's name.
+
+    template: what the chat template is given beside messages. Raises UserError.
+    """
+
+    def __init__(self, tokenizer: Any, name: str, template: Mapping[str, Any]) -> None:
+        try:
+            from renderers import create_renderer
+            from renderers.base import MODEL_RENDERER_MAP
+            from renderers.configs import config_from_name
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"data.renderer={name} needs the package renderers ({error}): pip install "
+                "'strop[renderers]'"
+            ) from error
+        known, model = sorted(set(MODEL_RENDERER_MAP.values())), str(tokenizer.name_or_path)
+        family = MODEL_RENDERER_MAP.get(model) if name == "auto" else name
+        if family not in known:
+            what = f"no family of the model {model!r}" if name == "auto" else f"no {name!r}"
+            raise UserError(
+                f"data.renderer: the package renderers knows {what}; it has {', '.join(known)}"
+            )
+        try:
+            config = type(config_from_name(family))(thinking_retention="all")
+            given = {key: value for key, value in template.items() if key != "tools"}
+            self.renderer = create_renderer(tokenizer, config, chat_template_kwargs=given or None)
+        except Exception as error:
+            raise UserError(f"data.renderer={family} does not suit the model: {error}") from error
+        self.tokenizer, self.tools = tokenizer, template.get("tools")
+
+    def read(self, ids: Sequence[int], text: str) -> Action:
+        """An action whose calls have been read from its tokens."""
+        parsed = self.renderer.parse_response(list(ids), tools=self.tools)
+        calls = tuple(_call_of(each) for each in parsed.tool_calls)
+        return Action.of(text, spoken(parsed.content).strip(), calls)
+
+    def between(
+        self, prompt: Sequence[int], action: Sequence[int], messages: Sequence[Mapping[str, Any]]
+    ) -> tuple[int, ...]:
+        """Tokens from the end of an action to the beginning of the next one, with these messages.
+
+        Raises UserError where the package cannot go on from there.
+        """
+        bridged = self.renderer.bridge_to_next_turn(
+            list(prompt), list(action), [dict(each) for each in messages], tools=self.tools
+        )
+        if bridged is None:
+            raise UserError(
+                "data.renderer: the package renderers cannot go on from an action without writing "
+                "it anew: give data.renderer=off"
+            )
+        return tuple(bridged.token_ids[len(prompt) + len(action) :])
+
+
+def _call_of(found: Any) -> ParsedCall:
+    arguments = found.arguments
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    status = str(found.status.value)
+    if status != "ok":
+        return ParsedCall(found.name or "", arguments, status, found.raw[:SHOWN])
+    return ParsedCall(found.name or "", {} if arguments is None else arguments)

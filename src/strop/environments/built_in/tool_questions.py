@@ -1,0 +1,196 @@
+"""Questions that are answered with tools: generated ones, or those of a file.
+
+Generated questions are arithmetic (the tool `calculator`), sums over a table (`sql`) and look-ups
+in a collection of documents (`search`), by seed. A file has rows with `question` and `answer`, and
+the tools are named: `calculator`, `python`, `sql` with `database`, `search` with `corpus`, and all
+those of an MCP server, `mcp`.
+
+    Which trade had Bakoro?   ->   search {"query": "Bakoro"}   ->   potter
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from strop.environments.base import check_number
+from strop.environments.generated_questions import KINDS, Question, question_of
+from strop.environments.mcp_tools import McpTools
+from strop.environments.tasks import MAX_SPLIT_ROWS
+from strop.environments.tool_box import (
+    Corpus,
+    Database,
+    calculator,
+    python_tool,
+    search_tool,
+    sql_tool,
+)
+from strop.environments.tool_environment import ToolEnvironment
+from strop.environments.tools import Tool
+from strop.sandbox.run import check_isolation
+from strop.support.errors import UserError, did_you_mean
+from strop.support.files import json_of, text_of
+
+TOOL_OF_KIND = {"arithmetic": "calculator", "sql": "sql", "search": "search"}
+TOOLS = ("calculator", "python", "sql", "search")
+
+
+class ToolQuestions(ToolEnvironment):
+    """Options: kinds (of generated questions: arithmetic, sql, search), size (largest number, rows
+    and documents; 30), questions (a JSON Lines file in their place), validation (another file),
+    tools (names), database (a sqlite file), corpus (a text file, a document a line), mcp (command
+    of a server), mcp_env (its variables), max_turns, max_tokens, max_calls, call_seconds,
+    most_characters, ends_at (statuses of calls that end the episode with tool_error).
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[str] = ("arithmetic", "sql"),
+        size: int = 30,
+        questions: str = "",
+        validation: str = "",
+        tools: Sequence[str] = (),
+        database: str = "",
+        corpus: str = "",
+        mcp: str = "",
+        mcp_env: Mapping[str, str] | None = None,
+        max_turns: int = 6,
+        max_tokens: int = 256,
+        max_calls: int = 16,
+        call_seconds: float = 10.0,
+        most_characters: int = 4000,
+        ends_at: Sequence[str] = (),
+    ) -> None:
+        check_number("tool_questions: size", size, 5, 10**6)
+        counts = {"max_turns": max_turns, "max_tokens": max_tokens, "max_calls": max_calls,
+                  "most_characters": most_characters}  # fmt: skip
+        for name, value in counts.items():
+            check_number(f"tool_questions: {name}", value, 1)
+        check_number("tool_questions: call_seconds", call_seconds, 0.001, whole=False)
+        _check_names("kinds", kinds, KINDS)
+        _check_names("tools", tools, TOOLS)
+        if not questions and (database or corpus):
+            raise UserError("tool_questions: database and corpus go with questions=FILE")
+        self.files = (questions, validation or questions)
+        self.kinds, self.size = tuple(kinds), size
+        self.max_turns, self.max_tokens, self.max_calls = max_turns, max_tokens, max_calls
+        self.call_seconds, self.most_characters = float(call_seconds), most_characters
+        self.ends_at = tuple(ends_at)
+        self.asked = Question("", "", "")
+        self.server = McpTools(mcp, mcp_env) if mcp else None
+        generated = () if questions else tuple(TOOL_OF_KIND[kind] for kind in kinds)
+        self.names = tuple(dict.fromkeys((*generated, *tools)))
+        if questions and not self.names and self.server is None:
+            raise UserError(
+                f"tool_questions: name the tools of {questions}: tools=[...] or mcp=..."
+            )
+        if "python" in self.names:
+            check_isolation()
+        self.database = Database(database) if database else None
+        self.corpus = Corpus(lines_of(str(Path(corpus).resolve()))) if corpus else None
+        for name, there, option in (("sql", database, "database"), ("search", corpus, "corpus")):
+            if questions and (name in self.names) != bool(there):
+                raise UserError(f"tool_questions: the tool {name} and {option}=FILE go together")
+        if "search" in self.names and not corpus:
+            Corpus(["so that a missing package is found before the first episode"])
+
+    def tools(self) -> Sequence[Tool | Any]:
+        """The tools by their names, and those of the server."""
+        made: Mapping[str, Callable[[], Any]] = {
+            "calculator": lambda: calculator,
+            "python": python_tool,
+            "sql": lambda: sql_tool(self._open_database),
+            "search": lambda: search_tool(self._open_corpus),
+        }
+        return [
+            *(made[name]() for name in self.names),
+            *(self.server.tools if self.server else ()),
+        ]
+
+    def question(self, seed: int) -> str:
+        """The question of the seed."""
+        self.close()
+        if self.files[0]:
+            rows = rows_of(str(Path(self.files[seed >= MAX_SPLIT_ROWS]).resolve()))
+            row = rows[seed % MAX_SPLIT_ROWS % len(rows)]
+            self.asked = Question(row["question"], row["answer"], "file")
+            return f"{row['question']}\n"
+        self.asked = question_of(seed, self.kinds, self.size)
+        return f"{self.asked.text} Use a tool, then answer with the value alone.\n"
+
+    def judge(self, answer: str) -> float:
+        """1 for the answer, whatever its case."""
+        return float(_plain(answer) == _plain(self.asked.answer))
+
+    def columns(self) -> Mapping[str, Any]:
+        """The answer and the kind of the question."""
+        return {"answer": self.asked.answer, "kind": self.asked.kind}
+
+    def close(self) -> None:
+        """End what belongs to the episode: the server, and what was generated."""
+        if self.server is not None:
+            self.server.end()
+        if not self.files[0]:
+            if self.database is not None:
+                self.database.close()
+            self.database = self.corpus = None
+
+    def _open_database(self) -> Database:
+        if self.database is None:
+            script = self.asked.script or "CREATE TABLE orders (id, city, good, count);"
+            self.database = Database(script=script)
+        return self.database
+
+    def _open_corpus(self) -> Corpus:
+        if self.corpus is None:
+            self.corpus = Corpus(self.asked.documents or ("(the collection is empty)",))
+        return self.corpus
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().rstrip(".").split())
+
+
+def _check_names(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise UserError(
+                f"tool_questions: {option} has {name!r}{did_you_mean(str(name), known)}; there are "
+                f"{', '.join(known)}"
+            )
+    if option == "kinds" and not given:
+        raise UserError(f"tool_questions: kinds needs one of {', '.join(known)}")
+
+
+@cache
+def lines_of(path: str) -> tuple[str, ...]:
+    """The lines of a file that are not empty. Raises UserError."""
+    lines = text_of(Path(path), "the corpus").split("\n")
+    found = tuple(line.strip() for line in lines if line.strip())
+    if not found:
+        raise UserError(f"tool_questions: the corpus {path} is empty")
+    return found
+
+
+@cache
+def rows_of(path: str) -> tuple[Mapping[str, str], ...]:
+    """The rows of a file of questions. Raises UserError naming the line that is none."""
+    found = []
+    for number, line in enumerate(text_of(Path(path), "the questions").split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json_of(line)
+        except ValueError as error:
+            raise UserError(
+                f"tool_questions: {path}, line {number} is not JSON: {error}"
+            ) from error
+        question = row.get("question") if isinstance(row, dict) else None
+        if not isinstance(question, str) or not question.strip() or row.get("answer") is None:
+            raise UserError(
+                f'tool_questions: {path}, line {number} must have "question" (a text) and "answer"'
+            )
+        found.append({"question": question.strip(), "answer": str(row["answer"])})
+    if not found:
+        raise UserError(f"tool_questions: {path} has no rows")
+    return tuple(found)

@@ -1,0 +1,185 @@
+"""Reads the tool calls of an action in the forms in which models write them.
+
+`hermes` (Qwen, Hermes): `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number.
+`llama3`: JSON with "parameters" alone or after `<|python_tag|>`, several separated by `;`.
+`json`: JSON objects or a list of them, as the whole answer or in a fence.
+`text`: a line `call NAME {JSON}`, for a model without a chat template that shows tools.
+
+A call that cannot be read has a problem in place of a name and arguments. Text that the model
+thinks (`<think>...</think>`) makes no calls.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from strop.environments.tool_calls import Call
+
+# What can be wrong with a call before any tool is asked.
+INVALID_JSON, UNCLOSED_BLOCK, MISSING_NAME = "invalid_json", "unclosed_block", "missing_name"
+UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+PYTHON_TAG = "<|python_tag|>"
+THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+FENCE = re.compile(r"\A\s*```(?:json|tool_call)?[ \t]*\n(.*?)(?:\n```\s*\Z|\Z)", re.DOTALL)
+LINE = re.compile(r"^call\b[ \t]*([\w.-]*)[ \t]*", re.MULTILINE)
+DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True)
+class ParsedCall:
+    """A call as an action makes it. problem: why it cannot be made, empty where it can be."""
+
+    name: str = ""
+    arguments: Any = None
+    problem: str = ""
+    detail: str = ""  # of the problem, for the policy to read
+
+
+class Action(str):
+    """An action whose calls have been read; content: its text beside calls and thoughts."""
+
+    calls: tuple[ParsedCall, ...] = ()
+    content: str = ""
+
+    @classmethod
+    def of(cls, text: str, content: str, calls: tuple[ParsedCall, ...]) -> "Action":
+        """An action with what was read of it."""
+        action = cls(text)
+        action.content, action.calls = content, calls
+        return action
+
+    @property
+    def readable_calls(self) -> list[Call]:
+        """The calls as rewards and recipes compare them, those without a name too."""
+        return [
+            Call(each.name, each.arguments if isinstance(each.arguments, Mapping) else {})
+            for each in self.calls
+        ]
+
+
+Read: TypeAlias = tuple[str, list[ParsedCall]]  # the text beside the calls, and the calls
+
+
+def read_action(text: str, form: str) -> Action:
+    """The calls of an action that are written in this form."""
+    content, calls = FORMS[form](spoken(text))
+    return Action.of(text, content.strip(), tuple(calls))
+
+
+def spoken(text: str) -> str:
+    """The text without what the model thinks; a template may have opened the thought before it."""
+    if "</think>" in text and "<think>" not in text.partition("</think>")[0]:
+        text = text.partition("</think>")[2]
+    return THOUGHT.sub("", text)
+
+
+def thought_of(text: str) -> str:
+    """What the model thought before it spoke; empty where it ended no thought."""
+    thought, ended, _ = text.rpartition("</think>")
+    return thought.rpartition("<think>")[2].strip() if ended else ""
+
+
+def form_of(template: str) -> str:
+    """The form that a chat template asks a model for; empty where it is none that is read here."""
+    if OPENING in template:
+        # <function=NAME><parameter=...> and <arg_key> stand in the same tags and are no JSON
+        return "" if "<function=" in template or "<arg_key>" in template else "hermes"
+    return "llama3" if PYTHON_TAG in template or '"parameters": dictionary' in template else ""
+
+
+def call_of(found: Any, keys: tuple[str, ...] = ("arguments", "parameters")) -> ParsedCall:
+    """A call from an object that JSON gave."""
+    name = found.get("name") if isinstance(found, Mapping) else None
+    if not isinstance(name, str) or not name:
+        return ParsedCall(
+            problem=MISSING_NAME, detail='a call is {"name": ..., "arguments": {...}}'
+        )
+    arguments: Any = next((found[key] for key in keys if key in found), {})
+    if isinstance(arguments, str):  # some models write the arguments as a text of JSON
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    return ParsedCall(name, {} if arguments is None else arguments)
+
+
+def _hermes(text: str) -> Read:
+    before, *blocks = text.split(OPENING)
+    calls, content = [], before
+    for block in blocks:
+        inside, closed, after = block.partition(CLOSING)
+        if closed:
+            calls.append(_one(inside))
+            content += after
+        else:
+            calls.append(ParsedCall(problem=UNCLOSED_BLOCK, detail=f"{CLOSING} is missing"))
+    return content, calls
+
+
+def _one(text: str) -> ParsedCall:
+    """The call that one JSON text makes."""
+    try:
+        return call_of(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        return ParsedCall(problem=INVALID_JSON, detail=str(error))
+
+
+def _several(text: str, separators: str = "; \t\r\n") -> list[ParsedCall]:
+    """The calls of JSON objects one after another, or of a list of them."""
+    calls: list[ParsedCall] = []
+    rest = text.strip()
+    while rest:
+        try:
+            found, end = DECODER.raw_decode(rest)
+        except RecursionError as error:
+            return [*calls, ParsedCall(problem=INVALID_JSON, detail=str(error))]
+        except json.JSONDecodeError as error:
+            cut = error.pos >= len(rest) or error.msg.startswith("Unterminated")
+            problem = UNCLOSED_BLOCK if cut else INVALID_JSON
+            return [*calls, ParsedCall(problem=problem, detail=str(error))]
+        calls += [call_of(each) for each in (found if isinstance(found, list) else [found])]
+        rest = rest[end:].lstrip(separators)
+    return calls
+
+
+def _llama3(text: str) -> Read:
+    before, tagged, after = text.partition(PYTHON_TAG)
+    if tagged:
+        return before, _several(after)
+    return _json(text)
+
+
+def _json(text: str) -> Read:
+    fenced = FENCE.match(text)
+    inside = fenced[1] if fenced else text
+    if inside.lstrip()[:1] == "{" or re.match(r"\s*\[\s*\{", inside):
+        return "", _several(inside)
+    return text, []
+
+
+def _text(text: str) -> Read:
+    calls, content, at = [], "", 0
+    while found := LINE.search(text, at):
+        content += text[at : found.start()]
+        at = found.end()
+        arguments: Any = {}
+        problem = detail = ""
+        if text[at : at + 1] not in ("", "\n"):
+            try:
+                arguments, at = DECODER.raw_decode(text, at)
+            except (ValueError, RecursionError) as error:
+                line_end = text.find("\n", at)
+                is_cut = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip())
+                problem = UNCLOSED_BLOCK if is_cut else INVALID_JSON
+                detail, at = str(error), len(text) if line_end < 0 else line_end
+        if not found[1] and not problem:
+            problem, detail = MISSING_NAME, "a call is: call NAME {JSON}"
+        calls.append(ParsedCall(found[1], arguments, problem, detail))
+    return content + text[at:], calls
+
+
+FORMS: Mapping[str, Callable[[str], Read]] = {
+    "hermes": _hermes, "llama3": _llama3, "json": _json, "text": _text,
+}  # fmt: skip

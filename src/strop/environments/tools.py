@@ -1,0 +1,220 @@
+"""Tools that an environment offers: what one is, how a call is checked, made and shown."""
+
+import asyncio
+import inspect
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strop.environments.call_forms import UNKNOWN_TOOL, WRONG_ARGUMENTS, ParsedCall
+from strop.support.errors import UserError
+
+OK, FAILED, TIMEOUT, OVER_LIMIT = "ok", "failed", "timeout", "over_limit"
+
+
+class ToolError(Exception):
+    """A tool says that a call has failed; the policy reads the message."""
+
+
+class ToolTimeout(ToolError):
+    """A call took longer than it may."""
+
+
+class ToolsUnavailable(Exception):
+    """A tool could not be asked, through no fault of the call: the episode is not scored."""
+
+
+@dataclass(frozen=True)
+class ToolAnswer:
+    """What came of a call. status: `ok`, or the kind of failure; text: what the policy reads."""
+
+    name: str
+    arguments: Any
+    status: str
+    text: str
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """As a chat template takes it."""
+        return {"role": "tool", "name": self.name, "content": self.text}
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the table of rollouts has it."""
+        return {
+            "name": self.name, "arguments": self.arguments, "status": self.status,
+            "answer": self.text,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the policy may call. schema: as chat templates take it, {"type": "function",
+    "function": {"name", "description", "parameters"}}. has_limit: it keeps to a limit of time
+    itself, the keyword `seconds`.
+    """
+
+    schema: Mapping[str, Any]
+    call: Callable[..., Any]
+    has_limit: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the policy calls it."""
+        return str(self.schema["function"]["name"])
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """JSON schema of its arguments."""
+        found: Mapping[str, Any] = self.schema["function"].get("parameters", {})
+        return found
+
+    def problem(self, arguments: Any) -> str:
+        """What is wrong with arguments, by the schema; empty where nothing is."""
+        import jsonschema
+
+        if not isinstance(arguments, Mapping):
+            return f"the arguments must be an object, they are {json.dumps(arguments)}"
+        validator = jsonschema.validators.validator_for(self.parameters)(self.parameters)
+        error = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
+        if error is None:
+            return ""
+        where = ".".join(map(str, error.absolute_path))
+        return f"{where}: {error.message}" if where else str(error.message)
+
+
+def tools_of(given: Iterable[Any]) -> tuple[Tool, ...]:
+    """Tools, and functions as tools. Raises UserError for what is none and a name used twice."""
+    found = tuple(each if isinstance(each, Tool) else tool_of(each) for each in given)
+    names = [tool.name for tool in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"two tools are called {twice[0]}: give one of them another name")
+    return found
+
+
+def tool_of(function: Callable[..., Any]) -> Tool:
+    """A Python function with type hints and a docstring (`Args:` describes each) as a tool.
+
+    Raises UserError where the schema cannot be read from them.
+    """
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    name = getattr(function, "__name__", repr(function))
+    try:
+        schema = get_json_schema(function)
+    except Exception as error:
+        raise UserError(
+            f"the tool {name} has no schema: {error}. Give each parameter a type and a line under "
+            "Args: in the docstring"
+        ) from error
+    described = dict(schema["function"])
+    described.pop("return", None)  # of no use to the policy, and templates show what they are given
+    parameters = {**described["parameters"], "additionalProperties": False}
+    parameters["properties"] = {
+        name: _nullable(each) for name, each in parameters["properties"].items()
+    }
+    return Tool({"type": "function", "function": {**described, "parameters": parameters}}, function)
+
+
+def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """`nullable` of OpenAPI in the words of JSON schema."""
+    plain = {key: value for key, value in schema.items() if key != "nullable"}
+    if schema.get("nullable") and isinstance(plain.get("type"), str):
+        plain["type"] = [plain["type"], "null"]
+    return plain
+
+
+def answer_call(
+    call: ParsedCall, tools: Sequence[Tool], seconds: float, most_characters: int
+) -> ToolAnswer:
+    """Check a call and make it; what the policy reads of it, cut to so many characters.
+
+    Raises ToolsUnavailable where that was not possible, whatever the call.
+    """
+
+    def told(status: str, text: str) -> ToolAnswer:
+        if len(text) > most_characters:
+            text = f"{text[:most_characters]}\n({len(text) - most_characters} more characters)"
+        return ToolAnswer(call.name, call.arguments, status, text)
+
+    if call.problem:
+        return told(call.problem, f"error: {call.problem}: {call.detail}")
+    tool = next((each for each in tools if each.name == call.name), None)
+    if tool is None:
+        known = ", ".join(each.name for each in tools)
+        return told(UNKNOWN_TOOL, f"error: {UNKNOWN_TOOL}: {call.name!r}; the tools are {known}")
+    if problem := tool.problem(call.arguments):
+        return told(WRONG_ARGUMENTS, f"error: {WRONG_ARGUMENTS}: {problem}")
+    try:
+        if tool.has_limit:
+            return told(OK, shown(tool.call(**call.arguments, seconds=seconds)))
+        return told(OK, shown(within(seconds, lambda: tool.call(**call.arguments))))
+    except ToolsUnavailable:
+        raise
+    except ToolTimeout as error:
+        return told(TIMEOUT, f"error: {TIMEOUT}: {error}")
+    except Exception as error:
+        kind = "" if isinstance(error, ToolError) else f"{type(error).__name__}: "
+        return told(FAILED, f"error: {kind}{error}")
+
+
+def shown(value: Any) -> str:
+    """What a tool gave as text: itself, or as JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def within(seconds: float, call: Callable[[], Any]) -> Any:
+    """What a call gives, in a thread of its own; one that is asynchronous is awaited there.
+
+    Raises ToolTimeout where it takes longer. Python cannot end a thread, so what the call does then
+    goes on beside the episode until it returns, and its value is discarded.
+    """
+    ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            value = call()
+            if inspect.isawaitable(value):
+                value = asyncio.run(_awaited(value))
+            ended.put((value, None))
+        except BaseException as error:
+            ended.put((None, error))
+
+    threading.Thread(target=run, daemon=True, name="strop-tool").start()
+    try:
+        value, error = ended.get(timeout=seconds)
+    except queue.Empty:
+        raise ToolTimeout(f"it took over {seconds:g} s") from None
+    if error is not None:
+        raise error if isinstance(error, Exception) else ToolError(f"{type(error).__name__}")
+    return value
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def described(tools: Sequence[Tool]) -> str:
+    """The tools in words, for a model whose chat template shows none."""
+    lines = [
+        f"- {tool.name}: {tool.schema['function'].get('description', '')} "
+        f"Arguments: {json.dumps(tool.parameters.get('properties', {}), ensure_ascii=False)}"
+        for tool in tools
+    ]
+    return "You have these tools:\n" + "\n".join(lines) + "\n"
+
+
+WRITTEN = {
+    "hermes": 'Call one with <tool_call>{"name": NAME, "arguments": {...}}</tool_call>.\n',
+    "llama3": 'Call one with {"name": NAME, "parameters": {...}} as the whole answer.\n',
+    "json": 'Call one with {"name": NAME, "arguments": {...}} as the whole answer.\n',
+    "text": "Call one with a line: call NAME {ARGUMENTS AS JSON}\n",
+}

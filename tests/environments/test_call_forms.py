@@ -1,0 +1,108 @@
+"""Calls in the forms of models: read, named by what is wrong with them, and never raising."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strop.environments.call_forms import FORMS, form_of, read_action, spoken
+from strop.environments.tool_calls import Call
+
+GOOD = {
+    "hermes": 'I add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>',
+    "llama3": '<|python_tag|>{"name": "add", "parameters": {"a": 1}}',
+    "json": '```json\n{"name": "add", "arguments": {"a": 1}}\n```',
+    "text": 'I add.\ncall add {"a": 1}\n',
+}
+
+
+def problems(text, form):
+    return [(call.name, call.problem) for call in read_action(text, form).calls]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_call_in_each_form(form):
+    action = read_action(GOOD[form], form)
+    assert action == GOOD[form]
+    assert [(c.name, c.arguments, c.problem) for c in action.calls] == [("add", {"a": 1}, "")]
+    assert action.content == ("I add." if form in ("hermes", "text") else "")
+    assert action.readable_calls == [Call("add", {"a": 1})]
+    assert pickle.loads(pickle.dumps(action)).calls == action.calls
+    answer = read_action("<think>call add {}</think> It is 3.\n", form)
+    assert (answer.calls, answer.content) == ((), "It is 3.")
+
+
+def test_several_calls():
+    two = '<tool_call>{"name": "f"}</tool_call> and <tool_call>{"name": "g"}</tool_call>.'
+    assert problems(two, "hermes") == [("f", ""), ("g", "")]
+    assert read_action(two, "hermes").content == "and ."
+    semicolon = '{"name": "f", "parameters": {}}; {"name": "g", "parameters": {}}'
+    assert problems(semicolon, "llama3") == [("f", ""), ("g", "")]
+    assert problems('[{"name": "f"}, {"name": "g", "arguments": "{}"}]', "json") == [
+        ("f", ""), ("g", ""),
+    ]  # fmt: skip
+    assert problems("call f\ncall g {}\n", "text") == [("f", ""), ("g", "")]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "problem"),
+    [
+        ("hermes", '<tool_call>{"name": "f",}</tool_call>', "invalid_json"),
+        ("hermes", '<tool_call>{"name": "f"}', "unclosed_block"),
+        ("hermes", '<tool_call>{"arguments": {}}</tool_call>', "missing_name"),
+        ("hermes", '<tool_call>["f"]</tool_call>', "missing_name"),
+        ("llama3", '<|python_tag|>print("x")', "invalid_json"),
+        ("llama3", '{"name": "f", "parameters": {"a": ', "unclosed_block"),
+        ("llama3", '{"parameters": {}}', "missing_name"),
+        ("json", '{"name": "f" "arguments": {}}', "invalid_json"),
+        ("json", '{"name": "f', "unclosed_block"),
+        ("json", "{}", "missing_name"),
+        ("text", 'call f {"a": x}', "invalid_json"),
+        ("text", 'call f {"a": ', "unclosed_block"),
+        ("text", 'call {"a": 1}', "missing_name"),
+    ],
+)
+def test_what_is_wrong_is_named(form, text, problem):
+    (call,) = read_action(text, form).calls
+    assert call.problem == problem
+    assert call.detail
+
+
+def test_a_call_after_a_broken_one_is_read():
+    text = '<tool_call>{"name": "f"}<tool_call>{"name": "g"}</tool_call>'
+    assert problems(text, "hermes") == [("", "unclosed_block"), ("g", "")]
+    assert problems('call f {"a": x}\ncall g {}', "text") == [("f", "invalid_json"), ("g", "")]
+
+
+def test_thoughts_say_nothing():
+    assert spoken("<think>a</think>b<think>c") == "b"
+    assert spoken("the template opened it</think>b") == "b"
+    assert spoken("b") == "b"
+
+
+def test_the_form_of_a_chat_template():
+    assert form_of("... <tool_call>\n{{ '{\"name\": ' }} ...") == "hermes"
+    assert form_of("<tool_call>\n<function=example>") == ""
+    assert form_of("{{ '<|python_tag|>' }}") == "llama3"
+    assert form_of("[TOOL_CALLS]") == ""
+    assert form_of("{{ tools | tojson }}") == ""
+
+
+PIECES = st.sampled_from(
+    ["<tool_call>", "</tool_call>", "<think>", "</think>", "call ", "f ", "{", "}", '"name": ',
+     '"f"', "[", "]", ",", "\n", "```json\n", "<|python_tag|>", "9" * 5000, ";"]
+)  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=12).map("".join), st.sampled_from(sorted(FORMS)))
+def test_nothing_raises(text, form):
+    for call in read_action(text, form).calls:
+        assert call.problem or call.name
+
+
+def test_deep_json_is_a_problem():
+    for form, start in (("hermes", "<tool_call>"), ("json", ""), ("text", "call f ")):
+        text = start + '{"a":' * 100_000 + ("</tool_call>" if form == "hermes" else "")
+        (call,) = read_action(text, form).calls
+        assert call.problem in ("invalid_json", "unclosed_block")
