@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from commands import ended, launch, lives
+from commands import Strop, ended, launch, lives
+from test_examples import blocks, last_metrics, obey, write_files
 
 import strop
 from strop import UserError
@@ -234,3 +235,14 @@ def test_agents_end_with_the_run(lab: Any, agent: Path, here: Path) -> None:
     while any(map(lives, pids)):
         assert time.monotonic() < last
         time.sleep(0.05)
+
+
+def test_the_example_of_the_page_runs(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = "docs/AGENTS.md"
+    write_files(page, here)
+    obey(blocks(page, "run")["agent"], Strop(monkeypatch, capsys))
+    found = last_metrics(Path("runs/agent"))
+    assert 0 < found["reward"] <= 1
+    assert found["episode/turns_mean"] >= 1
