@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from commands import Strop, ended, launch, lives
+from openai import OpenAI
 from test_examples import blocks, last_metrics, obey, write_files
 
 import strop
@@ -175,6 +176,21 @@ def test_an_agent_that_never_ends_is_cut(lab: Any, agent: Path, here: Path) -> N
     rows = rollouts(run)
     assert {row["exit"] for row in rows} == {"turn_limit"}
     assert {len(json.loads(row["turns"])) for row in rows} == {3}
+
+
+def once_from_here(row: dict[str, Any]) -> float:
+    """An agent that this module defines."""
+    said = OpenAI().completions.create(model="policy", prompt=row["prompt"])
+    return float(sum(c.isdigit() for c in said.choices[0].text) % 2 == 0)
+
+
+def test_a_function_is_given_from_python(lab: Any, here: Path) -> None:
+    rows = [{"prompt": "1+2="}, {"prompt": "3+4="}]
+    short = {**SHORT, "training_steps": 1}
+    run = strop.train("grpo", model=str(lab.model), task=once_from_here, data=rows, **short)
+    assert {row["exit"] for row in rollouts(run)} <= {"done", "token_limit"}
+    with pytest.raises(UserError, match="which has no name by which it is found again"):
+        strop.train("grpo", model=str(lab.model), task=lambda row: 1.0, data=rows, **short)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ all that it was made of.
 """
 
 import dataclasses
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,8 @@ import torch
 from torch import nn
 
 from strop.data.prompt_rows import stride
+from strop.environments.agents import FAMILY as AGENT
+from strop.environments.agents import task_of_function
 from strop.environments.base import task_of_class
 from strop.rewards import pickled
 from strop.support.errors import UserError
@@ -64,13 +67,17 @@ def sections_of(
 
 
 def task_of(task: Any) -> str:
-    """A task by its name, or by the class of its environment. Raises UserError."""
+    """A task by its name, by the class of its environment, or by an agent's function. Raises
+    UserError.
+    """
     if isinstance(task, type):
         return task_of_class(task)
+    if inspect.isfunction(task):
+        return task_of_function(task)
     if not isinstance(task, str):
         raise UserError(
-            f"task is {type(task).__name__}: give a name, such as 'corridor', or the class of an "
-            "environment"
+            f"task is {type(task).__name__}: give a name, such as 'corridor', the class of an "
+            "environment, or the function of an agent"
         )
     return task
 
@@ -119,8 +126,9 @@ def _with_environment(settings: RunConfig, folder: Path) -> RunConfig:
     is built around, which an option names.
     """
     data, found = settings.data, dict[str, Any]()
-    if FILELESS.fullmatch(task := data.task.removeprefix("environment:")):
-        found["task"] = _in_file(task, folder)
+    agent = AGENT if data.task.startswith(AGENT) else ""
+    if FILELESS.fullmatch(task := data.task.removeprefix(agent or "environment:")):
+        found["task"] = agent + _in_file(task, folder)
     if SCRIPTS.search(str(data.task_config)):
         found["task_config"] = _in_files(data.task_config, folder, SCRIPTS)
     return (

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -35,7 +35,7 @@ def train(
     data: Data | None = None,
     reward: Reward | None = None,
     validation: Data | None = None,
-    task: str | type = "",
+    task: str | type | Callable[..., Any] = "",
     tokenizer: Any = None,
     config: str | Path | None = None,
     out: str | Path | None = None,
@@ -50,9 +50,9 @@ def train(
     name, a folder, or a model that transformers has loaded (its tokenizer may be given, too).
     data, validation: rows (dicts, a datasets.Dataset, a frame) or paths of files; either may be a
     dict of several by name; data may also be a list of `strop.Rollout`, recorded ones. reward: a
-    function, the name of one, or a list of these. task: in place of data. config: a TOML file. out:
-    the run's folder. start: False gives the run before its first step. callbacks: called with each
-    step.
+    function, the name of one, or a list of these. task: in place of data, or the function of an
+    agent, which is called with their rows. config: a TOML file. out: the run's folder. start: False
+    gives the run before its first step. callbacks: called with each step.
 
     options: those of `strop train`, with an underscore for the dot: `training_lr=2e-5`,
     `sampling_num_prompts=8`, `seed=3`; or by their own names, `**{"loss.clip_high": 0.3}`.

@@ -22,7 +22,7 @@ from strop.environments.agent_process import Outcome
 from strop.support import guarded_process
 from strop.support.errors import UserError
 from strop.support.guarded_process import GuardedProcess
-from strop.support.loading import search_path
+from strop.support.loading import name_to_load, search_path
 from strop.support.processes import Restarts
 
 FAMILY = "agent:"
@@ -41,6 +41,16 @@ def agent_of(task: str) -> str | None:
     if not NAME.fullmatch(name):
         raise UserError(f"data.task={task}: give the agent's function, agent:my_agent.py:play")
     return name
+
+
+def task_of_function(play: Any) -> str:
+    """The name of the task of an agent's function. Raises UserError for one without a name."""
+    if not play.__qualname__.isidentifier():
+        raise UserError(
+            f"task is {play.__qualname__}, which has no name by which it is found again: define "
+            "the agent's function at the top of the script or notebook, or give agent:FILE.py:NAME"
+        )
+    return f"{FAMILY}{name_to_load(play)}"
 
 
 @dataclass(eq=False)
