@@ -94,6 +94,9 @@ class Letters:
     def row(self, uid: int) -> Mapping[str, Any]:
         return {"prompt": "", "answer": "1", "completion": "1", "set": uid // 2, "safe": uid % 2}
 
+    def recorded(self, uid: int) -> Sequence[Any]:
+        return ()
+
     def prompt_ids(self, uid: int) -> tuple[int, ...]:
         return (1, 2, 3)
 

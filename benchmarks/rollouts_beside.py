@@ -236,7 +236,8 @@ def reuse(rounds: int) -> None:
     """Print a table of the engine with and without reuse."""
     from transformers import AutoModelForCausalLM, Qwen3Config
 
-    from strop.engines.asynchronous import Account, asynchronous, run
+    from strop.engines.asynchronous import asynchronous, run
+    from strop.engines.base import Account
     from strop.engines.local.engine import LocalEngine
 
     torch.set_num_threads(1)
@@ -312,8 +313,8 @@ TASKS, EACH = 64, 200
 
 def by_coroutines() -> None:
     """Requests one after the other, in coroutines beside each other."""
-    from strop.engines.asynchronous import Account, asynchronous, gather, run
-    from strop.engines.base import Request
+    from strop.engines.asynchronous import asynchronous, gather, run
+    from strop.engines.base import Account, Request
 
     book = asynchronous(at_once())
 

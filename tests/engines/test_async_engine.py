@@ -8,8 +8,8 @@ from fakes.coroutines import TABLE, check_closed, go, local, requests, table, te
 from fakes.engine import TableEngine, by_last_token
 from fakes.models import VOCAB
 
-from strop.engines.asynchronous import Account, AsyncEngine, asynchronous, gather
-from strop.engines.base import CAPABILITIES, Answer, Request
+from strop.engines.asynchronous import AsyncEngine, asynchronous, gather
+from strop.engines.base import CAPABILITIES, Account, Answer, Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import TopK
 from strop.support.errors import UserError

@@ -11,8 +11,8 @@ import warnings
 import pytest
 from fakes.coroutines import check_closed, go, requests, table, told
 
-from strop.engines.asynchronous import Account, EngineLoop, asynchronous, gather, on
-from strop.engines.base import Request
+from strop.engines.asynchronous import EngineLoop, asynchronous, gather, on
+from strop.engines.base import Account, Request
 
 # ---- inside and beside
 

@@ -11,8 +11,8 @@ from fakes.models import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.engines.asynchronous import Account, asynchronous, gather, run
-from strop.engines.base import Answer, Engine, Event, Request
+from strop.engines.asynchronous import asynchronous, gather, run
+from strop.engines.base import Account, Answer, Engine, Event, Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, Turn
 from strop.training.cluster.engine_worker import Turns

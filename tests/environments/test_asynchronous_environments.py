@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from fakes.engine import TableEngine, by_last_token
 
-from strop.engines.asynchronous import Account, AsyncEngine, asynchronous, gather, run
-from strop.engines.base import Request
+from strop.engines.asynchronous import AsyncEngine, asynchronous, gather, run
+from strop.engines.base import Account, Request
 from strop.environments import Environment, Observation
 from strop.environments.base import EnvironmentSource
 from strop.environments.episodes import CallLimits, Episodes

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from fakes.services import FakeAgents
 from models import Lab
 from ragged import ragged_batch
 from short_runs import fitted, of_traces, settings_for
@@ -26,7 +27,8 @@ from strop.training.settings import config
 
 # What a world is made with: data of rows, episodes or recorded rollouts; with a reference, for
 # those who score.
-WORLDS = {"rows": "grpo(beta=0.1)", "episodes": "gigpo(beta=0.1)", "traces": "grpo(beta=0.1)"}
+WORLDS = {"rows": "grpo(beta=0.1)", "episodes": "gigpo(beta=0.1)", "traces": "grpo(beta=0.1)",
+          "agents": "grpo(beta=0.1)"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,9 @@ class Stages:
             return Staged(world, algorithm, stage, uses[n], uses[:n])
         alone = Use(entry.load()())
         place = SEAM_OF[entry.folder].places[0]
-        reads = getattr(alone.part, "needs_traces", False)
-        return Staged(
-            self.world("traces" if reads else "rows"), notation.recipe("grpo"), place, alone
-        )
+        kinds = {"traces": "needs_traces", "agents": "needs_agent"}
+        kind = next((k for k, need in kinds.items() if getattr(alone.part, need, False)), "rows")
+        return Staged(self.world(kind), notation.recipe("grpo"), place, alone)
 
     def world(self, kind: str) -> Any:
         """What a run begins with."""
@@ -145,7 +146,9 @@ class Stages:
             algorithm = settings.build()
             task = setup.load_prompts(settings.data, settings.reward, settings.seed)
             loaded = loading.load_model(settings)
-            self.worlds[kind] = setup.make_world(settings, algorithm, loaded, task)
+            world = self.worlds[kind] = setup.make_world(settings, algorithm, loaded, task)
+            if kind == "agents":
+                world.services.agents = FakeAgents(world.services.texts.prompt_ids)
         return self.worlds[kind]
 
     def close(self) -> None:

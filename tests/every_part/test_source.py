@@ -29,7 +29,7 @@ MOST_LINES = {"rollout": 200}  # strategies
 ORIGINS = r"Default: (paper|released code|ours)\b"
 # What a strategy asks of an engine; the columns that a head brings for a loss.
 ENGINE = ("strop.engines.asynchronous", "strop.engines.base", "strop.engines.rules")
-TRACES = ("strop.traces.joining", "strop.traces.records")
+TRACES = ("strop.serving.protocol", "strop.traces.joining", "strop.traces.records")
 BESIDE = {"rollout": (*ENGINE, *TRACES), "loss": ("strop.head.chunk",)}
 NO_LOOPS = ("advantage", "selection", "loss")
 

@@ -4,8 +4,8 @@ import functools
 
 from fakes.engine import TableEngine, by_last_token
 from fakes.models import VOCAB, tiny
-from strop.engines.asynchronous import Account, asynchronous, run
-from strop.engines.base import Answer, Engine, Request
+from strop.engines.asynchronous import asynchronous, run
+from strop.engines.base import Account, Answer, Engine, Request
 from strop.engines.local.engine import LocalEngine
 
 # After any of 24 tokens three of the next ones, so that answers differ and stop strings occur.

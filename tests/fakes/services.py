@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,8 +20,9 @@ from strop.environments.episodes import Episodes
 from strop.environments.tool_calls import Call, read_call, tagged_calls
 from strop.method import part as parts
 from strop.method.part import Draw, Use
-from strop.method.services import Graded
+from strop.method.services import AgentEnd, Graded, ModelAnswer, ModelCall, Refused
 from strop.parts.rollout.base import RolledOut, roll_out
+from strop.support.exits import Exit
 from strop.traces.records import Rollout
 
 
@@ -242,6 +245,60 @@ class FakeEpisodes:
         return [read_call(each) for each in given]
 
 
+class FakeAgentEpisode:
+    """An agent in this process: the prompts that it asks with, after each answer so far, and what
+    it returns. refused: it fails, as agents do.
+    """
+
+    def __init__(self, asks: Callable[[list[Any]], Any], value: Any) -> None:
+        self.asks, self.value = asks, value
+        self.told: list[Any] = []
+        self.refused: Refused | None = None
+        self.answered = asyncio.Event()
+        self.answered.set()
+
+    async def next(self) -> ModelCall | AgentEnd:
+        await self.answered.wait()
+        if self.refused is not None:
+            return AgentEnd(Exit.EXCEPTION, f"the agent raised {self.refused}", 0.0)
+        call = self.asks(self.told)
+        if call is None:
+            return AgentEnd(Exit.DONE, value=self.value)
+        self.answered.clear()
+        return call
+
+    def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:
+        self.told += answers
+        self.answered.set()
+
+    def refuse(self, call: ModelCall, why: Refused) -> None:
+        self.refused = why
+        self.answered.set()
+
+
+@dataclass
+class FakeAgents:
+    """Agents that ask once for prompts of even uids, and twice for a token each for others."""
+
+    prompt_ids: Callable[[int], Sequence[int]]
+    value: Any = 1.0
+    are_judged: bool = False
+
+    @asynccontextmanager
+    async def begin(self, uid: int) -> AsyncIterator[FakeAgentEpisode]:
+        yield FakeAgentEpisode(lambda told: self.asks(uid, told), self.value)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def asks(self, uid: int, told: Sequence[ModelAnswer]) -> ModelCall | None:
+        """The next call after these answers."""
+        if len(told) > uid % 2:
+            return None
+        ids = (*self.prompt_ids(uid), *(id for each in told for id in each.ids))
+        return ModelCall("completions", tuple(ids), max_tokens=1 if uid % 2 else None)
+
+
 class FakeStores:
     """Files in memory, for as long as the object lives."""
 
@@ -271,6 +328,7 @@ class FakeServices:
     scoring: Any = field(default_factory=FakeScoring)
     log: Any = field(default_factory=FakeLog)
     episodes: Any = field(default_factory=FakeEpisodes)
+    agents: Any = None
     stores: Any = SHELF
 
 

@@ -135,7 +135,7 @@ def test_calls_go_on_from_each_other(lab: Any, agent: Path, here: Path) -> None:
         first, second = json.loads(row["turns"])
         assert first["observation"]
         assert second["observation"].endswith("1")
-        assert row["reward"] == row["recorded/first"] + row["recorded/second"]
+        assert row["reward"] == row["recorded_first"] + row["recorded_second"]
     lines = [json.loads(each) for each in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["turns/clean"] + lines[0]["turns/realign"] > 0.5
     assert lines[0]["episode/turns_mean"] == 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -174,6 +174,40 @@ def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
             )
             kept.append(cut)
     return tuple(kept)
+
+
+class Ends(NamedTuple):
+    """Of some requests: how many came to an end, and why the others failed."""
+
+    num_well: int = 0
+    failures: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise UserError where requests failed and none did not."""
+        if self.failures and not self.num_well:
+            number = len(self.failures)
+            every = (
+                "a request failed" if number == 1 else f"all {number} requests failed, the first"
+            )
+            raise UserError(f"{every}: {self.failures[0]}")
+
+
+@dataclass(eq=False)
+class Account:
+    """What the requests of one run came to. on_failure: told why one failed."""
+
+    on_failure: Callable[[str], None] = lambda why: None
+    open: dict[Any, None] = field(default_factory=dict)  # `asynchronous.Begun`, oldest first
+    kept: set[int] = field(default_factory=set)  # requests whose cache is held for it
+    num_begun: int = 0
+    num_well: int = 0  # that came to an end
+    num_drawn: int = 0  # tokens of all
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def ends(self) -> Ends:
+        """Of its requests so far."""
+        return Ends(self.num_well, tuple(self.failures))
 
 
 class Engine(Protocol):

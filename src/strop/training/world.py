@@ -92,6 +92,8 @@ class World:
 
     def lr_at(self, step: int) -> float:
         """The learning rate of a step, where no control has set it."""
+        if not isinstance(self.lr, Schedule):
+            return float(self.lr)
         return rate_at(self.lr, step, self.num_steps)
 
     def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from strop.support.errors import UserError
@@ -415,3 +415,22 @@ def parted(length_N: np.ndarray, call: int, first: int = 0) -> tuple[list[int], 
             two, read_two = parted(length_N[cut:], call, first + cut)
             return one + two, read_one + read_two
     return [first], number * longest
+
+
+def attend_newest(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
+) -> Tensor:
+    """Attention [N, 1, heads, size] of one query a row [N, heads, 1, size] over keys and values
+    [N, heads of keys, places, size] under a mask [N, 1, 1, places].
+
+    Heads with the same keys are queries beside each other, so that no key is copied for them.
+    """
+    number, heads, _, size = query.shape
+    together = heads // key.shape[1]
+    rows = query.reshape(number, heads // together, together, size)
+    if together == 1 and query.dtype == torch.bfloat16 and query.device.type == "cpu":
+        rows = rows.expand(-1, -1, 2, -1)  # what torch computes faster than a single one
+    found = nn.functional.scaled_dot_product_attention(
+        rows, key, value, attn_mask=mask, scale=scale
+    )
+    return found[:, :, :together].reshape(number, 1, heads, -1)

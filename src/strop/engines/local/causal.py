@@ -116,7 +116,8 @@ class CachedModel:
         """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N]."""
         places = positions[:, None]
         span = Span(slice(0, len(tokens)), places, max(band.used for band in bands))
-        if self.why_no_bands:
+        alone = len(bands) == 1 and self.fused is not None and bool(self.fused.layers)
+        if self.why_no_bands or alone:
             return self.forward(tokens[:, None], places, span)
         with attending(self.model):
             return self.forward(tokens[:, None], places, span, strop_bands=Parted(bands))

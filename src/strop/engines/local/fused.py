@@ -21,6 +21,7 @@ from torch.nn.functional import rms_norm
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama import modeling_llama
 
+from strop.engines.local.cache import attend_newest
 from strop.support import linear
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -123,6 +124,7 @@ class Fused:
             self.config._attn_implementation, modeling_llama.eager_attention_forward
         )
         last = len(self.layers) - 1
+        alone = self.config._attn_implementation == "sdpa" and ids_NQ.shape[1] == 1 and not more
         for number, layer in enumerate(self.layers):
             query, key, value = self._heads(layer, _normed(layer.before, hidden), turn)
             key, value = cache.update(key, value, number)
@@ -130,10 +132,13 @@ class Fused:
                 return None
             mask = masks if isinstance(masks, Tensor) else masks[layer.kind]
             own = layer.attention
-            seen, _ = attend(
-                own, query, key, value, mask, dropout=0.0, scaling=own.scaling,
-                sliding_window=getattr(own, "sliding_window", None), **more,
-            )  # fmt: skip
+            if alone:
+                seen = attend_newest(query, key, value, mask, own.scaling)
+            else:
+                seen, _ = attend(
+                    own, query, key, value, mask, dropout=0.0, scaling=own.scaling,
+                    sliding_window=getattr(own, "sliding_window", None), **more,
+                )  # fmt: skip
             hidden = hidden + _over_rows(layer.out, seen.flatten(2))
             gate, up = _over_rows(layer.gate_up, _normed(layer.after, hidden)).chunk(2, -1)
             inner = nn.functional.silu(gate).mul_(up)

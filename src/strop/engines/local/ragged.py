@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from strop.engines.local.cache import Band
+from strop.engines.local.cache import Band, attend_newest
 
 NAME = "strop_ragged"  # among the attention functions of transformers
 
@@ -94,7 +94,7 @@ def attend(
         padded[given.index_T] = query[0].transpose(0, 1)
         query = padded.view(given.num_rows, given.width, heads, size).transpose(1, 2)
     elif query.shape[2] == 1 and not {"softcap", "position_bias"} & options.keys():
-        return _newest(module, query, key, value, attention_mask, strop_bands, options), None
+        return _newest(query, key, value, attention_mask, strop_bands, options), None
     parts = zip(
         strop_bands.rows(query),
         strop_bands.places(key),
@@ -107,26 +107,15 @@ def attend(
 
 
 def _newest(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bands: Parted,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bands: Parted,
     options: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     """The same of one query a row: what transformers does at each call is done for all at once."""
-    number, heads, _, size = query.shape
-    together = getattr(module, "num_key_value_groups", 1)  # heads with the same keys: as queries
-    query = query.reshape(number, heads // together, together, size)
-    if together == 1 and query.dtype == torch.bfloat16 and query.device.type == "cpu":
-        query = query.expand(-1, -1, 2, -1)  # what torch computes faster than a single one
-    attend, scale = nn.functional.scaled_dot_product_attention, options.get("scaling")
-    found = [
-        attend(own, keys, values, attn_mask=seen, scale=scale)
-        for own, keys, values, seen in zip(
-            *(bands.rows(query), bands.places(key), bands.places(value), bands.masks(mask)),
-            strict=True,
-        )
-    ]
-    whole = torch.cat(found) if len(found) > 1 else found[0]
-    whole = whole[:, :, :together]
-    return whole.reshape(number, 1, heads, -1)
+    parts = zip(
+        *(bands.rows(query), bands.places(key), bands.places(value), bands.masks(mask)), strict=True
+    )
+    found = [attend_newest(*part, options.get("scaling")) for part in parts]
+    return torch.cat(found) if len(found) > 1 else found[0]
 
 
 AttentionInterface.register(NAME, attend)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
-from strop.engines.asynchronous import Account, Ends, EngineLoop, asynchronous, on, run
-from strop.engines.base import Answer, Engine, Event, Request
+from strop.engines.asynchronous import EngineLoop, asynchronous, on, run
+from strop.engines.base import Account, Answer, Ends, Engine, Event, Request
 from strop.engines.rules import MinP, TopK, TopP
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Services, Texts

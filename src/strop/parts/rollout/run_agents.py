@@ -10,20 +10,11 @@ import torch
 from strop.engines.asynchronous import AsyncEngine, Begun, gather
 from strop.engines.base import Answer
 from strop.method.part import Draw, require
-from strop.method.services import (
-    AgentEnd,
-    AgentEpisode,
-    Agents,
-    Log,
-    ModelAnswer,
-    ModelCall,
-    Refused,
-    Sampling,
-    Texts,
-)
+from strop.method.services import AgentEnd, AgentEpisode, Agents, Log, Sampling, Texts
 from strop.parts.rollout._playing import PLAYED
 from strop.parts.rollout._recorded import drift_of, recorded
 from strop.parts.rollout.base import Rollouts, SamplingFields
+from strop.serving.protocol import ModelAnswer, ModelCall, Refused
 from strop.support.exits import Exit
 from strop.traces.joining import FORK_THRESHOLD
 from strop.traces.records import Rollout, TurnRecord
@@ -43,6 +34,7 @@ class RunAgents(SamplingFields):
 
     Reads: draws; agents.   Writes: the token, turn, rollout and prompt tables.
     Source: none; records of calls as in TRL 1.16 (`experimental/async_grpo`).
+    Differs from the source: no answer is overwritten as a whole (`strop.traces.joining`).
     Nearest part: play_turns, where the program is an environment that answers the policy.
     Edges: temperature and cuts are the run's, whatever the call asks for; max_tokens and ends of
     the call hold. A call beyond max_turns, or without room in the context, is refused, and that is
@@ -55,7 +47,8 @@ class RunAgents(SamplingFields):
     by_draw: ClassVar[bool] = True
     # Most calls of a rollout. Default: ours.
     max_turns: int = 64
-    # Drift, in tokens, at which a prompt that is written anew begins a context. Default: TRL's.
+    # Drift, in tokens, at which a prompt that is written anew begins a context. Default: released
+    # code (TRL's fork_threshold).
     fork_threshold: int = FORK_THRESHOLD
 
     def __post_init__(self) -> None:
@@ -130,14 +123,28 @@ class _Told:
     limit: Exit | None = None  # why a call was refused
 
     async def listen(self) -> AgentEnd:
-        """Answer calls until the agent has ended; how it has."""
-        while isinstance(event := await self.episode.next(), ModelCall):
-            self.records.append([])
-            begun: list[Begun] = []
-            task = asyncio.ensure_future(self.answer(event, len(self.records) - 1, begun))
-            self.open[task] = begun
-            task.add_done_callback(self.open.pop)
-        return event
+        """Answer calls until the agent has ended; how it has.
+
+        What an answer raises is no fault of the agent's, and ends the run.
+        """
+        next = asyncio.ensure_future(self.episode.next())
+        try:
+            while True:
+                await asyncio.wait({next, *self.open}, return_when=asyncio.FIRST_COMPLETED)
+                for task in [each for each in self.open if each.done()]:
+                    del self.open[task]
+                    task.result()
+                if not next.done():
+                    continue
+                if not isinstance(event := next.result(), ModelCall):
+                    return event
+                self.records.append([])
+                begun: list[Begun] = []
+                task = asyncio.ensure_future(self.answer(event, len(self.records) - 1, begun))
+                self.open[task] = begun
+                next = asyncio.ensure_future(self.episode.next())
+        finally:
+            next.cancel()
 
     def stop(self) -> None:
         """End what is still drawn."""
@@ -158,18 +165,22 @@ class _Told:
             self.limit = Exit.TOKEN_LIMIT
             self.episode.refuse(call, Refused(400, "the prompt fills the context"))
             return
-        most = min(room, sampling.answer_tokens, call.max_tokens or room)
+        most = min(room, part.max_tokens or sampling.answer_tokens, call.max_tokens or room)
         ends = {"stop_ids": (*sampling.stop_ids, *call.stop_ids),
                 "stop_strings": (*sampling.stop_strings, *call.stop_strings)}  # fmt: skip
         for choice in range(call.num):
             seed = (self.seed + SPREAD * (number + (choice << 32))) % 2**64
-            begun.append(
-                self.stage.engine.begin(
-                    part.request(sampling, call.prompt_ids, seed, most, keep=True, **ends)
-                )
-            )
+            request = part.request(sampling, call.prompt_ids, seed, most, keep=True, **ends)
+            begun.append(self.stage.engine.begin(request))
         await self.stage.engine.wait(begun)
         answers = [each.answer() for each in begun]
+        told = [ModelAnswer.of(each) for each in answers]
+        chosen = call.max_tokens == most  # by the agent, so this end cuts nothing
+        self.records[number] = [
+            replace(each, ended="stop" if chosen else each.ended).record(call)
+            for each in told
+            if each.ids
+        ]
         if lost := [each for each in answers if each.failed]:
             self.limit = Exit.ENGINE_LOST
             self.episode.refuse(call, Refused(500, lost[0].events[-1].why))
@@ -177,11 +188,6 @@ class _Told:
         if self.last is not None:
             self.stage.engine.drop(self.last)
         self.last = answers[-1]
-        told = [ModelAnswer.of(each) for each in answers]
-        records = [each.record(call) for each in told]
-        if call.max_tokens == most:  # an end that the agent has chosen cuts nothing
-            records = [replace(each, ended="stop") for each in records]
-        self.records[number] = records
         self.episode.reply(call, told)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from strop.batch.batch import Batch
-from strop.engines.asynchronous import Ends
+from strop.engines.base import Ends
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains, generators
 from strop.method.part import Draw

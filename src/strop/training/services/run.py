@@ -123,23 +123,27 @@ class RunGrading:
     step: int = 0
     failures: list[Failure] = field(default_factory=list)  # of this step
     meanwhile: Callable[[Future[Grades]], None] | None = None
+    own_reward: str = ""  # see `Task.own_reward`
     _asked: Future[Grades] | None = None
+
+    def __post_init__(self) -> None:
+        self.own_reward = self.task.own_reward
 
     @property
     def can_grade(self) -> bool:
         """Returns whether reward functions or the environment score answers."""
-        return bool(self.task.own_reward) or not isinstance(self.grader, NoGrader)
+        return bool(self.own_reward) or not isinstance(self.grader, NoGrader)
 
     @property
     def reward_names(self) -> tuple[str, ...]:
         """Names of the rewards in the order of `reward_BM`: the rollouts' own comes first."""
-        own = (self.task.own_reward,) if self.task.own_reward else ()
+        own = (self.own_reward,) if self.own_reward else ()
         return (*own, *(spec.name for spec in self.grader.specs))
 
     @property
     def reward_weights(self) -> tuple[float, ...]:
         """Returns the weight of each reward in the outcome; the rollouts' own has weight 1."""
-        own = (1.0,) if self.task.own_reward else ()
+        own = (1.0,) if self.own_reward else ()
         return (*own, *(spec.weight for spec in self.grader.specs))
 
     def final_answers(self, texts: Sequence[str]) -> list[str | None]:
@@ -178,7 +182,7 @@ class RunGrading:
         Where episodes were played, or rollouts are recorded, their own rewards are the first
         component, with weight 1.
         """
-        if not self.task.own_reward:
+        if not self.own_reward:
             return _with_ends(self._verified(batch), batch)
         verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
         return _with_ends(with_episodes(batch, verified), batch)
@@ -188,7 +192,7 @@ class RunGrading:
 
         Raises UserError where episodes are played or there is no reward function.
         """
-        if self.task.own_reward or isinstance(self.grader, NoGrader):
+        if self.own_reward or isinstance(self.grader, NoGrader):
             raise UserError("answers are compared by a reward function: give --reward and prompts")
         return _with_ends(self._verified(batch, {"opponent": list(opponents)}), batch)
 

@@ -161,7 +161,9 @@ class DataSettings(Section):
                 raise ValueError(
                     f'{value} is no list, such as ["corridor", "calculator"]'
                 ) from error
-        return JOINED.join(value) if isinstance(value, list | tuple) else value
+        if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+            return JOINED.join(value)
+        return value
 
     def env_limits(self) -> CallLimits:
         """How long and how often an environment is called."""
