@@ -36,13 +36,19 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
-def save_model(folder: Path, hidden: int = 32, layers: int = 2, seed: int = 0) -> Path:
-    """Write a random Qwen3 model and its tokenizer as a Hugging Face folder."""
-    ours = tokenizer()
+def save_model(
+    folder: Path, hidden: int = 32, layers: int = 2, seed: int = 0, context: int = 64,
+    ours: PreTrainedTokenizerFast | None = None,
+) -> Path:  # fmt: skip
+    """Write a random Qwen3 model and its tokenizer as a Hugging Face folder.
+
+    ours: the tokenizer, by default that of `tokenizer()`.
+    """
+    ours = tokenizer() if ours is None else ours
     config = Qwen3Config(
         vocab_size=len(ours), hidden_size=hidden, intermediate_size=2 * hidden,
         num_hidden_layers=layers, num_attention_heads=2, num_key_value_heads=2,
-        head_dim=hidden // 2, max_position_embeddings=64, tie_word_embeddings=True,
+        head_dim=hidden // 2, max_position_embeddings=context, tie_word_embeddings=True,
         initializer_range=0.1, bos_token_id=None, eos_token_id=ours.eos_token_id,
         pad_token_id=ours.pad_token_id,
     )  # fmt: skip

@@ -1,44 +1,20 @@
 """Episodes that OpenEnv's own server plays, over its own protocol."""
 
 import json
-import os
-import socket
-import subprocess
-import time
-import urllib.request
-from pathlib import Path
 
 import pytest
+from openenv_process import serving
 
 from strop.environments.base import source_of
 from strop.environments.episodes import CallLimits, Episodes
 from strop.environments.tasks import load_task
 from strop.support.exits import Exit
 
-PATIENCE = 90.0  # seconds, for a server that imports much
-
 
 @pytest.fixture(scope="module")
 def url():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = Path(__file__).with_name("server.py")
-    process = subprocess.Popen([os.environ["STROP_OPENENV_PYTHON"], str(server), str(port)])
-    place, begun = f"http://127.0.0.1:{port}", time.monotonic()
-    try:
-        while True:
-            try:
-                with urllib.request.urlopen(f"{place}/health"):
-                    break
-            except OSError:
-                assert process.poll() is None
-                assert time.monotonic() < begun + PATIENCE
-                time.sleep(0.2)
+    with serving("server.py") as place:
         yield place
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def played(url, seeds, retries=0, **options):

@@ -37,6 +37,12 @@ def twice(row):
     return {"first": score(first.choices[0].text), "second": 2 * score(second.choices[0].text)}
 
 
+def surely(row):
+    asked = {"temperature": 0, "logprobs": 0, "max_tokens": 3}
+    said = OpenAI().completions.create(model="policy", prompt=row["prompt"], **asked)
+    return float(not any(said.choices[0].logprobs.token_logprobs))
+
+
 async def beside(row):
     client = AsyncOpenAI()
     calls = [client.completions.create(model="policy", prompt=row["prompt"], n=2) for _ in "ab"]
@@ -139,6 +145,15 @@ def test_calls_go_on_from_each_other(lab: Any, agent: Path, here: Path) -> None:
     lines = [json.loads(each) for each in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["turns/clean"] + lines[0]["turns/realign"] > 0.5
     assert lines[0]["episode/turns_mean"] == 2
+
+
+def test_log_probabilities_are_told_of_the_runs_own_draw(lab: Any, agent: Path, here: Path) -> None:
+    for top_k, reward in ((1, 1.0), (2, 0.0)):  # the likeliest of one is certain
+        run = strop.train(
+            "grpo", model=str(lab.model), task=f"agent:{agent}:surely", rollout_top_k=top_k,
+            **{**SHORT, "training_steps": 1},
+        )  # fmt: skip
+        assert {row["reward"] for row in rollouts(run)} == {reward}
 
 
 def test_calls_beside_each_other_have_draws_of_their_own(lab: Any, agent: Path, here: Path) -> None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strop.engines.asynchronous import elsewhere
@@ -82,7 +82,9 @@ class RunAgents:
         episode = self.episodes.get(call.key)
         if episode is None:
             raise Refused(401, "the episode of this key is over")
-        return await episode.say(call)
+        # The run draws as it does whatever the call asks for, and the client hears of that draw:
+        # of a greedy one it would hear the model's log-probabilities.
+        return [replace(each, model_log_probs=()) for each in await episode.say(call)]
 
     def close(self) -> None:
         """End all agents, and the server."""
