@@ -1,7 +1,10 @@
 import pytest
 
+from strop.environments import Environment, Observation
 from strop.environments.action_block import INSTRUCTION, ActionBlock
+from strop.environments.base import EnvironmentSource
 from strop.environments.built_in.corridor import Corridor
+from strop.environments.episodes import Episodes
 from strop.support.errors import UserError
 
 PLAIN = {"environment": "corridor", "options": {"size": 3}}
@@ -46,3 +49,39 @@ def test_tags_of_one_character():
 def test_refuses(options, message):
     with pytest.raises(UserError, match=message):
         ActionBlock(**options)
+
+
+class Echo(Environment):
+    """What is said comes back, awaited."""
+
+    async def reset(self, seed):
+        return Observation(f"{seed}:")
+
+    async def step(self, action):
+        return Observation(f"<{action}>", float(len(action)), done=True)
+
+
+class Together(Environment):
+    """Which has no step of its own."""
+
+    def reset(self, seed):
+        return Observation("a")
+
+    @classmethod
+    def step_all(cls, environments, actions):
+        return [Observation("b", done=True) for _ in actions]
+
+
+def test_one_that_is_awaited_inside_is_awaited():
+    place = "strop.environments.action_block:ActionBlock"
+    source = EnvironmentSource(place, {"environment": f"{__file__}:Echo", "instruction": "go "})
+    assert source.is_asynchronous
+    assert not EnvironmentSource(place, PLAIN).is_asynchronous
+    episodes = Episodes(source, [4, 5])
+    assert [shown.text for shown in episodes.reset()] == ["go 4:", "go 5:"]
+    said, bare = episodes.step([0, 1], ["x<action>up</action>", "up"])
+    assert (said.text, said.reward, said.valid) == ("<up>", 2.0, True)
+    assert (bare.text, bare.valid) == ("<up>", False)
+    episodes.close()
+    with pytest.raises(UserError, match="Together steps many episodes at once, and has no step"):
+        EnvironmentSource(place, {"environment": f"{__file__}:Together"}).make()

@@ -120,3 +120,32 @@ def test_several_processes_wait_for_all_and_hand_on_in_one_order():
     run(asynchronous(engine), played(asynchronous(engine), [0.1, 0.0, 0.05]), Account())
     assert engine.asked == [0, 1, 2, 0, 1, 2]
     assert engine.num_steps == 4
+
+
+class Leaving(Digits):
+    """Which ends its process, or cancels itself, in place of an answer."""
+
+    async def step(self, action):
+        if action == "exit":
+            raise SystemExit(429)
+        if action == "cancel":
+            raise asyncio.CancelledError
+        return super().step(action)
+
+
+def test_one_that_exits_or_is_cancelled_inside_costs_its_own_episode():
+    episodes = episodes_of("Leaving", (1, 2, 3))
+    episodes.reset()
+    left, cancelled, other = episodes.step([0, 1, 2], ["exit", "cancel", "a"])
+    assert [left.exit, cancelled.exit, other.exit] == [Exit.ENVIRONMENT_CRASH] * 2 + [None]
+    assert "ItExited: it called sys.exit(429)" in left.why
+    assert "ItExited: it was cancelled from inside" in cancelled.why
+
+    async def ended():
+        task = asyncio.ensure_future(episodes.step_alone(2, "b"))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return task.cancelled()
+
+    assert asyncio.run(ended())
+    episodes.close()

@@ -172,6 +172,47 @@ def test_an_environment_that_fails_ends_its_episode_and_says_why(file, action, m
     assert episodes.step([1], ["a"]) == [failed]
 
 
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+class Answers(Environment):
+    """Which answers with what it was made with, or raises it."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def reset(self, seed):
+        return Observation("here")
+
+    def step(self, action):
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (SystemExit(2), r"ItExited: it called sys.exit\(2\)"),
+        (Unspeakable(), "Unspeakable, which cannot be written as text"),
+        (Observation("a", measures=None), "AttributeError"),
+        (Observation("a", state=3), "TypeError: gave 3 as state"),
+        (Observation("a", done=True, why=3), "TypeError: gave 3 as why"),
+        (Observation("\ud800"), r"TypeError: gave '\\ud800' as text"),
+        (Observation("a", role="b"), "TypeError: gave 'b' as role"),
+        (Observation("a", 1e39), "TypeError: gave the reward 1e"),
+        (Observation("a", 10**400), "TypeError: gave the reward 1000"),
+    ],
+)
+def test_whatever_comes_in_place_of_an_answer_ends_one_episode(answer, message):
+    episodes = Episodes(EnvironmentSource("corridor"), [1], Answers(answer))
+    (shown,) = episodes.step([0], ["a"])
+    assert shown.exit is Exit.ENVIRONMENT_CRASH
+    assert re.search(message, shown.why)
+
+
 class Refused(Exception):
     def __init__(self, **about):
         vars(self).update(about)

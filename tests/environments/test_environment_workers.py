@@ -179,3 +179,29 @@ def test_who_plays_is_said_by_name():
         count(2, is_asynchronous=True)
     with pytest.raises(UserError, match="steps many episodes at once and is played in this"):
         count(2, steps_all=True)
+
+
+def test_a_replay_has_the_time_of_each_of_its_actions_and_of_the_waits():
+    given = []
+
+    class Watched(Forgetful):
+        def call(self, method, *args, seconds):
+            given.append((method, seconds))
+            return super().call(method, *args, seconds=seconds)
+
+    losses = [False, False, False, True]  # at the third step
+    worker = Watched(lambda: bool(losses) and losses.pop(0))
+    episodes = EnvironmentWorkers(SOURCE, CallLimits(2, 1.0), [worker]).play([3])
+    for action in "abc":
+        assert episodes.step([0], [action])[0].exit is None
+    whole = 1.0 + 0.25 + 0.5
+    once = [("begin", whole), ("step", whole), ("step", whole), ("step", whole)]
+    assert given == [*once, ("step", whole), ("begin", 3 * whole), ("step", whole)]
+
+
+def test_a_worker_that_was_closed_starts_no_more():
+    worker = ProcessWorker()
+    worker.close()
+    with pytest.raises(WorkerLost, match="the run was closed"):
+        worker.call("end", "no world", seconds=1.0)
+    assert worker.process is None

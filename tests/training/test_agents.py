@@ -1,5 +1,6 @@
 """Agents that are written against OpenAI's client, trained: data.task=agent:FILE.py:FUNCTION."""
 
+import asyncio
 import json
 import os
 import time
@@ -14,9 +15,14 @@ from test_examples import blocks, last_metrics, obey, write_files
 
 import strop
 from strop import UserError
+from strop.engines.asynchronous import AsyncEngine
+from strop.environments.episodes import CallLimits
+from strop.method.services import ModelCall, Withdrawn
+from strop.training.services.agents import Episode
 
 AGENT = """
 import asyncio, os, sys, time
+import openai
 from openai import AsyncOpenAI, OpenAI
 
 
@@ -75,6 +81,34 @@ def endless(row):
     client = OpenAI(max_retries=0)
     while True:
         client.completions.create(model="policy", prompt=row["prompt"], max_tokens=1)
+
+
+class Mine:
+    pass
+
+
+def junk(row):
+    return {0: Mine(), 1: {"reward": None, "other": 2}, 2: {"a": None, "b": 3}, 3: 10**400}[
+        int(row["seed"]) % 4
+    ]
+
+
+def gives_up(row):
+    try:
+        OpenAI(timeout=0.3, max_retries=0).completions.create(model="policy", prompt=row["prompt"])
+    except openai.APITimeoutError:
+        if int(row["seed"]) % 2:
+            raise
+    return 1.0
+
+
+def stubborn(row):
+    client = OpenAI(max_retries=0)
+    while True:
+        try:
+            client.completions.create(model="policy", prompt=row["prompt"], max_tokens=1)
+        except openai.BadRequestError:
+            pass
 
 
 def waits(row):
@@ -277,3 +311,76 @@ def test_the_example_of_the_page_runs(
     found = last_metrics(Path("runs/agent"))
     assert 0 < found["reward"] <= 1
     assert found["episode/turns_mean"] >= 1
+
+
+def test_junk_of_a_class_of_its_own_and_parts_without_a_number(
+    lab: Any, agent: Path, here: Path
+) -> None:
+    options = {**SHORT, "sampling_num_prompts": 4, "sampling_num_rollouts": 1, "training_steps": 1}
+    run = strop.train(
+        "grpo", model=str(lab.model), task=f"agent:{agent}:junk", data_train_size=4, **options
+    )
+    found = {int(row["uid"]): row for row in rollouts(run)}
+    assert {uid: (row["exit"], row["scored"]) for uid, row in found.items()} == {
+        0: ("unreadable", True), 1: ("declared", False), 2: ("done", True),
+        3: ("unreadable", True),
+    }  # fmt: skip
+    assert found[2]["reward"] == 3.0
+    assert "Mine object" in found[0]["exit_why"]
+
+
+def test_an_agent_that_swallows_refusals_is_ended(lab: Any, agent: Path, here: Path) -> None:
+    options = {**SHORT, "sampling_num_prompts": 1, "sampling_num_rollouts": 2, "training_steps": 1}
+    run = strop.train(
+        "grpo", model=str(lab.model), task=f"agent:{agent}:stubborn", rollout_max_turns=2, **options
+    )
+    rows = rollouts(run)
+    assert {row["exit"] for row in rows} == {"turn_limit"}
+    assert all("called on after 2 refusals" in row["exit_why"] for row in rows)
+
+
+def test_a_call_that_the_agent_gives_up_is_drawn_no_further(
+    lab: Any, agent: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    step, stop = AsyncEngine.step, AsyncEngine.stop
+
+    def slowly(self: AsyncEngine) -> None:
+        time.sleep(0.3)
+        step(self)
+
+    def stopped(self: AsyncEngine, begun: Any) -> None:
+        was_open = not begun.done
+        stop(self, begun)
+        if was_open:
+            ended.append(begun.events[-1].ended)
+
+    monkeypatch.setattr(AsyncEngine, "step", slowly)
+    monkeypatch.setattr(AsyncEngine, "stop", stopped)
+    options = {**SHORT, "sampling_num_prompts": 2, "sampling_num_rollouts": 1, "training_steps": 1}
+    run = strop.train(
+        "grpo", model=str(lab.model), task=f"agent:{agent}:gives_up", data_train_size=2, **options
+    )
+    found = {int(row["uid"]): row for row in rollouts(run)}
+    assert ended == ["aborted", "aborted"]
+    assert [(found[uid]["exit"], found[uid]["reward"]) for uid in (0, 1)] == [
+        ("done", 1.0), ("timeout", 0.0)
+    ]  # fmt: skip
+    assert [row["completion"] for row in found.values()] == ["", ""]
+
+
+def test_a_call_is_withdrawn_before_or_after_the_loop_has_heard_of_it() -> None:
+    async def cancelled(heard: bool) -> list[Any]:
+        episode = Episode("key", CallLimits())
+        call = ModelCall("completions", (1,))
+        saying = asyncio.ensure_future(episode.say(call))
+        await asyncio.sleep(0)
+        found: list[Any] = [await episode.next()] if heard else []
+        saying.cancel()
+        await asyncio.gather(saying, return_exceptions=True)
+        episode.reply(call, [])  # which nobody hears
+        return [*found, *episode.events, *episode.answers]
+
+    (call, gone) = asyncio.run(cancelled(heard=True))
+    assert gone == Withdrawn(call.id)
+    assert asyncio.run(cancelled(heard=False)) == []

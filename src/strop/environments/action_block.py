@@ -8,6 +8,7 @@ and the environment inside is given the text of the last block alone. What a met
 other blocks is its own business (the recipe `hiper_hae` credits each of them).
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,23 +42,33 @@ class ActionBlock(Environment):
         check_number("action_block: max_tokens", max_tokens, 0)
         if len(tags) != 2 or not all(isinstance(tag, str) and tag for tag in tags):
             raise UserError(f"action_block: tags takes two texts, it is {tags!r}")
-        self.inner = EnvironmentSource(environment, dict(options or {})).make()
+        self.inner = _inside(environment, options).make()
         self.opening, self.closing = tags
         self.instruction = instruction
         self.max_turns = self.inner.max_turns
         self.max_tokens = max_tokens or self.inner.max_tokens + 64
         self.reward_range = self.inner.reward_range
 
+    @classmethod
+    def played_as(cls, options: Mapping[str, Any]) -> type[Environment]:
+        """The class whose step is awaited, where that of the environment inside is.
+
+        Raises UserError where the latter steps many episodes at once.
+        """
+        inner = _inside(options.get("environment", "corridor"), options.get("options"))
+        if inner.steps_all:
+            raise UserError(
+                f"action_block: {inner.name} steps many episodes at once, and has no step"
+            )
+        return AwaitedActionBlock if inner.is_asynchronous else cls
+
     def reset(self, seed: int) -> Observation:
         """Begin the episode of the environment inside."""
-        first = self.inner.reset(seed)
-        return replace(first, text=self.instruction + first.text)
+        return self._opened(self.inner.reset(seed))
 
     def step(self, action: str) -> Observation:
         """Pass the block on."""
-        block = self._block(action)
-        answer = self.inner.step(action if block is None else block)
-        return answer if block is not None else replace(answer, valid=False)
+        return self._judged(self.inner.step(self._passed(action)), action)
 
     def close(self) -> None:
         """Close the environment inside."""
@@ -69,11 +80,45 @@ class ActionBlock(Environment):
 
     def calls(self, action: str) -> list[Call]:
         """Those that the environment inside finds in the block."""
+        return self.inner.calls(self._passed(action))
+
+    def _opened(self, first: Observation) -> Observation:
+        """The first observation, behind the instruction; what is no observation as it is."""
+        if not isinstance(first, Observation):
+            return first
+        return replace(first, text=self.instruction + first.text)
+
+    def _passed(self, action: str) -> str:
+        """What the environment inside is given."""
         block = self._block(action)
-        return self.inner.calls(action if block is None else block)
+        return action if block is None else block
+
+    def _judged(self, answer: Observation, action: str) -> Observation:
+        """The answer to an action, which is not understood without its block."""
+        if self._block(action) is not None or not isinstance(answer, Observation):
+            return answer
+        return replace(answer, valid=False)
 
     def _block(self, action: str) -> str | None:
         """The text between the first opening tag and the closing one after it."""
         _, opened, rest = action.partition(self.opening)
         block, closed, _ = rest.partition(self.closing)
         return block if opened and closed else None
+
+
+class AwaitedActionBlock(ActionBlock):
+    """The same around an environment whose step is awaited."""
+
+    async def reset(self, seed: int) -> Observation:  # type: ignore[override]
+        """Begin the episode of the environment inside."""
+        first: Any = self.inner.reset(seed)
+        return self._opened(await first if inspect.isawaitable(first) else first)
+
+    async def step(self, action: str) -> Observation:  # type: ignore[override]
+        """Pass the block on."""
+        answer: Any = self.inner.step(self._passed(action))
+        return self._judged(await answer, action)
+
+
+def _inside(environment: str, options: Mapping[str, Any] | None) -> EnvironmentSource:
+    return EnvironmentSource(environment, dict(options or {}))

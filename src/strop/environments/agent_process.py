@@ -11,6 +11,8 @@ episode, and so that all that it started can be ended with it.
 import asyncio
 import faulthandler
 import inspect
+import math
+import numbers
 import os
 import pickle
 import selectors
@@ -18,10 +20,11 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from strop.environments.episodes import is_transient
+from strop.environments.episodes import in_words, is_transient
 from strop.support import guarded_process
 from strop.support.garbage_collection import importing
 from strop.support.loading import attribute, where_raised
@@ -29,10 +32,13 @@ from strop.support.output import Lasting
 from strop.support.processes import end_descendants
 
 FRAMES = 6  # of a traceback that is told
+SHOWN = 200  # characters of a result that is no reward
 
 
 class Outcome(NamedTuple):
-    """How an agent's call ended. kind: it "returned" the value, "raised" or "died"."""
+    """How an agent's call ended. kind: it "returned" the value, a finite number, numbers by name or
+    None; it returned something "unreadable"; it "raised" or "died".
+    """
 
     kind: str
     value: Any = None
@@ -148,21 +154,44 @@ def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
         found = attribute(name)(row)
         if inspect.isawaitable(found):
             found = asyncio.run(_awaited(found))
-        outcome = Outcome("returned", found)
+        outcome = _returned(found)
     except BaseException as error:  # whatever the user's function raises, SystemExit too
         frames = traceback.format_tb(error.__traceback__)[-FRAMES:]
-        sys.stderr.write("".join([*frames, f"{type(error).__name__}: {error}\n"]))
-        why = f"{type(error).__name__}: {error} ({where_raised(error)})"
+        sys.stderr.write("".join([*frames, f"{in_words(error)}\n"]))
+        why = f"{in_words(error)} ({where_raised(error)})"
         outcome = Outcome("raised", why=why, transient=is_transient(error))
-    try:
-        said = pickle.dumps(outcome)
-    except Exception as error:  # whatever the value raises
-        kind = type(outcome.value).__name__
-        said = pickle.dumps(Outcome("raised", why=f"its result, a {kind}, cannot be sent: {error}"))
     sys.stderr.flush()
     with os.fdopen(file, "wb") as written:
-        written.write(said)
+        written.write(pickle.dumps(outcome))
     os._exit(0)
+
+
+def _returned(found: Any) -> Outcome:
+    """What an agent returned, in types that the other end has: it lacks those of the user's file.
+
+    Raises what the value raises.
+    """
+    value: Any = None
+    if isinstance(found, Mapping):
+        value = {str(name): _number(each) for name, each in found.items()}
+        parts = list(value.values())
+    else:
+        value = _number(found)
+        parts = [value]
+    if all(each is None or (isinstance(each, float) and math.isfinite(each)) for each in parts):
+        return Outcome("returned", value)
+    shown = repr(found)
+    return Outcome("unreadable", why=shown if len(shown) <= SHOWN else shown[:SHOWN] + "...")
+
+
+def _number(value: Any) -> Any:
+    """A number of any library as a float; everything else as it is."""
+    if not isinstance(value, numbers.Real):
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 async def _awaited(found: Any) -> Any:

@@ -109,6 +109,13 @@ class Environment:
         return tagged_calls(action)
 
     @classmethod
+    def played_as(cls, options: Mapping[str, Any]) -> "type[Environment]":
+        """The class that plays with these options; override it where they decide whether `step` is
+        awaited.
+        """
+        return cls
+
+    @classmethod
     def step_all(
         cls, environments: Sequence["Environment"], actions: Sequence[str]
     ) -> list[Observation]:
@@ -143,7 +150,7 @@ class EnvironmentSource:
 
     def make(self) -> Environment:
         """A fresh environment."""
-        kind = _class_of(self.name)
+        kind = self._kind
         member = self.name.partition(":")[2] if family_of(self.name) else ""
         given = (self.name if JOINED in self.name else member,)
         try:
@@ -168,9 +175,14 @@ class EnvironmentSource:
         return made
 
     @property
+    def _kind(self) -> Any:
+        """The class that plays."""
+        return _class_of(self.name).played_as(self.options)
+
+    @property
     def is_asynchronous(self) -> bool:
         """Whether a step is awaited."""
-        return inspect.iscoroutinefunction(_class_of(self.name).step)
+        return inspect.iscoroutinefunction(self._kind.step)
 
     @property
     def steps_all(self) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import math
+import numbers
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ TRANSIENT = frozenset(
 )  # fmt: skip
 FIRST_WAIT_SECONDS = 0.25  # before the second try; each further wait is twice as long
 MOST_WAIT_SECONDS = 30.0
+HUGE = 2.0**127  # a reward beyond it is no number in float32
+TEXTS = ("text", "state", "why")  # of an observation
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,11 @@ class CallLimits:
         for number in range(self.retries):
             yield min(FIRST_WAIT_SECONDS * 2.0**number, MOST_WAIT_SECONDS)
 
+    @property
+    def whole_seconds(self) -> float:
+        """That a call may take with the waits before its further tries."""
+        return self.seconds + sum(self.waits())
+
 
 def is_transient(error: BaseException) -> bool:
     """Whether an error says that another try may help: by an attribute `transient` or `again`, by
@@ -55,6 +63,19 @@ def is_transient(error: BaseException) -> bool:
             if isinstance(status, int) and 100 <= status < 600:
                 return status in RETRIED
     return any(kind.__name__ in TRANSIENT for kind in type(error).__mro__)
+
+
+class ItExited(Exception):
+    """An environment called `sys.exit`, or cancelled itself, in place of an answer."""
+
+
+def in_words(error: BaseException) -> str:
+    """The kind of an error and what it says, whatever its own `__str__` does."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:
+        return f"{kind}, which cannot be written as text"
 
 
 class Episodes:
@@ -203,7 +224,7 @@ class Episodes:
             return self.failed[number]
         try:
             return self._checked(made, None)
-        except TypeError as error:
+        except Exception as error:
             return self._fail(number, Exit.START_FAILED, where, error)
 
     async def _called(
@@ -216,7 +237,7 @@ class Episodes:
         while True:
             try:
                 async with asyncio.timeout(self.limits.seconds) as limit:
-                    return await call()
+                    return await _never_leaving(call)
             except Exception as error:
                 if isinstance(error, TimeoutError) and limit.expired():
                     return self._fail(number, exit or Exit.TIMEOUT, where, over_time(self.limits))
@@ -272,6 +293,8 @@ class Episodes:
         while True:
             try:
                 return call()
+            except SystemExit as error:
+                raise ItExited(f"it called sys.exit({error.code!r})") from None
             except Exception as error:
                 # what a constructor raises is the cause of a UserError
                 wait = next(waits, None) if is_transient(error.__cause__ or error) else None
@@ -283,7 +306,7 @@ class Episodes:
         """What an environment answered, where it is an observation; else the episode has failed."""
         try:
             checked = self._checked(answer, action)
-        except TypeError as error:
+        except Exception as error:  # whatever its fields raise
             return self._fail(number, Exit.ENVIRONMENT_CRASH, self._at([number], [action]), error)
         if checked.done or checked.truncated:
             self._close([number])
@@ -301,10 +324,10 @@ class Episodes:
                 self._open.remove(number)
                 try:
                     self.environments[number].close()
-                except Exception as error:  # what its episode came to stands
+                except (Exception, SystemExit) as error:  # what its episode came to stands
                     warnings.warn(
                         f"environment {self.source.name} failed at close after the seed "
-                        f"{self.seeds[number]}: {type(error).__name__}: {error}",
+                        f"{self.seeds[number]}: {in_words(error)}",
                         stacklevel=2,
                     )
 
@@ -313,9 +336,11 @@ class Episodes:
         problem = ""
         if not isinstance(answer, Observation):
             problem = f"gave {type(answer).__name__} instead of an Observation"
-        elif not isinstance(answer.text, str):
-            problem = f"gave {answer.text!r} as text"
-        elif not all(math.isfinite(reward) for reward in (answer.reward, *answer.rewards)):
+        elif lacking := [name for name in TEXTS if not _is_text(getattr(answer, name))]:
+            problem = f"gave {getattr(answer, lacking[0])!r} as {lacking[0]}"
+        elif not isinstance(answer.role, numbers.Integral):
+            problem = f"gave {answer.role!r} as role"
+        elif not all(abs(reward) < HUGE for reward in (answer.reward, *answer.rewards)):
             problem = f"gave the reward {answer.rewards or answer.reward}"
         elif not all(math.isfinite(number) for number in answer.measures.values()):
             problem = f"gave the measures {dict(answer.measures)}"
@@ -344,6 +369,32 @@ class Episodes:
         return step_of(seeds[0], actions[0])
 
 
+async def _never_leaving(call: Callable[[], Any]) -> Any:
+    """What an asynchronous call gives; it may neither end this process nor cancel who awaits it."""
+    task = asyncio.current_task()
+    assert task is not None
+    asked = task.cancelling()
+    try:
+        return await call()
+    except SystemExit as error:
+        raise ItExited(f"it called sys.exit({error.code!r})") from None
+    except asyncio.CancelledError:
+        if task.cancelling() > asked:  # by others: the run ends, or its time is over
+            raise
+        raise ItExited("it was cancelled from inside") from None
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a text, which can be written in UTF-8."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def step_of(seed: int, action: str) -> str:
     """The words for a step of an episode."""
     shown = action if len(action) <= SHOWN else action[:SHOWN] + "..."
@@ -357,7 +408,7 @@ def failed(name: str, exit: Exit, where: str, error: BaseException) -> Observati
     """
     by_rule = exit.is_policys
     why = (
-        f"environment {name} failed at {where}: {type(error).__name__}: {error}. Correct it; an "
+        f"environment {name} failed at {where}: {in_words(error)}. Correct it; an "
         "action that it cannot read should be answered with valid=False"
     )
     return Observation("", done=by_rule, truncated=not by_rule, exit=exit, why=why)

@@ -19,14 +19,18 @@ START_SECONDS = 120.0  # for a process to begin and to import the environment
 
 
 class ProcessWorker(GuardedProcess):
-    """A worker in a process of its own, which starts at the first call, and restarts once lost."""
+    """A worker in a process of its own, which starts at the first call, and restarts once lost,
+    until it is closed.
+    """
+
+    closed = False
 
     def call(self, method: str, *given: Any, seconds: float) -> Any:
         """What a method of `EpisodeHost` gives; see `Worker`."""
         try:
             channel = self.channel
             if channel is None:
-                channel = self.launch(__name__)
+                channel = self._launched()
                 guarded_process.send(channel, pickle.dumps(search_path()))
                 seconds += START_SECONDS
             channel.settimeout(seconds)
@@ -46,7 +50,17 @@ class ProcessWorker(GuardedProcess):
 
     def close(self) -> None:
         """End it, whatever it does."""
+        self.closed = True
         self.end()
+
+    def _launched(self) -> socket.socket:
+        """A new process. Raises WorkerLost where nobody wants it any more."""
+        if not self.closed:
+            channel = self.launch(__name__)
+            if not self.closed:
+                return channel
+            self.end()
+        raise WorkerLost("the run was closed")
 
 
 def main(fileno: int) -> None:

@@ -187,13 +187,13 @@ class EpisodesInWorkers:
         return self.at.threads[at].submit(self._begin, number, begun)
 
     def _call(self, at: int, method: str, *given: Any, number: int = 1) -> Any:
-        seconds = self.limits.seconds * number
+        seconds = self.limits.whole_seconds * number
         return self.at.workers[at].call(method, self.name, *given, seconds=seconds)
 
     def _begin(self, number: int, begun: EpisodeSoFar) -> Observation:
         player = self.players[number]
         try:
-            shown = self._tried(lambda: self._call(player.at, "begin", *self._given(number, begun)))
+            shown = self._tried(lambda: self._begun(number, begun))
         except (WorkerLost, TimeoutError) as error:
             where = f"the start of the episode of the seed {player.seed}"
             return self._fail(number, Exit.START_FAILED, where, self._why(error))
@@ -217,7 +217,7 @@ class EpisodesInWorkers:
         shown = self._call(player.at, "step", [number], [action])
         if shown is None:
             begun = EpisodeSoFar(player.seed, tuple(player.actions), tuple(player.seen))
-            again: Observation = self._call(player.at, "begin", *self._given(number, begun))
+            again = self._begun(number, begun)
             if again.exit is not None:
                 return again
             shown = self._call(player.at, "step", [number], [action])
@@ -249,8 +249,11 @@ class EpisodesInWorkers:
         except (WorkerLost, TimeoutError):  # they are gone, which closes them
             return
 
-    def _given(self, number: int, begun: EpisodeSoFar) -> tuple[Any, ...]:
-        return self.source, self.limits, number, begun
+    def _begun(self, number: int, begun: EpisodeSoFar) -> Observation:
+        """What an episode shows that a worker begins, with the time of each of its actions."""
+        given, calls = (self.source, self.limits, number, begun), 1 + len(begun.actions)
+        shown: Observation = self._call(self.players[number].at, "begin", *given, number=calls)
+        return shown
 
     def _tried(self, call: Callable[[], Observation]) -> Observation:
         """What a call gives; it is called again where the worker was lost."""

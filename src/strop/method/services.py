@@ -293,11 +293,19 @@ class AgentEnd(NamedTuple):
     value: Any = None
 
 
+class Withdrawn(NamedTuple):
+    """The agent no longer waits for the answer to this call, and has not got it."""
+
+    call_id: str
+
+
 class AgentEpisode(Protocol):
     """One call of an agent's function, as it goes on."""
 
-    async def next(self) -> ModelCall | AgentEnd:
-        """The next call of the model, or how the agent has ended; it may have taken too long."""
+    async def next(self) -> ModelCall | Withdrawn | AgentEnd:
+        """The next call of the model, one that is withdrawn, or how the agent has ended; it may
+        have taken too long.
+        """
         ...
 
     def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:

@@ -246,7 +246,7 @@ def _check_exits(batch: Batch, logged: Mapping[str, Mapping[int, Any]]) -> None:
     exits = [Exit(number) for number in batch["exit_B"].tolist()] if "exit_B" in batch else []
     why = logged.get("exit_why", {})
     if exits and all(exit in OF_ENVIRONMENTS for exit in exits):
-        first = why[int(batch["rollout_uid_B"][0])]
+        first = why.get(int(batch["rollout_uid_B"][0]), exits[0].label)
         raise RunStopped(f"all {len(exits)} episodes failed, the first: {first}")
 
 

@@ -1,7 +1,6 @@
 """The agent of a task: its episodes in processes of their own, and the server that they call."""
 
 import asyncio
-import math
 import secrets
 import threading
 import time
@@ -16,7 +15,7 @@ from strop.engines.asynchronous import elsewhere
 from strop.environments.agent_process import Outcome
 from strop.environments.agents import Agents
 from strop.environments.episodes import CallLimits, over_time
-from strop.method.services import AgentEnd, ModelAnswer, ModelCall, Refused
+from strop.method.services import AgentEnd, ModelAnswer, ModelCall, Refused, Withdrawn
 from strop.serving.server import PolicyServer
 from strop.support.exits import Exit
 from strop.training.services.texts import RunTexts
@@ -100,7 +99,7 @@ class Episode:
     def __init__(self, key: str, limits: CallLimits) -> None:
         self.key, self.limits = key, limits
         self.lock = threading.Lock()
-        self.events: deque[ModelCall | Outcome] = deque()
+        self.events: deque[ModelCall | Withdrawn | Outcome] = deque()
         self.waiting: Future[Any] | None = None  # for the next of them
         self.answers: dict[str, Future[list[ModelAnswer]]] = {}  # by call
         self.agent: Any = None
@@ -116,9 +115,9 @@ class Episode:
         self.agent = agents.begin(row, environment)
         self.agent.ended.add_done_callback(lambda ended: self._put(ended.result()))
 
-    async def next(self) -> ModelCall | AgentEnd:
-        """The next call, or how the agent has ended; that it took too long since its last answer,
-        while it waits for no other one.
+    async def next(self) -> ModelCall | Withdrawn | AgentEnd:
+        """The next call, one whose client has gone, or how the agent has ended; that it took too
+        long since its last answer, while it waits for no other one.
         """
         with self.lock:
             if self.events:
@@ -137,38 +136,58 @@ class Episode:
 
     def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:
         """Give a call its answers."""
-        self.since = time.monotonic()
-        if not (future := self.answers.pop(call.id)).done():
+        if (future := self._answered(call.id)) is not None:
             future.set_result(answers)
 
     def refuse(self, call: ModelCall, why: Refused) -> None:
         """Give a call an error."""
-        self.since = time.monotonic()
-        if not (future := self.answers.pop(call.id)).done():
+        if (future := self._answered(call.id)) is not None:
             future.set_exception(why)
 
     async def say(self, call: ModelCall) -> list[ModelAnswer]:
-        """The answers to a call, in the server's loop."""
+        """The answers to a call, in the server's loop. Where it is cancelled, as when the client
+        goes away, the call is withdrawn.
+        """
         future: Future[list[ModelAnswer]] = Future()
         with self.lock:
             if self.over:
                 raise Refused(401, "the episode of this key is over")
             self.answers[call.id] = future
         self._put(call)
-        return await asyncio.wrap_future(future)
+        try:
+            # shielded, since only `_answered` may end it: answers come from another thread
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            self._withdraw(call)
+            raise
 
     async def end(self) -> None:
         """End the agent with all that it started, and what it waits for."""
         with self.lock:
             self.over = True
-        for future in self.answers.values():
-            if not future.done():
-                future.set_exception(Refused(401, "the episode of this key is over"))
+            left, self.answers = self.answers, {}
+        for future in left.values():
+            future.set_exception(Refused(401, "the episode of this key is over"))
         if self.agent is not None and not self.agent.ended.done():
             self.agent.end()
             await elsewhere(self.agent.ended)
 
-    def _put(self, event: ModelCall | Outcome) -> None:
+    def _answered(self, call_id: str) -> "Future[list[ModelAnswer]] | None":
+        """Whom to tell what came of a call, once; None where nobody waits any more."""
+        with self.lock:
+            self.since = time.monotonic()
+            return self.answers.pop(call_id, None)
+
+    def _withdraw(self, call: ModelCall) -> None:
+        """Forget a call whose client has gone, and have its draws ended."""
+        self._answered(call.id)
+        with self.lock:
+            if call in self.events:  # nobody has heard of it
+                self.events.remove(call)
+                return
+        self._put(Withdrawn(call.id))
+
+    def _put(self, event: ModelCall | Withdrawn | Outcome) -> None:
         with self.lock:
             if self.waiting is None or self.waiting.done():
                 self.events.append(event)
@@ -176,8 +195,8 @@ class Episode:
             waiting, self.waiting = self.waiting, None
         waiting.set_result(event)
 
-    def _event(self, event: ModelCall | Outcome) -> ModelCall | AgentEnd:
-        return event if isinstance(event, ModelCall) else ended(event)
+    def _event(self, event: ModelCall | Withdrawn | Outcome) -> ModelCall | Withdrawn | AgentEnd:
+        return ended(event) if isinstance(event, Outcome) else event
 
 
 def ended(outcome: Outcome) -> AgentEnd:
@@ -189,12 +208,7 @@ def ended(outcome: Outcome) -> AgentEnd:
     if outcome.kind == "raised":
         exit = Exit.UNREACHABLE if outcome.transient else Exit.EXCEPTION
         return AgentEnd(exit, f"the agent raised {outcome.why}", 0.0)
-    values = outcome.value.values() if isinstance(outcome.value, Mapping) else [outcome.value]
-    if all(_is_reward(each) for each in values):
-        return AgentEnd(Exit.DONE, value=outcome.value)
-    why = f"the agent returned {outcome.value!r}: give a finite number, numbers by name, or None"
-    return AgentEnd(Exit.UNREADABLE, why, 0.0)
-
-
-def _is_reward(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and math.isfinite(value))
+    if outcome.kind == "unreadable":
+        why = f"the agent returned {outcome.why}: give a finite number, numbers by name, or None"
+        return AgentEnd(Exit.UNREADABLE, why, 0.0)
+    return AgentEnd(Exit.DONE, value=outcome.value)

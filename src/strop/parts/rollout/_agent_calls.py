@@ -1,0 +1,154 @@
+"""The calls of one agent: drawn as they come, kept as records, stopped once nobody waits."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from strop.engines.asynchronous import AsyncEngine, Begun
+from strop.engines.base import Answer
+from strop.method.services import (
+    AgentEnd,
+    AgentEpisode,
+    ModelAnswer,
+    ModelCall,
+    Refused,
+    Sampling,
+    Withdrawn,
+)
+from strop.parts.rollout.base import SamplingFields
+from strop.support.errors import UserError
+from strop.support.exits import Exit
+from strop.traces.records import TurnRecord
+
+SPREAD = 0x9E3779B97F4A7C15  # apart by it, seeds of calls have nothing in common
+
+
+class Asked(NamedTuple):
+    """A call that is being answered. number: its place among all calls."""
+
+    number: int
+    task: asyncio.Task[None]
+    begun: list[Begun]
+
+    def stop(self) -> None:
+        """End what is drawn for it."""
+        self.task.cancel()
+        for each in self.begun:
+            if not each.done:
+                each.stop()
+
+
+@dataclass
+class AgentCalls:
+    """The calls of one agent so far, in the order in which they came.
+
+    part: how is drawn; max_turns: most calls that are answered.
+    """
+
+    part: SamplingFields
+    max_turns: int
+    engine: AsyncEngine
+    sampling: Sampling
+    episode: AgentEpisode
+    seed: int
+    records: list[list[TurnRecord]] = field(default_factory=list)  # of each call, by choice
+    asked: dict[str, Asked] = field(default_factory=dict)  # by call
+    last: Answer | None = None
+    limit: Exit | None = None  # why the newest call got no answer
+    limited: int = -1  # the place of that call
+    broken: Exception | None = None  # a fault of ours
+
+    async def listen(self) -> AgentEnd:
+        """Answer calls until the agent has ended; how it has."""
+        most = self.max_turns
+        while not isinstance(event := await self.episode.next(), AgentEnd):
+            if isinstance(event, Withdrawn):
+                self.forget(event)
+                continue
+            number = len(self.records)
+            if number >= 2 * most:
+                return AgentEnd(Exit.TURN_LIMIT, f"the agent called on after {most} refusals", 0.0)
+            self.records.append([])
+            begun: list[Begun] = []
+            task = asyncio.ensure_future(self.answered(event, number, begun))
+            self.asked[event.id] = Asked(number, task, begun)
+        return event
+
+    def exit_of(self, end: AgentEnd) -> Exit:
+        """Why the agent ended: what its newest call ran into, where it failed by itself then."""
+        if self.limit is None or end.exit in (Exit.DONE, Exit.ENVIRONMENT_CRASH):
+            return end.exit
+        if self.limit is Exit.TIMEOUT and end.exit is not Exit.UNREACHABLE:
+            return end.exit
+        return self.limit
+
+    def forget(self, gone: Withdrawn) -> None:
+        """End the draws of a call that nobody waits for; it is no part of the rollout."""
+        asked = self.asked[gone.call_id]
+        asked.stop()
+        self.records[asked.number] = []
+        self.limit_at(asked.number, Exit.TIMEOUT)
+
+    def stop(self) -> None:
+        """End what is still drawn."""
+        for asked in self.asked.values():
+            if not asked.task.done():  # an agent that has ended has given it up
+                asked.stop()
+                if self.limit is None:
+                    self.limit_at(asked.number, Exit.TIMEOUT)
+
+    def limit_at(self, number: int, exit: Exit) -> None:
+        """That a call gets no answer, and why."""
+        if number >= self.limited:
+            self.limit, self.limited = exit, number
+
+    async def answered(self, call: ModelCall, number: int, begun: list[Begun]) -> None:
+        """As `answer`; the agent hears of what goes wrong, and never waits in vain."""
+        try:
+            await self.answer(call, number, begun)
+        except Exception as error:
+            self.broken = error
+            self.episode.refuse(call, Refused(500, "the run failed at this call"))
+
+    async def answer(self, call: ModelCall, number: int, begun: list[Begun]) -> None:
+        """Draw the answers to a call, tell the agent, and keep a record of each."""
+        part, sampling = self.part, self.sampling
+        room = sampling.context_tokens - len(call.prompt_ids)
+        if number >= self.max_turns:
+            self.limit_at(number, Exit.TURN_LIMIT)
+            self.episode.refuse(call, Refused(400, f"an episode has {self.max_turns} calls"))
+            return
+        if room < 1:
+            self.limit_at(number, Exit.TOKEN_LIMIT)
+            self.episode.refuse(call, Refused(400, "the prompt fills the context"))
+            return
+        most = min(room, part.max_tokens or sampling.answer_tokens, call.max_tokens or room)
+        ends = {"stop_ids": (*sampling.stop_ids, *call.stop_ids),
+                "stop_strings": (*sampling.stop_strings, *call.stop_strings)}  # fmt: skip
+        for choice in range(call.num):
+            seed = (self.seed + SPREAD * (number + (choice << 32))) % 2**64
+            request = part.request(sampling, call.prompt_ids, seed, most, keep=True, **ends)
+            begun.append(self.engine.begin(request))
+        await self.engine.wait(begun)
+        try:
+            answers = [each.answer() for each in begun]
+        except UserError as error:  # the engine does not take the call
+            self.episode.refuse(call, Refused(400, str(error)))
+            return
+        told = [ModelAnswer.of(each) for each in answers]
+        chosen = call.max_tokens == most  # by the agent, so this end cuts nothing
+        self.records[number] = [
+            replace(each, ended="stop" if chosen else each.ended).record(call)
+            for each in told
+            if each.ids
+        ]
+        if lost := [each for each in answers if each.failed]:
+            self.limit_at(number, Exit.ENGINE_LOST)
+            self.episode.refuse(call, Refused(500, lost[0].events[-1].why))
+            return
+        if self.last is not None:
+            self.engine.drop(self.last)
+        self.last = answers[-1]
+        if number > self.limited:
+            self.limit = None
+        self.episode.reply(call, told)
