@@ -103,7 +103,8 @@ class Faulty(Environment):
             raise asyncio.CancelledError
         if self.fault == "dies":
             os._exit(3)
-        return {"text": "a text", "nan": Observation(":", math.nan), "huge": Observation(":", 1e300),
+        return {"text": "a text", "nan": Observation(":", math.nan),
+                "huge": Observation(":", 1e300),
                 "state": Observation(":", state=3),  # type: ignore[arg-type]
                 "cut": Observation(":", 0.0, truncated=True)}[self.fault]  # fmt: skip
 
