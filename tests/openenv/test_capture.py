@@ -1,6 +1,5 @@
 """OpenEnv's capture server between an agent and the server of the policy: both keep the same."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,9 +199,7 @@ def test_what_a_capture_asks_beforehand_is_of_the_rollout_that_asked_for_it(
         first = len(PROBES)
         asked.append([decode(ids) for ids in each.ids[:first]])
         size = sum(map(sum, each.said[:first]))
-        rest.append(
-            Kept(each.ids[first:], each.said[first:], each.log_probs[size:], each.reward)
-        )
+        rest.append(Kept(each.ids[first:], each.said[first:], each.log_probs[size:], each.reward))
     for texts in asked:
         for text, probe in zip(texts, PROBES, strict=True):
             assert f"[user]{probe}" in text
