@@ -111,6 +111,13 @@ def stubborn(row):
             pass
 
 
+def grows(row):
+    prompt = row["prompt"]
+    while True:
+        said = OpenAI().completions.create(model="policy", prompt=prompt, max_tokens=2)
+        prompt += said.choices[0].text + "1" * 20
+
+
 def waits(row):
     open(f"{os.environ['STROP_TEST']}/{os.getpid()}", "w").close()
     time.sleep(600)
@@ -240,6 +247,17 @@ def test_a_function_is_given_from_python(lab: Any, here: Path) -> None:
     assert {row["exit"] for row in rollouts(run)} <= {"done", "token_limit"}
     with pytest.raises(UserError, match="which has no name by which it is found again"):
         strop.train("grpo", model=str(lab.model), task=lambda row: 1.0, data=rows, **short)
+
+
+def test_a_prompt_that_fills_the_context_is_the_limit_of_tokens(
+    lab: Any, agent: Path, here: Path
+) -> None:
+    short = {**SHORT, "training_steps": 1}
+    run = strop.train("grpo", model=str(lab.model), task=f"agent:{agent}:grows", **short)
+    assert {(row["exit"], row["reward"]) for row in rollouts(run)} == {("token_limit", 0.0)}
+    assert [
+        row["exit_why"] for row in rollouts(run) if "the context of" not in row["exit_why"]
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -51,19 +51,27 @@ def check_installed() -> None:
 
 
 def make_app(
-    tokenizer: Any, chat: Chat, backend: Backend, *, model: str, max_model_len: int, keys: Knows
+    tokenizer: Any,
+    chat: Chat,
+    backend: Backend,
+    *,
+    model: str,
+    max_model_len: int,
+    keys: Knows,
+    checks_room: bool = True,
 ) -> Starlette:
     """The application; `service` of its state ends what is being drawn.
 
     chat: how messages are put to the model. model: its name for clients. max_model_len: tokens of
-    its context. keys: whether a bearer token is known. Raises UserError where Starlette lacks.
+    its context; checks_room: False where the backend refuses what is too long for it. keys: whether
+    a bearer token is known. Raises UserError where Starlette lacks.
     """
     check_installed()
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
     from starlette.routing import Route as Path
 
-    reading = Reading(Prompts(tokenizer, chat), model, max_model_len)
+    reading = Reading(Prompts(tokenizer, chat), model, max_model_len, checks_room)
     service = Service(tokenizer, backend, reading, keys)
     app = Starlette(
         routes=[

@@ -42,13 +42,20 @@ class PolicyServer:
         port: int = 0,
         key: str = "",
         keys: Callable[[str], bool] | None = None,
+        checks_room: bool = True,
     ) -> None:
         check_installed()
         self.host, self.port, self.model = host, port, model
         self.key = _checked(key) if key else secrets.token_urlsafe(TOKEN_BYTES)
         self.further = keys
         self.app = make_app(
-            tokenizer, chat, backend, model=model, max_model_len=max_model_len, keys=self.knows
+            tokenizer,
+            chat,
+            backend,
+            model=model,
+            max_model_len=max_model_len,
+            keys=self.knows,
+            checks_room=checks_room,
         )
         self.below = contextlib.ExitStack()  # what it serves, which ends after it
         self._server: Any = None

@@ -120,7 +120,8 @@ class AgentCalls:
             return
         if room < 1:
             self.limit_at(number, Exit.TOKEN_LIMIT)
-            self.episode.refuse(call, Refused(400, "the prompt fills the context"))
+            why = f"the context of this model is {sampling.context_tokens} tokens"
+            self.episode.refuse(call, Refused(400, why, "context_length_exceeded"))
             return
         most = min(room, part.max_tokens or sampling.answer_tokens, call.max_tokens or room)
         ends = {"stop_ids": (*sampling.stop_ids, *call.stop_ids),

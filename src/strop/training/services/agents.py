@@ -49,7 +49,7 @@ class RunAgents:
             texts = self.texts
             self.server = PolicyServer(
                 texts.tokenizer, texts.chat, self, model=MODEL,
-                max_model_len=texts.limits.context_tokens, keys=self.knows,
+                max_model_len=texts.limits.context_tokens, keys=self.knows, checks_room=False,
             ).start()  # fmt: skip
 
     @asynccontextmanager
