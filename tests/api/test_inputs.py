@@ -173,7 +173,7 @@ def test_environments_that_cannot_travel_are_refused(
         ("__main__:Guess", r"Guess cannot be kept with the run \(TypeError: cannot pickle"),
         ("__main__:Gess", "__main__ has no Gess, did you mean Guess?"),
         (int, "environment builtins:int|builtins:int is no environment"),
-        (3, "task is int: give a name, such as 'corridor', or the class of an environment"),
+        (3, "task is int: give a name, such as 'corridor', the class of an environment, or the"),
     ):
         with pytest.raises(UserError, match=message):
             trained(lab, task=task, data=None, reward=None, out="run")

@@ -132,11 +132,12 @@ def test_the_loss_of_a_process_is_said_with_the_command_that_goes_on(monkeypatch
 
 def test_who_is_about_to_end_is_not_ended_by_a_signal():
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGHUP)
+    interrupt = signal.getsignal(signal.SIGINT)
     try:
         with stopping.interrupting():
             stopping.deafen()
         signal.raise_signal(signal.SIGTERM)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGINT) is interrupt
     finally:
         for number, handler in zip((signal.SIGTERM, signal.SIGHUP), before, strict=True):
             signal.signal(number, handler)
