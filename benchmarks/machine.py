@@ -34,3 +34,7 @@ def speed() -> str:
         f"GFLOP/s on one thread: torch {gflops():.0f}, oneDNN {gflops(onednn=True):.0f}, "
         f"bfloat16 {gflops(torch.bfloat16):.0f}"
     )
+
+
+if __name__ == "__main__":
+    print(speed())
