@@ -85,8 +85,8 @@ class Episodes:
     is there already, for a single episode, and stays open.
 
     Where an environment raises, or answers with something else than an Observation, its episode is
-    over with an exit and says why; what raises for the moment is called
-    again first. So is what hangs, where it can be awaited.
+    over with an exit and says why; what raises for the moment is called again first. So is what
+    hangs, where it can be awaited.
     """
 
     def __init__(

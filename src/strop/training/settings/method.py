@@ -1,7 +1,7 @@
 """The method of a run, put together from what its settings say of it."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -109,16 +109,11 @@ def playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
 
     Raises UserError for a rollout that is neither plain sampling nor plays turns itself.
     """
-    use = algorithm.rollout
-    if (playing := substitutes.playing(use.part)) is None:
-        raise UserError(
-            f"{recipe or 'the method'} has the rollout {use.label}, which answers once and cannot "
-            "play turns: give a recipe that samples independently, such as grpo, or a task that is "
-            "no environment"
-        )
-    if playing is use.part:
-        return algorithm
-    return dataclasses.replace(algorithm, rollout=Use(playing))
+    why = (
+        "answers once and cannot play turns: give a recipe that samples independently, such as "
+        "grpo, or a task that is no environment"
+    )
+    return _substituted(algorithm, recipe, substitutes.playing, why)
 
 
 def running_agents(algorithm: Algorithm, recipe: str) -> Algorithm:
@@ -126,16 +121,11 @@ def running_agents(algorithm: Algorithm, recipe: str) -> Algorithm:
 
     Raises UserError for a rollout that draws answers in a way of its own.
     """
-    use = algorithm.rollout
-    if (running := substitutes.running(use.part)) is None:
-        raise UserError(
-            f"{recipe or 'the method'} has the rollout {use.label}, which draws answers in a way "
-            "of its own, and an agent calls the model itself: give a recipe that samples "
-            "independently, such as grpo, or another task"
-        )
-    if running is use.part:
-        return algorithm
-    return dataclasses.replace(algorithm, rollout=Use(running))
+    why = (
+        "draws answers in a way of its own, and an agent calls the model itself: give a recipe "
+        "that samples independently, such as grpo, or another task"
+    )
+    return _substituted(algorithm, recipe, substitutes.running, why)
 
 
 def reading_traces(algorithm: Algorithm, recipe: str) -> Algorithm:
@@ -143,16 +133,23 @@ def reading_traces(algorithm: Algorithm, recipe: str) -> Algorithm:
 
     Raises UserError for a rollout that draws answers in a way of its own.
     """
-    use = algorithm.rollout
-    if (reading := substitutes.reading(use.part)) is None:
-        raise UserError(
-            f"{recipe or 'the method'} has the rollout {use.label}, which draws answers in a way "
-            "of its own, and recorded rollouts are not drawn: give a recipe that samples "
-            "independently or plays turns, such as grpo, or another task"
-        )
-    return (
-        algorithm if reading is use.part else dataclasses.replace(algorithm, rollout=Use(reading))
+    why = (
+        "draws answers in a way of its own, and recorded rollouts are not drawn: give a recipe "
+        "that samples independently or plays turns, such as grpo, or another task"
     )
+    return _substituted(algorithm, recipe, substitutes.reading, why)
+
+
+def _substituted(
+    algorithm: Algorithm, recipe: str, substitute: Callable[[Any], Any], why: str
+) -> Algorithm:
+    """The method with the rollout that stands in for its own. Raises UserError, with why, where
+    there is none.
+    """
+    use = algorithm.rollout
+    if (found := substitute(use.part)) is None:
+        raise UserError(f"{recipe or 'the method'} has the rollout {use.label}, which {why}")
+    return algorithm if found is use.part else dataclasses.replace(algorithm, rollout=Use(found))
 
 
 def sampling_anew(algorithm: Algorithm) -> Algorithm:
