@@ -20,7 +20,15 @@ from strop.environments.episodes import Episodes
 from strop.environments.tool_calls import Call, read_call, tagged_calls
 from strop.method import part as parts
 from strop.method.part import Draw, Use
-from strop.method.services import AgentEnd, Graded, ModelAnswer, ModelCall, Refused
+from strop.method.services import (
+    ALONE,
+    AgentEnd,
+    Graded,
+    ModelAnswer,
+    ModelCall,
+    Player,
+    Refused,
+)
 from strop.parts.rollout.base import RolledOut, roll_out
 from strop.support.exits import Exit
 from strop.traces.records import Rollout
@@ -145,6 +153,9 @@ class FakeSampling:
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
         plain = Request(tuple(ids), max_tokens, seed=seed, stop_ids=self.stop_ids)
         return replace(plain, **changes)
+
+    def players(self, game: int) -> Callable[[int], Player]:
+        return lambda role: ALONE
 
     def sample_newest(self, requests: Sequence[Request]) -> list[Answer]:
         with self.engine.newest():

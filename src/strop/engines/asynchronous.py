@@ -27,12 +27,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from strop.engines.base import Account, Answer, Engine, Event, Request
+from strop.engines.base import ADAPTERS, Account, Answer, Engine, Event, Request
 from strop.support.errors import UserError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-NEEDS = {"rules": "rules", "num_top": "top"}  # field of a request -> capability
+NEEDS = {"rules": "rules", "num_top": "top", "weights": ADAPTERS}  # field of a request -> capability
 
 
 ACCOUNT: ContextVar[Account] = ContextVar("account")
@@ -85,8 +85,8 @@ class AsyncEngine:
     """Draws answers for coroutines, on one engine; several runs may share it.
 
     What is drawn depends on (seed, position, weights) alone, so an answer is the same whatever runs
-    beside it. A request that begins with all tokens, or some, of one that ended with `keep` goes on
-    from its cache, found by content. before_step: called before the engine works.
+    beside it. A request that begins with all tokens, or some, of one of the same weights that ended
+    with `keep` goes on from its cache, found by content. before_step: called before the engine works.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -94,7 +94,7 @@ class AsyncEngine:
         self.before_step: Callable[[], None] = lambda: None
         self.queue: deque[Begun] = deque()  # the engine does not have them yet
         self.running: dict[int, Begun] = {}
-        self.prefixes = Prefixes()
+        self.prefixes: dict[str, Prefixes] = {}  # by the weights that they were drawn with
         self.resting: list[asyncio.Future[None]] = []
         self.outer: list[asyncio.Future[None]] = []  # who waits for these too
         self.woken = False  # a coroutine may go on
@@ -198,7 +198,8 @@ class AsyncEngine:
 
     def drop(self, answer: Answer) -> None:
         """A hint: nothing goes on from this answer, so its cache need not be held."""
-        id = self.prefixes.id_of(answer.sequence)
+        held = self.prefixes.get(answer.request.weights)
+        id = None if held is None else held.id_of(answer.sequence)
         if id is not None:
             account = ACCOUNT.get()
             if id in account.kept:
@@ -287,7 +288,8 @@ class AsyncEngine:
     def _hand_on(self, begun: Begun) -> None:
         """Give a request to the engine, with the place of the tokens that it has by now."""
         request = begun.request
-        source = self.prefixes.find(request.ids) if self.prefixes else None
+        held = self.prefixes.get(request.weights)
+        source = None if held is None else held.find(request.ids)
         try:
             begun.id = self.engine.submit(request, source)
         except UserError as error:
@@ -310,7 +312,8 @@ class AsyncEngine:
             account.num_well += 1
         if begun.request.keep and event.ended != "failed":
             account.kept.add(begun.id)
-            self.prefixes.add(begun.id, begun.answer().sequence)
+            held = self.prefixes.setdefault(begun.request.weights, Prefixes())
+            held.add(begun.id, begun.answer().sequence)
         else:
             self.engine.release(begun.id)
         self._end(begun)
@@ -323,7 +326,11 @@ class AsyncEngine:
         begun.waiters.clear()
 
     def _release(self, id: int) -> None:
-        self.prefixes.remove(id)
+        for weights, held in list(self.prefixes.items()):
+            if id in held.tokens:
+                held.remove(id)
+                if not held:
+                    del self.prefixes[weights]
         self.engine.release(id)
 
 

@@ -30,6 +30,7 @@ STATISTICS = frozenset({"entropy", "logp_model", "top"})
 # rules: it applies those of a request. weights: it takes new ones.
 WAITING = 8  # requests that wait for each that can run; more are not taken before some of them do
 CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS
+ADAPTERS = "adapters"  # it draws each request with the adapter that this names
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Request:
     want: frozenset[str] = frozenset()  # of "entropy", "logp_model", "top" ("top" needs num_top)
     keep: bool = False  # a hint: requests that begin with its tokens follow, so hold its cache
     drawn: int = 0  # the last so many of ids were drawn for it before: stop strings see them
+    weights: str = ""  # the adapter of the model that draws it; empty: as the model is, or its first
 
     def __post_init__(self) -> None:
         if not self.ids:
@@ -217,7 +219,7 @@ class Engine(Protocol):
     weights but those that it samples with.
     """
 
-    capabilities: frozenset[str]  # out of CAPABILITIES
+    capabilities: frozenset[str]  # out of CAPABILITIES, and ADAPTERS
     version: int  # of the weights that sample now
     longest: int | None = None  # tokens of a sequence that it has room for; None: as the model has
     drafts: tuple[int, int] = (0, 0)  # tokens drafted so far, those of them that were then drawn

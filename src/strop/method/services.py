@@ -6,7 +6,7 @@ knows nothing of what stands behind them: the trainer's own objects, or a test's
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -31,6 +31,20 @@ if TYPE_CHECKING:
 
 # The column [B] int, of what a part's state keeps under "columns", with the numbers of its files.
 FILE = "stored_file_B"
+
+
+class Player(NamedTuple):
+    """Whose weights play a role.
+
+    weights: the adapter, as requests name it; empty: there is one policy. number: of the adapter
+    among those that are trained; -1: it is not.
+    """
+
+    weights: str = ""
+    number: int = 0
+
+
+ALONE = Player()
 
 
 class Graded(NamedTuple):
@@ -174,6 +188,10 @@ class Sampling(Protocol):
 
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
         """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
+        ...
+
+    def players(self, game: int) -> Callable[[int], Player]:
+        """Who plays each role of a game. game: a number that no other game of the run has."""
         ...
 
     def sample(self, requests: Sequence[Request]) -> list[Answer]:

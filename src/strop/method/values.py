@@ -90,9 +90,12 @@ def value_of(node: ast.expr, text: str) -> Any:
 
 
 def _table(node: ast.expr, text: str) -> Any:
-    """What stands in curly brackets, `{size: 3, fast: true}`; a bare word is text there."""
+    """What stands in curly brackets, `{size: 3, fast: true}`; a bare word is text there, and so is a
+    whole number before a colon.
+    """
     if isinstance(node, ast.Dict):
         keys = [_table(key, text) for key in node.keys if key is not None]
+        keys = [str(key) if type(key) is int else key for key in keys]  # as TOML has them
         if not all(isinstance(key, str) for key in keys) or len(keys) < len(node.keys):
             raise UserError(f"{text!r}: names and values stand in curly brackets: {{name: value}}")
         return dict(zip(keys, (_table(item, text) for item in node.values), strict=True))

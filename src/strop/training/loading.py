@@ -40,11 +40,16 @@ def load_model(
     each with a device of its own. given: the model, where it is in memory already.
     """
     settings = config.model
+    names = config.roles.trained if config.roles.play else ()
+    if names and not settings.lora_rank:
+        raise UserError("roles.play trains adapters: give model.lora_rank, such as 16")
     name, lora, adapter = source or settings.name, None, ""
-    if source and adapters.is_adapter(source):
+    if names and source != settings.name and source:
+        name, adapter = settings.name, source
+    elif source and adapters.is_adapter(source):
         adapter = source
         name = adapters.base_of(source) if settings.name == source else settings.name
-    elif not source and settings.lora_rank:
+    elif settings.lora_rank and (names or not source):
         lora = Lora(settings.lora_rank, settings.lora_alpha, settings.lora_targets)
     if not weights:
         tokenizer = models.tokenizer_of(name, settings.chat_template)
@@ -55,6 +60,8 @@ def load_model(
         "chat_template": settings.chat_template,
         "lora": lora,
         "adapter": adapter,
+        "names": names,
+        "frozen": config.roles.frozen if names else {},
         "onednn": settings.onednn,
         "seed": config.seed,
     }

@@ -20,7 +20,7 @@ from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
 from strop.tracking.metrics_file import read_metrics
 from strop.tracking.watch import tracked
-from strop.training import relatives
+from strop.training import relatives, roles
 from strop.training.collect import asynchronous
 from strop.training.collect.asynchronous import AsynchronousCollector
 from strop.training.learner.models import Loaded
@@ -163,7 +163,7 @@ def start(
     try:
         made_with = versions.now(run.world.policy.device, step=0)
         text, data = run.config.to_toml(), fingerprint(run.world.services.task)
-        charts = charts_of(run.algorithm.uses())
+        charts = (*charts_of(run.algorithm.uses()), *roles.charts(run.config))
         ranks.from_first(lambda: run.record.create(text, data, made_with, charts))
         ranks.check_shared(folder / "config.toml")
         _open_stores(run, data)
@@ -242,6 +242,7 @@ def _load(run: Run, place: Path) -> None:
     run.world.services.stores.check(files_in(run.state))
     held = checkpoint.read(place, "engine.pt") if (place / "engine.pt").exists() else {}
     run.world.engine.load_state_dict(held, run.done)
+    roles.take_up(run.world, run.loaded, place, run.state)
     if _renewed(run.state):
         run.world.load_reference(checkpoint.read(place, "reference.pt"))
 
@@ -388,6 +389,7 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
         run.likeness = relatives.look(rows, run.config, run.algorithm, step, stepped.metrics)
     stepped.metrics.update(run.world.services.metrics())
     stepped.metrics |= source_metrics(stepped.batch, run.world.services.task.origins)
+    stepped.metrics |= roles.after_step(run.config, run.world, run.loaded, step, stepped.state)
     run.done, run.state = step, stepped.state
     run.world.services.stores.sweep(files_in(run.state), run.done)
     return stepped
@@ -402,7 +404,8 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
     phase = phase_at(run.state)["number"]
     now = run.algorithm.in_phase(phase).at_step(max(run.done, 1), run.config.training.steps)
     run.world.act(now, phase)
-    with run.world.engine.newest():
+    cast = run.world.services.sampling.cast
+    with run.world.engine.newest(), cast.without_league():
         for name, prompts in sets.items():
             first = prompts[: run.config.evaluation.max_prompts]
             metrics = {**metrics, **evaluator(run.world, now, name, first)}

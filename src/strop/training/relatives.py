@@ -48,8 +48,10 @@ def step_to_look_at(config: RunConfig) -> int:
 
 
 def watching(run: Any, step: int, rng_of: RngOf) -> SameRows | None:
-    """What looks on in a step that decides; None in others, and where another process looks."""
-    looks = step == step_to_look_at(run.config) and run.ranks.first
+    """What looks on in a step that decides; None in others, where another process looks, and of
+    several adapters, whose updates are apart.
+    """
+    looks = step == step_to_look_at(run.config) and run.ranks.first and not run.config.roles.play
     world = run.world
     return SameRows(rng_of, dict(run.state), world.services, world.pool) if looks else None
 

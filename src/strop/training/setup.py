@@ -26,7 +26,7 @@ from strop.method.engine_needs import check_trainable
 from strop.rewards.grader import Grader
 from strop.rewards.source import reward_name
 from strop.support.errors import UserError
-from strop.training import rows
+from strop.training import roles, rows
 from strop.training.cluster.engine_actors import open_pool
 from strop.training.cluster.environments import workers_on_ray
 from strop.training.cluster.rewards import maker, shared_grader
@@ -150,6 +150,7 @@ def make_services(
         end_ids=loaded.end_ids,
         chat=chat,
     )
+    services.sampling.cast = roles.cast_of(config)
     services.agents.limits = config.data.env_limits()
     services.agents.at_once = config.data.env_workers or AT_ONCE
     counts = config.reward.on_failure
@@ -206,6 +207,7 @@ def make_world(
     learns: without it there is what stages 1 to 4 need: no optimiser, reference or critic.
     """
     ranks = ranks or Ranks()
+    roles.check(config, method, task, ranks)
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
     longest = [
         rows.longest_given(
@@ -252,6 +254,7 @@ def _world(
         share=_share(training.share_prefixes, loaded.model, services),
         max_grad_norm=training.max_grad_norm,
         ranks=ranks,
+        adapters=loaded.names,
     )
     settings = config.engine
     if learns and training.max_staleness and settings.kind != "local":
@@ -259,11 +262,13 @@ def _world(
     engine = _engine(config, settings, loaded, ranks, apart=learns and training.max_staleness > 0)
     check_trainable(engine, settings.kind)
     check_engine(method.uses(), engine, settings.kind)
+    roles.check_engine(config, engine)
     services.notes += engine.notes
     reference = _reference(method, policy, loaded) if learns else None
     if not ranks.alone:
         engine = _share_out(policy, reference, engine, loaded)
     if learns:
+        services.sampling.cast.league = roles.league_of(config)
         policy.optimiser = MasterAdamW(
             list(policy.parameters()),
             lr=0.0,

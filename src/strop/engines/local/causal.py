@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from strop.engines.local.cache import (
 from strop.engines.local.fused import Fused, Logits, why_not
 from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
 from strop.support import linear
+from strop.support.adapted import routes_of
 from strop.support.errors import UserError
 
 UNBOUNDED = 1 << 40
@@ -39,12 +40,16 @@ Trial = Callable[[list[int]], Tensor]
 
 
 class Part(NamedTuple):
-    """A stretch of tokens to compute: tokens[start:end] of the sequence in `slot`."""
+    """A stretch of tokens to compute: tokens[start:end] of the sequence in `slot`.
+
+    weights: the adapter of the row; empty: the model as it is, or its first.
+    """
 
     slot: int
     tokens: Sequence[int]
     start: int
     end: int
+    weights: str = ""
 
 
 class CachedModel:
@@ -70,6 +75,7 @@ class CachedModel:
         self.device: torch.device = next(model.parameters()).device
         self.num_layers: int = config.num_hidden_layers
         self.packed = False
+        self.routes = routes_of(model)
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
         self.why_no_bands = "it has not been tried"
@@ -178,7 +184,14 @@ class CachedModel:
         rows = torch.tensor([part.slot for part in parts], device=self.device)
         span = Span(rows, write, used, fresh=not start.any())
         positions = torch.minimum(place, end - 1).to(self.device)
-        self._run(ids.to(self.device), positions, positions, span, "none")
+        with self.under([part.weights for part in parts]):
+            self._run(ids.to(self.device), positions, positions, span, "none")
+
+    def under(self, weights: Sequence[str], dim: int = 0) -> AbstractContextManager[None]:
+        """Inside, the rows of a pass, which are `dim` of what a layer reads, have these adapters."""
+        if self.routes is None:
+            return nullcontext()
+        return self.routes.by_row(weights, self.device, dim)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from strop.engines.base import (
+    ADAPTERS,
     CAPABILITIES,
     WAITING,
     Answer,
@@ -25,6 +26,7 @@ from strop.engines.local.causal import UNBOUNDED, CachedModel, Part, check_modul
 from strop.engines.local.slots import Fill, Row, Slots
 from strop.engines.local.speculation import Speculation
 from strop.engines.sampling import Plan, draw, make_plan
+from strop.support.adapted import routes_of
 from strop.support.errors import UserError
 
 KEPT_CACHE_BYTES = 256 * 2**20  # a cache up to this size stays between rollouts
@@ -63,7 +65,8 @@ class LocalEngine(Engine):
         if num_slots < 1:
             raise UserError(f"num_slots is {num_slots}; the engine needs at least 1")
         check_module(model)
-        self.capabilities = CAPABILITIES
+        routed = routes_of(model) is not None
+        self.capabilities = CAPABILITIES | ({ADAPTERS} if routed else set())
         self.version = version
         self.passes = None if speculate else Passes()  # a pass that checks drafts is like no other
         self.longest = max_cached_tokens
@@ -91,9 +94,10 @@ class LocalEngine(Engine):
         """Queue a request and return its id; UserError when it cannot fit the context."""
         self._check(request)
         row = Row(self.next_id, request, list(request.ids))
-        row.prompt_hash = row.group = hash(request.ids)
+        row.prompt_hash = row.group = hash((request.weights, request.ids))
         if source is not None:
             parent = self._find(source[0])
+            assert parent.request.weights == request.weights, "caches are of their weights"
             row.source, row.group = (parent, source[1]), parent.group
         self.known[row.id] = row
         self.waiting.append(row)
@@ -186,6 +190,8 @@ class LocalEngine(Engine):
                     f"Request.{name} has a token id outside [0, {self.vocab_size}), the model's "
                     "vocabulary; is this the model's own tokenizer?"
                 )
+        if request.weights and self.model.routes is not None:
+            self.model.routes.check(request.weights)
         if request.stop_strings and self.decode is None:
             raise UserError("stop_strings need text; give the engine a tokenizer or `decode`")
 
@@ -267,9 +273,9 @@ class LocalEngine(Engine):
             found = by_prompt.get(row.prompt_hash)
             if (source := row.found_source()) is not None:
                 fill = self._share(row, slot, *source)
-            elif found is not None and self.slots.row(found).request.ids == row.request.ids:
+            elif found is not None and self.slots.row(found).begins_as(row):
                 fill = self._share(row, slot, self.slots.row(found), len(row.request.ids))
-            elif leader is not None and leader.row.request.ids == row.request.ids:
+            elif leader is not None and leader.row.begins_as(row):
                 shared = min(len(row.request.ids), len(leader.row.tokens) - 1, len(row.tokens) - 1)
                 second.append(Fill(row, slot, leader.slot, shared))
                 continue
@@ -298,7 +304,10 @@ class LocalEngine(Engine):
             source, target = ([getattr(x, name) for x in copies] for name in ("source", "slot"))
             self.slots.cache.copy(source, target, max(fill.shared for fill in copies))
         parts = [
-            Part(fill.slot, fill.row.tokens, fill.shared, len(fill.row.tokens) - 1)
+            Part(
+                fill.slot, fill.row.tokens, fill.shared, len(fill.row.tokens) - 1,
+                fill.row.request.weights,
+            )
             for fill in fills
         ]
         begun, lengths = time.perf_counter(), [part.end - part.start for part in parts]
@@ -311,7 +320,8 @@ class LocalEngine(Engine):
         slots, tokens, begun = self.slots, self.slots.tokens, time.perf_counter()
         positions, uniform = slots.numbers(number)
         bands = slots.read(number)
-        logits = self.model.decode(slots.last[:number], positions, bands)
+        with self.model.under(slots.weights(number) if self.model.routes else ()):
+            logits = self.model.decode(slots.last[:number], positions, bands)
         if self.plan is None or slots.changed:
             requests, like = slots.ways(number)
             self.plan = make_plan(requests, self.vocab_size, self.model.device, like)

@@ -148,6 +148,11 @@ class Row:
     prompt_hash: int = 0
     group: int = 0  # hash of the prompt that it and what it goes on from began with
 
+    def begins_as(self, other: Row) -> bool:
+        """Whether the prompt of both is the same, and so is its cache."""
+        own, theirs = self.request, other.request
+        return own.ids == theirs.ids and own.weights == theirs.weights
+
     def found_source(self) -> tuple[Row, int] | None:
         """Who has the cache of its beginning now, and of how many tokens; None: nobody."""
         if self.source is None:
@@ -195,6 +200,7 @@ class Slots:
         self.changed = True  # the set of running rows differs from the last plan's
         self.ahead: list[tuple[Tensor, Tensor]] = []  # what `numbers` gives next, the nearest last
         self.reach = 1  # steps that it is made for
+        self.adapters: list[str] = []  # of the rows that run; empty: it has to be looked up
         self.kinds: dict[tuple[Any, ...], tuple[int, Request]] = {}  # one of each way to draw
 
     def choose(self, number: int) -> list[int]:
@@ -286,6 +292,7 @@ class Slots:
         """Forget what was made ready for the rows that ran."""
         self.changed = True
         self.parted = False
+        self.adapters = []
         self.number = -1
         self.ahead, self.reach = [], 1
 
@@ -333,6 +340,12 @@ class Slots:
         if len(self.bands.cuts) == 1:
             return [Band(0, number, self.longest)]
         return self.bands.of(self.table["length"][:number])
+
+    def weights(self, number: int) -> list[str]:
+        """The adapter of each of the first rows."""
+        if not self.adapters:
+            self.adapters = [self.row(slot).request.weights for slot in range(number)]
+        return self.adapters
 
     def sorted(self, rows: list[Row]) -> list[Row]:
         """Rows that are to come in the order in which they had better lie."""

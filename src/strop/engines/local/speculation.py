@@ -122,7 +122,9 @@ class Speculation:
         numbers = torch.from_numpy(np.stack([given, uniform.view(np.int64)])).to(device)
         first = torch.from_numpy(length - 1).to(device)
         bands = slots.bands.of(length + drafts)
-        logits = self.model.decode_several(numbers[0], ragged, first, bands)
+        own = slots.weights(number) if self.model.routes else ()
+        with self.model.under([own[each] for each in row.tolist()] if own else (), dim=1):
+            logits = self.model.decode_several(numbers[0], ragged, first, bands)
         requests, like = slots.ways(number)
         plan = make_plan(requests, self.model.vocab_size, device, like[row])
         token_T, record = draw(logits, plan, numbers[1].view(torch.float64))

@@ -1,12 +1,12 @@
 """Episodes on their way: each player's sequence so far, its turns, and what may still be played."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strop.engines.base import Event
-from strop.method.services import Episodes, Sampling
+from strop.method.services import ALONE, Episodes, Player, Sampling
 from strop.parts.rollout.base import Turn
 from strop.support.exits import Exit
 
@@ -50,6 +50,11 @@ class Seat:
     shown: list[Any] = field(default_factory=list)  # the observations of its turns
 
     @property
+    def learns(self) -> bool:
+        """Whether a turn of it is of weights that are trained."""
+        return any(turn.player.number >= 0 for turn in self.turns)
+
+    @property
     def earned(self) -> float:
         """Rewards of all turns so far."""
         return sum(turn.reward for turn in self.turns)
@@ -73,12 +78,15 @@ class Seat:
         newest = max((n for n, turn in enumerate(self.turns) if turn.opens), default=0)
         return episodes.rewritten_ids([*self.shown, observation], actions, newest)
 
-    def show(self, observation: Any, given: Sequence[int], role: int, opens: bool = False) -> None:
+    def show(
+        self, observation: Any, given: Sequence[int], role: int, opens: bool = False,
+        player: Player = ALONE,
+    ) -> None:  # fmt: skip
         """Begin a turn with an observation and its tokens. opens: they are its whole context."""
         if opens:
             self.ids = []
         key = state_key(observation.state) if observation.state else self._history_key(observation)
-        self.turns.append(Turn(given, [], key, role, opens=opens))
+        self.turns.append(Turn(given, [], key, role, opens=opens, player=player))
         self.said.append({"observation": observation.text})
         self.shown.append(observation)
         self.ids += given
@@ -136,6 +144,7 @@ class Episode:
     acting: int = 0  # player whose turn it is
     exit: Exit | None = None  # None: it is not over, or nobody has looked
     why: str = ""  # it failed
+    players: Callable[[int], Player] = lambda role: ALONE  # of each role
 
     @property
     def unscored(self) -> bool:
@@ -181,7 +190,8 @@ class Episode:
     def started(self, observation: Any, given: Sequence[int], opens: bool = False) -> bool:
         """Begin the first turn, whose prompt has these tokens; whether the episode could begin."""
         seat = self.turn_to(observation)
-        seat.show(observation, given, self.role_of(observation), opens)
+        role = self.role_of(observation)
+        seat.show(observation, given, role, opens, self.players(role))
         if observation.exit is not None:
             self.cut(observation.exit, observation.why)
         return self.exit is None

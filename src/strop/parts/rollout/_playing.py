@@ -126,7 +126,10 @@ class PlayingFields(SamplingFields):
         """The request for the next action of a seat. alone: nothing goes on from it; asked: further
         fields of the request.
         """
-        return self.request(sampling, seat.ids, seat.seed, room, keep=not alone, **asked)
+        weights = seat.turns[-1].player.weights
+        return self.request(
+            sampling, seat.ids, seat.seed, room, keep=not alone, weights=weights, **asked
+        )
 
     def next_turn(
         self, episode: Episode, observation: Any, scene: Scene, opens: bool = False, **asked: Any
@@ -149,7 +152,8 @@ class PlayingFields(SamplingFields):
             used_up = len(seat.turns) >= scene.limits.turns
             episode.cut(Exit.TURN_LIMIT if used_up else Exit.TOKEN_LIMIT)
             return None
-        seat.show(observation, given, episode.role_of(observation), opens)
+        role = episode.role_of(observation)
+        seat.show(observation, given, role, opens, episode.players(role))
         return self.action(scene.sampling, seat, room, scene.world.rewrites, **asked)
 
     def begin(
@@ -157,7 +161,10 @@ class PlayingFields(SamplingFields):
     ) -> list[Episode]:
         """All of the world's episodes, at their first turns."""
         world, opens = scene.world, scene.opens
-        games = [Episode(n, uids[n], own, world.roles) for n, own in enumerate(seeds)]
+        games = [
+            Episode(n, uids[n], own, world.roles, players=scene.sampling.players(own[0]))
+            for n, own in enumerate(seeds)
+        ]
         for game, observation in zip(games, world.reset(), strict=True):
             game.started(observation, scene.texts.prompt_ids(game.uid), opens)
         return games
@@ -221,7 +228,8 @@ class PlayingAlone(PlayingFields):
 def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log: Log) -> Batch:
     """The batch: the seats of a draw by role, then by player, then by episode.
 
-    A draw has as many of the episodes, in their order, as it has rollouts.
+    A draw has as many of the episodes, in their order, as it has rollouts. Seats all turns of which
+    are of weights that are not trained are left out.
     """
     roles = world.roles
     known = sorted(set(roles)) or [0]
@@ -233,7 +241,10 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
         own = list(itertools.islice(played, draw.num_rollouts))
         for place, role in enumerate(known):
             players = [p for p, theirs in enumerate(roles) if theirs == role] or [0]
-            found = [(e.seats[p], e) for p in players for e in own if p in e.seats]
+            found = [
+                (e.seats[p], e) for p in players for e in own
+                if p in e.seats and e.seats[p].learns
+            ]  # fmt: skip
             number = draw.draw * len(known) + place
             groups += [draw._replace(num_rollouts=len(found), draw=number)] if found else []
             seats += [seat for seat, _ in found]
@@ -245,6 +256,7 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
     if roles:
         log.log_rollouts("player", {seat.seed: seat.player for seat in seats})
         log.log_rollouts("episode", begun)
+    log_players(log, seats, ends)
     rollouts = [seat.turns for seat in seats]
     uids = [seat.seed for seat in seats]
     batch = assemble_turns(groups, uids, rollouts, [seat.truncated for seat in seats])
@@ -256,6 +268,54 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
         episode_B=torch.tensor([begun[uid] for uid in uids]),
         exit_B=torch.tensor([int(exit) for exit in exits]),
     )
+
+
+def log_players(log: Log, seats: Sequence[Seat], ends: Sequence[Episode]) -> None:
+    """Keep whose adapter played each rollout and, of others that are not trained, who they were,
+    what they did, and whether this side earned more.
+    """
+    if not any(turn.player.weights for seat in seats for turn in seat.turns):
+        return
+    log.log_rollouts("adapter", {seat.seed: names_of([seat]) for seat in seats})
+    against = {
+        seat.seed: (seat, episode, others)
+        for seat, episode in zip(seats, ends, strict=True)
+        if (others := [each for each in episode.seats.values() if not each.learns])
+    }
+    log.log_rollouts("opponents", {
+        uid: [{"player": each.player, "adapter": names_of([each]), "turns": each.said}
+              for each in others]
+        for uid, (_, _, others) in against.items()
+    })  # fmt: skip
+    log.log_rollouts("opponent", {uid: names_of(others) for uid, (_, _, others) in against.items()})
+    log.log_rollouts("score", {uid: score(e, others) for uid, (_, e, others) in against.items()})
+
+
+def tokens_of_others(episodes: Sequence[Episode]) -> int:
+    """Tokens of the actions of weights that are not trained."""
+    return sum(
+        len(event.ids)
+        for episode in episodes
+        for seat in episode.seats.values()
+        for turn in seat.turns
+        if turn.player.number < 0
+        for event in turn.events
+    )
+
+
+def names_of(seats: Sequence[Seat]) -> str:
+    """The weights that played these seats, each once."""
+    return ", ".join(
+        dict.fromkeys(turn.player.weights for seat in seats for turn in seat.turns)
+    )
+
+
+def score(episode: Episode, others: Sequence[Seat]) -> float:
+    """1 where the seats that learn earned more than the others, 0 where less, else 1/2."""
+    own = [seat.earned for seat in episode.seats.values() if seat.learns]
+    theirs = [seat.earned for seat in others]
+    gap = sum(own) / len(own) - sum(theirs) / len(theirs)
+    return 0.5 + 0.5 * ((gap > 0) - (gap < 0))
 
 
 def log_turns(log: Log, seats: Sequence[Seat]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -20,7 +20,7 @@ from strop.engines.asynchronous import EngineLoop, asynchronous, on, run
 from strop.engines.base import Account, Answer, Ends, Engine, Event, Request
 from strop.engines.rules import MinP, TopK, TopP
 from strop.method.part import Draw, require
-from strop.method.services import Sampling, Services, Texts
+from strop.method.services import ALONE, Player, Sampling, Services, Texts
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 
@@ -28,6 +28,8 @@ from strop.support.exits import Exit
 Rollouts: TypeAlias = tuple[Batch, Any] | tuple[Batch, Any, Mapping[str, float]]
 # The metric of tokens that were drawn for a strategy and are in no rollout.
 THROWN_AWAY = "rollout/tokens_thrown_away"
+# That of tokens that weights which are not trained have drawn.
+OF_OTHERS = "rollout/tokens_of_opponents"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class SamplingFields:
     them, by `requests`. The methods after that are what a run asks of a strategy.
     """
 
+    # Whether each of its roles may have weights of its own.
+    knows_roles: ClassVar[bool] = False
     # Whether it plays episodes, so that the task must be an environment.
     needs_environment: ClassVar[bool] = False
     # Whether it reads rollouts that were recorded, so that the task must have some.
@@ -156,10 +160,20 @@ class Turn:
     valid: bool = True
     match: bool = True  # the action was the one that was wanted
     opens: bool = False  # what it was given is a context of its own
+    player: Player = ALONE
+
+    def as_context(self) -> Turn:
+        """The turn as others see it: of weights that are not trained, so its action is given."""
+        if self.player.number >= 0:
+            return self
+        return replace(self, given=(*self.given, *_ids(self.events)), events=())
 
 
-def assemble(draws: Sequence[Draw], answers: Sequence[Answer]) -> Batch:
-    """One single-turn rollout per answer, in order; answers of a draw lie together.
+def assemble(
+    draws: Sequence[Draw], answers: Sequence[Answer], players: Sequence[Player] = ()
+) -> Batch:
+    """One single-turn rollout per answer, in order; answers of a draw lie together. players: whose
+    each is, where there are several.
 
     A rollout with a request that failed is lost: it is not scored.
     What the requests did not ask for of "logp_model" and "entropy" is void (NaN). The prompt's
@@ -168,7 +182,10 @@ def assemble(draws: Sequence[Draw], answers: Sequence[Answer]) -> Batch:
     return assemble_turns(
         draws,
         [answer.request.seed for answer in answers],
-        [[Turn(answer.request.ids, answer.events)] for answer in answers],
+        [
+            [Turn(answer.request.ids, answer.events, player=player)]
+            for answer, player in zip(answers, players or [ALONE] * len(answers), strict=True)
+        ],
         [answer.ended == "length" for answer in answers],
     )
 
@@ -181,11 +198,15 @@ def assemble_turns(
 ) -> Batch:
     """One rollout per list of turns, in order; rollouts of a draw lie together.
 
-    Each turn's given tokens (mask 0, origin 1) stand before its action's. Columns of rewards and
-    states are left to `with_turns`.
+    Each turn's given tokens (mask 0, origin 1) stand before its action's; all tokens are given
+    where the turn is of weights that are not trained. Columns of rewards and states are left to
+    `with_turns`.
     """
-    turns = list(chain.from_iterable(rollouts))
-    answers = [list(chain.from_iterable(e.ids for e in turn.events)) for turn in turns]
+    turns = [turn.as_context() for turn in chain.from_iterable(rollouts)]
+    players = {
+        "adapter_K": torch.tensor([turn.player.number for turn in turns], dtype=torch.int64)
+    }
+    answers = [_ids(turn.events) for turn in turns]
     given_K = torch.tensor([len(turn.given) for turn in turns])
     size_K = given_K + torch.tensor([len(answer) for answer in answers])
     turns_B = torch.tensor([len(each) for each in rollouts])
@@ -226,8 +247,14 @@ def assemble_turns(
             "fork_at_B": alone.clone(),
             "uid_P": torch.tensor([draw.uid for draw in draws]),
             "draw_P": torch.tensor([draw.draw for draw in draws]),
+            **(players if any(turn.player.weights for turn in turns) else {}),
         }
     )
+
+
+def _ids(events: Sequence[Event]) -> list[int]:
+    """The tokens of an action."""
+    return list(chain.from_iterable(event.ids for event in events))
 
 
 def _exit(turns: Sequence[Turn], truncated: bool) -> Exit:
@@ -350,7 +377,8 @@ def _rolled_out(returned: Any, account: Account) -> RolledOut:
             "which is None where it keeps none"
         )
     batch, state, metrics = (*returned, {})[:3]
-    thrown_away = int(metrics.get(THROWN_AWAY, max(account.num_drawn - _drawn_in(batch), 0)))
+    drawn = account.num_drawn - int(metrics.get(OF_OTHERS, 0))
+    thrown_away = int(metrics.get(THROWN_AWAY, max(drawn - _drawn_in(batch), 0)))
     told = {name: value for name, value in metrics.items() if name != THROWN_AWAY}
     return RolledOut(batch, state, thrown_away, told)
 

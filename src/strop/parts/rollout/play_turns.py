@@ -9,8 +9,8 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._episode import SeatLimits
-from strop.parts.rollout._playing import PLAYED, PlayingFields, written
-from strop.parts.rollout.base import Rollouts
+from strop.parts.rollout._playing import PLAYED, PlayingFields, tokens_of_others, written
+from strop.parts.rollout.base import OF_OTHERS, Rollouts
 from strop.support.errors import UserError
 
 
@@ -22,7 +22,8 @@ class PlayTurns(PlayingFields):
         token of an action ~ softmax(logits / temperature), cut by top_k, top_p, min_p
 
     Of several players the policy plays all, each in a rollout of its own with what that player saw
-    and did; episode_B links them, and rollouts of one prompt and one role form a group.
+    and did; episode_B links them, and rollouts of one prompt and one role form a group. Roles may
+    have weights of their own (`roles.play`); those that are not trained have no rollout.
 
     Reads: draws.   Writes: the token, turn, rollout and prompt tables, player_B, episode_B and what
     the environment said of each turn.
@@ -39,6 +40,7 @@ class PlayTurns(PlayingFields):
 
     writes: ClassVar[tuple[str, ...]] = PLAYED
     by_draw: ClassVar[bool] = True
+    knows_roles: ClassVar[bool] = True
     # Turns granted, once, to an episode that is not over at max_turns. Default: ours (none).
     extension: int = 0
     # Text after each observation; {left} in it is the turns left. Default: ours (none).
@@ -78,4 +80,5 @@ class PlayTurns(PlayingFields):
             shape = (len(uids), max(len(scene.world.roles), 1))
             seeds = torch.randint(2**62, shape, generator=rng).tolist()
             games = await self.play_all(uids, seeds, scene)
-        return written(draws, games, scene.world, log), None
+        told = {OF_OTHERS: number} if (number := tokens_of_others(games)) else {}
+        return written(draws, games, scene.world, log), None, told

@@ -1,6 +1,6 @@
 """Answer every prompt, then ask for a second attempt with the first one in sight."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -9,7 +9,7 @@ from strop.batch.columns import Column
 from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Request
 from strop.method.part import Draw
-from strop.method.services import Episodes, Sampling, Texts
+from strop.method.services import Episodes, Player, Sampling, Texts
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 FIRST, SECOND = 0, 1  # stage_B
@@ -28,7 +28,8 @@ class SampleTwoAttempts(SamplingFields):
         stage 0: y1 ~ pi(. | x);   stage 1: y2 ~ pi(. | x, y1, words)
 
     The first answer and the words are part of the second row's prompt, mask_T false, so each row
-    is scored, and learns, by its own answer. Both have the same limit of tokens.
+    is scored, and learns, by its own answer. Both have the same limit of tokens. The stages are the
+    roles 0 and 1, which may have weights of their own (`roles.play`).
     Reads: draws; texts and episodes (how words follow an answer); rng.   Writes: the token, turn,
     rollout and prompt tables, stage_B, and conversation_B [B] int, the same for both rows.
     Source: arXiv 2409.12917, sec. 5 (the wording of the instruction is free).
@@ -39,6 +40,7 @@ class SampleTwoAttempts(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "stage_B", "conversation_B")
+    knows_roles: ClassVar[bool] = True
     declares: ClassVar[tuple[Column, ...]] = (
         Column("conversation_B", "int", "attempts at one prompt that know of each other share it",
                "key", random="key:4"),
@@ -58,6 +60,11 @@ class SampleTwoAttempts(SamplingFields):
         rng: torch.Generator,
     ) -> Rollouts:
         asked = self.requests(draws, texts, sampling, rng)
+        who = [sampling.players(request.seed) for request in asked]
+        asked = [
+            replace(request, weights=of(FIRST).weights)
+            for request, of in zip(asked, who, strict=True)
+        ]
         seeds = torch.randint(2**62, (len(asked),), generator=rng).tolist()
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
         words = self.words or texts.first_known(WORDS, "rollout.words")
@@ -69,18 +76,23 @@ class SampleTwoAttempts(SamplingFields):
             given = (*answer.sequence, *said_ids)
             room = min(answer.request.max_tokens, sampling.context_tokens - len(given))
             if room > 0 and not answer.failed:
-                again[row] = self.request(sampling, given, seeds[row], room)
+                again[row] = self.request(
+                    sampling, given, seeds[row], room, weights=who[row](SECOND).weights
+                )
         second = dict(zip(again, await engine.generate_all(list(again.values())), strict=True))
         rows: list[tuple[int, Answer]] = []
+        players: list[Player] = []
         sizes, begin = [], 0
         for draw in draws:
             own = range(begin, begin + draw.num_rollouts)
             begin += draw.num_rollouts
             rows += [(FIRST, first[row]) for row in own]
             rows += [(SECOND, second[row]) for row in own if row in again]
+            players += [who[row](FIRST) for row in own]
+            players += [who[row](SECOND) for row in own if row in again]
             sizes.append(len(own) + sum(row in again for row in own))
         wide = [draw._replace(num_rollouts=n) for draw, n in zip(draws, sizes, strict=True)]
-        batch = assemble(wide, [answer for _, answer in rows])
+        batch = assemble(wide, [answer for _, answer in rows], players)
         key_of = {again[row].seed: asked[row].seed for row in again}
         keys = [key_of.get(seed, seed) for seed in (answer.request.seed for _, answer in rows)]
         return batch.set(

@@ -5,10 +5,14 @@
 PEFT puts A and B beside the linear layers of the model, in place, so trunk, head, engine and
 learner see the model that they always see. The reference policy is the same model with the
 adapters switched off: no second copy. Source: arXiv 2106.09685.
+
+Of several adapters on one model each lies in a folder of its own name; which of them a pass runs
+under, `support.adapted` says.
 """
 
+import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +20,7 @@ from typing import Any
 
 import torch
 
+from strop.support import adapted, linear
 from strop.support.errors import UserError
 from strop.support.files import json_of
 
@@ -40,17 +45,18 @@ def library() -> Any:
     return peft
 
 
-def add(model: Any, lora: Lora, seed: int) -> Any:
+def add(model: Any, lora: Lora, seed: int, names: Sequence[str] = ()) -> Any:
     """Add new adapters to the layers of `model`; returns the PeftModel around it.
 
-    The start depends on `seed` alone. Raises UserError for targets that the model has not, and
-    for its embeddings or head, which strop reads apart from the rest.
+    names: of several, which all start alike; none: one. The start depends on `seed` alone. Raises
+    UserError for targets that the model has not, and for its embeddings or head, which strop reads
+    apart from the rest.
     """
     from transformers.pytorch_utils import Conv1D
 
     peft = library()
-    names = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear | Conv1D)]
-    known = sorted({name.rpartition(".")[2] for name in names} - {_head_name(model)})
+    paths = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear | Conv1D)]
+    known = sorted({name.rpartition(".")[2] for name in paths} - {_head_name(model)})
     if wrong := [target for target in lora.targets if target not in known]:
         raise UserError(f"model.lora_targets: no layer {wrong[0]!r}; choose from {known}")
     settings = peft.LoraConfig(
@@ -62,26 +68,98 @@ def add(model: Any, lora: Lora, seed: int) -> Any:
     )
     with torch.random.fork_rng(devices=[]), _quietly():
         torch.manual_seed(seed)
-        return peft.get_peft_model(model, settings)
+        made = peft.get_peft_model(model, settings, *names[:1])
+        for name in names[1:]:
+            torch.manual_seed(seed)
+            made.add_adapter(name, copy.copy(settings))
+    return _together(made, model, names)
 
 
-def read(model: Any, folder: Path) -> Any:
+def read(model: Any, folder: Path, names: Sequence[str] = ()) -> Any:
     """Add the saved adapters of `folder` to the layers of `model`; returns the PeftModel.
 
-    Raises UserError when they do not fit.
+    names: of several. Raises UserError when they do not fit.
     """
     peft = library()
-    try:
-        with _quietly():
-            return peft.PeftModel.from_pretrained(model, str(folder))
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise UserError(
-            f"the adapter in {folder} does not fit the model: {_first(error)}"
-        ) from error
+    places = {name: Path(folder) / name for name in names} or {"default": Path(folder)}
+    made = None
+    for name, place in places.items():
+        with _fitting(place):
+            if made is None:
+                made = peft.PeftModel.from_pretrained(model, str(place), adapter_name=name)
+            else:
+                made.load_adapter(str(place), name)
+    return _together(made, model, names)
 
 
-def load_weights(adapter: Any, folder: Path) -> None:
-    """Set the adapters' numbers to those saved in `folder`. Raises UserError when they differ."""
+def _together(made: Any, model: Any, names: Sequence[str]) -> Any:
+    """The PeftModel, whose passes run each row under its adapter where there are several."""
+    if names:
+        adapted.route(model, names[0]).known = list(names)
+        for name in names:
+            for weight in adapted.weights_of(model, name):
+                weight.requires_grad_(True)
+    return made
+
+
+def add_frozen(adapter: Any, name: str, folder: Path) -> None:
+    """Add a saved adapter that is not trained. Raises UserError when it does not fit."""
+    if not is_adapter(folder):
+        raise UserError(f"{folder} holds no adapter ({CONFIG}): give the folder of one")
+    with _adding(adapter, name), _fitting(folder):
+        adapter.load_adapter(str(folder), name)
+    settings = adapter.peft_config[name]
+    if settings.use_dora or settings.modules_to_save or settings.bias != "none":
+        raise UserError(f"the adapter in {folder} is no plain one: it has DoRA, biases or modules")
+
+
+def copy_frozen(adapter: Any, source: str, name: str) -> None:
+    """Add a copy of an adapter as it is now, which is not trained."""
+    model = adapter.get_base_model()
+    with _adding(adapter, name), torch.random.fork_rng(devices=[]), _quietly():
+        adapter.add_adapter(name, copy.copy(adapter.peft_config[source]))
+    own = zip(adapted.weights_of(model, name), adapted.weights_of(model, source), strict=True)
+    with torch.no_grad():
+        for new, old in own:
+            new.copy_(old)
+
+
+@contextmanager
+def _adding(adapter: Any, name: str) -> Iterator[None]:
+    """Inside, PEFT adds an adapter, which changes what is trained; afterwards the same is trained
+    as before, the new layers are of the kind of the others, and passes may run under them.
+    """
+    model = adapter.get_base_model()
+    routes = adapted.routes_of(model)
+    assert routes is not None, "the model has several adapters"
+    trained = {path for path, weight in model.named_parameters() if weight.requires_grad}
+    yield
+    for path, weight in model.named_parameters():
+        weight.requires_grad_(path in trained)
+    if any(type(each) is linear.Linear for each in model.modules()):
+        linear.use_in(model)
+    routes.known.append(name)
+
+
+def remove(adapter: Any, name: str) -> None:
+    """Take a frozen adapter out."""
+    routes = adapted.routes_of(adapter.get_base_model())
+    assert routes is not None, "the model has several adapters"
+    adapter.delete_adapter(name)
+    routes.known.remove(name)
+
+
+def load_weights(adapter: Any, folder: Path, names: Sequence[str] = ()) -> None:
+    """Set the adapters' numbers to those saved in `folder`; names: of several, which have a folder
+    each. Raises UserError when they differ.
+    """
+    for name in names:
+        _load(adapter, folder / name, name)
+    if not names:
+        _load(adapter, folder, "default")
+
+
+def _load(adapter: Any, folder: Path, name: str) -> None:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -92,19 +170,20 @@ def load_weights(adapter: Any, folder: Path) -> None:
         saved = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
         raise UserError(f"the adapter in {folder} cannot be read: {_first(error)}") from error
-    own = peft.get_peft_model_state_dict(adapter)
+    own = peft.get_peft_model_state_dict(adapter, adapter_name=name)
     shapes = {name: value.shape for name, value in saved.items()}
     if shapes != {name: value.shape for name, value in own.items()}:
         raise UserError(
             f"the adapter in {folder} has other layers or another rank than the run's: give the "
             "model, model.lora_rank and model.lora_targets that it was started with"
         )
-    peft.set_peft_model_state_dict(adapter, saved)
+    peft.set_peft_model_state_dict(adapter, saved, adapter_name=name)
 
 
-def save(adapter: Any, folder: Path) -> None:
-    """Write the adapters in PEFT's layout."""
-    adapter.save_pretrained(folder, safe_serialization=True, save_embedding_layers=False)
+def save(adapter: Any, folder: Path, names: Sequence[str] = ()) -> None:
+    """Write the adapters in PEFT's layout; several in folders of their names."""
+    options = {"selected_adapters": list(names)} if names else {}
+    adapter.save_pretrained(folder, safe_serialization=True, save_embedding_layers=False, **options)
 
 
 def merge(adapter: Any) -> Any:
@@ -117,6 +196,11 @@ def is_adapter(folder: str | Path) -> bool:
     return (Path(folder) / CONFIG).is_file()
 
 
+def is_snapshot(name: str) -> bool:
+    """Whether an adapter of this name is a copy of a trained one, `attacker@50`."""
+    return "@" in name
+
+
 def base_of(folder: str | Path) -> str:
     """The model that an adapter was trained on, as it was named. Raises UserError."""
     try:
@@ -124,6 +208,18 @@ def base_of(folder: str | Path) -> str:
         return str(settings["base_model_name_or_path"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(f"{folder}/{CONFIG} does not name the adapter's model") from error
+
+
+@contextmanager
+def _fitting(folder: Path) -> Iterator[None]:
+    """Inside, an adapter is read. Raises UserError where it does not fit the model."""
+    try:
+        with _quietly():
+            yield
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise UserError(
+            f"the adapter in {folder} does not fit the model: {_first(error)}"
+        ) from error
 
 
 @contextmanager

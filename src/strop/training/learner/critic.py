@@ -110,13 +110,12 @@ class Critic:
             batch.size("T"), dtype=self.heads.inner.dtype, device=self.policy.device
         )
         found = {name: empty.clone() for name in names}
-        for index_B, counts in self.turns(batch):
-            around = self.policy.around(batch.take(index_B))
+        for micro, rows, counts in self.policy.passes(batch):
+            around = self.policy.around(micro)
             values = _values(self.heads, around)
             if self.slow is not None:
                 copied = _values(self.slow, around)
                 values |= {slow_value(name): value for name, value in copied.items()}
-            rows = self.token_rows(batch, index_B)
             for name in names if counts else ():
                 found[name][rows] = values[name]
         return self.ranks.total(found)

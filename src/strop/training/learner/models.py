@@ -4,10 +4,11 @@ import contextlib
 import importlib.util
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import nn
 
 from strop.assets import SHIPPED, model_folder
 from strop.head.head import text_config
-from strop.support import hub, linear
+from strop.support import adapted, hub, linear
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
 from strop.training.learner import adapters
@@ -33,13 +34,15 @@ _ONE_THREAD = threading.Lock()
 class Loaded:
     """A model with its tokenizer and where it came from.
 
-    adapter: the PeftModel around `model` when only low-rank adapters are trained.
+    adapter: the PeftModel around `model` when only low-rank adapters are trained. names: of these,
+    where there are several.
     """
 
     model: Any
     tokenizer: Any
     source: str
     adapter: Any = None
+    names: tuple[str, ...] = ()
 
     @property
     def context(self) -> int:
@@ -74,8 +77,14 @@ class Loaded:
         if self.adapter is None:
             self.model.save_pretrained(folder, safe_serialization=True)
         else:
-            adapters.save(self.adapter, folder)
+            adapters.save(self.adapter, folder, (*self.names, *self.snapshots))
         self.tokenizer.save_pretrained(folder)
+
+    @property
+    def snapshots(self) -> tuple[str, ...]:
+        """The adapters that are copies of trained ones as they were."""
+        routes = adapted.routes_of(self.model)
+        return () if routes is None else tuple(filter(adapters.is_snapshot, routes.known))
 
     def num_bytes(self) -> int:
         """Bytes of the weights that `save` writes."""
@@ -86,18 +95,27 @@ class Loaded:
     def load_weights(self, folder: Path) -> None:
         """Take over the weights that `save` wrote. Raises UserError when they do not fit."""
         if self.adapter is not None:
-            adapters.load_weights(self.adapter, folder)
+            adapters.load_weights(self.adapter, folder, self.names)
         else:
             load_weights(self.model, folder)
 
     def without_adapter(self) -> AbstractContextManager[object]:
         """Disables the adapters inside, so that the model is the base model."""
-        return self.adapter.disable_adapter()
+        routes = adapted.routes_of(self.model)
+        return self.adapter.disable_adapter() if routes is None else routes.under(adapted.BASE)
 
     def merged(self) -> "Loaded":
-        """Merge the adapters into the weights; this object becomes invalid."""
+        """Merge the adapters into the weights; this object becomes invalid.
+
+        Raises UserError where there are several.
+        """
         if self.adapter is None:
             return self
+        if self.names:
+            raise UserError(
+                f"{self.source} with one of several adapters is one model: give the folder of "
+                f"{' or '.join(self.names)} in a checkpoint of the run"
+            )
         return Loaded(adapters.merge(self.adapter), self.tokenizer, self.source)
 
 
@@ -136,12 +154,15 @@ def load(
     chat_template: str = "",
     lora: Lora | None = None,
     adapter: str = "",
+    names: tuple[str, ...] = (),
+    frozen: Mapping[str, Path] = MappingProxyType({}),
     onednn: bool = True,
     seed: int = 0,
 ) -> Loaded:
     """A causal model and its tokenizer from a folder, a GGUF file or a name on the hub.
 
     lora: adapters to begin with, their start drawn from `seed`; adapter: a folder of saved ones.
+    names: of several; frozen: folders of further ones that are not trained, by name.
     onednn: on a CPU its linear layers in float32 are oneDNN's.
     Dropout is switched off: sampler and trainer must agree on every log-probability. Raises
     UserError when the model or tokenizer cannot be loaded or the dtype is unknown.
@@ -159,6 +180,8 @@ def load(
         chat_template=chat_template,
         lora=lora,
         adapter=adapter,
+        names=names,
+        frozen=frozen,
         onednn=onednn,
         seed=seed,
     )
@@ -172,6 +195,8 @@ def ready(
     chat_template: str = "",
     lora: Lora | None = None,
     adapter: str = "",
+    names: tuple[str, ...] = (),
+    frozen: Mapping[str, Path] = MappingProxyType({}),
     onednn: bool = True,
     seed: int = 0,
 ) -> Loaded:
@@ -186,9 +211,11 @@ def ready(
             module.attention_dropout = 0.0
     wrapped = None
     if adapter:
-        wrapped = adapters.read(model, Path(adapter))
+        wrapped = adapters.read(model, Path(adapter), names)
     elif lora is not None:
-        wrapped = adapters.add(model, lora, seed)
+        wrapped = adapters.add(model, lora, seed, names)
+    for name, folder in frozen.items():
+        adapters.add_frozen(wrapped, name, folder)
     model.to(device).eval()
     if onednn:
         linear.use_in(model)
@@ -196,7 +223,7 @@ def ready(
         newer = getattr(model, "activation_checkpointing_enable", None)
         (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
         model.train()
-    return Loaded(model, tokenizer, found.source, wrapped)
+    return Loaded(model, tokenizer, found.source, wrapped, names)
 
 
 def skeleton(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -17,7 +17,8 @@ from strop.batch.batch import Batch, position_of, to_padded
 from strop.head import head
 from strop.head.chunk import Head
 from strop.head.head import head_of, text_config, trunk_of
-from strop.support.errors import RunStopped
+from strop.support.adapted import routes_of, weights_of
+from strop.support.errors import RunStopped, UserError
 from strop.training.learner import prefix_sharing
 from strop.training.learner.prefix_sharing import Layout, attending, states_of
 from strop.training.parallel import shards
@@ -27,6 +28,7 @@ T = TypeVar("T")
 # What a pass costs beside its tokens, in tokens. On a CPU within 4% of the best of those that
 # benchmarks/padding.py tries; on a GPU an estimate, for launches there are waited for.
 PASS_TOKENS = {"cpu": 128, "cuda": 1024}
+MASKS = ("mask_T", "gradient_T", "denominator_T")
 LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
 # (rows of the micro-batch's policy tokens, their columns) -> adjoints
 AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
@@ -41,7 +43,9 @@ class Policy:
     contexts share is computed once, if the model supports it (`prefix_sharing.why_not`). switch: a
     context for forward passes, such as one with disabled adapters. ranks: the processes that share
     the forward passes; all of them call each method with the same batch. shell: the plain model if
-    this one is sharded. Columns are of the logits divided by the rollouts' temperature.
+    this one is sharded. adapters: the names of those that are trained, where there are several: a
+    turn is computed under the one that acts in it. Columns are of the logits divided by the
+    rollouts' temperature.
     """
 
     model: Any
@@ -52,6 +56,8 @@ class Policy:
     switch: Callable[[], AbstractContextManager[object]] = nullcontext
     ranks: Ranks = field(default_factory=Ranks)
     shell: shards.Shell | None = None
+    adapters: tuple[str, ...] = ()
+    _under: str = ""  # the adapter of now
 
     current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
 
@@ -92,6 +98,58 @@ class Policy:
         assigned = self.ranks.deal(costs)
         return [(spare, False) if n is None else (micros[n], True) for n in assigned]  # type: ignore[misc]
 
+    def shares(self, batch: Batch) -> list[tuple[str, Batch, Tensor | None]]:
+        """The batch of each adapter that acts in it: its name, the rollouts in which it does, with
+        no other policy tokens than its own, and their rows in the batch's token table.
+
+        One that is all of the batch is the batch itself, and its rows are None.
+        """
+        if not self.adapters:
+            return [("", batch, None)]
+        if "adapter_K" not in batch:
+            raise UserError(
+                f"the run trains the adapters {', '.join(self.adapters)}, and a part has answers "
+                "scored that are of none of them: leave roles.play or that part out"
+            )
+        mask_T, adapter_T = batch["mask_T"], batch["adapter_K"][batch["turn_T"]]
+        found: list[tuple[str, Batch, Tensor | None]] = []
+        for number, name in enumerate(self.adapters):
+            own_T = mask_T & (adapter_T == number)
+            if torch.equal(own_T, mask_T):
+                return [(name, batch, None)]
+            if not bool(own_T.any()):
+                continue
+            has_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=mask_T.device)
+            has_B[batch["rollout_T"][own_T]] = True
+            masks = {name: batch[name] & own_T for name in MASKS if name in batch.columns}
+            own = batch.set(**masks).keep(has_B)
+            found.append((name, own, has_B[batch["rollout_T"]].nonzero().squeeze(1)))
+        return found
+
+    @contextmanager
+    def under(self, adapter: str) -> Iterator[None]:
+        """Inside, passes run under an adapter, and it alone is trained; empty: the model as it is."""
+        routes = routes_of(self.model)
+        if not adapter or routes is None:
+            yield
+            return
+        before, self._under = self._under, adapter
+        try:
+            with routes.under(adapter):
+                yield
+        finally:
+            self._under = before
+
+    def passes(self, batch: Batch) -> Iterator[tuple[Batch, Tensor, bool]]:
+        """The forward passes of this process over a batch, each under the adapter of its rows: the
+        rows' batch, where their policy tokens lie in the batch, and whether it counts.
+        """
+        for adapter, own, place_T in self.shares(batch):
+            with self.under(adapter):
+                for index_B, counts in self.turns(own):
+                    rows = self.token_rows(own, index_B)
+                    yield own.take(index_B), rows if place_T is None else place_T[rows], counts
+
     @torch.no_grad()
     def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:
         """Current columns [T] of every policy token, 0 elsewhere, without gradient."""
@@ -99,8 +157,7 @@ class Policy:
         wide = torch.promote_types(self.head(temperature).weight.dtype, torch.float32)
         empty = torch.zeros(batch.size("T"), dtype=wide, device=self.device)
         found = {name: empty.clone() for name in names}
-        for index_B, counts in self.turns(batch):
-            micro = batch.take(index_B)
+        for micro, rows, counts in self.passes(batch):
 
             def measured(micro: Batch = micro) -> dict[str, Tensor]:
                 hidden, ids = self._hidden(micro)
@@ -108,7 +165,6 @@ class Policy:
 
             values = self.compute(measured)
             if counts:
-                rows = self.token_rows(batch, index_B)
                 for name, value in values.items():
                     found[name][rows] = value
         return self.ranks.total(found)
@@ -229,8 +285,14 @@ class Policy:
 
     def zero_gradient(self) -> None:
         """Set all gradients to 0, so that an update without rows still makes an optimiser step."""
-        for parameter in self.parameters():
+        own = weights_of(self.model, self._under) if self._under else self.parameters()
+        for parameter in own:
             parameter.grad = torch.zeros_like(parameter)
+
+    def forget_moments(self) -> None:
+        """Begin the optimiser's averages anew."""
+        assert self.optimiser is not None
+        self.optimiser.state.clear()
 
     def update(self, lr: float) -> dict[str, float]:
         """One optimiser step at learning rate `lr`; gradients are clipped, checked and cleared.

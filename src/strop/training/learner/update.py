@@ -130,14 +130,34 @@ class Learner:
         self, algorithm: Algorithm, batch: Batch, update: Update, number: int, tally: Tally,
         norms: Tally,
     ) -> dict[str, Tensor]:  # fmt: skip
-        """One optimiser step; returns the columns that the plan wants measured afterwards."""
-        terms = terms_of(algorithm, update)
+        """One optimiser step of each adapter; returns the columns that the plan wants measured
+        afterwards.
+        """
+        terms, acted = terms_of(algorithm, update), False
         chosen = rows_of_update(batch, update)
         if plain := [name for name in update.before if name != "advantage_T"]:
             chosen = refresh(chosen, plain, self.models)
         if "advantage_T" in update.before:
             assert update.factor_T is None, "a factor is of the advantages that the step began with"
             chosen = self._recompute_advantages(algorithm, chosen, number)
+        for adapter, own, _ in self.models.policy.shares(chosen):
+            with self.models.policy.under(adapter):
+                learnt = self._step(algorithm, terms, own, number, tally, norms, adapter)
+            acted = acted or learnt
+        if not acted:
+            return {}
+        measured = {name: chosen[name] for name in update.before if name in chosen}
+        if update.after:
+            measured |= self.models.columns("current", chosen, update.after)
+        return _spread(batch, update, measured)
+
+    def _step(
+        self, algorithm: Algorithm, terms: list[Term], chosen: Batch, number: int, tally: Tally,
+        norms: Tally, adapter: str,
+    ) -> bool:  # fmt: skip
+        """A step of the policy, of one of its adapters where there are several, and of the critic;
+        whether the policy had anything to learn, where it should.
+        """
         learns = any(term.learner == "policy" for term in terms)
         idle = learns and not bool(chosen["gradient_T"].any())
         norms.add("groups/frac_updates_empty", float(idle), 1.0)
@@ -153,15 +173,12 @@ class Learner:
         trained = self.apply(terms, chosen, number, tally)
         for learner in trained:
             model = self._model(learner)
-            lr = model.lr_at(batch) if isinstance(model, Critic) else self.lr * lr_scale
+            lr = model.lr_at(chosen) if isinstance(model, Critic) else self.lr * lr_scale
             for name, value in model.update(lr).items():
                 norms.add(name, value, 1.0)
-        if idle:
-            return {}
-        measured = {name: chosen[name] for name in update.before if name in chosen}
-        if update.after:
-            measured |= self.models.columns("current", chosen, update.after)
-        return _spread(batch, update, measured)
+                if adapter and name == "grad_norm":
+                    norms.add(f"adapters/{adapter}/grad_norm", value, 1.0)
+        return not idle
 
     def _recompute_advantages(self, algorithm: Algorithm, batch: Batch, number: int) -> Batch:
         """Returns the batch with the critic's current values and the advantages computed from them.

@@ -22,12 +22,13 @@ from strop.data.chat import PLAIN, Chat
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Answer, Engine, Request
 from strop.environments.tasks import RewardSpec, Task
-from strop.method.services import Graded
+from strop.method.services import Graded, Player
 from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
 from strop.support.errors import UserError
 from strop.support.exits import OUTSIDE, Exit
 from strop.training.learner.step_models import StepModels
 from strop.training.services.agents import RunAgents
+from strop.training.services.cast import Cast
 from strop.training.services.episodes import RunEpisodes
 from strop.training.services.scoring import RunScoring
 from strop.training.services.stores import RunStores
@@ -312,6 +313,7 @@ class RunSampling:
     scoring: RunScoring
     stop_strings: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
+    cast: Cast = field(default_factory=Cast)
     wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
     engine: Engine | None = None
     spent: int = 0  # tokens that parts requested in this step
@@ -376,6 +378,10 @@ class RunSampling:
         )  # fmt: skip
         return replace(plain, **changes)
 
+    def players(self, game: int) -> Callable[[int], Player]:
+        """Who plays each role of a game. game: a number that no other game of the run has."""
+        return self.cast.players(game)
+
     def sample(self, requests: Sequence[Request]) -> list[Answer]:
         """Run requests on the rollouts' engine with its current weights; answers in their order.
 
@@ -433,7 +439,7 @@ class RunServices:
 
     def begin_step(self, step: int) -> None:
         """Reset the costs and failures of the previous step."""
-        self.grading.step = self.log.step = step
+        self.grading.step = self.log.step = self.sampling.cast.step = step
         self.scoring.spent = 0
         self.grading.failures.clear()
         self.sampling.begin_step()

@@ -43,12 +43,14 @@ from strop.training.settings.method import (
 from strop.training.settings.sections import (
     MOST,
     CriticSettings,
+    EACH,
     DataSettings,
     EvaluationSettings,
     ModelSettings,
     PhaseSettings,
     RaySettings,
     RewardSettings,
+    RolesSettings,
     Section,
     TrackingSettings,
     TrainingSettings,
@@ -65,6 +67,7 @@ class RunConfig(Section):
     seed: int = Field(default=0, ge=0, lt=2**63, description="of every random draw of the run")
     threads: int = Field(default=0, ge=0, le=MOST, description="CPU threads; 0: what torch chooses")
     model: ModelSettings = ModelSettings()
+    roles: RolesSettings = RolesSettings()
     data: DataSettings = DataSettings()
     reward: RewardSettings = RewardSettings()
     training: TrainingSettings = TrainingSettings()
@@ -102,6 +105,24 @@ class RunConfig(Section):
         if source is not None:
             options = source.styled("compact" if self.model.name in SHIPPED else "plain")
             self.data = self.data.model_copy(update={"task_config": dict(options)})
+        return self
+
+    @model_validator(mode="after")
+    def _players_are_written_down(self) -> "RunConfig":
+        """An adapter a role, where they are asked for so: `role_0`, `role_1` and so on."""
+        if self.roles.play == EACH:
+            source = self.data.environment()
+            roles: tuple[int, ...] = ()
+            if source is not None:
+                with source.opened() as made:
+                    roles = made.roles
+            if not roles:
+                raise ValueError(
+                    "roles.play=each needs a game, whose environment says which roles it has: name "
+                    "the players, {0: first, 1: second}"
+                )
+            play = {str(role): f"role_{role}" for role in sorted(set(roles))}
+            self.roles = self.roles.model_copy(update={"play": play})
         return self
 
     def build(self) -> Method:
