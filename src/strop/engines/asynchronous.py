@@ -32,7 +32,11 @@ from strop.support.errors import UserError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-NEEDS = {"rules": "rules", "num_top": "top", "weights": ADAPTERS}  # field of a request -> capability
+NEEDS = {
+    "rules": "rules",
+    "num_top": "top",
+    "weights": ADAPTERS,
+}  # field of a request -> capability
 
 
 ACCOUNT: ContextVar[Account] = ContextVar("account")
@@ -85,8 +89,9 @@ class AsyncEngine:
     """Draws answers for coroutines, on one engine; several runs may share it.
 
     What is drawn depends on (seed, position, weights) alone, so an answer is the same whatever runs
-    beside it. A request that begins with all tokens, or some, of one of the same weights that ended
-    with `keep` goes on from its cache, found by content. before_step: called before the engine works.
+    beside it. A request that begins with all tokens, or some, of one of the same weights that
+    ended with `keep` goes on from its cache, found by content. before_step: called before the
+    engine works.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -56,7 +56,7 @@ class Request:
     want: frozenset[str] = frozenset()  # of "entropy", "logp_model", "top" ("top" needs num_top)
     keep: bool = False  # a hint: requests that begin with its tokens follow, so hold its cache
     drawn: int = 0  # the last so many of ids were drawn for it before: stop strings see them
-    weights: str = ""  # the adapter of the model that draws it; empty: as the model is, or its first
+    weights: str = ""  # the adapter that draws it; empty: the model as it is, or its first
 
     def __post_init__(self) -> None:
         if not self.ids:

@@ -90,8 +90,8 @@ def value_of(node: ast.expr, text: str) -> Any:
 
 
 def _table(node: ast.expr, text: str) -> Any:
-    """What stands in curly brackets, `{size: 3, fast: true}`; a bare word is text there, and so is a
-    whole number before a colon.
+    """What stands in curly brackets, `{size: 3, fast: true}`; a bare word is text there, and so is
+    a whole number before a colon.
     """
     if isinstance(node, ast.Dict):
         keys = [_table(key, text) for key in node.keys if key is not None]

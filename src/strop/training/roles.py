@@ -37,9 +37,7 @@ def league_of(config: RunConfig) -> League | None:
     own = config.roles
     if not own.league_every:
         return None
-    return League(
-        own.trained, own.league_every, own.league_share, own.league_size, own.league_k
-    )
+    return League(own.trained, own.league_every, own.league_share, own.league_size, own.league_k)
 
 
 def check(config: RunConfig, method: Method, task: Task, ranks: Ranks) -> None:

@@ -188,7 +188,7 @@ class CachedModel:
             self._run(ids.to(self.device), positions, positions, span, "none")
 
     def under(self, weights: Sequence[str], dim: int = 0) -> AbstractContextManager[None]:
-        """Inside, the rows of a pass, which are `dim` of what a layer reads, have these adapters."""
+        """Inside, the rows of a pass, `dim` of what a layer reads, have these adapters."""
         if self.routes is None:
             return nullcontext()
         return self.routes.by_row(weights, self.device, dim)

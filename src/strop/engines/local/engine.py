@@ -305,7 +305,10 @@ class LocalEngine(Engine):
             self.slots.cache.copy(source, target, max(fill.shared for fill in copies))
         parts = [
             Part(
-                fill.slot, fill.row.tokens, fill.shared, len(fill.row.tokens) - 1,
+                fill.slot,
+                fill.row.tokens,
+                fill.shared,
+                len(fill.row.tokens) - 1,
                 fill.row.request.weights,
             )
             for fill in fills

@@ -305,9 +305,7 @@ def tokens_of_others(episodes: Sequence[Episode]) -> int:
 
 def names_of(seats: Sequence[Seat]) -> str:
     """The weights that played these seats, each once."""
-    return ", ".join(
-        dict.fromkeys(turn.player.weights for seat in seats for turn in seat.turns)
-    )
+    return ", ".join(dict.fromkeys(turn.player.weights for seat in seats for turn in seat.turns))
 
 
 def score(episode: Episode, others: Sequence[Seat]) -> float:

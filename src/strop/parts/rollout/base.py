@@ -203,9 +203,7 @@ def assemble_turns(
     `with_turns`.
     """
     turns = [turn.as_context() for turn in chain.from_iterable(rollouts)]
-    players = {
-        "adapter_K": torch.tensor([turn.player.number for turn in turns], dtype=torch.int64)
-    }
+    players = {"adapter_K": torch.tensor([turn.player.number for turn in turns], dtype=torch.int64)}
     answers = [_ids(turn.events) for turn in turns]
     given_K = torch.tensor([len(turn.given) for turn in turns])
     size_K = given_K + torch.tensor([len(answer) for answer in answers])

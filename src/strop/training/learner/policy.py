@@ -128,7 +128,7 @@ class Policy:
 
     @contextmanager
     def under(self, adapter: str) -> Iterator[None]:
-        """Inside, passes run under an adapter, and it alone is trained; empty: the model as it is."""
+        """Inside, passes run under an adapter, which alone is trained; empty: all that there is."""
         routes = routes_of(self.model)
         if not adapter or routes is None:
             yield

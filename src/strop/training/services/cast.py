@@ -1,4 +1,4 @@
-"""Who plays a role: one policy all of them, or each an adapter that is trained or one that is not."""
+"""Who plays a role: one policy all of them, or each an adapter, which may be trained or not."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

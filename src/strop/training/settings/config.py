@@ -41,9 +41,9 @@ from strop.training.settings.method import (
     with_options,
 )
 from strop.training.settings.sections import (
+    EACH,
     MOST,
     CriticSettings,
-    EACH,
     DataSettings,
     EvaluationSettings,
     ModelSettings,

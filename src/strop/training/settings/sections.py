@@ -66,6 +66,7 @@ class ModelSettings(Section):
 
 ADAPTER = re.compile(r"[A-Za-z0-9_-]+")
 EACH = "each"
+PREFIX = "lora_"  # of weights: PEFT takes no part of it as a name
 
 
 class RolesSettings(Section):
@@ -108,13 +109,15 @@ class RolesSettings(Section):
 
     @model_validator(mode="after")
     def _can_be_played(self) -> "RolesSettings":
-        if self.play == EACH:
+        if isinstance(self.play, str):
             return self
         for role, player in self.play.items():
             if not role.isdigit():
                 raise ValueError(f"roles.play: {role!r} is no role: give whole numbers from 0")
-            if not player:
-                raise ValueError(f"roles.play: the role {role} has no player")
+            if player in PREFIX:
+                raise ValueError(
+                    f"roles.play: {player!r} is no name of an adapter for PEFT: take another"
+                )
         if self.play and not self.trained:
             raise ValueError("roles.play trains nobody: give a role an adapter's name")
         further = {"swap_every": self.swap_every, "league_every": self.league_every}
