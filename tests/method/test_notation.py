@@ -70,7 +70,8 @@ def test_a_part_of_ones_own(tmp_path):
         ("[1, 2.5]", (1, 2.5)), ("(0.0, inf)", (0.0, math.inf)), ("", ""), ("2+2", "2+2"),
         ("linear(0.6, 0.4)", Linear(0.6, 0.4)), ("warmup(1e-6, 10)", Warmup(1e-6, 10)),
         ("constant(-inf)", Constant(-math.inf)),
-        ("{style: compact}", {"style": "compact"}), ("{**a}", "{**a}"), ("{1: 2}", "{1: 2}"),
+        ("{style: compact}", {"style": "compact"}), ("{**a}", "{**a}"), ("{1: 2}", {"1": 2}),
+        ("{1.5: 2}", "{1.5: 2}"),
         ("{'a': [1, false, {b: none}], c: 2.5}", {"a": [1, False, {"b": None}], "c": 2.5}),
     ],
 )  # fmt: skip

@@ -24,7 +24,7 @@ QUIET = {"every": 0}  # no validation
 TWO = {"play": {"0": "first", "1": "second"}}
 
 
-def raw(task="SideBySide", recipe="grpo", roles=TWO, **sections):
+def raw(task="SideBySide", recipe="gae", roles=TWO, **sections):
     base = {
         "recipe": recipe, "model": {"name": "tiny", "lora_rank": 2}, "roles": roles,
         "data": {"task": f"{OWN}:{task}", "train_size": 6},
@@ -79,6 +79,7 @@ def test_roles_that_share_an_adapter_make_the_run_of_one_policy_bit_for_bit(runn
 
 
 def test_roles_that_never_meet_make_the_runs_of_each_alone_bit_for_bit(finished):
+    """Also with a critic each, and advantages whitened over the step: the recipe has both."""
     both = finished("both")
     for number, name in enumerate(("first", "second")):
         assert same(weights_in(finished(str(number))), weights_in(both, name))

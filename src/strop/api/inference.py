@@ -22,6 +22,8 @@ from strop.training.loading import load_model, open_engine
 from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint
 from strop.training.record.best import best_step
+from strop.training.record.checkpoint import is_checkpoint
+from strop.training.roles import check_engine as check_roles
 from strop.training.rows import fitting
 from strop.training.services.run import RunServices
 from strop.training.settings import config
@@ -72,6 +74,9 @@ class InferenceModel:
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
         services = make_services(config, loaded, task, sampler.part)
         services.attach(engine)
+        check_roles(config, engine)
+        if is_checkpoint(Path(model)):  # whose roles are those of its step
+            services.sampling.cast.step = checkpoint.step_of(Path(model))
         open_environment_workers(config, services, Ranks())
         return cls(loaded, engine, services, sampler, config.data.overlong == "drop")
 

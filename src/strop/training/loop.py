@@ -104,7 +104,7 @@ class Run:
         try:
             check_finite(world.policy.parameters(), "training.lr")
             if world.critic is not None:
-                check_finite(world.critic.heads.parameters(), "critic.lr")
+                check_finite(world.critic.parameters(), "critic.lr")
         except RunStopped as error:
             raise RunStopped(f"step {self.done} is not saved: {error}") from error
         world.whole()

@@ -6,10 +6,11 @@ gradient flows from the heads into the policy. Slow copies of the heads trail be
 """
 
 import copy
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,22 +58,43 @@ class ValueHeads(nn.Module):
         return found
 
 
+class Heads(NamedTuple):
+    """Value heads, and their slow copies, if any."""
+
+    now: ValueHeads
+    slow: ValueHeads | None = None
+
+
 @dataclass
 class Critic:
     """Value heads on a policy's trunk, with an optimiser of their own.
 
     lr: learning rate, a number or a schedule. The heads follow the policy as it is now: a value is
-    computed under the policy's current weights. slow: copies of the heads, or None; after every
+    computed under the policy's current weights. each: of every adapter of the policy its own; of a
+    policy without several they have no name. slow: copies of the heads, or None; after every
     update slow <- target_tau * heads + (1 - target_tau) * slow.
     """
 
     policy: Policy
-    heads: ValueHeads
+    each: dict[str, Heads]
     optimiser: torch.optim.Optimizer
     lr: float | Schedule
     max_grad_norm: float = 1.0
-    slow: ValueHeads | None = None
     target_tau: float = 0.0
+
+    @property
+    def heads(self) -> ValueHeads:
+        """The heads of the adapter that the policy's passes run under."""
+        return self.each[self.policy.acting].now
+
+    @property
+    def slow(self) -> ValueHeads | None:
+        """Their slow copies."""
+        return self.each[self.policy.acting].slow
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The weights of all heads."""
+        return itertools.chain.from_iterable(own.now.parameters() for own in self.each.values())
 
     @property
     def current(self) -> tuple[str, ...]:
@@ -159,17 +181,26 @@ class Critic:
         """All that a checkpoint needs: the heads' names, weights, slow copies and optimiser; in
         shards where the heads are.
         """
-        slow = {} if self.slow is None else {"slow": self.slow.state_dict()}
         return {
             "columns": list(self.current),
-            "heads": self.heads.state_dict(),
             "optimiser": self.optimiser.state_dict(),
-            **slow,
+            **self._weights(),
         }
+
+    def _weights(self) -> dict[str, dict[str, Tensor]]:
+        """The weights of the heads and of their slow copies, those of an adapter under its name."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, own in self.each.items():
+            for kind, module in (("heads", own.now), ("slow", own.slow)):
+                if module is not None:
+                    weights = module.state_dict(prefix=f"{name}." if name else "")
+                    found.setdefault(kind, {}).update(weights)
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state. Raises UserError when it belongs to other heads."""
-        shapes = {name: value.shape for name, value in self.heads.state_dict().items()}
+        own = self._weights()
+        shapes = {name: value.shape for name, value in own["heads"].items()}
         saved = {name: value.shape for name, value in state["heads"].items()}
         if tuple(state["columns"]) != self.current or saved != shapes:
             raise UserError(
@@ -177,11 +208,11 @@ class Critic:
                 f"sizes than this run's ({', '.join(self.current)}): keep the method, the model "
                 "and critic.hidden_size"
             )
-        if (self.slow is None) != ("slow" not in state):
+        if own.keys() != state.keys() & {"heads", "slow"}:
             raise UserError("the checkpoint is of a method with other slow copies: keep the method")
-        shards.load(self.heads, state["heads"])
-        if self.slow is not None:
-            shards.load(self.slow, state["slow"])
+        for kind, weights in own.items():
+            for name, weight in weights.items():
+                shards.put(state[kind][name], weight)
         self.optimiser.load_state_dict(shards.parted_state(state["optimiser"], self.optimiser))
 
 
@@ -201,20 +232,25 @@ def make_critic(
     seed: int,
     target_tau: float = 0.0,
 ) -> Critic:
-    """A critic with one head a column on the policy's trunk; hidden_size 0: as wide as the trunk.
+    """A critic with one head a column on the policy's trunk, of each of its adapters where it has
+    several; hidden_size 0: as wide as the trunk.
 
     Its weights are float32 or wider, whatever the model's are. target_tau 0: no slow copies.
     """
     weight = policy.head(1.0).weight
     width = weight.shape[1]
     dtype = torch.promote_types(weight.dtype, torch.float32)
-    heads = ValueHeads(columns, width, hidden_size or width, dtype, seed).to(policy.device)
-    slow = copy.deepcopy(heads).requires_grad_(False) if target_tau else None
-    policy.ranks.shard(heads)
-    if slow is not None:
-        policy.ranks.shard(slow)
-    optimiser = torch.optim.AdamW(heads.parameters(), lr=0.0, betas=betas, weight_decay=0.0)
-    return Critic(policy, heads, optimiser, lr, max_grad_norm, slow, target_tau)
+    each: dict[str, Heads] = {}
+    for name in policy.adapters or ("",):
+        heads = ValueHeads(columns, width, hidden_size or width, dtype, seed).to(policy.device)
+        slow = copy.deepcopy(heads).requires_grad_(False) if target_tau else None
+        policy.ranks.shard(heads)
+        if slow is not None:
+            policy.ranks.shard(slow)
+        each[name] = Heads(heads, slow)
+    weights = itertools.chain.from_iterable(own.now.parameters() for own in each.values())
+    optimiser = torch.optim.AdamW(weights, lr=0.0, betas=betas, weight_decay=0.0)
+    return Critic(policy, each, optimiser, lr, max_grad_norm, target_tau)
 
 
 ROW = "update:row_B"  # the rollout's row in the update

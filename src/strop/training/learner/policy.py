@@ -126,6 +126,11 @@ class Policy:
             found.append((name, own, has_B[batch["rollout_T"]].nonzero().squeeze(1)))
         return found
 
+    @property
+    def acting(self) -> str:
+        """The adapter that passes run under, of several; empty where there are none."""
+        return self._under or "".join(self.adapters[:1])
+
     @contextmanager
     def under(self, adapter: str) -> Iterator[None]:
         """Inside, passes run under an adapter, which alone is trained; empty: all that there is."""

@@ -1,6 +1,7 @@
 """Checkpoints: a Hugging Face model (or PEFT adapter) folder plus what training needs to resume.
 
     RUN/checkpoints/step-000050/    config.json, model.safetensors, tokenizer.json, ...
+                                    NAME/       (an adapter, of several)
                                     trainer.pt  (optimiser, state of all parts, step)
                                     critic.pt   (heads and optimiser; only with a critic)
                                     reference.pt (a renewed reference's weights)
@@ -160,8 +161,13 @@ def prune(folder: Path, keep: int, best: int = 0) -> None:
 
 def complete(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    named = [path for path in folder.glob("step-*") if re.fullmatch("[0-9]+", path.name[5:])]
+    named = [path for path in folder.glob("step-*") if is_checkpoint(path)]
     return sorted((path for path in named if (path / "trainer.pt").is_file()), key=step_of)
+
+
+def is_checkpoint(place: Path) -> bool:
+    """Whether a folder is named as those of checkpoints are."""
+    return re.fullmatch("step-[0-9]+", place.name) is not None
 
 
 def newest(folder: Path) -> Path:
