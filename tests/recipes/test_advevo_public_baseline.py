@@ -6,6 +6,7 @@ from builders import flat_batch, run
 
 from strop import functional as F
 from strop.parts.advantage.baseline.subtract_role_mean import SubtractRoleMean
+from strop.parts.reward.weigh_rewards_by_phase import WeighRewardsByPhase
 from strop.recipes.advevo_public_baseline import advevo_public_baseline
 from strop.support.errors import UserError
 
@@ -90,3 +91,25 @@ def test_how_far_the_roles_baselines_lie_from_that_of_all_is_logged():
     # 1/2 and 5/2 beside 3/2, in one pool
     batch = flat_batch((1,) * 4, advantage_B=[1.0, 0.0, 3.0, 2.0], role_B=[0, 0, 1, 1])
     assert run(SubtractRoleMean(), batch).metrics == {"advantage/baseline_shift": 1.0}
+
+
+def test_rewards_weigh_otherwise_in_the_second_half():
+    # safety and task of three defenders; an attacker has neither, an unscored one keeps its reward
+    rewards = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [torch.nan] * 2, [1.0, 0.0]])
+    batch = flat_batch(
+        [1] * 5, reward_B=[1.0, 1.0, 2.0, 0.0, 7.0],
+        scored_B=torch.tensor([True, True, True, True, False]), reward_BM=rewards,
+        num_steps=torch.tensor(10),
+    )  # fmt: skip
+    part = WeighRewardsByPhase((0.7, 0.3), (0.2, 0.8))
+    for step, wanted in ((5, [0.7, 0.3, 1.0, 0.0, 7.0]), (6, [0.2, 0.8, 1.0, 0.0, 7.0])):
+        found = run(part, batch.set(step=torch.tensor(step))).value
+        assert found.tolist() == pytest.approx(wanted)
+    algorithm = advevo_public_baseline(first_half=(0.7, 0.3), second_half=(0.2, 0.8))
+    assert algorithm.reward[-1].part == part
+    plain = run(WeighRewardsByPhase(), batch.set(step=torch.tensor(1))).value
+    assert plain.equal(batch["reward_B"])
+    with pytest.raises(UserError, match="2 weights for 3 rewards"):
+        run(part, batch.set(step=torch.tensor(1), reward_BM=torch.ones(5, 3)))
+    with pytest.raises(UserError, match="give every reward one in both"):
+        WeighRewardsByPhase((1.0,))

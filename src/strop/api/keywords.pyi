@@ -23,6 +23,13 @@ class Options(TypedDict, total=False):
     model_lora_rank: int
     model_lora_alpha: int
     model_lora_targets: Sequence[str] | str
+    roles_play: Any
+    roles_swap_every: int
+    roles_reset_on_swap: bool
+    roles_league_every: int
+    roles_league_share: float
+    roles_league_size: int
+    roles_league_k: float
     data_task: str | Path
     data_files: Sequence[str] | str
     data_weights: Sequence[float] | float
@@ -265,6 +272,7 @@ class Options(TypedDict, total=False):
     reward_decoy: str
     reward_every: Whole
     reward_factor: Number
+    reward_first: Any
     reward_flaw: str
     reward_label: Number
     reward_leave_one_out: bool
@@ -289,6 +297,8 @@ class Options(TypedDict, total=False):
     reward_relax: Number
     reward_scale: Number
     reward_scheme: str
+    reward_second: Any
+    reward_share: Number
     reward_shift: Number
     reward_similarity: str
     reward_source_form: str

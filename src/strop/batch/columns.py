@@ -159,8 +159,8 @@ STANDARD: tuple[Column, ...] = (
     Column("denominator_T", "bool", "the token counts in averages", "", "selection", door=None),
     Column("rollout_K", "int", "the rollout of the turn", "row of rollout", "rollout", door=None),
     Column("index_K", "int", "position of the turn in its rollout", "", "rollout", door=None),
-    Column("adapter_K", "int", "number of the trained adapter that acts; -1: one that is not "
-           "trained", "", "rollout", door=None, random="0"),
+    Column("adapter_T", "int", "number of the trained adapter whose turn it is; -1: of one that is "
+           "not trained", "", "rollout", door=None, random="0"),
     Column("role_K", "int", "role of the player whose turn it is", "", "rollout", random="key:2"),
     Column("reward_K", "float", "reward of a turn", "reward", "reward",
            door=("turn_rewards", "step_rewards")),

@@ -7,6 +7,7 @@ from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.advantage.baseline.subtract_role_mean import SubtractRoleMean
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.parts.reward.weigh_rewards_by_phase import WeighRewardsByPhase
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes._inherit import inherits
 from strop.recipes.reinforce_plus_plus import reinforce_plus_plus
@@ -22,6 +23,10 @@ def advevo_public_baseline(
     pool: str = "step",
     # Whether advantages are whitened over the step's policy tokens, as in the parent.
     whiten: bool = False,
+    # Weights of the rewards in the first half of the run, the game's own first; (): 1 each.
+    first_half: tuple[float, ...] = (),
+    # The same in the second half.
+    second_half: tuple[float, ...] = (),
     **parent: Any,
 ) -> Algorithm:
     """AdvEvo-MARL: Shaping Internalized Safety through Adversarial Co-Evolution in Multi-Agent RL.
@@ -36,10 +41,12 @@ def advevo_public_baseline(
     defenders); loss = -mean_i mean_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: games of several players; the role's mean is subtracted; no whitening
     of tokens unless `whiten`.
-    Differs from the paper: 1. inferred: the pool of the mean, and that nothing is whitened; 2. one
-    policy plays both roles (there each has its own weights, the attackers' tuned on jailbreaks
-    first); 3. the reward is the game's; there a defender's is a sum of safety, task and format,
-    safety weighing more in the first half of the run (weights not found).
+    Differs from the paper: 1. inferred: the pool of the mean, and that nothing is whitened; 2. each
+    role has weights of its own where the run gives them (`roles.play=each model.lora_rank=16`, on
+    one base), else one policy plays both; the attackers are not tuned on jailbreaks first; 3. the
+    reward is the game's and that of --reward; there a defender's is a sum of safety, task and
+    format, safety weighing more in the first half of the run: `first_half` and `second_half` are
+    such weights (the paper's were not found).
     Try: pool ("episode" with several defenders), whiten, num_rollouts.
     """
     if pool not in POOLS:
@@ -48,9 +55,11 @@ def advevo_public_baseline(
         )
     algorithm = reinforce_plus_plus(**parent)
     whitening = algorithm.advantage[-1:] if whiten else ()
+    halves = (Use(WeighRewardsByPhase(first_half, second_half)),) if first_half else ()
     return dataclasses.replace(
         algorithm,
         rollout=Use(PlayTurns()),
+        reward=(*algorithm.reward, *halves),
         advantage=(
             Use(SubtractRoleMean(), (("pool_B", POOLS[pool]),)),
             Use(SpreadEvenly()),

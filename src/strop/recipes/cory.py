@@ -31,14 +31,16 @@ def cory(
     In short: two answers share rewards.
     Choose it when: PPO drifts far from its start or collapses, and a second answer with the first
     in sight can be graded too; what is wanted in the end is the first answer.
-    Equation: a1 ~ pi(. | q), a2 ~ pi(. | q, a1, words); R = r(q, a1) + r(q, a2) - kl sum_t
+    Equation: a1 ~ pi_0(. | q), a2 ~ pi_1(. | q, a1, words); R = r(q, a1) + r(q, a2) - kl sum_t
     (logp_old - logp_ref) of the own answer, for both; then gae and ppo.
     Differs from the parent: two answers a rollout, paid for both; the price of leaving the start;
     lam 0.95.
-    Differs from the paper: 1. one policy has both roles at every step; there two change roles every
-    5 batches, by exchanging weights and losing Adam's moments; 2. the price stands at an answer's
-    end and is of the sampled tokens, at a fixed coefficient (there each token's, of the whole
-    vocabulary, adapted); 3. advantages are whitened, rewards are not scaled.
+    Differs from the paper: 1. two learners where the run gives them, each with adapter, value head
+    and moments (`roles.play={0: one, 1: other} roles.swap_every=5 model.lora_rank=16`): they change
+    roles and lose their moments, where two whole models exchange weights; else one policy has both
+    roles at every step; 2. the price stands at an answer's end and is of the sampled tokens, at a
+    fixed coefficient (there each token's, of the whole vocabulary, adapted); 3. advantages are
+    whitened, rewards are not scaled.
     Try: kl (0.05), words, observer=False (what the pair adds).
     """
     algorithm = gae(**parent)

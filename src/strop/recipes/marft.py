@@ -77,9 +77,10 @@ def marft(
     critic: mean max(h(V - G), h(clip(V) - G)), h(e) = e^2 / 2, a line beyond huber_delta.
     Differs from the parent: values and ratios of turns, not of tokens; an entropy bonus; several
     epochs, in which the policy rests once it has moved by max_kl.
-    Differs from the paper: 1. one model is all agents (there an adapter each): `role` of an
-    observation tells them apart, and the turns that `interval` chooses change every agent; 2. the
-    critic is a head on the policy's hidden states (there on a copy of the base model); 3. one
+    Differs from the paper: 1. an adapter an agent where the run gives them (`roles.play={0: one, 1:
+    other} model.lora_rank=16`; `role` of an observation says whose turn it is, and `interval` moves
+    one adapter at a time), else one model is all agents; 2. the critic is a head on an agent's
+    hidden states, one an adapter (there one for all, on a copy of the base model); 3. one
     normalisation over the step (there a mini-batch each, without exact zeros); 4. the kl is taken
     after an update, on its rollouts (there before it); 5. no level of tokens: where all is paid at
     the end, that is gae(gamma=0.99, lam=0.95). Seats of a game have rollouts and so credit of their

@@ -203,7 +203,6 @@ def assemble_turns(
     `with_turns`.
     """
     turns = [turn.as_context() for turn in chain.from_iterable(rollouts)]
-    players = {"adapter_K": torch.tensor([turn.player.number for turn in turns], dtype=torch.int64)}
     answers = [_ids(turn.events) for turn in turns]
     given_K = torch.tensor([len(turn.given) for turn in turns])
     size_K = given_K + torch.tensor([len(answer) for answer in answers])
@@ -211,6 +210,7 @@ def assemble_turns(
     rollout_K = torch.repeat_interleave(torch.arange(len(rollouts)), turns_B)
     first_B = torch.cumsum(turns_B, 0) - turns_B
     turn_T = torch.repeat_interleave(torch.arange(len(turns)), size_K)
+    number_K = torch.tensor([turn.player.number for turn in turns], dtype=torch.int64)
     within = torch.arange(int(size_K.sum())) - (torch.cumsum(size_K, 0) - size_K)[turn_T]
     mask_T = within >= given_K[turn_T]
     ids = chain.from_iterable(
@@ -245,7 +245,11 @@ def assemble_turns(
             "fork_at_B": alone.clone(),
             "uid_P": torch.tensor([draw.uid for draw in draws]),
             "draw_P": torch.tensor([draw.draw for draw in draws]),
-            **(players if any(turn.player.weights for turn in turns) else {}),
+            **(
+                {"adapter_T": number_K[turn_T]}
+                if any(turn.player.weights for turn in turns)
+                else {}
+            ),
         }
     )
 

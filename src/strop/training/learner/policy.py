@@ -106,12 +106,12 @@ class Policy:
         """
         if not self.adapters:
             return [("", batch, None)]
-        if "adapter_K" not in batch:
+        if "adapter_T" not in batch:
             raise UserError(
                 f"the run trains the adapters {', '.join(self.adapters)}, and a part has answers "
                 "scored that are of none of them: leave roles.play or that part out"
             )
-        mask_T, adapter_T = batch["mask_T"], batch["adapter_K"][batch["turn_T"]]
+        mask_T, adapter_T = batch["mask_T"], batch["adapter_T"]
         found: list[tuple[str, Batch, Tensor | None]] = []
         for number, name in enumerate(self.adapters):
             own_T = mask_T & (adapter_T == number)

@@ -20,8 +20,8 @@ class WhitenOverBatchTokens:
     long answers move them more than short ones; of each adapter over its own, where a run trains
     several.
 
-    Reads: advantage_T [T] float, mask_T [T] bool, rollout_T [T] int, scored_B [B] bool; turn_T [T],
-    adapter_K [K] int where there are several adapters.
+    Reads: advantage_T [T] float, mask_T [T] bool, rollout_T [T] int, scored_B [B] bool; adapter_T
+    [T] int where there are several adapters.
     Writes: advantage_T [T] float.
     Source: arXiv 2501.03262 (global batch normalisation of advantages).
     Differs from the source: no; eps stands under the root, as in verl.
@@ -42,13 +42,12 @@ class WhitenOverBatchTokens:
         mask_T: Tensor,
         rollout_T: Tensor,
         scored_B: Tensor,
-        turn_T: Tensor | None = None,
-        adapter_K: Tensor | None = None,
+        adapter_T: Tensor | None = None,
     ) -> Result:
         counting_T = mask_T & segments.at(scored_B, rollout_T)
         key_T, num = torch.zeros_like(rollout_T), 1
-        if adapter_K is not None and turn_T is not None:
-            key_T, num = segments.key_of(adapter_K[turn_T])
+        if adapter_T is not None:
+            key_T, num = segments.key_of(adapter_T)
         centred_T, std_N = segments.centred_and_std(advantage_T, key_T, num, counting_T)
         whitened_T = centred_T * (std_N.square() + self.eps).rsqrt()[key_T]
         whitened_T = torch.where(counting_T & (centred_T != 0), whitened_T, 0)
