@@ -210,7 +210,6 @@ def assemble_turns(
     rollout_K = torch.repeat_interleave(torch.arange(len(rollouts)), turns_B)
     first_B = torch.cumsum(turns_B, 0) - turns_B
     turn_T = torch.repeat_interleave(torch.arange(len(turns)), size_K)
-    number_K = torch.tensor([turn.player.number for turn in turns], dtype=torch.int64)
     within = torch.arange(int(size_K.sum())) - (torch.cumsum(size_K, 0) - size_K)[turn_T]
     mask_T = within >= given_K[turn_T]
     ids = chain.from_iterable(
@@ -245,13 +244,16 @@ def assemble_turns(
             "fork_at_B": alone.clone(),
             "uid_P": torch.tensor([draw.uid for draw in draws]),
             "draw_P": torch.tensor([draw.draw for draw in draws]),
-            **(
-                {"adapter_T": number_K[turn_T]}
-                if any(turn.player.weights for turn in turns)
-                else {}
-            ),
+            **_adapters(turns, turn_T),
         }
     )
+
+
+def _adapters(turns: Sequence[Turn], turn_T: Tensor) -> dict[str, Tensor]:
+    """The column of whose turn it is, where one policy does not act in all."""
+    if not any(turn.player.weights for turn in turns):
+        return {}
+    return {"adapter_T": torch.tensor([turn.player.number for turn in turns])[turn_T]}
 
 
 def _ids(events: Sequence[Event]) -> list[int]:
