@@ -133,6 +133,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
         found[task] = keys_of_run(lab, recipe, folder, task, **data)
+    several = {**data, "model": {"name": "tiny", "lora_rank": 2}}
+    league = {"play": "each", "league_every": 1}
+    found["league"] = keys_of_run(lab, "grpo", folder, "league", roles=league, **several)
     found["traces"] = keys_of_run(lab, "grpo", folder, "traces", **of_traces(lab))
     script = {'call calculator {"expression": "2"}': 0.6, "2": 0.4}
     model = save_scripted(folder / "scripted", script)

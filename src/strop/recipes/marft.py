@@ -77,9 +77,9 @@ def marft(
     critic: mean max(h(V - G), h(clip(V) - G)), h(e) = e^2 / 2, a line beyond huber_delta.
     Differs from the parent: values and ratios of turns, not of tokens; an entropy bonus; several
     epochs, in which the policy rests once it has moved by max_kl.
-    Differs from the paper: 1. agents have an adapter each where `roles.play={0: one, 1: other}` (and
-    model.lora_rank) gives them one, by the `role` of an observation; else one model is all agents;
-    2. the critic is a head on the acting agent's hidden states, one an adapter (there one for all);
+    Differs from the paper: 1. agents have an adapter each where `roles.play={0: one, 1: other}`
+    (and model.lora_rank) gives them one, by the `role` of an observation, else one model is all; 2.
+    the critic is a head on the acting agent's hidden states, one an adapter (there one for all);
     3. one normalisation over the step (there a mini-batch each, without exact zeros); 4. the kl is
     taken after an update, on its rollouts (there before it); 5. no level of tokens: where all is
     paid at the end, that is gae(gamma=0.99, lam=0.95). Seats of a game have credit of their own: a
