@@ -103,11 +103,14 @@ class Shape:
 
 
 def trained(settings: Any, model: Any) -> int:
-    """Parameters that are trained: all, or rank * (inputs + outputs) of each adapted layer."""
+    """Parameters that are trained: all, or rank * (inputs + outputs) of each adapted layer, of
+    every adapter.
+    """
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
-    rank, targets = settings.model.lora_rank, settings.model.lora_targets
+    rank = settings.model.lora_rank * max(len(settings.roles.trained), 1)
+    targets = settings.model.lora_targets
     if not rank:
         return sum(p.numel() for p in model.parameters())
     output = model.get_output_embeddings()
