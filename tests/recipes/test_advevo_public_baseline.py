@@ -111,5 +111,3 @@ def test_rewards_weigh_otherwise_in_the_second_half():
     assert plain.equal(batch["reward_B"])
     with pytest.raises(UserError, match="2 weights for 3 rewards"):
         run(part, batch.set(step=torch.tensor(1), reward_BM=torch.ones(5, 3)))
-    with pytest.raises(UserError, match="give every reward one in both"):
-        WeighRewardsByPhase((1.0,))

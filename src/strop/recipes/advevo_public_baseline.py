@@ -55,7 +55,9 @@ def advevo_public_baseline(
         )
     algorithm = reinforce_plus_plus(**parent)
     whitening = algorithm.advantage[-1:] if whiten else ()
-    halves = (Use(WeighRewardsByPhase(first_half, second_half)),) if first_half else ()
+    halves = (
+        (Use(WeighRewardsByPhase(first_half, second_half)),) if first_half or second_half else ()
+    )
     return dataclasses.replace(
         algorithm,
         rollout=Use(PlayTurns()),

@@ -21,7 +21,7 @@ class WeighRewardsByPhase:
     Source: arXiv 2510.01586 (safety weighs more in the first half, the task in the second).
     Differs from the source: its weights were not found.
     Nearest part: rescale_reward; equal to it with one reward and equal weights.
-    Edges: no weights -> reward_B as it is; a rollout to which no reward applies -> 0; unscored ->
+    Edges: no weights in a phase -> reward_B as it is; no reward applies to a rollout -> 0; unscored ->
     unchanged; outcome_B stays as it was.
     """
 
@@ -35,11 +35,6 @@ class WeighRewardsByPhase:
 
     def __post_init__(self) -> None:
         require(self, "share", low=0.0, high=1.0)
-        if len(self.first) != len(self.second):
-            raise UserError(
-                f"weigh_rewards_by_phase: {len(self.first)} weights first and {len(self.second)} "
-                "then: give every reward one in both"
-            )
 
     def __call__(
         self, reward_BM: Tensor, reward_B: Tensor, scored_B: Tensor, step: Tensor, num_steps: Tensor

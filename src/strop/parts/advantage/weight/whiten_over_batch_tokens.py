@@ -47,8 +47,8 @@ class WhitenOverBatchTokens:
         counting_T = mask_T & segments.at(scored_B, rollout_T)
         key_T, num = torch.zeros_like(rollout_T), 1
         if adapter_T is not None:
-            key_T, num = segments.key_of(adapter_T)
+            key_T, num = adapter_T.clamp(min=0), max(segments.count_of(adapter_T), 1)
         centred_T, std_N = segments.centred_and_std(advantage_T, key_T, num, counting_T)
         whitened_T = centred_T * (std_N.square() + self.eps).rsqrt()[key_T]
         whitened_T = torch.where(counting_T & (centred_T != 0), whitened_T, 0)
-        return Result(whitened_T, metrics={"advantage/batch_std": float(std_N.mean())})
+        return Result(whitened_T, metrics={"advantage/batch_std": float(std_N.sum()) / num})
