@@ -40,7 +40,7 @@ from strop.training.loading import open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 from strop.training.services.agents import AT_ONCE
-from strop.training.services.run import NoGrader, RunServices, serve
+from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import DataSettings, RewardSettings
@@ -162,6 +162,28 @@ def make_services(
     return services
 
 
+def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
+    """Open what scores validation sets, and held-out prompts, in place of the reward. Raises
+    UserError.
+
+    A source that scores several sets is opened once.
+    """
+    task, opened = services.task, dict[str, RunGrading]()
+    sets = {**task.validations, **({"heldout": task.heldout} if task.heldout else {})}
+    for name, source in config.evaluation.judges([*sets]).items():
+        known = source in opened
+        if not known:
+            spec = RewardSpec(reward_name(source), source, 1.0)
+            grader = shared_grader(
+                ranks, [spec], maker(config.ray), timeout_seconds=config.reward.timeout_seconds,
+                num_workers=config.reward.num_workers,
+            )  # fmt: skip
+            opened[source] = services.judged_by(grader, sets[name])
+        services.judges[name] = opened[source]
+        if not known:
+            opened[source].check_rewards()
+
+
 def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
     """Open what plays the task's environment, if that is not this process; the first process of
     several has it, and plays for all what may fail in one of them alone. Or open where the task's
@@ -215,6 +237,8 @@ def make_world(
     ]
     services = make_services(config, loaded, task, rollouts[0], longest[0], ranks)
     try:
+        if learns:
+            open_judges(config, services, ranks)
         if not (learns and config.training.max_staleness):  # else the process that collects has it
             open_environment_workers(config, services, ranks)
         most, asked = loaded.context, config.data.max_prompt_tokens
