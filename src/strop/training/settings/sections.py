@@ -50,6 +50,11 @@ class ModelSettings(Section):
     chat_template: str = Field(
         default="", description="file with a chat template for the tokenizer"
     )
+    reference: str = Field(
+        default="",
+        description="the frozen model that reference terms compare with, a teacher, as in name; "
+        "none: the one that the run begins with",
+    )
     lora_rank: int = Field(
         default=0,
         ge=0,
