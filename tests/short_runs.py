@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import Lab
+from models import Lab, save_model
 from runs import Runner
 
 from strop.method import notation
+from strop.method.cost import needs_of
 
 # 1 where an even number of digits was written; what it measures is there for recipes that ask.
 REWARD = """
@@ -73,6 +74,14 @@ def make_lab(folder: Path) -> Lab:
     return lab
 
 
+def teacher_of(lab: Lab) -> Path:
+    """A model with the lab's tokens and weights of its own."""
+    folder = lab.data.parent / "teacher"
+    if not folder.exists():
+        save_model(folder, seed=7)
+    return folder
+
+
 def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     """Plain settings of a run of `recipe`."""
     recipe = (PHASED | HOLDING).get(recipe, recipe)
@@ -89,6 +98,8 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
     raw["algorithm"] |= fitted(method)
     if given := rollout.given:
         raw["algorithm"]["sampling.num_rollouts"] = len(given)
+    if "teacher" in needs_of(method):
+        raw["model"]["reference"] = str(teacher_of(lab))
     if recipe in GAMES:
         config = {"style": "compact"}
         raw["data"] = {"task": GAMES[recipe], "task_config": config, "train_size": 12,

@@ -25,6 +25,7 @@ from strop.catalogue import catalogue
 from strop.catalogue.logged import logged_by, metrics_in
 from strop.engines import open as engines
 from strop.engines.local import speculation
+from strop.evaluation.run import REWARD
 from strop.evaluation.samples import Samples
 from strop.evaluation.summary import summarise
 from strop.method import notation
@@ -146,7 +147,10 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     found["mixed"] = keys_of_run(lab, "grpo", folder, "mixed", data=mixed)
     ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}
     with collectors_copied():
-        found["ahead"] = keys_of_run(lab, "grpo", folder, "ahead", training=ahead)
+        judged = {"every": 3, "num_samples": 2, "reward": [f"{lab.rewards}:even"]}
+        found["ahead"] = keys_of_run(
+            lab, "grpo", folder, "ahead", training=ahead, evaluation=judged
+        )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(speculation, "STEP", 1e9)  # draft whatever is known, not what pays
         few = {**lab.raw()["training"], "save_every": 0, "num_slots": 2}  # some answers come first
@@ -221,6 +225,7 @@ def test_every_documented_number_is_logged(logged: dict[str, set[str]]) -> None:
 def test_every_number_of_an_evaluation_is_documented() -> None:
     alone = keys_of(TEXT)[len(in_runs(TEXT)) :]
     shared = [key.removeprefix("eval/{split}/") for key in in_runs(TEXT) if "{split}" in key]
+    shared.remove(REWARD)  # of the run's rewards, beside it
     patterns = [pattern_of(key) for key in (*alone, *shared)]
     samples = Samples(
         prompt_B=np.array([0, 0, 1, 1]), score_B=np.array([1.0, 0.0, 0.0, 1.0]),

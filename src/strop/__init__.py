@@ -20,6 +20,7 @@ from strop.support.moved import OldNames
 if TYPE_CHECKING:
     from strop.api.audit import audit
     from strop.api.compare import Comparison, compare, resume_comparison, sweep
+    from strop.api.diff import diff
     from strop.api.doctor import doctor
     from strop.api.evaluate import Evaluation, evaluate, sample
     from strop.api.export import export
@@ -42,6 +43,7 @@ __all__ = [
     "UserError",
     "audit",
     "compare",
+    "diff",
     "doctor",
     "evaluate",
     "export",
@@ -59,6 +61,7 @@ __all__ = [
 _PLACES = {
     "strop.api.audit": ("audit",),
     "strop.api.compare": ("Comparison", "compare", "resume_comparison", "sweep"),
+    "strop.api.diff": ("diff",),
     "strop.api.doctor": ("doctor",),
     "strop.api.evaluate": ("Evaluation", "evaluate", "sample"),
     "strop.api.export": ("export",),

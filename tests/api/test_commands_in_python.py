@@ -2,10 +2,13 @@
 
 import importlib.util
 import json
+import shutil
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from short import column, even, rows_of, trained
 
@@ -47,6 +50,63 @@ def test_the_doctor_says_what_the_command_says(run: Any, strop_command: Any) -> 
     assert "<td" in found._repr_html_()
     with pytest.raises(UserError, match="leave the other arguments out"):
         strop.doctor(run, model="tiny")
+
+
+def changed(run: Any, folder: Path, step: int = 0, **metrics: Any) -> Path:
+    """A copy of the run, with other metrics and other times in a step."""
+    shutil.copytree(run.folder, folder)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line |= {"timing_s/rollout": 7.0, **(metrics if line["step"] == step else {})}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_equal_runs_are_told_from_others(run: Any, tmp_path: Path, strop_command: Any) -> None:
+    """The copies differ in times alone, in a loss, in a setting, in one token."""
+    twin = changed(run, tmp_path / "twin")
+    found = strop.diff(run, twin)
+    assert (found.same, found.step, found.looked_at, found.causes) == (True, None, 6, ())
+    assert "are the same, bit for bit: all metrics of 6 steps" in repr(found)
+    assert strop_command("diff", run.folder, twin).code == 0
+
+    other = changed(run, tmp_path / "loss", 4, grad_norm=1e3, learning_rate=5.0)
+    config = (other / "config.toml").read_text()
+    config = config.replace("seed = 0", "seed = 8", 1).replace("save_every = 0", "save_every = 9")
+    (other / "config.toml").write_text(config)
+    found = strop.diff(run, other)
+    assert (found.step, found.stage, found.looked_at, found.columns) == (4, "loss", 4, ())
+    assert [part.name for part in found.metrics] == ["grad_norm", "learning_rate"]
+    assert found.causes == ("seed: 0 in the first, 8 in the second",)
+    assert found.idle == ("training.save_every: 0 in the first, 9 in the second",)
+    assert "All kept rollouts and tokens of step 4 are the same." in repr(found)
+
+    path = changed(run, tmp_path / "token", 3, reward=9.0) / "tokens" / "step-000002.parquet"
+    table = pq.read_table(path)
+    ids = table["id_T"].to_pylist()
+    ids[1][2] += 1
+    place = table.column_names.index("id_T")
+    pq.write_table(table.set_column(place, "id_T", pa.array(ids, table["id_T"].type)), path)
+    found = strop.diff(run, tmp_path / "token")
+    (part,) = found.columns
+    assert (found.looked_at, found.stage, part.count) == (2, "rollout", 1)
+    assert (part.first, part.b - part.a) == ("rollout 1, token 2", 1)
+    told = strop_command("diff", run.folder, tmp_path / "token")
+    assert (told.code, "part in step 2, stage rollout." in told.out) == (1, True)
+    as_json = json.loads(strop_command("diff", run.folder, tmp_path / "token", "--json").out)
+    assert (as_json["same"], as_json["columns"][0]["name"]) == (False, "id_T")
+
+
+def test_runs_that_cannot_be_compared_are_refused(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run: it has no metrics"):
+        strop.diff(run, tmp_path)
+    empty = changed(run, tmp_path / "empty")
+    (empty / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="has no step yet"):
+        strop.diff(empty, run)
+    (empty / "metrics.jsonl").write_text('{"step": 90}\n')
+    with pytest.raises(UserError, match="no step in common"):
+        strop.diff(empty, run)
 
 
 def test_the_doctor_tries_rows_and_rewards(lab: Any) -> None:

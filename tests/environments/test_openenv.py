@@ -158,7 +158,7 @@ def test_capacity_at_the_start_is_waited_for_and_then_told(server):
 
 
 def test_a_step_that_hangs_is_the_policys_and_its_connection_goes(server):
-    episodes = begun(server, (1, 2), seconds=0.2)
+    episodes = begun(server, (1, 2), seconds=2.0)
     episodes.reset()
     server.faults["step"] = ["hang"]
     (late,) = episodes.step([0], ["a"])

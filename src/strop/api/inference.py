@@ -30,7 +30,7 @@ from strop.training.settings import config
 from strop.training.settings.assignments import override
 from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import FILES_ALONE
-from strop.training.setup import load_prompts, make_services, open_environment_workers
+from strop.training.setup import load_prompts, make_services, open_environment_workers, open_judges
 
 
 @dataclass
@@ -77,6 +77,8 @@ class InferenceModel:
         check_roles(config, engine)
         if is_checkpoint(Path(model)):  # whose roles are those of its step
             services.sampling.cast.step = checkpoint.step_of(Path(model))
+        if scored:
+            open_judges(config, services, Ranks())
         open_environment_workers(config, services, Ranks())
         return cls(loaded, engine, services, sampler, config.data.overlong == "drop")
 
@@ -170,7 +172,7 @@ def scored(
         subject.services.texts.prompt_ids(prompt.uid)  # one that cannot be read is found at once
     return run(
         prompts, subject.rollout, subject.engine, subject.services,
-        num_samples=num_samples, ks=ks, seed=seed,
+        num_samples=num_samples, ks=ks, seed=seed, judge=subject.services.judges.get(split),
     )  # fmt: skip
 
 
@@ -212,6 +214,7 @@ def open_model(
         }  # fmt: skip
     if reward or not scored:
         options["reward"] = {"functions": tuple(reward or ()), "weights": ()}
+        options["evaluation"] = {"reward": ()}
     if not trust:  # a model alone has the defaults, which name nothing
         check_trust(settings, {**options, **({"engine": engine} if engine else {})}, source)
     dumped = settings.model_dump()

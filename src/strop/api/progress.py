@@ -118,6 +118,8 @@ class Progress:
             self._answer(run)
             self._liken(run)
             self._warn(run, metrics)
+        elif self.watch is not None:
+            self.watch.begin([{**metrics, "step": 0}])
 
     def _take(self, metrics: dict[str, float]) -> None:
         """What is not finite, in a run that goes on null, leaves the number as it was."""

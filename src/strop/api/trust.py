@@ -10,6 +10,7 @@ from strop.environments.base import JOINED
 from strop.method.values import own
 from strop.rewards import source as reward_source
 from strop.support.errors import UserError
+from strop.training.settings.sections import OF_A_SET
 
 if TYPE_CHECKING:
     from strop.training.settings.config import RunConfig
@@ -61,12 +62,14 @@ def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
             yield from (("method", f"{stage} = {text}") for stage, text in each.stages.items())
         for phase in settings.phases.values():
             yield from (("method", name) for name in (own(phase.recipe) if phase.recipe else ()))
-    for reward in settings.reward.functions:
-        source = reward_source.parse(reward)
-        if source.kind in ("function", "judge", "pickled") or source.options.get(
-            "without_isolation"
-        ):
-            yield "reward", reward
+    judges = [OF_A_SET.sub(r"\g<source>", each) for each in settings.evaluation.reward]
+    for section, sources in (("reward", settings.reward.functions), ("evaluation", judges)):
+        for text in sources:
+            source = reward_source.parse(text)
+            if source.kind in ("function", "judge", "pickled") or source.options.get(
+                "without_isolation"
+            ):
+                yield section, text
     task = settings.data.task
     agent = task.startswith("agent:")
     tasks = () if settings.data.files and not agent else task.split(JOINED)

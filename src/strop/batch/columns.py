@@ -121,6 +121,8 @@ STANDARD: tuple[Column, ...] = (
     Column("sum_pi_squared_old_T", "float", "sum of squared next-token probabilities", "",
            "refresh", door=("sum_pi_squared",), was="sum_pi_squared_T", random="uniform"),
     Column("logp_ref_T", "float", "frozen reference policy", "nats", "refresh", random="logp"),
+    Column("kl_ref_old_T", "float", "divergence from the reference over the vocabulary, at the "
+           "start of the update", "nats", "refresh", random="positive"),
     Column("logp_T", "float", "current policy; carries gradient", "nats", "loss", current=True,
            random="logp"),
     Column("entropy_T", "float", "current entropy; carries gradient", "nats", "loss", current=True,
@@ -234,6 +236,7 @@ REFRESHED = frozenset(
     c.name for c in STANDARD if c.writer == "refresh" and not c.name.startswith("value_")
 )
 RUN_WIDE = tuple(c.name for c in STANDARD if c.writer == "trainer")  # known from the first step on
+OF_REFERENCE = frozenset({"logp_ref_T", "kl_ref_old_T", "logq_ref_TV"})
 # Columns of a batch that are a column of the policy, as it was when the step began.
 OF_POLICY = {c.name: c.was for c in STANDARD if c.was}
 CURRENT = tuple(

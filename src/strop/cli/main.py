@@ -78,6 +78,7 @@ def _register() -> None:
     from strop.cli import (
         audit,
         compare,
+        diff,
         evaluate,
         export,
         init,
@@ -102,6 +103,7 @@ def _register() -> None:
     app.command("watch")(watch.watch)
     app.command("inspect")(inspect.inspect)
     app.command("doctor")(doctor)
+    app.command("diff")(diff.diff)
     app.command("compare")(compare.compare)
     app.command("sweep")(sweep.sweep)
     app.command("audit")(audit.audit)

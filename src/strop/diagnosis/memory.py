@@ -160,8 +160,10 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
     cache = cached * shape.layers * 2 * shape.kv_heads * b
     beside, in_memory = settings.engine.copies()
     copies = beside + (in_memory if device == "cpu" else 0)
-    reads_reference = {"logp_ref_T", "logq_ref_TV"} & method.reads()
-    copied = not adapters or "renews_reference" in method.facts()
+    from strop.batch.columns import OF_REFERENCE
+
+    reads_reference = OF_REFERENCE & method.reads()
+    copied = not adapters or settings.model.reference or "renews_reference" in method.facts()
     return {
         "weights": shape.parameters * b + (trained_o if adapters else 0),
         "masters": shape.trained * 4 if b == 2 and not adapters else 0,

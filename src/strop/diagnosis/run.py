@@ -13,9 +13,11 @@ from typing import Any
 
 from strop.diagnosis.finding import Finding, mean
 from strop.diagnosis.signal import entropy, groups
+from strop.diagnosis.validation import parted
 from strop.support.errors import UserError
 from strop.support.exits import FAILED, OUTSIDE, Exit, causes
 from strop.support.files import toml_of
+from strop.tracking.metrics_file import lines_of
 from strop.training.record import likeness
 
 # Of the stored rollouts, with the kind of their values (any size of float).
@@ -69,12 +71,14 @@ def examine(folder: Path) -> list[Finding]:
     checks = (
         loss, entropy, groups, own_part, mismatch, order, cut_off, ends, unscored, finite,
     )  # fmt: skip
-    return [check(run) for check in checks]
+    found = [check(run) for check in checks]
+    validated = parted([*lines_of(folder)])
+    return found if validated is None else [*found, validated]
 
 
 def read(folder: Path) -> RunFiles:
     """The files of a run. Raises UserError when they are missing or cannot be read."""
-    from strop.tracking.metrics_file import is_number, lines_of
+    from strop.tracking.metrics_file import is_number
     from strop.tracking.rollouts_file import damaged, read_table, rollouts_files
 
     written = (int, float, type(None))  # what is none of them is no number that a run has written

@@ -8,6 +8,7 @@ from typing import Any
 from strop.diagnosis.finding import Finding
 from strop.diagnosis.run import MISMATCH, RunFiles, cut_off, loss, mismatch, unscored
 from strop.diagnosis.signal import groups
+from strop.diagnosis.validation import parted
 from strop.support.errors import RunStopped
 from strop.support.exits import Exit, causes
 
@@ -41,6 +42,14 @@ def _mismatch(line: Metrics) -> bool:
     return gap > MISMATCH and not line.get("sampling/age_steps")
 
 
+def _validates(line: Metrics) -> bool:
+    return any(name.startswith("eval/") for name in line)
+
+
+def _problem(finding: Finding | None) -> bool:
+    return finding is not None and finding.status == "problem"
+
+
 # What may be so of all of a step, and the question of the doctor that it answers.
 KINDS: tuple[tuple[Callable[[Metrics], bool], Callable[[RunFiles], Finding]], ...] = (
     (_no_reward, unscored),
@@ -59,12 +68,16 @@ class Watch:
     told: set[int] = field(default_factory=set)  # kinds
     scored: bool = False  # a step of the run had a reward
     exits: list[dict[Exit, float]] = field(default_factory=list)  # of the newest steps
+    validations: list[Metrics] = field(default_factory=list)
+    parted: bool = False  # reward and evaluation, which was told
 
     def begin(self, before: Sequence[Metrics]) -> None:
         """The steps that a resumed run has done already."""
         done = [line for line in before if line["step"] > 0]
         self.scored = any(not _no_reward(line) for line in done)
         self.exits = [causes(line) for line in done[-UNSCORED_STEPS:]]
+        self.validations = [line for line in before if _validates(line)]
+        self.parted = _problem(parted(self.validations))
 
     def step(self, run: Any, metrics: Metrics) -> list[Finding]:
         """What is new. Raises RunStopped where no reward was ever given, and where failures leave
@@ -81,15 +94,25 @@ class Watch:
         if not self.scored and (len(self.lines) == STEPS or run.finished):
             raise RunStopped(_nothing_scored(unscored(files), failures, len(self.lines)))
         self._check_unscored(run.config.reward, metrics, failures)
+        apart = self._apart(line)
         if len(self.lines) < STEPS:
-            return []
+            return apart
         found = [
             (place, question(files))
             for place, (is_so, question) in enumerate(KINDS)
             if place not in self.told and all(map(is_so, self.lines))
         ]
         self.told |= {place for place, _ in found}
-        return [finding for _, finding in found if finding.status == "problem"]
+        return apart + [finding for _, finding in found if finding.status == "problem"]
+
+    def _apart(self, line: Metrics) -> list[Finding]:
+        """That reward and evaluation part, at the first validation that shows it."""
+        if self.parted or not _validates(line):
+            return []
+        self.validations.append(line)
+        found = parted(self.validations)
+        self.parted = _problem(found)
+        return [found] if found is not None and self.parted else []
 
     def _check_unscored(self, reward: Any, metrics: Metrics, failures: Sequence[Any]) -> None:
         """Raise RunStopped where failures left too many answers of the newest steps unscored."""

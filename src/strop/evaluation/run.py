@@ -1,7 +1,7 @@
 """Samples a model on a set of prompts and scores the samples; of a run in training, as metrics."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from strop.method.part import Draw, Use
 from strop.parts.rollout import substitutes
 from strop.parts.rollout.base import roll_out
 from strop.support.loading import attribute
-from strop.training.services.run import RunServices
+from strop.training.services.run import RunGrading, RunServices
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Evaluated:
     estimates: dict[str, Estimate]
     batch: Batch
     num_left_out: int  # prompts with fewer scored answers than the largest k
+    training_reward: Estimate | None = None  # of the same answers, where something else scored them
     why_empty: str = ""  # why there are no numbers
 
 
@@ -41,8 +42,11 @@ def evaluate(
     num_samples: int,
     ks: Sequence[int],
     seed: int,
+    judge: RunGrading | None = None,
 ) -> Evaluated:
     """Draw `num_samples` answers per prompt with the strategy `rollout` and summarise them.
+
+    judge: what scores them in place of the run's rewards, which then only say what they think.
 
     Of a strategy whose answers grow out of each other its plain form samples.
     The strategy's generator is seeded by `seed` alone, so two checkpoints see the same draws.
@@ -55,7 +59,8 @@ def evaluate(
     handed = {"draws": draws, "engine": asynchronous(engine), "rng": rng}
     strategy = parts.call(rollout, None, services=services, **handed).value
     batch = roll_out(strategy, engine, services).batch
-    graded = services.grading.grade(batch)
+    grading = services.grading if judge is None else judge
+    graded = grading.grade(batch)
     scored_B = graded.scored_B.numpy()
     group_B = batch["group_B"].numpy()
     scored_P = np.bincount(group_B, scored_B, minlength=batch.size("P"))
@@ -63,13 +68,33 @@ def evaluate(
         why = "".join(
             f": {message}"
             for message in [
-                *services.sampling.failures, *(each.message for each in services.grading.failures)
+                *services.sampling.failures, *(each.message for each in grading.failures)
             ][-1:]
         )  # fmt: skip
-        return Evaluated({}, batch, len(scored_P), f"too few answers could be scored{why}")
+        return Evaluated(
+            {}, batch, len(scored_P), why_empty=f"too few answers could be scored{why}"
+        )
     samples = _samples(batch, services, graded, scored_B, engine.capabilities)
     estimates = summarise(samples, ks, seed=seed, leave_out=True)
-    return Evaluated(estimates, batch, int((scored_P < max(ks)).sum()))
+    reward = None if judge is None else _mean_reward(batch, services, samples, seed)
+    return Evaluated(estimates, batch, int((scored_P < max(ks)).sum()), reward)
+
+
+def _mean_reward(
+    batch: Batch, services: RunServices, samples: Samples, seed: int
+) -> Estimate | None:
+    """What the run's own rewards give these answers; None where they score none."""
+    if not services.grading.can_grade:
+        return None
+    graded = services.grading.grade(batch)
+    if not bool(graded.scored_B.any()):
+        return None
+    score_B, scored_B = graded.outcome_B.double().numpy(), graded.scored_B.numpy()
+    rewarded = replace(
+        samples, score_B=score_B, scored_B=scored_B, answer_B=None, confidence_B=None,
+        entropy_B=None,
+    )  # fmt: skip
+    return summarise(rewarded, (1,), seed=seed, leave_out=True)["mean@n"]
 
 
 def _samples(
@@ -103,7 +128,9 @@ def _samples(
     )
 
 
+REWARD = "training_reward"  # what the run's rewards give the answers that something else scored
 KEYS = (
+    REWARD,
     "mean@n",
     "num_unscored",
     "pass@",
@@ -121,11 +148,14 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
     def run(world: Any, algorithm: Any, split: str, prompts: Any) -> dict[str, float]:
         given = given_answer_metrics(world.services, algorithm.rollout.part, prompts)
         found = {f"eval/{split}/{name}": value for name, value in given.items()}
-        if world.services.grading.can_grade:
+        if split in world.services.judges or world.services.grading.can_grade:
             found |= sampled(world, algorithm, split, prompts)
         return found
 
     def sampled(world: Any, algorithm: Any, split: str, prompts: Any) -> dict[str, float]:
+        judge = world.services.judges.get(split)
+        if judge is not None:
+            judge.failures.clear()
         evaluated = evaluate(
             prompts,
             algorithm.rollout,
@@ -134,10 +164,14 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
             num_samples=num_samples,
             ks=ks,
             seed=seed,
+            judge=judge,
         )
         if not evaluated.estimates:  # a verifier that fails costs scores, never the run
             return {f"eval/{split}/num_unscored": float(evaluated.batch.size("B"))}
-        found = as_json(evaluated.estimates, f"eval/{split}/")
+        estimates = dict(evaluated.estimates)
+        if evaluated.training_reward is not None:
+            estimates[REWARD] = evaluated.training_reward
+        found = as_json(estimates, f"eval/{split}/")
         return {
             name: value
             for name, value in found.items()

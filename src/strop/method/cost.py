@@ -1,6 +1,6 @@
 """What a step of a method costs beside sampling its rollouts and one update on them."""
 
-from strop.batch.columns import REFRESHED, is_current
+from strop.batch.columns import OF_REFERENCE, REFRESHED, is_current
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, wanted_columns
 
@@ -12,17 +12,29 @@ ASKING = {
 
 
 # What a run of a method may need beside prompts and rewards; `strop recipes --needs` takes these.
-NEEDS = ("critic", "reference", "environment")
+NEEDS = ("critic", "reference", "teacher", "environment")
+# A term or an advantage that reads none of them has no judgement of answers to learn from.
+JUDGED = frozenset(
+    {"advantage_B", "outcome_B", "preferred_B", "reward_B", "reward_BM", "reward_K", "reward_T"}
+)
 
 
 def needs_of(method: Method) -> frozenset[str]:
     """Those of NEEDS that the method has, for the parameters that its algorithms have."""
     has = {
         "critic": bool(method.value_columns()),
-        "reference": bool({"logp_ref_T", "logq_ref_TV"} & method.reads()),
+        "reference": bool(OF_REFERENCE & method.reads()),
+        "teacher": all(_is_taught(each) for each in method.algorithms),
         "environment": any(each.rollout.part.needs_environment for each in method.algorithms),
     }
     return frozenset(name for name in NEEDS if has[name])
+
+
+def _is_taught(algorithm: Algorithm) -> bool:
+    """Whether it learns from its reference alone, which then has to be another model."""
+    learns = algorithm.reads(("terms",))
+    before = algorithm.reads(("advantage",)) if "advantage_T" in learns else frozenset()
+    return bool(OF_REFERENCE & (learns | before)) and not JUDGED & (learns | before)
 
 
 def costs(method: Method) -> tuple[str, ...]:
@@ -50,9 +62,9 @@ def _costs(algorithm: Algorithm) -> tuple[str, ...]:
         found += [text for fact, text in ASKING.items() if fact in parts.facts(use)]
     wanted = wanted_columns(algorithm)
     read = {r.column for term in algorithm.terms for _, u in term.uses() for r in parts.reads(u)}
-    if wanted & REFRESHED - {"logp_ref_T"}:
+    if wanted & (REFRESHED - OF_REFERENCE | {"kl_ref_old_T"}):
         found.append("a forward pass of the policy")
-    if "logp_ref_T" in wanted or "logq_ref_TV" in read:
+    if OF_REFERENCE & (wanted | read):
         found.append("a reference policy and its forward pass")
     if values := algorithm.value_columns():
         found.append("a critic" if len(values) == 1 else f"a critic with {len(values)} heads")

@@ -91,7 +91,13 @@ MEMORY = LineChart(
 def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
     """Titles with their charts, in reading order; sections without a chart are left out."""
     found: dict[str, list[LineChart | Chart | None]] = {
-        "Learning": [_reward(runs), _reward_parts(runs), *_scores(runs), *_rewards(runs)],
+        "Learning": [
+            _reward(runs),
+            _reward_parts(runs),
+            *_scores(runs),
+            *_parted(runs),
+            *_rewards(runs),
+        ],
         "Given answers": [_likelihood(runs), _order(runs)],
         "Exploration": [_entropy(runs), *_laws(runs), COVARIANCE, _entropy_control(runs), KL],
         "Completions": [LENGTH, CUT_OFF, _exits(runs), *_spread_lengths(runs)],
@@ -200,6 +206,21 @@ def _scores(runs: Sequence[Run]) -> list[LineChart]:
         LineChart(f"Evaluation: {name}", text, tuple(curves), percent=True)
         for name, curves in by_set.items()
     ]
+
+
+def _parted(runs: Sequence[Run]) -> list[LineChart]:
+    """Reward and score of the same answers, of each set that something else than the reward
+    scores.
+    """
+    text = "Of the same answers; where the lines part, the policy has found what the reward misses."
+    return [
+        LineChart(f"Reward and evaluation: {name}", text, tuple(
+            Curve(f"eval/{name}/{key}", label, f"eval/{name}/{key}/low", f"eval/{name}/{key}/high")
+            for key, label in (("mean@n", "evaluation"), ("training_reward", "reward"))
+        ))
+        for key in _all_keys(runs, "eval/", "/training_reward")
+        for name in (key.removeprefix("eval/").removesuffix("/training_reward"),)
+    ]  # fmt: skip
 
 
 def _likelihood(runs: Sequence[Run]) -> LineChart:

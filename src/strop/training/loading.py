@@ -1,5 +1,6 @@
 """The run's model and its engine, made from the settings of a run."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from strop.training.learner import adapters, models
 from strop.training.learner.adapters import Lora
 from strop.training.learner.models import Loaded
 from strop.training.parallel.ranks import Ranks
+from strop.training.record import checkpoint
 from strop.training.settings.config import RunConfig
 
 
@@ -44,7 +46,9 @@ def load_model(
     if names and not settings.lora_rank:
         raise UserError("roles.play trains adapters: give model.lora_rank, such as 16")
     name, lora, adapter = source or settings.name, None, ""
-    if names and source != settings.name and source:
+    if source not in ("", settings.name):
+        names = _several(names, Path(source))
+    if names and source not in ("", settings.name):
         name, adapter = settings.name, source
     elif source and adapters.is_adapter(source):
         adapter = source
@@ -72,6 +76,17 @@ def load_model(
     begun()
     check_head(loaded.model)
     return loaded
+
+
+def _several(names: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+    """The names, where the folder is a checkpoint of these adapters; none for another model.
+
+    Raises UserError for a checkpoint that has others.
+    """
+    missing = [name for name in names if not adapters.is_adapter(folder / name)]
+    if missing and checkpoint.is_checkpoint(folder) and len(missing) < len(names):
+        raise UserError(f"{folder} has no adapter {missing[0]!r}, which roles.play names")
+    return () if missing else names
 
 
 def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> Engine:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from strop.batch.columns import slow_value
+from strop.batch.columns import OF_REFERENCE, slow_value
 from strop.data.files import load_data
 from strop.data.prompt_rows import pool_of
 from strop.data.read import validation_sets
@@ -21,6 +21,7 @@ from strop.environments.worker_process import ProcessWorker
 from strop.environments.workers import EnvironmentWorkers
 from strop.method.algorithm import Method
 from strop.method.chains import number_of
+from strop.method.cost import needs_of
 from strop.method.engine_needs import check as check_engine
 from strop.method.engine_needs import check_trainable
 from strop.rewards.grader import Grader
@@ -36,11 +37,11 @@ from strop.training.learner.critic import Critic, make_critic
 from strop.training.learner.models import Loaded
 from strop.training.learner.policy import MasterAdamW, Policy
 from strop.training.learner.step_models import freeze
-from strop.training.loading import open_engine
+from strop.training.loading import load_model, open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 from strop.training.services.agents import AT_ONCE
-from strop.training.services.run import NoGrader, RunServices, serve
+from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import DataSettings, RewardSettings
@@ -163,6 +164,28 @@ def make_services(
     return services
 
 
+def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
+    """Open what scores validation sets, and held-out prompts, in place of the reward. Raises
+    UserError.
+
+    A source that scores several sets is opened once.
+    """
+    task, opened = services.task, dict[str, RunGrading]()
+    sets = {**task.validations, **({"heldout": task.heldout} if task.heldout else {})}
+    for name, source in config.evaluation.judges([*sets]).items():
+        known = source in opened
+        if not known:
+            spec = RewardSpec(reward_name(source), source, 1.0)
+            grader = shared_grader(
+                ranks, [spec], maker(config.ray), timeout_seconds=config.reward.timeout_seconds,
+                num_workers=config.reward.num_workers,
+            )  # fmt: skip
+            opened[source] = services.judged_by(grader, sets[name])
+        services.judges[name] = opened[source]
+        if not known:
+            opened[source].check_rewards()
+
+
 def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
     """Open what plays the task's environment, if that is not this process; the first process of
     several has it, and plays for all what may fail in one of them alone. Or open where the task's
@@ -217,6 +240,8 @@ def make_world(
     ]
     services = make_services(config, loaded, task, rollouts[0], longest[0], ranks)
     try:
+        if learns:
+            open_judges(config, services, ranks)
         if not (learns and config.training.max_staleness):  # else the process that collects has it
             open_environment_workers(config, services, ranks)
         most, asked = loaded.context, config.data.max_prompt_tokens
@@ -264,7 +289,7 @@ def _world(
     check_engine(method.uses(), engine, settings.kind)
     roles.check_engine(config, engine)
     services.notes += engine.notes
-    reference = _reference(method, policy, loaded) if learns else None
+    reference = _reference(config, method, policy, loaded) if learns else None
     if not ranks.alone:
         engine = _share_out(policy, reference, engine, loaded)
     if learns:
@@ -347,25 +372,59 @@ def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
     )
 
 
-def _reference(method: Method, policy: Policy, loaded: Loaded) -> Policy | None:
-    """The policy of the starting weights, when something reads it: a frozen copy, or the same
-    model with its adapters off. One that is to be renewed is always a copy.
+def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded) -> Policy | None:
+    """The policy that reference terms compare with, when something reads it: `model.reference`, or
+    that of the starting weights, as a frozen copy or as the same model with its adapters off. One
+    that is to be renewed is always a copy.
 
-    Raises UserError for one that is renewed and not read.
+    Raises UserError for one that is renewed and not read, for another model that nothing reads,
+    that is to be renewed, or that has other tokens, and where the model's own start would be all
+    that it learns from.
     """
     reads, renews = method.reads(), "renews_reference" in method.facts()
-    if not {"logp_ref_T", "logq_ref_TV"} & reads:
+    if config.model.reference:
+        return _teacher(config, bool(OF_REFERENCE & reads), renews, policy, loaded)
+    if not OF_REFERENCE & reads:
         if renews:
             raise UserError(
                 "control: renew_reference has nothing to renew, no part reads a reference policy: "
                 "leave it out, or add a penalty such as penalise_kl_to_reference"
             )
         return None
+    if "teacher" in needs_of(method):
+        raise UserError(
+            "the method learns from its reference alone, and that is the model that the run begins "
+            "with: name a teacher with model.reference=FOLDER"
+        )
     if loaded.adapter is not None and not renews:
         model, switch = loaded.model, loaded.without_adapter
         return Policy(model, policy.token_budget, policy.share, switch=switch, ranks=policy.ranks)
     frozen: Any = policy.ranks.shard(freeze(copy.deepcopy(policy.model)))
     return Policy(frozen, policy.token_budget, policy.share, ranks=policy.ranks)
+
+
+def _teacher(
+    config: RunConfig, is_read: bool, renews: bool, policy: Policy, loaded: Loaded
+) -> Policy:
+    """Another model as the reference. Raises UserError."""
+    name = config.model.reference
+    if not is_read or renews:
+        why = (
+            "the method gives its reference the policy's weights (renew_reference)" if renews else
+            "no part of the method reads a reference policy: take on_policy_distillation, or add a "
+            "part such as credit_reference_likelihood"
+        )  # fmt: skip
+        raise UserError(f"model.reference={name}: {why}")
+    other = load_model(config, name, ranks=policy.ranks)
+    if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+        raise UserError(
+            f"model.reference={name} has other tokens than {loaded.source}: probabilities of "
+            "tokens can be compared between models of one tokenizer alone"
+        )
+    model: Any = other.merged().model
+    frozen: Any = policy.ranks.shard(freeze(model))
+    share = policy.share if not prefix_sharing.why_not(model) else "off"
+    return Policy(frozen, policy.token_budget, share, ranks=policy.ranks)
 
 
 def _share_out(policy: Policy, reference: Policy | None, engine: Engine, loaded: Loaded) -> Engine:

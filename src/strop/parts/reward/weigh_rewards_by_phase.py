@@ -21,8 +21,8 @@ class WeighRewardsByPhase:
     Source: arXiv 2510.01586 (safety weighs more in the first half, the task in the second).
     Differs from the source: its weights were not found.
     Nearest part: rescale_reward; equal to it with one reward and equal weights.
-    Edges: no weights in a phase -> reward_B as it is; no reward applies to a rollout -> 0; unscored ->
-    unchanged; outcome_B stays as it was.
+    Edges: no weights in a phase -> reward_B as it is; no reward applies to a rollout -> 0;
+    unscored -> unchanged; outcome_B stays as it was.
     """
 
     # Weights of the rewards in their order, the environment's own first. Default: ours (as they

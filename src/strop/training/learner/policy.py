@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from strop.batch import segments
 from strop.batch.batch import Batch, position_of, to_padded
 from strop.head import head
-from strop.head.chunk import Head
+from strop.head.chunk import Distribution, Head, Others
 from strop.head.head import head_of, text_config, trunk_of
 from strop.support.adapted import routes_of, weights_of
 from strop.support.errors import RunStopped, UserError
@@ -29,6 +29,7 @@ T = TypeVar("T")
 # benchmarks/padding.py tries; on a GPU an estimate, for launches there are waited for.
 PASS_TOKENS = {"cpu": 128, "cuda": 1024}
 MASKS = ("mask_T", "gradient_T", "denominator_T")
+KL, OTHER = "kl_T", "logq_other_TV"  # names inside a pass of the head
 LARGEST_RATE = 1e30  # beyond it a step leaves the range of float32
 # (rows of the micro-batch's policy tokens, their columns) -> adjoints
 AdjointsOf = Callable[[slice, dict[str, Tensor]], Mapping[str, Tensor]]
@@ -155,18 +156,35 @@ class Policy:
                     rows = self.token_rows(own, index_B)
                     yield own.take(index_B), rows if place_T is None else place_T[rows], counts
 
-    @torch.no_grad()
     def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:
         """Current columns [T] of every policy token, 0 elsewhere, without gradient."""
+        return self._columns(batch, names, temperature)
+
+    def divergence(self, batch: Batch, other: Policy, temperature: float) -> Tensor:
+        """KL(current || other) [T] over the vocabulary at every policy token, 0 elsewhere."""
+        return self._columns(batch, (), temperature, other)[KL]
+
+    @torch.no_grad()
+    def _columns(
+        self, batch: Batch, names: Sequence[str], temperature: float, other: Policy | None = None
+    ) -> dict[str, Tensor]:
+        """Columns of the head, and the divergence from another policy where there is one."""
         batch = batch.to(self.device)
         wide = torch.promote_types(self.head(temperature).weight.dtype, torch.float32)
         empty = torch.zeros(batch.size("T"), dtype=wide, device=self.device)
-        found = {name: empty.clone() for name in names}
+        further = {} if other is None else {KL: Distribution(_kl, (OTHER,))}
+        found = {name: empty.clone() for name in (*names, *further)}
         for micro, rows, counts in self.passes(batch):
+            others = {}
+            if other is not None:
+                others = {OTHER: (other.whole_head(temperature), other.hidden(micro)[0])}
 
-            def measured(micro: Batch = micro) -> dict[str, Tensor]:
+            def measured(micro: Batch = micro, others: Others = others) -> dict[str, Tensor]:
                 hidden, ids = self._hidden(micro)
-                return head.columns(self.head(temperature), hidden, ids, tuple(names))
+                return head.columns(
+                    self.head(temperature), hidden, ids, tuple(names),
+                    distributions=further, others=others,
+                )  # fmt: skip
 
             values = self.compute(measured)
             if counts:
@@ -315,6 +333,12 @@ class Policy:
         if self.optimiser is not None:
             return (p for group in self.optimiser.param_groups for p in group["params"])
         return (p for p in self.model.parameters() if p.requires_grad)
+
+
+def _kl(rows: slice, logq_TV: Tensor, **others: Tensor) -> Tensor:
+    """KL(current || other) [T]; a token that is impossible under the current policy adds 0."""
+    q_TV = logq_TV.exp()
+    return (q_TV * torch.where(q_TV > 0, logq_TV - others[OTHER], 0)).sum(-1)
 
 
 def clipped_step(

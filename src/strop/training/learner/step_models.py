@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
-from strop.batch.columns import OF_POLICY, is_value, old_value, slow_value
+from strop.batch.columns import OF_POLICY, OF_REFERENCE, is_value, old_value, slow_value
 from strop.support.errors import UserError
 from strop.training.learner.critic import Critic
 from strop.training.learner.policy import Policy
@@ -58,16 +58,21 @@ def refresh(batch: Batch, names: Iterable[str], models: StepModels) -> Batch:
     if values := {name for name in wanted if is_value(name)}:
         batch = _with_values(batch, values, models.critic)
         wanted -= values
-    if unknown := sorted(wanted - OF_POLICY.keys() - {"logp_ref_T"}):
+    if unknown := sorted(wanted - OF_POLICY.keys() - OF_REFERENCE):
         raise UserError(f"{', '.join(unknown)} cannot be recomputed during a step")
     ours = {name: OF_POLICY[name] for name in sorted(wanted) if name in OF_POLICY}
     if ours:
         found = models.columns("current", batch, sorted(set(ours.values())))
         batch = batch.set(**{name: found[current] for name, current in ours.items()})
+    of_reference = sorted(wanted & OF_REFERENCE)
+    if of_reference and models.reference is None:
+        raise UserError(f"a part reads {of_reference[0]}, but the run keeps no reference policy")
     if "logp_ref_T" in wanted:
-        if models.reference is None:
-            raise UserError("a part reads logp_ref_T, but the run keeps no reference policy")
         batch = batch.set(logp_ref_T=models.columns("ref", batch, ("logp_T",))["logp_T"])
+    if "kl_ref_old_T" in wanted:
+        assert models.reference is not None
+        kl_T = models.policy.divergence(batch, models.reference, models.temperature)
+        batch = batch.set(kl_ref_old_T=kl_T)
     return batch
 
 

@@ -21,7 +21,7 @@ from strop.batch.batch import Batch
 from strop.data.chat import PLAIN, Chat
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Answer, Engine, Request
-from strop.environments.tasks import RewardSpec, Task
+from strop.environments.tasks import Prompt, RewardSpec, Task
 from strop.method.services import Graded, Player
 from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
 from strop.support.errors import UserError
@@ -421,7 +421,16 @@ class RunServices:
     episodes: RunEpisodes
     agents: RunAgents
     stores: RunStores
+    judges: dict[str, RunGrading] = field(default_factory=dict)  # of validation sets, by their name
     notes: list[str] = field(default_factory=list)  # notes for the user before step 1
+
+    def judged_by(self, grader: Grader, prompts: Sequence[Prompt]) -> RunGrading:
+        """What scores answers to these prompts by this grader alone, and logs nothing."""
+        plain = replace(
+            self.task, train=prompts, validation=(), heldout=(), sets={}, environment=None,
+            agent="", traces=None,
+        )  # fmt: skip
+        return RunGrading(plain, grader, self.texts, RunLog(), self.grading.on_failure)
 
     def score_with(self, models: StepModels) -> None:
         """Score with these models from now on, and sample at their temperature."""
@@ -458,7 +467,8 @@ class RunServices:
 
     def close(self) -> None:
         """End the processes of the reward functions, of the environments and of agents."""
-        self.grading.grader.close()
+        for grading in (self.grading, *self.judges.values()):
+            grading.grader.close()
         self.episodes.close()
         self.agents.close()
 

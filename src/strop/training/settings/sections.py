@@ -3,6 +3,7 @@
 import re
 import tomllib
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from strop.support.errors import UserError
 
 LONGEST = 1e6  # seconds of a limit: clocks and sockets take no more
 MOST = 1024  # threads and processes
+OF_A_SET = re.compile(r"(?P<set>[\w.-]+)=(?P<source>.+)", re.DOTALL)  # in evaluation.reward
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -49,6 +51,11 @@ class ModelSettings(Section):
     )
     chat_template: str = Field(
         default="", description="file with a chat template for the tokenizer"
+    )
+    reference: str = Field(
+        default="",
+        description="the frozen model that reference terms compare with, a teacher, as in name; "
+        "none: the one that the run begins with",
     )
     lora_rank: int = Field(
         default=0,
@@ -519,6 +526,31 @@ class EvaluationSettings(Section):
         default=(), description="k of pass@k and maj@k; none: 1 and num_samples"
     )
     max_prompts: int = Field(default=64, ge=1, description="prompts of a validation")
+    reward: tuple[str, ...] = Field(
+        default=(),
+        description="what scores validations in place of the reward: a source as in "
+        "reward.functions, or SET=SOURCE for one set",
+    )
+
+    def judges(self, sets: Sequence[str]) -> dict[str, str]:
+        """The source that scores each of these sets, without those that the reward scores.
+
+        Raises UserError for a set that is not there and for two sources of one.
+        """
+        found: dict[str, str] = {}
+        for text in self.reward:
+            named = OF_A_SET.fullmatch(text)
+            name, source = (named["set"], named["source"]) if named else ("", text)
+            if name and name not in sets:
+                raise UserError(
+                    f"evaluation.reward={text}: there is no validation set {name!r}, there is "
+                    f"{' and '.join(sets) or 'none'}"
+                )
+            if name in found:
+                raise UserError(f"evaluation.reward: two sources score {name or 'every set'}")
+            found[name] = source
+        rest = found.pop("", "")
+        return {name: found.get(name, rest) for name in sets if found.get(name, rest)}
 
     @property
     def ks(self) -> tuple[int, ...]:

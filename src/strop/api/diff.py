@@ -1,0 +1,23 @@
+"""`strop.diff`: whether two runs are the same, and if not where they part and why."""
+
+from pathlib import Path
+
+from strop.api.arguments import checked
+from strop.api.folders import HasFolder, path_of
+from strop.diagnosis.difference import Difference, difference
+
+
+@checked
+def diff(first: str | Path | HasFolder, second: str | Path | HasFolder) -> Difference:
+    """Compare two runs by the files of their folders, bit for bit, but for what is time.
+
+    Printed, the result says whether they are the same, and if not the first step, its stage, its
+    columns and the first token in which they part, and the settings, data, versions and machines
+    in which they differ; `same`, `step`, `stage`, `metrics`, `columns` and `causes` hold this.
+    Raises UserError for what is not a run, and for runs without a common step.
+    """
+    a, b = (
+        each.folder if isinstance(each, HasFolder) else path_of(each, "a run")
+        for each in (first, second)
+    )
+    return difference(a, b)
