@@ -10,10 +10,11 @@ from models import without_times
 from runs import Runner
 from safetensors.torch import load_file
 
+import strop
 from strop.support import adapted
 from strop.support.errors import UserError
 from strop.training import loading, loop, setup
-from strop.training.learner import adapters
+from strop.training.learner import adapters, models
 from strop.training.learner.step_models import refresh
 from strop.training.record import checkpoint
 from strop.training.settings import config
@@ -225,6 +226,58 @@ def test_the_base_plays_a_role_as_the_model_without_an_adapter():
     episodes = world.services.log.logged["episode"]
     assert {episodes[uid]: [turn["action"] for turn in one["turns"]]
             for uid, (one,) in others.items()} == alone  # fmt: skip
+
+
+def test_a_checkpoint_is_played_on_sampled_and_exported(finished, tmp_path):
+    folder = finished("both")
+    place = checkpoint.newest(folder / "checkpoints")
+    asked = {"k": 1, "samples": 2, "prompts": 2, "split": "train", "trust_files": True}
+    as_trained = strop.evaluate(folder, **asked)
+    told = {name: as_trained[name] for name in ("mean@2", "completions/mean_length")}
+    played = {0: "first", 1: str(place / "second")}
+    one = strop.evaluate(folder, **asked, roles_play=played)
+    other = strop.evaluate(folder, **asked, roles_play={0: str(place / "first"), 1: "second"})
+    for name, value in told.items():  # the same game, and each scores its own seat
+        assert value == pytest.approx((one[name] + other[name]) / 2)
+    with pytest.raises(UserError, match="has no adapter 'third'"):
+        strop.evaluate(folder, **asked, roles_play={0: "first", 1: "third"})
+    with pytest.raises(UserError, match="give the folder of first or second in a checkpoint"):
+        strop.export(folder, tmp_path / "none")
+    strop.export(place / "second", tmp_path / "second")
+    merged = models.load(str(tmp_path / "second")).model
+    alone = models.load("tiny", adapter=str(place / "second")).model
+    ids = torch.arange(3, 9)[None]
+    with torch.no_grad():
+        assert torch.allclose(merged(ids).logits, alone(ids).logits, atol=1e-4)
+    answers = strop.sample(place / "second", "1,2=", n=2, max_tokens=3)
+    assert all(answer.text for answer in answers)
+
+
+def test_pioneer_and_observer_are_two_learners_that_swap(lab, runner, tmp_path):
+    plain = lab.raw("cory(kl=0)", reward="even", training={"steps": 2, "rollouts_every": 0})
+    plain["model"] |= {"lora_rank": 2}
+    plain["roles"] = {"play": {"0": "one", "1": "other"}, "swap_every": 1}
+    run = runner.start(plain, tmp_path / "run")
+    stages = {}
+    real = run.world.policy.shares
+
+    def shares(batch):
+        found = real(batch)
+        step = run.done + 1
+        for name, own, _ in found:
+            stages.setdefault((step, name), set()).update(own["stage_B"].tolist())
+        return found
+
+    run.world.policy.shares = shares
+    start = {name: own.now.inner.detach().clone() for name, own in run.world.critic.each.items()}
+    runner.go(run)
+    # 0 answers first, 1 with that in sight
+    assert stages == {(1, "one"): {0}, (1, "other"): {1}, (2, "one"): {1}, (2, "other"): {0}}
+    assert torch.equal(start["one"], start["other"])
+    inner = {name: own.now.inner for name, own in run.world.critic.each.items()}
+    assert not any(torch.equal(inner[name], start[name]) for name in inner)
+    assert not torch.equal(inner["one"], inner["other"])
+    assert len(run.world.critic.optimiser.state) == len(run.world.policy.optimiser.state) == 0
 
 
 def test_roles_swap_their_adapters_and_the_moments_begin_anew(runner, tmp_path):
