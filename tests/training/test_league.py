@@ -76,6 +76,10 @@ def test_a_share_of_the_games_is_played_against_one_member_by_one_role_of_now():
     for other in (Cast(NAMES, ROLES, league=league, seed=6), Cast(NAMES, ROLES, league=league,
                                                                   seed=5, step=2)):  # fmt: skip
         assert {game: tuple(map(other.players(game), ROLES)) for game in games} != games
+    # of one adapter in both seats one plays as it was
+    alone = Cast(("one",), {0: "one", 1: "one"}, league=League(("one",), 1, 1.0, members=[2]))
+    now, then = Player("one", 0), Player("one@2", -1)
+    assert {tuple(map(alone.players(game), (0, 1))) for game in games} == {(now, then), (then, now)}
     with cast.without_league():
         assert {tuple(map(cast.players(game), ROLES)) for game in games} == {plain}
 

@@ -109,7 +109,8 @@ def _routed(kind: Any) -> type:
             if rows is None:
                 found = (found + more).to(found.dtype)
             else:
-                found = found.index_add(routes.dim, rows, more.to(found.dtype))
+                sums = (found.index_select(routes.dim, rows) + more).to(found.dtype)
+                found = found.index_copy(routes.dim, rows, sums)
         return found
 
     if kind not in _CLASSES:
