@@ -272,23 +272,26 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
 
 def log_players(log: Log, seats: Sequence[Seat], ends: Sequence[Episode]) -> None:
     """Keep whose adapter played each rollout and, of others that are not trained, who they were,
-    what they did, and whether this side earned more.
+    what they did and, where nothing failed, whether this side earned more.
     """
     if not any(turn.player.weights for seat in seats for turn in seat.turns):
         return
     log.log_rollouts("adapter", {seat.seed: names_of([seat]) for seat in seats})
     against = {
-        seat.seed: (seat, episode, others)
+        seat.seed: (episode, others)
         for seat, episode in zip(seats, ends, strict=True)
         if (others := [each for each in episode.seats.values() if not each.learns])
     }
     log.log_rollouts("opponents", {
         uid: [{"player": each.player, "adapter": names_of([each]), "turns": each.said}
               for each in others]
-        for uid, (_, _, others) in against.items()
+        for uid, (_, others) in against.items()
     })  # fmt: skip
-    log.log_rollouts("opponent", {uid: names_of(others) for uid, (_, _, others) in against.items()})
-    log.log_rollouts("score", {uid: score(e, others) for uid, (_, e, others) in against.items()})
+    log.log_rollouts("opponent", {uid: names_of(others) for uid, (_, others) in against.items()})
+    log.log_rollouts("score", {
+        uid: score(episode, others)
+        for uid, (episode, others) in against.items() if not episode.unscored
+    })  # fmt: skip
 
 
 def tokens_of_others(episodes: Sequence[Episode]) -> int:

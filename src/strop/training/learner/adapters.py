@@ -126,14 +126,17 @@ def copy_frozen(adapter: Any, source: str, name: str) -> None:
 
 @contextmanager
 def _adding(adapter: Any, name: str) -> Iterator[None]:
-    """Inside, PEFT adds an adapter, which changes what is trained; afterwards the same is trained
-    as before, the new layers are of the kind of the others, and passes may run under them.
+    """Inside, PEFT adds an adapter, which changes what is trained and the mode of the model;
+    afterwards both are as before, the new layers are of the kind of the others, and passes may run
+    under them.
     """
     model = adapter.get_base_model()
     routes = adapted.routes_of(model)
     assert routes is not None, "the model has several adapters"
     trained = {path for path, weight in model.named_parameters() if weight.requires_grad}
+    training = model.training
     yield
+    model.train(training)
     for path, weight in model.named_parameters():
         weight.requires_grad_(path in trained)
     if any(type(each) is linear.Linear for each in model.modules()):

@@ -30,7 +30,7 @@ class Cast:
         if role not in self.roles:
             known = ", ".join(map(str, self.roles))
             raise UserError(
-                f"the role {role} has no player: roles.play names those of {known}; give it one"
+                f"the role {role} has no player, roles.play has one for {known}: give it one"
             )
         order = list(self.roles)
         place = order.index(role)
