@@ -20,6 +20,7 @@ class Options(TypedDict, total=False):
     model_attention: str | Path
     model_onednn: bool
     model_chat_template: str | Path
+    model_reference: str | Path
     model_lora_rank: int
     model_lora_alpha: int
     model_lora_targets: Sequence[str] | str
@@ -114,6 +115,7 @@ class Options(TypedDict, total=False):
     evaluation_num_samples: int
     evaluation_k: Sequence[int] | int
     evaluation_max_prompts: int
+    evaluation_reward: Sequence[str] | str
     tracking_to: Sequence[Literal["tensorboard", "wandb", "trackio", "mlflow"]] | str
     tracking_project: str | Path
     tracking_name: str | Path
@@ -371,6 +373,7 @@ class Options(TypedDict, total=False):
     probes_until: str
     probes_window: Whole
     advantage_L: Whole
+    advantage_adds: bool
     advantage_alpha: Number
     advantage_balance: bool
     advantage_bend: Number
@@ -386,6 +389,7 @@ class Options(TypedDict, total=False):
     advantage_c_inv: Number
     advantage_c_keep: Number
     advantage_cap: Number
+    advantage_centre: bool
     advantage_clamp: Number
     advantage_coef: Number
     advantage_correct_threshold: Number
@@ -550,6 +554,7 @@ class Options(TypedDict, total=False):
     terms_num_bins: Whole
     terms_num_guesses: Whole
     terms_num_rollouts: Whole
+    terms_others: str
     terms_outside: str
     terms_own_gradient: bool
     terms_past: Any
@@ -571,6 +576,8 @@ class Options(TypedDict, total=False):
     terms_tau_positive: Number
     terms_temperature: Number
     terms_threshold: Number
+    terms_top_k: Whole
+    terms_top_of: str
     terms_top_p: Number
     terms_uniform: Number
     terms_unit: str
@@ -657,6 +664,7 @@ class Options(TypedDict, total=False):
     loss_num_bins: Whole
     loss_num_guesses: Whole
     loss_num_rollouts: Whole
+    loss_others: str
     loss_outside: str
     loss_own_gradient: bool
     loss_past: Any
@@ -678,6 +686,8 @@ class Options(TypedDict, total=False):
     loss_tau_positive: Number
     loss_temperature: Number
     loss_threshold: Number
+    loss_top_k: Whole
+    loss_top_of: str
     loss_top_p: Number
     loss_uniform: Number
     loss_unit: str
