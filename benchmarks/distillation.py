@@ -3,8 +3,8 @@
     python benchmarks/distillation.py [--seeds 3] [--steps 20] [--teacher FOLDER] [--keep FOLDER]
 
 The teacher is the shipped model `tiny` after 90 steps of `grpo` on Countdown with 32 groups of 16
-answers (or --teacher); the policy begins as `tiny` and answers 32 prompts four times a step in every
-method, at one learning rate. Printed are pass@1 and the entropy on held-back puzzles at every
+answers (or --teacher); the policy begins as `tiny` and answers 32 prompts four times a step in
+every method, at one learning rate. Printed are pass@1 and the entropy on held-back puzzles at every
 validation, as means over seeds with the least and the largest, and the tokens that were sampled.
 """
 

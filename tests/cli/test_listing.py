@@ -241,7 +241,7 @@ def test_equation_and_brackets_are_printed_as_they_stand():
             ("recipes", "cut-off", "--family", "critics", "--status", "abstract"),
             "no recipe has all of: words 'cut-off', family 'critics', status 'abstract'",
         ),
-        (("recipes", "--needs", "critc"), "no need 'critc', did you mean critic.*reference, env"),
+        (("recipes", "--needs", "critc"), "no need 'critc', did you mean critic.*teacher, env"),
         (
             ("recipes", "--needs", "critic", "--without", "critic"),
             "no recipe of these is left by --needs and --without",

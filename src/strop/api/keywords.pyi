@@ -383,6 +383,7 @@ class Options(TypedDict, total=False):
     probes_until: str
     probes_window: Whole
     advantage_L: Whole
+    advantage_adds: bool
     advantage_alpha: Number
     advantage_balance: bool
     advantage_bend: Number

@@ -16,6 +16,7 @@ from strop.batch.columns import is_value
 from strop.engines.base import Event
 from strop.method.algorithm import Algorithm, wanted_columns
 from strop.method.chains import Chains, generators, learnable
+from strop.method.cost import needs_of
 from strop.method.part import Curated, Draw
 from strop.method.services import Graded
 from strop.parts.rollout.base import Turn, assemble_turns, with_turns
@@ -293,6 +294,8 @@ def check_countable(algorithm: Algorithm) -> None:
         raise Uncountable(
             f"its rollout {algorithm.rollout.label} does not draw answers independently"
         )
+    if "teacher" in needs_of(algorithm):
+        raise Uncountable("it learns from a teacher, and the tree has none")
     if algorithm.rollout.part.temperature != 1:
         raise Uncountable("its rollouts are not drawn at temperature 1")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from strop.support.adapted import PARAMETERS, routes_of
 from strop.support.errors import RunStopped, UserError
 from strop.support.writing import writing
 
@@ -82,8 +85,10 @@ def write(model: Any, folder: WeightsFolder, name: str) -> Path:
 
 
 def merged(model: nn.Module) -> dict[str, Tensor]:
-    """The weights by their names without adapters: W + alpha / rank * B A in place of W."""
-    own = model.state_dict()
+    """The weights by their names without adapters: W + alpha / rank * B A in place of W, or W alone
+    where there are several adapters.
+    """
+    own, several = model.state_dict(), routes_of(model) is not None
     for name, module in model.named_modules():
         if not hasattr(module, "get_delta_weight"):
             continue
@@ -91,9 +96,39 @@ def merged(model: nn.Module) -> dict[str, Tensor]:
         found = {key: own.pop(key) for key in [*own] if key.startswith(f"{name}.")}
         own |= {f"{name}.{key.removeprefix(plain)}": value for key, value in found.items()
                 if key.startswith(plain)}  # fmt: skip
-        for adapter in module.active_adapters:
+        for adapter in () if several else module.active_adapters:
             own[f"{name}.weight"] = own[f"{name}.weight"] + module.get_delta_weight(adapter)
     return own
+
+
+def write_adapter(
+    model: nn.Module, folder: WeightsFolder, adapter: str, name: str, factor: float = 1.0
+) -> Path:
+    """Write one of the model's several adapters in PEFT's layout. factor: on what it adds."""
+    layers = {
+        path: module for path, module in model.named_modules()
+        if adapter in getattr(module, "lora_A", {})
+    }  # fmt: skip
+    first: Any = next(iter(layers.values()))
+    rank = int(first.r[adapter])
+    settings = {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "r": rank,
+        "lora_alpha": first.scaling[adapter] * rank * factor,
+        "target_modules": sorted({path.rpartition(".")[2] for path in layers}),
+    }  # fmt: skip
+    weights = {
+        f"base_model.model.{path}.{kind}.weight": getattr(module, kind)[adapter].weight.detach()
+        for path, module in layers.items()
+        for kind in PARAMETERS
+    }
+
+    def save(path: Path) -> None:
+        path.mkdir()
+        save_file({key: value.contiguous() for key, value in weights.items()},
+                  path / "adapter_model.safetensors")  # fmt: skip
+        (path / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+    return folder.put(name, save)
 
 
 def _sweep(place: Path) -> None:

@@ -43,6 +43,6 @@ def on_policy_distillation(
     Try: centre (true), gamma, rewards (true), num_rollouts (1 is enough).
     """
     algorithm = grpo(**parent)
-    credit = Use(CreditReferenceLikelihood(coef, gamma, centre))
+    credit = Use(CreditReferenceLikelihood(coef, gamma, centre, adds=rewards))
     before = algorithm.advantage if rewards else ()
     return dataclasses.replace(algorithm, advantage=(*before, credit))

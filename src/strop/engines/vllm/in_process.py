@@ -18,15 +18,17 @@ import torch
 from torch import Tensor
 
 from strop.engines import weights_folder
-from strop.engines.base import CAPABILITIES, WAITING, Ended, Engine, Event, Request
+from strop.engines.base import ADAPTERS, CAPABILITIES, WAITING, Ended, Engine, Event, Request
 from strop.engines.local.causal import load_state
 from strop.engines.local.slots import event_of
 from strop.engines.remote_rows import Row, RowEngine
 from strop.engines.sampling import LOGP, TOKEN, TOP
 from strop.engines.vllm.settings import VllmOptions
 from strop.engines.weights_folder import WeightsFolder
+from strop.support.adapted import BASE, routes_of, weights_of
 from strop.support.errors import UserError
 
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, as vLLM takes them
 PLACE = "make room in one of them"
 WORKER = "strop.engines.vllm.inside.strop_in_vllm.Weights"
 # In this process, with the threads that it has, and telling nobody.
@@ -77,12 +79,18 @@ class InProcessSettings(VllmOptions):
         from strop.engines.vllm.draws import Draws
 
         start = weights_folder.write(model, folder, "model")
+        routes = routes_of(model)
+        several = [] if routes is None else [
+            "--enable-lora", "--max-loras", str(1 + len(routes.known)), "--max-lora-rank",
+            str(_rank(model)),
+        ]  # fmt: skip
         words = self.options(
             model,
             "--model", str(start),
             "--max-num-seqs", str(num_slots),
             "--skip-tokenizer-init", "--disable-log-stats", "--no-async-scheduling",
             "--no-use-tqdm-on-load",
+            *several,
             "--worker-extension-cls", WORKER,
         )  # fmt: skip
         parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
@@ -97,6 +105,12 @@ class InProcessSettings(VllmOptions):
             raise UserError(f"vLLM cannot begin: {error}") from error
         finally:
             shutil.rmtree(start, ignore_errors=True)
+
+
+def _rank(model: Any) -> int:
+    """The least rank of those that vLLM takes which no adapter of the model exceeds."""
+    ranks = [rank for module in model.modules() for rank in getattr(module, "r", {}).values()]
+    return min(rank for rank in RANKS if rank >= max(ranks))
 
 
 @dataclass(eq=False)
@@ -117,7 +131,8 @@ class InProcessEngine(RowEngine[Own]):
     """Samples by steps of a vLLM in this process, with the weights of a model of it.
 
     New weights end what vLLM has under way and empty its prefix cache; the rows then go on with all
-    of their tokens.
+    of their tokens. Of a model with several adapters vLLM has the base once, and new weights are
+    new adapters.
     """
 
     def __init__(
@@ -129,8 +144,13 @@ class InProcessEngine(RowEngine[Own]):
         self.vllm, self.model, self.folder, self.num_slots = vllm, model, folder, num_slots
         self.vocab_size = int(model.get_input_embeddings().num_embeddings)
         self.running: dict[str, Own] = {}  # by vLLM's name
-        self.num_asked = 0
+        self.num_asked = self.num_adapters = 0
         self.broken = ""
+        self.routes = routes_of(model)
+        self.adapters: dict[str, Any] = {}  # as vLLM asks for them, by name
+        if self.routes is not None:
+            self.capabilities |= {ADAPTERS}
+            self._write_adapters()
 
     def full(self) -> bool:
         """True while far more requests wait than run."""
@@ -156,6 +176,18 @@ class InProcessEngine(RowEngine[Own]):
         for row in under_way:
             self._stop(row)
             self._report(row, "")
+        if self.routes is not None:
+            self._write_adapters()
+            if not self.vllm.reset_prefix_cache():
+                raise UserError(f"vLLM does not take weights {version}: its cache is in use")
+        else:
+            self._write(version)
+        self.version = version
+        for row in under_way:
+            self._ask(row)
+
+    def _write(self, version: int) -> None:
+        """Give vLLM the model's weights of now."""
         place = weights_folder.write(self.model, self.folder, f"version-{version}")
         self.broken = "the engine has no weights to sample with: an update was broken off"
         try:
@@ -165,9 +197,35 @@ class InProcessEngine(RowEngine[Own]):
             shutil.rmtree(place, ignore_errors=True)
         if found != [{"version": version}] or not self.vllm.reset_prefix_cache():
             raise UserError(f"vLLM does not take weights {version}: {found}")
-        self.broken, self.version = "", version
-        for row in under_way:
-            self._ask(row)
+        self.broken = ""
+
+    def _write_adapters(self) -> None:
+        """Give vLLM the adapters of now: those that are trained under new names, for it keeps what
+        it has read. The base is one that adds nothing: without an adapter, but beside requests
+        that have one, vLLM 0.32 on a CPU drew other tokens than the base's.
+        """
+        from vllm.lora.request import LoRARequest
+
+        assert self.routes is not None
+        names = (BASE, *self.routes.known)
+        left = {name: asked for name, asked in self.adapters.items() if name not in names}
+        for name in names:
+            trained = any(weight.requires_grad for weight in weights_of(self.model, name))
+            if name in self.adapters and not trained:
+                continue
+            if name in self.adapters:
+                left[name] = self.adapters[name]
+            self.num_adapters += 1
+            label = f"{name}-{self.num_adapters}"
+            source = self.routes.known[0] if name == BASE else name
+            place = weights_folder.write_adapter(
+                self.model, self.folder, source, label, float(name != BASE)
+            )
+            self.adapters[name] = LoRARequest(label, self.num_adapters, str(place))
+        for name, asked in left.items():
+            shutil.rmtree(asked.lora_path, ignore_errors=True)
+            if self.adapters[name] is asked:
+                del self.adapters[name]
 
     def close(self) -> None:
         """End vLLM."""
@@ -201,6 +259,8 @@ class InProcessEngine(RowEngine[Own]):
                     f"Request.{name} has a token id outside [0, {self.vocab_size}), the model's "
                     "vocabulary; is this the model's own tokenizer?"
                 )
+        if request.weights and self.routes is not None:
+            self.routes.check(request.weights)
         return min(len(request.ids) + request.max_tokens, self.context_length)
 
     def _ask(self, row: Own) -> None:
@@ -221,7 +281,11 @@ class InProcessEngine(RowEngine[Own]):
             extra_args={ASKED: row},
         )
         self.running[row.key] = row
-        self.vllm.add_request(row.key, {"prompt_token_ids": list(row.tokens)}, params)
+        weights = row.request.weights or ("" if self.routes is None else self.routes.known[0])
+        self.vllm.add_request(
+            row.key, {"prompt_token_ids": list(row.tokens)}, params,
+            lora_request=self.adapters.get(weights),
+        )  # fmt: skip
 
     def _stop(self, row: Own) -> None:
         """Let vLLM draw no more for it."""

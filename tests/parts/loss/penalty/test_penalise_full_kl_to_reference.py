@@ -1,5 +1,6 @@
 import math
 
+import pytest
 import torch
 from builders import gradient, slope
 
@@ -16,6 +17,60 @@ def test_worked_example():
     expected = torch.tensor([0.025267, 0.196827], dtype=torch.float64)
     torch.testing.assert_close(-result.value, expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(result.metrics["kl"], -result.value)
+
+
+def test_other_divergences():
+    # forward, row 0: .4 ln(.4/.5) + .4 ln(.4/.3) = .025815; the mixture of both is their mean
+    forward = PenaliseFullKlToReference("forward")(POLICY.log(), REFERENCE.log()).value
+    assert float(forward[0]) == pytest.approx(-0.025815, abs=1e-6)
+    swapped = PenaliseFullKlToReference()(REFERENCE.log(), POLICY.log()).value
+    torch.testing.assert_close(forward, swapped)
+    mixed = (POLICY + REFERENCE) / 2
+    halves = [
+        PenaliseFullKlToReference()(each.log(), mixed.log()).value for each in (POLICY, REFERENCE)
+    ]
+    found = PenaliseFullKlToReference("jensen_shannon")(POLICY.log(), REFERENCE.log()).value
+    torch.testing.assert_close(found, sum(halves) / 2)
+    for beta, other in ((0.0, 0.0), (1.0, 0.0)):  # the mixture is one of the two
+        part = PenaliseFullKlToReference("jensen_shannon", beta=beta)
+        torch.testing.assert_close(
+            part(POLICY.log(), REFERENCE.log()).value, torch.zeros(2).double() + other
+        )
+
+
+def test_over_the_likeliest_tokens():
+    """Row 0 over the reference's first two: what is left of both is .2, which adds nothing."""
+    for divergence in ("reverse", "forward", "jensen_shannon"):
+        whole = PenaliseFullKlToReference(divergence)(POLICY.log(), REFERENCE.log()).value
+        for top_of in ("reference", "current"):
+            tail = PenaliseFullKlToReference(divergence, top_k=2, top_of=top_of)
+            found = tail(POLICY.log(), REFERENCE.log()).value
+            torch.testing.assert_close(found, whole)  # one token is left: it is its own tail
+            coarse = PenaliseFullKlToReference(divergence, top_k=1, top_of=top_of)
+            assert bool((coarse(POLICY.log(), REFERENCE.log()).value >= whole - 1e-12).all())
+        all_of = PenaliseFullKlToReference(divergence, top_k=3, others="renormalise")
+        assert all_of(POLICY.log(), REFERENCE.log()).value.equal(whole)
+    # the policy's likeliest of row 1 alone: .8 and .2 against .5 and .5
+    one = PenaliseFullKlToReference(top_k=1, top_of="current")(POLICY.log(), REFERENCE.log()).value
+    assert float(one[1]) == pytest.approx(-(0.8 * math.log(1.6) + 0.2 * math.log(0.4)))
+    # without what is left: (5/8, 3/8) against (1/2, 1/2)
+    part = PenaliseFullKlToReference(top_k=2, others="renormalise")
+    expected = 0.625 * math.log(1.25) + 0.375 * math.log(0.75)
+    assert float(part(POLICY.log(), REFERENCE.log()).value[0]) == pytest.approx(-expected)
+
+
+@pytest.mark.parametrize("divergence", ["reverse", "forward", "jensen_shannon"])
+@pytest.mark.parametrize("fields", [{}, {"top_k": 1}, {"top_k": 2, "others": "renormalise"}])
+def test_gradients_of_all_forms(divergence, fields):
+    part = PenaliseFullKlToReference(divergence, beta=0.3, **fields)
+
+    def function(logits):
+        return part(logits.view(2, 3).log_softmax(-1), REFERENCE.log()).value.sum()
+
+    logits = torch.tensor([0.3, -0.2, 0.1, 1.0, 0.0, -1.0], dtype=torch.float64)
+    torch.testing.assert_close(
+        gradient(function, logits), slope(function, logits), atol=1e-8, rtol=1e-6
+    )
 
 
 def test_gradient():

@@ -15,7 +15,7 @@ class CreditReferenceLikelihood:
     """Tokens that the reference would rather have written are praised, the others blamed.
 
         r_t = logp_ref_t - logp_old_t
-        advantage_t <- advantage_t + coef * mask_t * (sum_{j >= t} gamma^(j - t) r_j + b_t)
+        advantage_t = [adds] advantage_t + coef * mask_t * (sum_{j >= t} gamma^(j - t) r_j + b_t)
         b_t = KL(old || reference)_t where centred, else 0
 
     r is 0 on tokens of the environment, which count as steps of the discount. E[r_t] = -KL(old ||
@@ -23,14 +23,14 @@ class CreditReferenceLikelihood:
     depends on what stands before the token alone and changes no expected gradient.
 
     Reads: logp_old_T, logp_ref_T [T] float, mask_T [T] bool, rollout_T [T] int, advantage_T [T]
-    float where it is there, kl_ref_old_T [T] float where centred.
+    float where it adds, kl_ref_old_T [T] float where centred.
     Writes: advantage_T [T] float.
     Source: arXiv 2306.08543, eq. 3 (gamma 1); Lu and Thinking Machines Lab, "On-Policy
     Distillation" (2025; gamma 0); arXiv 2605.07865 (centred).
     Differs from the source: no.
     Nearest part: penalise_kl_to_reference, a loss term; with estimator k1 it has no gradient but
     through the ratio.
-    Edges: no earlier advantage -> this credit alone.
+    Edges: masked tokens get 0.
     """
 
     # Reward units per nat. Default: released code (tinker-cookbook).
@@ -42,6 +42,9 @@ class CreditReferenceLikelihood:
     # ours (no, as in released code).
     centre: bool = False
 
+    # Whether it is added to the advantage of the parts before, or replaces it. Default: ours (no).
+    adds: bool = False
+
     def __post_init__(self) -> None:
         require(self, "coef", low=0.0)
         require(self, "gamma", low=0.0, high=1.0)
@@ -49,7 +52,8 @@ class CreditReferenceLikelihood:
     @property
     def unread(self) -> frozenset[str]:
         """What the fields make unnecessary."""
-        return frozenset() if self.centre else frozenset({"kl_ref_old_T"})
+        needed = {"kl_ref_old_T": self.centre, "advantage_T": self.adds}
+        return frozenset(name for name, is_read in needed.items() if not is_read)
 
     def __call__(
         self,
@@ -68,6 +72,6 @@ class CreditReferenceLikelihood:
                 raise UserError("credit_reference_likelihood.centre needs kl_ref_old_T")
             credit_T = credit_T + kl_ref_old_T
             metrics["reference/kl_mean"] = segments.overall(kl_ref_old_T, mask_T)
-        base_T = 0 if advantage_T is None else advantage_T
+        base_T = advantage_T if self.adds and advantage_T is not None else 0
         credit_T = torch.where(mask_T, base_T + self.coef * credit_T, 0)
         return Result(credit_T.to(logp_old_T.dtype), metrics=metrics)
