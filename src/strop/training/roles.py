@@ -89,7 +89,7 @@ def check_engine(config: RunConfig, engine: Engine) -> None:
     if config.roles.play and ADAPTERS not in engine.capabilities:
         raise UserError(
             f"roles.play: the engine {config.engine.kind!r} draws all answers with the same "
-            "weights: take engine.kind=local"
+            "weights: take engine.kind=local or vllm_here"
         )
 
 
