@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from strop.support.about import BASE as BASE
 from strop.support.errors import UserError
 
-BASE = "base"  # the model without an adapter
 PARAMETERS = ("lora_A", "lora_B")  # of a layer: a module for each adapter
 Way = tuple[str, Tensor | None]  # an adapter and its rows; None: all
 

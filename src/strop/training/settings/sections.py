@@ -13,7 +13,7 @@ from strop.data.chat import Chat, read_tools
 from strop.environments.agents import agent_of
 from strop.environments.base import JOINED, EnvironmentSource, source_of
 from strop.environments.episodes import CallLimits
-from strop.support.adapted import BASE
+from strop.support.about import BASE
 from strop.support.errors import UserError
 
 LONGEST = 1e6  # seconds of a limit: clocks and sockets take no more
