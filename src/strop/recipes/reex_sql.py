@@ -31,7 +31,7 @@ def reex_sql(
     arXiv 2505.12768. Code: none released. Parent: grpo. Status: partial.
 
     Family: turns.
-    In short: queries run on the way; five rewards.
+    In short: queries run on the way.
     Choose it when: a question is answered by a query, and the policy should try queries before it
     answers.
     Equation: R = 2 format + 1 exact_match + 3 execution + 1 entities + 2 exploration; grpo's A and
