@@ -189,10 +189,11 @@ class EnvironmentSource:
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """Text that ends an action; of several environments, that of any of them."""
-        if JOINED not in self.name:
-            return self._kind.stop_strings  # type: ignore[no-any-return]
-        own = [each.stop_strings for each in members_of(self.name, self.options).values()]
-        return tuple(dict.fromkeys(chain.from_iterable(own)))
+        if JOINED in self.name:
+            members = members_of(self.name, self.options).values()
+            return tuple(dict.fromkeys(chain.from_iterable(each.stop_strings for each in members)))
+        own: tuple[str, ...] = self._kind.stop_strings
+        return own
 
     @property
     def steps_all(self) -> bool:

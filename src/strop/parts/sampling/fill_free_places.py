@@ -39,4 +39,4 @@ class FillFreePlaces:
 
     def observe(self, pending_B: Tensor, group_B: Tensor, state: dict[str, int]) -> dict[str, int]:
         """The places of prompts that go on."""
-        return {"taken": len(group_B[pending_B].unique())}
+        return {"taken": len(set(group_B[pending_B].tolist()))}
