@@ -10,7 +10,7 @@ from fakes.services import FakeLog
 from scripted_model import save_scripted
 
 from strop.environments.base import EnvironmentSource
-from strop.environments.built_in.text_to_sql import is_well_formed, normalised
+from strop.environments.built_in.text_to_sql import NOTHING, is_well_formed, normalised
 from strop.parts.reward.weigh_measures import WeighMeasures
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes.grpo import grpo
@@ -80,9 +80,11 @@ def test_the_last_measures_of_a_rollout_count_and_a_rollout_without_has_none():
 def test_a_measure_that_there_is_not_is_named():
     with pytest.raises(UserError, match="does not measure entities; it measures execution, format"):
         paid(reex_sql(exact_match=0, entities=1), {"format": 1.0, "execution": 1.0})
-    for names, weights in ((("a",), ()), (("a",), (float("nan"),))):
-        with pytest.raises(UserError, match="weigh_measures"):
-            WeighMeasures(names, weights)
+    with pytest.raises(UserError, match="weights must be numbers"):
+        WeighMeasures(("a",), (float("nan"),))
+    unequal = WeighMeasures(("a",), (1.0, 2.0))  # options are set one after another
+    with pytest.raises(UserError, match="1 names and 2 weights: give each its own"):
+        unequal(torch.zeros(0), torch.zeros(0), FakeLog())
 
 
 def test_a_query_is_run_and_its_first_rows_are_shown(tmp_path):
@@ -161,6 +163,21 @@ def test_rows_that_are_none_are_named(tmp_path, row, wrong):
     environment = EnvironmentSource("text_to_sql", {"questions": rows_file(tmp_path, **row)}).make()
     with pytest.raises(UserError, match=f"line 1.*{wrong}"):
         environment.reset(0)
+
+
+def test_texts_that_end_an_action_are_those_of_any_environment():
+    stops = ("</intermediate_sql>", "</final_sql>")
+    assert EnvironmentSource("text_to_sql").stop_strings == stops
+    assert EnvironmentSource("corridor + text_to_sql").stop_strings == stops
+    assert EnvironmentSource("corridor").stop_strings == ()
+
+
+def test_generated_questions_have_a_gold_query():
+    environment = EnvironmentSource("text_to_sql").make()
+    for seed in range(4):
+        assert "CREATE TABLE orders" in environment.reset(seed).text
+        final = f"<think></think><final_sql>{environment.columns()['answer']}</final_sql>"
+        assert environment.step(final).measures == dict.fromkeys(NOTHING, 1.0)
 
 
 def test_composes():

@@ -37,15 +37,15 @@ class WeighMeasures:
     weights: tuple[float, ...] = (3.0,)
 
     def __post_init__(self) -> None:
+        if not all(math.isfinite(weight) for weight in self.weights):
+            raise UserError(f"weigh_measures.weights must be numbers, they are {self.weights}")
+
+    def __call__(self, reward_B: Tensor, rollout_uid_B: Tensor, log: Log) -> Result:
         if len(self.names) != len(self.weights):
             raise UserError(
                 f"weigh_measures: {len(self.names)} names and {len(self.weights)} weights: give "
                 "each its own"
             )
-        if not all(math.isfinite(weight) for weight in self.weights):
-            raise UserError(f"weigh_measures.weights must be numbers, they are {self.weights}")
-
-    def __call__(self, reward_B: Tensor, rollout_uid_B: Tensor, log: Log) -> Result:
         said = log.logged.get("turns", {})
         uids = rollout_uid_B.tolist()
         measured = [_last(said.get(uid, ())) for uid in uids]
