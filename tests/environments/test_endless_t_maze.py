@@ -70,16 +70,32 @@ def test_what_goes_nowhere_costs_and_the_episode_goes_on():
     assert environment.reward_range == (pytest.approx(-1.8), 1.0)
 
 
-@pytest.mark.parametrize(("window", "ends_with"), [(3, "-=3-=3+="), (4, "{}=3-=3-=3+=")])
-def test_a_window_cuts_the_sign_or_just_holds_it(window, ends_with):
-    environment = make(n_corridors=2, length=3, window=window)
+@pytest.mark.parametrize("style", ["compact", "plain"])
+@pytest.mark.parametrize(("window", "alike"), [(3, True), (4, False)])
+def test_a_window_cuts_the_sign_or_just_holds_it(window, alike, style):
+    """At the end all is the same whatever the sign, and whatever was done on the way."""
+    environment = make(n_corridors=1, length=3, window=window, style=style)
     assert environment.rewrites
-    sign = environment.reset(5).text[0]
-    for _ in range(2):
-        environment.step("3")
-    assert environment.step("3").text == ends_with.format(sign)
-    shown = environment.step(turn(environment)).text
-    assert shown == f"-=3-=3+={sign}{turn(environment)}="[-3 * window + 1 :]
+    forward, nowhere = ("3", "1") if style == "compact" else ("forward", "left")
+    seen = {}
+    for seed in range(8):
+        environment.reset(seed)
+        for action in (forward, nowhere, nowhere, forward, forward)[2 * (seed % 2) :]:
+            last = environment.step(action).text
+        for _ in range(environment.cell, 3):
+            last = environment.step(forward).text
+        seen.setdefault(environment.corridors[0][0], set()).add(last)
+    assert seen.keys() == {"left", "right"}
+    assert (seen["left"] == seen["right"]) == alike
+    assert all(len(texts) == 1 for texts in seen.values())
+
+
+def test_a_window_moves_on_into_the_next_corridor():
+    environment = make(n_corridors=2, length=2, window=2)
+    texts = [environment.reset(5).text, *(environment.step("3").text for _ in range(2))]
+    sign = texts[0][0]
+    assert texts == [f"{sign}=", f"{sign}=-=", "-=+="]
+    assert environment.step(turn(environment)).text == f"+={turn(environment)}="
 
 
 def test_in_words():
@@ -90,8 +106,7 @@ def test_in_words():
     environment.step("I go forward.")
     rules = first.partition("You are in")[0]
     assert environment.step("Forward!").text == (
-        f"{rules}You are in cell 1 of 2.\nYou: forward\n"
-        "You are in cell 2 of 2. The corridor ends: turn.\n"
+        f"{rules}You are in cell 1 of 2.\nYou are in cell 2 of 2. The corridor ends: turn.\n"
     )
     assert not environment.step("left or right").valid
     assert environment.step(side).reward == 1

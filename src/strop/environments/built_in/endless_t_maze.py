@@ -8,8 +8,8 @@ In the plain style an action is one of the words left, right, forward. In the co
 `2=` are the signs for left and right, `-=` is a cell and `+=` the end of a corridor, and an action
 is one character: 1 turns left, 2 turns right, 3 goes forward.
 
-With a window an observation shows no more than the last so many turns: where the corridor is
-longer, its sign is out of sight at the end, and nothing is better than a guess.
+With a window an observation shows the last so many places, without what was done there: where the
+corridor is longer, its end looks alike whatever the sign, and nothing is better than a guess.
 """
 
 import random
@@ -26,7 +26,7 @@ SYMBOLS = {"1": "left", "2": "right", "3": "forward"}
 class EndlessTMaze(Environment):
     """Options: n_corridors (1 to 99), length (steps to the end of a corridor), shortest (0: all are
     as long; else their lengths are drawn from shortest to length), penalty (reward taken for each
-    action that goes nowhere and for a wrong turn), window (turns that are shown; 0: all), style.
+    action that goes nowhere and for a wrong turn), window (places that are shown; 0: all), style.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EndlessTMaze(Environment):
         self.reward_range = (-penalty * self.max_turns, 1.0)
         self.corridors: list[tuple[str, int]] = []  # sign and length of each
         self.passed = self.cell = 0
-        self.shown: list[str] = []  # observations, each with the action after it
+        self.shown: list[str] = []  # the places so far
 
     def reset(self, seed: int) -> Observation:
         """Draw a sign and a length for every corridor."""
@@ -59,16 +59,16 @@ class EndlessTMaze(Environment):
             for _ in range(self.n_corridors)
         ]
         self.passed = self.cell = 0
-        self.shown = []
-        return self._observe()
+        self.shown = [self._place()]
+        return self._observe(first=True)
 
     def step(self, action: str) -> Observation:
         """Go forward, or turn."""
         move = self._read(action)
         sign, length = self.corridors[self.passed]
-        self.shown[-1] += action if self.is_compact else f"You: {move or action.strip()}\n"
         if self.cell < length and move == "forward":
             self.cell += 1
+            self.shown.append(self._place())
             return self._observe()
         if self.cell < length or move not in TURNS:
             return self._observe(-self.penalty, valid=move != "")
@@ -76,7 +76,10 @@ class EndlessTMaze(Environment):
             return self._end(-self.penalty)
         self.passed, self.cell = self.passed + 1, 0
         share = 1 / self.n_corridors
-        return self._end(share) if self.passed == self.n_corridors else self._observe(share)
+        if self.passed == self.n_corridors:
+            return self._end(share)
+        self.shown.append(self._place())
+        return self._observe(share)
 
     def _read(self, action: str) -> str:
         """The action's name; empty when there is none, or more than one."""
@@ -105,10 +108,9 @@ class EndlessTMaze(Environment):
             return f"{where} The sign says {sign}.\n"
         return f"{where} The corridor ends: turn.\n" if self.cell == length else f"{where}\n"
 
-    def _observe(self, reward: float = 0.0, valid: bool = True) -> Observation:
-        self.shown.append(self._place())
+    def _observe(self, reward: float = 0.0, valid: bool = True, first: bool = False) -> Observation:
         text = "".join(self.shown[-self.window :]) if self.window else self.shown[-1]
-        if self.window or len(self.shown) == 1:
+        if self.window or first:
             text = self._rules() + text
         sign, _ = self.corridors[self.passed]
         state = f"{self.passed},{self.cell},{sign}"
