@@ -10,7 +10,8 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     "Guide": (
         "README.md", "PYTHON.md", "TERMINAL.md", "REWARDS.md", "GIVEN_ANSWERS.md",
         "DISTILLATION.md", "DATA.md", "TRACES.md", "ENVIRONMENTS.md", "TOOLS.md",
-        "OTHER_ENVIRONMENTS.md", "AGENTS.md", "MODELS.md", "RUN_ON_A_REAL_MODEL.md", "LABORATORY.md",
+        "OTHER_ENVIRONMENTS.md", "AGENTS.md", "MODELS.md", "RUN_ON_A_REAL_MODEL.md",
+        "LABORATORY.md",
     ),
     "Look and compare": (
         "RUN_FOLDER.md", "TRACKING.md", "INSPECT.md", "COMPARE.md", "AUDIT.md",
