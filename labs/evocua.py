@@ -29,7 +29,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ class Browser:
         for end in (theirs_in, theirs_out, *ends):
             os.close(end)
         self._in, self._out, self._read, self._number = ours_in, ours_out, b"", 0
-        self._session = ""
+        self._session, self.lost = "", False
         pages = self.call("Target.getTargets")["targetInfos"]
         page = next(each["targetId"] for each in pages if each["type"] == "page")
         given = {"targetId": page, "flatten": True}
@@ -119,13 +118,15 @@ class Browser:
         try:
             os.write(self._out, json.dumps(asked).encode() + b"\0")
         except OSError as error:
+            self.lost = True
             raise Lost(f"the browser ended: {error}") from error
         for told in self._messages():
             if told.get("id") == self._number:
                 if "error" in told:
                     raise RuntimeError(f"{method}: {told['error']['message']}")
                 return dict(told["result"])
-        raise Lost("the browser ended")
+        self.lost = True
+        raise Lost("the browser ended, or it did not answer")
 
     def _messages(self) -> Iterator[dict[str, Any]]:
         deadline = time.monotonic() + CALL_SECONDS
@@ -138,7 +139,7 @@ class Browser:
                     yield json.loads(line)
                     continue
                 if not selector.select(max(deadline - time.monotonic(), 0)):
-                    raise Lost(f"the browser did not answer for {CALL_SECONDS:g} s")
+                    return
                 if not (piece := os.read(self._in, 1 << 16)):
                     return
                 self._read += piece
@@ -159,10 +160,16 @@ class Browser:
         self._profile.cleanup()
 
 
-@cache
+_OPEN: list[Browser] = []
+
+
 def browser() -> Browser:
-    """The one of this process."""
-    return Browser()
+    """The one of this process; another one where it was lost."""
+    if _OPEN and _OPEN[0].lost:
+        _OPEN.pop().close()
+    if not _OPEN:
+        _OPEN.append(Browser())
+    return _OPEN[0]
 
 
 @dataclass(frozen=True)
@@ -217,8 +224,9 @@ class Frame:
         return bool(self.browser.run(inside))
 
     def close(self) -> None:
-        """Take it out of the page."""
-        self.browser.run(f"document.getElementsByName({json.dumps(self.name)})[0].remove()")
+        """Take it out of the page, if that is still there."""
+        if not self.browser.lost:
+            self.browser.run(f"document.getElementsByName({json.dumps(self.name)})[0].remove()")
 
 
 # ---- 1. tasks and validators
@@ -352,6 +360,11 @@ class Episode:
     round: int
 
 
+def records(table: Any) -> list[dict[str, Any]]:
+    """The rows of a table of a run, with pandas and without."""
+    return list(table.to_pylist() if hasattr(table, "to_pylist") else table.to_dict("records"))
+
+
 @dataclass
 class Pool:
     """All episodes so far."""
@@ -362,11 +375,11 @@ class Pool:
         """Take over a table of rollouts; the share of successes among them."""
         found = [
             Episode(
-                row.prompt.partition(":")[0],
-                tuple((turn["observation"], turn["action"]) for turn in json.loads(row.turns)),
-                row.reward >= 1, round,
+                row["prompt"].partition(":")[0],
+                tuple((turn["observation"], turn["action"]) for turn in json.loads(row["turns"])),
+                row["reward"] >= 1, round,
             )
-            for row in rollouts.itertuples() if row.scored
+            for row in records(rollouts) if row["scored"]
         ]  # fmt: skip
         self.episodes += found
         return sum(each.success for each in found) / max(len(found), 1)
@@ -525,9 +538,8 @@ def main(words: Sequence[str] | None = None) -> None:
     except strop.UserError as error:
         sys.exit(f"error: {error}")
     finally:
-        if browser.cache_info().currsize:
-            browser().close()
-            browser.cache_clear()
+        while _OPEN:
+            _OPEN.pop().close()
 
 
 def report(results: Sequence[Mapping[str, float]]) -> None:
@@ -535,7 +547,7 @@ def report(results: Sequence[Mapping[str, float]]) -> None:
     for name in results[0]:
         values = [each[name] for each in results]
         shown = ", ".join(f"{value:.3f}" for value in values)
-        if len(values) > 1:
+        if len({*values}) > 1:  # several seeds, and not all alike
             found = over_seeds(values)
             shown = f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f}; seeds {shown})"
         print(f"{name:22} {shown}")

@@ -128,9 +128,14 @@ class Sizes:
         }  # fmt: skip
 
 
+def records(table: Any) -> list[dict[str, Any]]:
+    """The rows of a table of a run, with pandas and without."""
+    return list(table.to_pylist() if hasattr(table, "to_pylist") else table.to_dict("records"))
+
+
 def tokens_of(run: Any) -> int:
-    """Tokens that a run has sampled."""
-    return int(run.metrics["num_tokens"].iloc[-1])
+    """Tokens that a run has sampled, prompts included."""
+    return int(records(run.metrics)[-1]["num_tokens"])
 
 
 def probe(rows: Sequence[Row], sizes: Sizes, seed: int, out: Path) -> tuple[list[Row], list[float]]:
@@ -140,9 +145,11 @@ def probe(rows: Sequence[Row], sizes: Sizes, seed: int, out: Path) -> tuple[list
         "training_rollouts_every": 1,
     }  # fmt: skip
     run = strop.train("grpo", data=rows, reward=countdown.correct, **options)
-    reward = run.rollouts.groupby("prompt")["reward"].mean()
-    asked = [row for row in rows if row["prompt"] in reward.index]
-    return asked, [float(reward[row["prompt"]]) for row in asked]
+    rewards: dict[str, list[float]] = {}
+    for each in records(run.rollouts):
+        rewards.setdefault(each["prompt"], []).append(each["reward"])
+    asked = [row for row in rows if row["prompt"] in rewards]
+    return asked, [sum(found) / len(found) for found in (rewards[r["prompt"]] for r in asked)]
 
 
 # ---- 3. a router
@@ -317,7 +324,7 @@ def report(results: Sequence[Result]) -> None:
 def interval(values: Sequence[float]) -> str:
     """Mean and interval."""
     shown = ", ".join(f"{value:.3f}" for value in values)
-    if len(values) < 2:
+    if len({*values}) < 2:  # one seed, or what does not depend on it
         return shown
     found = over_seeds(values)
     return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f}; seeds {shown})"

@@ -2,8 +2,8 @@
 
 import random
 import re
-from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from browser import needs_chromium
 from opened import opened
@@ -50,11 +50,11 @@ def test_the_failing_step_is_the_first_that_leaves_the_ways_to_success():
 def test_a_table_of_rollouts_becomes_episodes():
     turn = '[{"observation": "1,1,0:0,0,0=", "action": "5", "reward": 0.0, "valid": true}]'
     rows = [
-        SimpleNamespace(prompt=START, turns=turn, reward=reward, scored=scored)
+        {"prompt": START, "turns": turn, "reward": reward, "scored": scored}
         for reward, scored in ((0.0, True), (1.0, True), (0.0, False))
     ]
     pool = lab.Pool()
-    assert pool.add(SimpleNamespace(itertuples=lambda: iter(rows)), 3) == 0.5
+    assert pool.add(pa.Table.from_pylist(rows), 3) == 0.5
     assert [each.success for each in pool.episodes] == [False, True]
     assert pool.episodes[0] == lab.Episode(GOAL, ((START, "5"),), False, 3)
 
@@ -104,6 +104,13 @@ def test_a_short_run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(lab, "Frame", Shelf)
     monkeypatch.setattr(lab, "browser", lambda: None)
     sizes = lab.Sizes(train=4, held_out=2, walks=2, cold=30, plays=4, steps=1)
+    real, found = lab.score, []
+
+    def score(*given):  # a model is opened each time: once is enough
+        found.append(found[0] if found else real(*given))
+        return found[-1]
+
+    monkeypatch.setattr(lab, "score", score)
     scores = lab.one_seed(sizes, 1, 0, tmp_path)
     assert list(scores) == ["cold", "round 0, sft and dpo", "round 0, sft alone"]
     lab.report([scores, scores])
@@ -115,9 +122,7 @@ def test_a_short_run(monkeypatch, tmp_path, capsys):
 
 
 @needs_chromium
-def test_the_page_in_a_browser(monkeypatch, tmp_path):
-    own = lab.Browser()
-    monkeypatch.setattr(lab, "browser", lambda: own)
+def test_the_page_in_a_browser(tmp_path):
     try:
         task = lab.make_task(random.Random(1))
         assert lab.works(task, task.walk)
@@ -141,9 +146,12 @@ def test_the_page_in_a_browser(monkeypatch, tmp_path):
         assert plain.others != plain.training
         for each in (plain, compact):
             each.close()
-        lab.processes.end(own._process)
+        plain.reset(0)
+        lab.processes.end(lab.browser()._process)
         with pytest.raises(lab.Lost) as lost:
-            lab.Frame(own)
+            plain.step("1")
         assert is_transient(lost.value)
+        assert compact.reset(0).text == f"{goal}:0,0,0="  # in a new browser
     finally:
-        own.close()
+        while lab._OPEN:
+            lab._OPEN.pop().close()
