@@ -431,13 +431,13 @@ def moving(steps: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 class Sizes:
     """Of one seed."""
 
-    train: int = 24  # tasks
+    train: int = 36  # tasks
     held_out: int = 24
-    walks: int = 12  # tasks whose walks are imitated at first
-    cold: int = 60  # updates on them
+    walks: int = 16  # tasks whose walks are imitated at first
+    cold: int = 120  # updates on them
     temperature: float = 1.5  # of play: such a small model is soon sure of all that it does
-    plays: int = 8  # episodes of a task in a round
-    steps: int = 40  # updates of a round, on successes and on pairs each
+    plays: int = 4  # episodes of a task in a round
+    steps: int = 60  # updates of a round, on successes and on pairs each
     lr: float = 1e-3
 
 
@@ -503,6 +503,7 @@ def one_seed(sizes: Sizes, rounds: int, seed: int, out: Path) -> dict[str, float
         model = learned("dpo", model, pairs, at / "dpo", seed, sizes.steps, sizes.lr / 10)
         scores[f"round {number}, sft and dpo"] = score(model, tasks, sizes)
         scores[f"round {number}, sft alone"] = score(alone, tasks, sizes)
+    print("  " + ", ".join(f"{name} {value:.3f}" for name, value in scores.items()), flush=True)
     return scores
 
 
