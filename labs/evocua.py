@@ -18,6 +18,7 @@ Needs Chromium: a program of the name chromium or chromium-browser, or the one t
 
 import argparse
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -241,14 +242,19 @@ class Task:
     walk: tuple[int, ...]  # numbers of the buttons
 
 
-def make_task(draw: random.Random) -> Task:
+# What a walk of at most twice MOST presses can put on the shelf.
+GOALS = [
+    goal
+    for goal in itertools.product(range(MOST + 1), repeat=len(THINGS))
+    if 0 < sum(goal) <= 2 * MOST
+]
+
+
+def make_task(goal: tuple[int, ...], draw: random.Random) -> Task:
     """A task from a walk on the page, and a validator of what the walk has saved. Both are tried in
     the page: the walk passes, and saving at once does not.
     """
-    things = range(1, len(THINGS) + 1)
-    walk = tuple(draw.choice(things) for _ in range(draw.randint(1, 2 * MOST)))
-    goal = tuple(min(walk.count(thing), MOST) for thing in things)
-    presses = [thing for thing, count in zip(things, goal, strict=True) for _ in range(count)]
+    presses = [number for number, count in enumerate(goal, 1) for _ in range(count)]
     draw.shuffle(presses)
     wanted = json.dumps(dict(zip(THINGS, goal, strict=True)))
     validator = f"JSON.stringify(saved) === JSON.stringify({wanted})"
@@ -271,15 +277,15 @@ def works(task: Task, walk: Sequence[int]) -> bool:
 
 
 def make_tasks(file: Path, train: int, held_out: int, seed: int) -> None:
-    """Write tasks; those that are held out have goals of their own, and come last."""
-    draw, found = random.Random(seed), dict[tuple[int, ...], Task]()
-    while len(found) < train + held_out:
-        task = make_task(draw)
-        found.setdefault(task.goal, task)
-    lines = [
-        json.dumps(asdict(task) | {"held_out": i >= train}) for i, task in enumerate(found.values())
+    """Write tasks, each of a goal of its own; those that are held out come last."""
+    if train + held_out > len(GOALS):
+        raise strop.UserError(f"{train + held_out} tasks: there are {len(GOALS)} goals")
+    draw = random.Random(seed)
+    goals = draw.sample(GOALS, train + held_out)
+    rows = [
+        asdict(make_task(goal, draw)) | {"held_out": i >= train} for i, goal in enumerate(goals)
     ]
-    file.write_text("\n".join(lines), encoding="utf-8")
+    file.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
 
 
 # ---- 2. episodes, and the pool
@@ -431,8 +437,8 @@ def moving(steps: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 class Sizes:
     """Of one seed."""
 
-    train: int = 36  # tasks
-    held_out: int = 24
+    train: int = 32  # tasks
+    held_out: int = 20
     walks: int = 16  # tasks whose walks are imitated at first
     cold: int = 120  # updates on them
     temperature: float = 1.5  # of play: such a small model is soon sure of all that it does

@@ -111,8 +111,9 @@ def said(report):
     return (crash.message if crash else str(report.longrepr)[-500:])[:500]
 out, nothing = os.dup(1), os.open("/dev/null", os.O_WRONLY)
 os.dup2(nothing, 1), os.dup2(nothing, 2)
-words = ["-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors"]
-pytest.main([*words, "--rootdir", ".", *told["files"]], plugins=[Watch()])
+words = ["-p", "no:cacheprovider", "-o", "addopts=", "--continue-on-collection-errors", "--rootdir"]
+words += [".", "--basetemp", os.path.abspath("../temporary"), *told["files"]]
+pytest.main(words, plugins=[Watch()])
 found = {"passed": [each for each in passed if each not in failed], "failed": failed}
 os.write(out, (told["key"] + json.dumps(found) + "\n").encode())
 os._exit(0)
@@ -274,7 +275,7 @@ class Repair(ToolEnvironment):
         self.files = collections.ChainMap(self.edits, dict(self.base))
         self.runs = self.mistakes = 0
         self.measures: dict[str, float] = {}
-        self.end: tuple[Exit, str] | None = None
+        self.end: tuple[Exit | None, str] = (None, "")
         return (
             f"Change this repository so that it does what a commit did whose message was: "
             f"{self.task.title}\nIt has {len(self.base)} files. Run its tests before you submit; "
@@ -365,8 +366,7 @@ class Repair(ToolEnvironment):
         if not seen.done:
             self.mistakes += not seen.valid
             return seen
-        exit, why = self.end or (None, "")
-        return replace(seen, measures=self.measures, exit=exit, why=why)
+        return replace(seen, measures=self.measures, exit=self.end[0], why=self.end[1])
 
     def judge(self, answer: str) -> float:
         """1 when all tests of the task pass on the submission, if it is valid."""
@@ -498,12 +498,12 @@ HISTORY: tuple[tuple[str, Mapping[str, str]], ...] = (
         "shop/__init__.py": "",
         "shop/basket.py": "def total(prices):\n    return sum(prices[1:])\n",
         "tests/test_basket.py": "from shop.basket import total\n\n\n"
-        "def test_nothing():\n    assert total([]) == 0\n",
+        "def test_nothing(tmp_path):\n    assert total([]) == 0\n",
     }),
     ("The total has the first price too", {
         "shop/basket.py": "def total(prices):\n    return sum(prices)\n",
         "tests/test_basket.py": "from shop.basket import total\n\n\n"
-        "def test_nothing():\n    assert total([]) == 0\n\n\n"
+        "def test_nothing(tmp_path):\n    assert total([]) == 0\n\n\n"
         "def test_prices():\n    assert total([2, 3]) == 5\n",
     }),
     ("A page for readers", {"README.md": "# Shop\n"}),

@@ -124,7 +124,7 @@ def test_a_short_run(monkeypatch, tmp_path, capsys):
 @needs_chromium
 def test_the_page_in_a_browser(tmp_path):
     try:
-        task = lab.make_task(random.Random(1))
+        task = lab.make_task((2, 0, 1), random.Random(1))
         assert lab.works(task, task.walk)
         assert not lab.works(task, (4, *task.walk[:-2], 5))
         lab.make_tasks(tmp_path / "tasks.jsonl", 1, 1, 0)
