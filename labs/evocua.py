@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -161,16 +162,21 @@ class Browser:
         self._profile.cleanup()
 
 
-_OPEN: list[Browser] = []
+@cache
+def opened() -> list[Browser]:
+    """The one of this process, once there is one; a cache, as it is no part of the environment that
+    is kept with a run.
+    """
+    return []
 
 
 def browser() -> Browser:
     """The one of this process; another one where it was lost."""
-    if _OPEN and _OPEN[0].lost:
-        _OPEN.pop().close()
-    if not _OPEN:
-        _OPEN.append(Browser())
-    return _OPEN[0]
+    if opened() and opened()[0].lost:
+        opened().pop().close()
+    if not opened():
+        opened().append(Browser())
+    return opened()[0]
 
 
 @dataclass(frozen=True)
@@ -545,8 +551,8 @@ def main(words: Sequence[str] | None = None) -> None:
     except strop.UserError as error:
         sys.exit(f"error: {error}")
     finally:
-        while _OPEN:
-            _OPEN.pop().close()
+        while opened():
+            opened().pop().close()
 
 
 def report(results: Sequence[Mapping[str, float]]) -> None:

@@ -153,5 +153,5 @@ def test_the_page_in_a_browser(tmp_path):
         assert is_transient(lost.value)
         assert compact.reset(0).text == f"{goal}:0,0,0="  # in a new browser
     finally:
-        while lab._OPEN:
-            lab._OPEN.pop().close()
+        while lab.opened():
+            lab.opened().pop().close()
