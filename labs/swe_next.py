@@ -122,26 +122,32 @@ os._exit(0)
 
 @dataclass(frozen=True)
 class Tested:
-    """What the tests of a tree came to. how: why there is no result, where there is none."""
+    """What tests came to. how: why there is no result; tampered: what has to fail did not."""
 
     passed: frozenset[str] = frozenset()
     failed: Mapping[str, str] = field(default_factory=dict)  # what each said
     how: str = ""
     cause: Exit = Exit.DONE
+    tampered: bool = False
 
 
 def run_tests(tree: Tree, files: Sequence[str], seconds: float) -> Tested:
     """Run the tests in some files of a tree, in the sandbox. Raises NotRun where it will not start.
 
-    A file that cannot be collected counts as failed under its own name.
+    A file that cannot be collected counts as failed under its own name. In each folder one more
+    test has to fail: it passes where the tree makes pytest say that everything does.
     """
     packed, key = io.BytesIO(), secrets.token_hex(16)
+    folders = sorted({PurePosixPath(path).parent for path in files})
+    failing = {str(folder / f"test_{secrets.token_hex(8)}.py") for folder in folders}
+    more = dict.fromkeys(failing, b"def test_it():\n    raise AssertionError\n")
+    files = [*files, *sorted(failing)]
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for path, content in tree.items():
+        for path, content in (*tree.items(), *more.items()):
             entry = tarfile.TarInfo(path)
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
-    told = {"tree": base64.b64encode(packed.getvalue()).decode(), "files": [*files], "key": key}
+    told = {"tree": base64.b64encode(packed.getvalue()).decode(), "files": files, "key": key}
     limits = Limits(
         wall_seconds=seconds, cpu_seconds=int(seconds) + 1, memory_bytes=16 << 30, processes=128,
         disk_bytes=(256 << 20) + 2 * len(packed.getvalue()),
@@ -153,7 +159,9 @@ def run_tests(tree: Tree, files: Sequence[str], seconds: float) -> Tested:
         why = ran.how or f"the tests ended their process: {ran.errors.strip()[-200:]}"
         return Tested(how=why, cause=Exit.TIMEOUT if timed else Exit.CRASH)
     read = json.loads(line)
-    return Tested(frozenset(read["passed"]), read["failed"])
+    caught = {each for each in read["failed"] if each.partition("::")[0] in failing}
+    failed = {name: said for name, said in read["failed"].items() if name not in caught}
+    return Tested(frozenset(read["passed"]), failed, tampered=len(caught) < len(failing))
 
 
 # ---- mining
@@ -378,30 +386,22 @@ class Repair(ToolEnvironment):
         if not valid:
             return 0.0
         try:
-            solved, tampered, tested = grade(self.files, self.task, self.seconds)
+            solved, tested = grade(self.files, self.task, self.seconds)
         except NotRun as error:  # no fault of the submission: it stays unscored
             self.end = (error.cause, str(error))
             return 0.0
         if tested.how:
             self.end = (tested.cause, tested.how)
-        self.measures |= {"solved": float(solved), "tampered": float(tampered)}
+        self.measures |= {"solved": float(solved), "tampered": float(tested.tampered)}
         return float(solved)
 
 
-def grade(tree: Tree, task: Task, seconds: float) -> tuple[bool, bool, Tested]:
-    """Whether all tests of a task pass on a tree, whether it meddles with pytest, what was found.
-
-    The tests are the merged commit's. One more, which has to fail, stands beside each file of
-    them: it passes where the tree makes pytest say that everything does.
-    """
+def grade(tree: Tree, task: Task, seconds: float) -> tuple[bool, Tested]:
+    """Whether all tests of a task, as its merged commit has them, pass on a tree; what was found."""
     graded = with_tests_of(tree, tree_of(task.repository, task.merged))
-    name = f"test_{secrets.token_hex(8)}.py"
-    failing = sorted({str(PurePosixPath(path).with_name(name)) for path in task.files})
-    graded |= dict.fromkeys(failing, b"def test_it():\n    raise AssertionError\n")
-    found = run_tests(graded, [*task.files, *failing], seconds)
-    caught = {each.partition("::")[0] for each in found.failed} >= {*failing}
+    found = run_tests(graded, task.files, seconds)
     wanted = {*task.fail_to_pass, *task.pass_to_pass}
-    return caught and wanted <= found.passed, not found.how and not caught, found
+    return not found.tampered and wanted <= found.passed, found
 
 
 # ---- scripted agents, and what is learnt from

@@ -139,19 +139,15 @@ def test_all_tests_have_to_pass_and_the_failing_one_to_fail(mined, monkeypatch):
     task = lab.load_tasks(str(mined / "tasks.jsonl"))[0]
     every = frozenset(task.fail_to_pass + task.pass_to_pass)
 
-    def graded(passed, caught=True):
-        def run(tree, files, seconds):
-            extra = [each for each in files if each not in task.files]
-            assert {Path(each).parent.name for each in extra} == {"tests"}
-            return lab.Tested(passed, {f"{each}::test_it": "" for each in extra if caught})
+    def graded(passed, tampered=False):
+        found = lab.Tested(passed, tampered=tampered)
+        monkeypatch.setattr(lab, "run_tests", lambda *_: found)
+        return lab.grade(lab.tree_of(task.repository, task.base), task, 1)[0]
 
-        monkeypatch.setattr(lab, "run_tests", run)
-        return lab.grade(lab.tree_of(task.repository, task.base), task, 1)[:2]
-
-    assert graded(every) == (True, False)
-    assert graded(every, caught=False) == (False, True)
+    assert graded(every)
+    assert not graded(every, tampered=True)
     for lost in every:
-        assert graded(every - {lost}) == (False, False)
+        assert not graded(every - {lost})
 
 
 def test_runs_that_differ_or_end_make_no_task(mined, monkeypatch):
