@@ -397,7 +397,7 @@ class Repair(ToolEnvironment):
 
 
 def grade(tree: Tree, task: Task, seconds: float) -> tuple[bool, Tested]:
-    """Whether all tests of a task, as its merged commit has them, pass on a tree; what was found."""
+    """Whether all tests of a task, as its merged commit has them, pass on a tree; what came."""
     graded = with_tests_of(tree, tree_of(task.repository, task.merged))
     found = run_tests(graded, task.files, seconds)
     wanted = {*task.fail_to_pass, *task.pass_to_pass}
