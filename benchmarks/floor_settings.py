@@ -44,6 +44,7 @@ OF_RECIPES = {
     "igpo": "calculator",  # its rows have the answer
     "matchtir": "calculator",  # and the calls that get it
     "r3l": "kernel_timing",
+    "reex_sql": "kernel_timing",  # the shipped model knows no SQL: paid for right kernels
     "cleaner_saar": "calculator",  # where most groups are not refilled ten times over
     "dr_kernel": "kernel_timing",
     "ui_s1_semi_online": "recordings",
@@ -78,6 +79,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     # The defaults of strop train: fewer episodes teach one answer to all (0.09) and no more.
     "igpo": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},
     "matchtir": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},
+    "reex_sql": {"reward.names": ["correct"], "reward.weights": [1.0]},
+    "t_ppo_egae": {
+        "rollout.window": 3, "sampling.num_prompts": 128, "sampling.num_rollouts": 1,
+    },
     "ps_grpo": {"sampling.num_prompts": 8},  # of two wordings each
 }  # fmt: skip
 PROMPTS, ANSWERS = 16, 8

@@ -42,7 +42,8 @@ class Even(Environment):
         even = sum(c.isdigit() for c in action) % 2 == 0
         return Observation(f"={self.turn}:", reward=even / 2, done=self.turn == 2,
                            state=f"{self.start},{self.turn}", valid=len(action) > 1, match=even,
-                           measures={"correct": even, "speedup": 1.5, "profiled": len(action) / 4})
+                           measures={"correct": even, "speedup": 1.5, "profiled": len(action) / 4,
+                                     "format": 1.0, "exact_match": 0.0, "execution": even})
 
     def columns(self):
         return {"answer": str(self.start), "reference_calls": [{"name": "count", "arguments": {}}]}

@@ -94,7 +94,7 @@ def recipes_that_measure() -> list[str]:
         for entry in catalogue.recipes()
     }
     left = set().union(*used.values())
-    chosen = ["grpo", "epo"]  # the second: its part measures in one of its forms alone
+    chosen = ["grpo", "epo", "vopd"]  # their parts measure in one of their forms alone
     while left := left - set().union(*(used[name] for name in chosen)):
         chosen.append(max(used, key=lambda name: len(used[name] & left)))
     return chosen

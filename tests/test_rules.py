@@ -10,7 +10,7 @@ from strop.support.about import SOURCE
 TOP = SOURCE.parents[1]
 CODE = {
     path.relative_to(TOP): path.read_text(encoding="utf-8")
-    for folder in ("src", "tools", "benchmarks")
+    for folder in ("src", "tools", "benchmarks", "labs")
     for path in sorted(TOP.glob(f"{folder}/**/*.py"))
 }
 TESTS = {

@@ -34,6 +34,7 @@ OPTIONS = {
     "branch_after_turns": {"initial": 2, "branching": (2, 0.6, 0.2)},
     "branch_at_critical_tokens": {"min_letters": 1},
     "explore_then_regenerate": {"keep": 2},
+    "extend_answers_by_window": {"window": 2},
     "fork_at_close_calls": {"forks": (4, 0.01, 0.9), "windows": (2,), "similarity": (0.9, 0.9, 1)},
     "grow_segment_tree": {"branching": (2, 3, 2), "segment_tokens": 2},
     "leave_slow_groups_for_later": {"max_age": 2},
@@ -61,8 +62,10 @@ def three_steps(place, kind=TableEngine):
         rolled = roll_out(strategy, engine, place.world.services)
         found.append(rolled)
         state = rolled.state if rolled.state is not None else state
-        if hasattr(part, "update"):
-            state = parts.update(place.use, rolled.batch, state)
+        for hook in ("observe", "update"):
+            reads = parts.update_reads(place.use, hook)
+            if hasattr(part, hook) and rolled.batch.columns.keys() >= set(reads):
+                state = parts.update(place.use, rolled.batch, state, hook)
     return found
 
 

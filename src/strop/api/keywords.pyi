@@ -56,7 +56,7 @@ class Options(TypedDict, total=False):
     data_env_timeout_seconds: float
     data_env_retries: int
     reward_functions: Sequence[str] | str
-    reward_weights: Sequence[float] | float
+    reward_weights: Any
     reward_timeout_seconds: float
     reward_num_workers: int
     reward_on_failure: Any
@@ -260,6 +260,7 @@ class Options(TypedDict, total=False):
     rollout_top_k: Whole
     rollout_top_p: Number
     rollout_tree_tokens: Whole
+    rollout_window: Whole
     rollout_windows: Any
     rollout_words: str
     reward_agreement: Number
@@ -285,6 +286,7 @@ class Options(TypedDict, total=False):
     reward_matching: str
     reward_max_length: Whole
     reward_missing: Number
+    reward_names: Any
     reward_needed: str
     reward_num_top: Whole
     reward_pay_incorrect: bool

@@ -311,7 +311,11 @@ def unscored(run: RunFiles) -> Finding:
     values = run.series("rewards/frac_unscored")
     if not values:
         return Finding(question, "unknown", "The metrics have no rewards/frac_unscored.")
-    failed = {cause: share for cause, share in _exits(run).items() if cause >= FAILED}
+    failed = {
+        cause: share
+        for cause, share in _exits(run).items()
+        if cause >= FAILED and cause is not Exit.PENDING
+    }
     own = sum(share for cause, share in failed.items() if cause.is_policys)
     counts, paid = (run.settings.get("reward") or {}).get("on_failure", 0.0), ""
     answer = f"{mean(values):.2%} of the rollouts have no score (at most {max(values):.2%})."

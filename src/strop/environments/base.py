@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from strop.environments.tool_calls import Call, tagged_calls
 from strop.environments.tools import Tool, ToolAnswer, tools_of
@@ -75,6 +76,7 @@ class Environment:
     max_turns: int = 8  # actions of an episode, of each player
     max_tokens: int = 64  # tokens of an action
     reward_range: tuple[float, float] | None = None  # of an episode's sum; None: not known
+    stop_strings: ClassVar[tuple[str, ...]] = ()  # text that ends an action, as data.stop_strings
 
     def reset(self, seed: int) -> Observation:
         """Begin the episode of a seed; its text is the prompt.
@@ -183,6 +185,15 @@ class EnvironmentSource:
     def is_asynchronous(self) -> bool:
         """Whether a step is awaited."""
         return inspect.iscoroutinefunction(self._kind.step)
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """Text that ends an action; of several environments, that of any of them."""
+        if JOINED in self.name:
+            members = members_of(self.name, self.options).values()
+            return tuple(dict.fromkeys(chain.from_iterable(each.stop_strings for each in members)))
+        own: tuple[str, ...] = self._kind.stop_strings
+        return own
 
     @property
     def steps_all(self) -> bool:

@@ -28,13 +28,17 @@ SYLLABLES = (
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer, and what it is of: the script of a database, or documents."""
+    """A question, its answer, and what it is of: the script of a database, or documents.
+
+    sql: the statement that gives the answer.
+    """
 
     text: str
     answer: str
     kind: str
     script: str = ""
     documents: tuple[str, ...] = ()
+    sql: str = ""
 
 
 def question_of(seed: int, kinds: tuple[str, ...], size: int) -> Question:
@@ -63,14 +67,16 @@ def _sql(draw: random.Random, size: int) -> Question:
         f"INSERT INTO orders VALUES {values};"
     )
     _, city, good, _ = draw.choice(rows)
+    sql = f"SELECT SUM(count) FROM orders WHERE good = '{good}'"
     if draw.random() < 0.5:
         asked = f"How many {good} were ordered in all"
         total = sum(count for _, _, theirs, count in rows if theirs == good)
     else:
         asked = f"How many {good} were ordered to {city}"
         total = sum(count for _, where, theirs, count in rows if (where, theirs) == (city, good))
+        sql += f" AND city = '{city}'"
     text = f"A table orders has the columns id, city, good and count. {asked} (the sum of count)?"
-    return Question(text, str(total), "sql", script=script)
+    return Question(text, str(total), "sql", script=script, sql=sql)
 
 
 def _search(draw: random.Random, size: int) -> Question:

@@ -94,11 +94,21 @@ class Database:
 
     def query(self, statement: str, seconds: float) -> str:
         """The rows of a statement as lines, after one of the columns' names."""
+        names, rows = self.rows(statement, seconds, self.most_rows + 1)
+        lines = ["|".join(names), *("|".join(map(str, row)) for row in rows[: self.most_rows])]
+        if len(rows) > self.most_rows:
+            lines.append(f"(more than {self.most_rows} rows)")
+        return "\n".join(lines)
+
+    def rows(
+        self, statement: str, seconds: float, most: int
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Names of the columns of a statement, and its first rows. Raises ToolError."""
         deadline = time.monotonic() + seconds
         self.connection.set_progress_handler(lambda: time.monotonic() > deadline, INSTRUCTIONS)
         try:
             cursor = self.connection.execute(statement)
-            rows = cursor.fetchmany(self.most_rows + 1)
+            found = cursor.fetchmany(most)
         except sqlite3.OperationalError as error:
             if "interrupted" in str(error):
                 raise ToolTimeout(f"the statement took over {seconds:g} s") from error
@@ -107,11 +117,7 @@ class Database:
             raise ToolError(str(error)) from error
         finally:
             self.connection.set_progress_handler(None, 0)
-        names = [each[0] for each in cursor.description or ()]
-        lines = ["|".join(names), *("|".join(map(str, row)) for row in rows[: self.most_rows])]
-        if len(rows) > self.most_rows:
-            lines.append(f"(more than {self.most_rows} rows)")
-        return "\n".join(lines)
+        return [each[0] for each in cursor.description or ()], found
 
     def close(self) -> None:
         """Close it."""

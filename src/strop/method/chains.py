@@ -138,6 +138,11 @@ class Chains:
 
 
 def learnable(batch: Batch) -> Batch:
-    """The batch with both masks on every scored token of the policy, before any selection."""
-    scored_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]]
-    return batch.set(gradient_T=scored_T, denominator_T=scored_T)
+    """The batch with both masks on every token of the policy in a rollout that is scored or
+    pending, before any selection.
+    """
+    learns_B = batch["scored_B"]
+    if "pending_B" in batch:
+        learns_B = learns_B | batch["pending_B"]
+    learns_T = batch["mask_T"] & learns_B[batch["rollout_T"]]
+    return batch.set(gradient_T=learns_T, denominator_T=learns_T)

@@ -30,6 +30,7 @@ class Exit(IntEnum):
     REWARD_BUG = 12  # the reward fails on the reference answer, or on whatever it is given
     NOT_TRIED = 13  # too many answers before it took a process with them
     DECLARED = 14  # the reward function itself said that it has no score
+    PENDING = 15  # it has not ended: it goes on in the next step
 
     @property
     def label(self) -> str:
@@ -42,7 +43,9 @@ class Exit(IntEnum):
         return self < OUTSIDE
 
     def leaves_unscored(self, on_failure: float | str) -> bool:
-        """Whether an answer with this cause has no score, under `reward.on_failure`."""
+        """Whether an answer with this cause never has a score, under `reward.on_failure`."""
+        if self is Exit.PENDING:
+            return False
         return self >= OUTSIDE or (self >= FAILED and on_failure == "unscored")
 
 

@@ -141,12 +141,13 @@ def make_services(
             timeout_seconds=config.reward.timeout_seconds,
             num_workers=config.reward.num_workers,
         )
+    ends = task.environment.stop_strings if task.environment is not None else ()
     services = serve(
         task,
         loaded.tokenizer,
         grader,
         limits,
-        stop_strings=config.data.stop_strings,
+        stop_strings=(*config.data.stop_strings, *ends),
         stop_ids=loaded.stop_ids,
         end_ids=loaded.end_ids,
         chat=chat,

@@ -10,6 +10,7 @@ import pytest
 from commands import Strop
 from models import Lab
 
+from strop.diagnosis.run import RunFiles, unscored
 from strop.diagnosis.watch import STEPS, Watch
 from strop.rewards.grader import Failure
 from strop.support.errors import RunStopped
@@ -123,6 +124,12 @@ def test_too_many_answers_without_a_score_stop_the_run_and_name_the_cause():
     assert told([{}] * 10 + most) == [[]] * 20
     with pytest.raises(RunStopped, match=r"start_failed \(5[0-9]%\)"):
         told([{}] * 9 + [{"exit/start_failed": 0.2}] + most)
+
+
+def test_answers_that_are_pending_are_no_failures():
+    assert told([{"exit/pending": 1.0, "rewards/frac_unscored": 0.0}] * 25) == [[]] * 25
+    lines = [{"step": 1, "rewards/frac_unscored": 0.0, "exit/pending": 0.9}]
+    assert unscored(RunFiles(lines, {}, [])).status == "ok"
 
 
 @pytest.fixture

@@ -50,6 +50,13 @@ class Group:
         return (e.version for answer in self.answers for e in answer.events if e.ids)
 
 
+def new_groups(draws: Sequence[Draw], requests: Sequence[Request]) -> list[Group]:
+    """A group for each draw, of which nothing is drawn yet; requests: one a rollout, in order."""
+    rows = iter(requests)
+    return [Group(draw, [Answer(next(rows), ()) for _ in range(draw.num_rollouts)])
+            for draw in draws]  # fmt: skip
+
+
 AnyGroup = TypeVar("AnyGroup", bound=Group)
 
 
@@ -77,7 +84,7 @@ async def generate(
     while running and len(complete) < target:
         for begun in await engine.some(list(running)):
             group, place = running.pop(begun)
-            group.answers[place] = _joined(group.answers[place], begun.answer())
+            group.answers[place] = joined(group.answers[place], begun.answer())
             group.first.append(place)
         new = [group for group in groups if is_complete(group) and group not in complete]
         complete += new
@@ -88,11 +95,11 @@ async def generate(
         drawn = begun.stop()
         if is_complete(group):
             lost += len(group.answers[place].ids) + len(drawn.ids)
-        group.answers[place] = _joined(group.answers[place], drawn.first(len(drawn.ids)))
+        group.answers[place] = joined(group.answers[place], drawn.first(len(drawn.ids)))
     return complete, lost
 
 
-def _joined(answer: Answer, more: Answer) -> Answer:
+def joined(answer: Answer, more: Answer) -> Answer:
     """An answer with what was drawn behind it; its request is for the whole."""
     return Answer(answer.request, answer.events + more.events)
 

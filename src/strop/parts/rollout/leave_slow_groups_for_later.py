@@ -8,10 +8,18 @@ from typing import ClassVar
 import torch
 
 from strop.engines.asynchronous import AsyncEngine
-from strop.engines.base import Answer, Request
+from strop.engines.base import Answer
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
-from strop.parts.rollout._unfinished import Group, Saved, batch_of, generate, opened, put_off
+from strop.parts.rollout._unfinished import (
+    Group,
+    Saved,
+    batch_of,
+    generate,
+    new_groups,
+    opened,
+    put_off,
+)
 from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFields
 
 
@@ -55,7 +63,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
         self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
         rng: torch.Generator, state: Saved,
     ) -> Rollouts:  # fmt: skip
-        new = self._grouped(draws, self.requests(draws, texts, sampling, rng))
+        new = new_groups(draws, self.requests(draws, texts, sampling, rng))
         ask = partial(self.request, sampling)  # with the options of now
         groups = [opened(saved, texts, ask) for saved in state["groups"]] + new
         target = sum(not draw.columns.get("spare_B") for draw in draws)
@@ -71,13 +79,6 @@ class LeaveSlowGroupsForLater(SamplingFields):
         metrics |= self._give_up(left, max((v for g in groups for v in g.versions()), default=0))
         saved = tuple(put_off(group, phase) for group in left)
         return batch_of(taken), {"groups": saved, "phases": phase}, metrics
-
-    def _grouped(self, draws: Sequence[Draw], requests: Sequence[Request]) -> list[Group]:
-        rows = iter(requests)
-        return [
-            Group(draw, [Answer(next(rows), ()) for _ in range(draw.num_rollouts)])
-            for draw in draws
-        ]
 
     def _give_up(self, left: Sequence[Group], version: int) -> dict[str, float]:
         """Empties the groups that would be too old in the next step; `version`: the newest."""

@@ -29,8 +29,14 @@ def step_metrics(batch: Batch) -> dict[str, float]:
     found = {"num_tokens": float(batch.size("T")), "num_rollouts": float(num_rollouts)}
     if num_rollouts == 0:
         return found
-    found["rewards/frac_unscored"] = 1 - _mean(batch["scored_B"])
+    found["rewards/frac_unscored"] = _frac_unscored(batch)
     return {**found, **_rewards(batch), **_lengths(batch), **_policy(batch)}
+
+
+def _frac_unscored(batch: Batch) -> float:
+    """Of the rollouts that have ended, those without a score."""
+    unscored_B = ~batch["scored_B"]
+    return _mean(unscored_B[~batch["pending_B"]] if "pending_B" in batch else unscored_B)
 
 
 def compare_with_sampler(batch: Batch, logp_T: Tensor, tally: Tally) -> None:

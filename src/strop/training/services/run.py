@@ -181,8 +181,10 @@ class RunGrading:
         """Run the reward functions over the batch's texts, outside this process.
 
         Where episodes were played, or rollouts are recorded, their own rewards are the first
-        component, with weight 1.
+        component, with weight 1. What is pending has no score yet, and no function sees it.
         """
+        if "pending_B" in batch and bool(batch["pending_B"].any()):
+            return _beside_pending(self.grade(batch.keep(~batch["pending_B"])), batch["pending_B"])
         if not self.own_reward:
             return _with_ends(self._verified(batch), batch)
         verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
@@ -285,6 +287,23 @@ def _with_ends(graded: Graded, batch: Batch) -> Graded:
         outcome_B=graded.outcome_B.masked_fill(lost_B, 0.0),
         scored_B=graded.scored_B & ~lost_B,
         exit_B=torch.where(as_ended_B, ended_B, graded.exit_B),
+    )
+
+
+def _beside_pending(graded: Graded, pending_B: Tensor) -> Graded:
+    """The grades of the rollouts that have ended, with rows for those that are pending."""
+    at_B = ~pending_B
+
+    def spread(ended: Tensor, otherwise: float) -> Tensor:
+        found = ended.new_full((len(pending_B), *ended.shape[1:]), otherwise)
+        found[at_B] = ended
+        return found
+
+    return graded._replace(
+        reward_BM=spread(graded.reward_BM, torch.nan),
+        outcome_B=spread(graded.outcome_B, 0.0),
+        scored_B=spread(graded.scored_B, False),
+        exit_B=spread(graded.exit_B, Exit.PENDING),
     )
 
 

@@ -21,15 +21,18 @@ class EstimateGeneralisedAdvantage:
 
     over the policy tokens of a rollout: "next" skips an environment's tokens. r is reward_T; where
     nothing writes that, the rollout's advantage_B on its last policy token. V after the last token
-    is 0; with bootstrap_truncated it is that token's own V where the rollout was cut off.
+    is 0. It is that token's own V where the rollout is pending, and with bootstrap_truncated where
+    it was cut off.
 
     Reads: value_T [T] float, mask_T [T] bool, rollout_T [T] int, scored_B [B] bool, reward_T [T]
-    float or advantage_B [B] float, truncated_B [B] bool where bootstrap_truncated.
+    float or advantage_B [B] float, pending_B [B] bool if any, truncated_B [B] bool where
+    bootstrap_truncated.
     Writes: advantage_T, return_T [T] float.
-    Source: arXiv 1506.02438, eq. 16; bootstrap_truncated arXiv 2506.15050 (EGAE).
+    Source: arXiv 1506.02438, eq. 16; pending rollouts arXiv 2506.15050 (EGAE).
     Differs from the source: no.
     Nearest part: discount_from_end; equal to it when lam is 1 and every V is 0.
-    Edges: masked tokens and unscored rollouts -> 0; values get no gradient.
+    Edges: masked tokens and rollouts that are neither scored nor pending -> 0; values get no
+    gradient; a pending rollout without reward_T has the reward 0.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_T", "return_T")
@@ -58,8 +61,10 @@ class EstimateGeneralisedAdvantage:
         reward_T: Tensor | None = None,
         advantage_B: Tensor | None = None,
         truncated_B: Tensor | None = None,
+        pending_B: Tensor | None = None,
     ) -> Result:
-        row_N = segments.rows_where(mask_T & segments.at(scored_B, rollout_T))
+        counts_B = scored_B if pending_B is None else scored_B | pending_B
+        row_N = segments.rows_where(mask_T & segments.at(counts_B, rollout_T))
         key_N = segments.at(rollout_T, row_N)
         value_N = segments.at(value_T.detach(), row_N).double()
         last_N = torch.ones_like(key_N, dtype=torch.bool)
@@ -70,7 +75,8 @@ class EstimateGeneralisedAdvantage:
             reward_N = torch.where(last_N, segments.at(advantage_B, key_N).double(), 0)
         else:
             raise UserError("estimate_generalised_advantage needs reward_T or advantage_B")
-        next_N = torch.where(last_N, self._after(value_N, key_N, truncated_B), value_N.roll(-1))
+        after_N = self._after(value_N, key_N, truncated_B, pending_B)
+        next_N = torch.where(last_N, after_N, value_N.roll(-1))
         surprise_N = reward_N + self.gamma * next_N - value_N
         credit_N = segments.reward_to_go(surprise_N, key_N, self.gamma * self.lam)
         advantage_T, return_T = torch.zeros_like(value_T), torch.zeros_like(value_T)
@@ -81,10 +87,17 @@ class EstimateGeneralisedAdvantage:
             metrics = bootstrapped(value_N[last_N], truncated_B[key_N[last_N]])
         return Result((advantage_T, return_T), metrics=metrics)
 
-    def _after(self, value_N: Tensor, key_N: Tensor, truncated_B: Tensor | None) -> Tensor:
+    def _after(
+        self, value_N: Tensor, key_N: Tensor, truncated_B: Tensor | None, pending_B: Tensor | None
+    ) -> Tensor:
         """What is expected after the token, were it the last of its rollout [N]."""
-        if not self.bootstrap_truncated:
-            return torch.zeros_like(value_N)
-        if truncated_B is None:
-            raise UserError("estimate_generalised_advantage.bootstrap_truncated needs truncated_B")
-        return torch.where(segments.at(truncated_B, key_N), value_N, 0)
+        on_N = torch.zeros_like(key_N, dtype=torch.bool)
+        if pending_B is not None:
+            on_N = segments.at(pending_B, key_N)
+        if self.bootstrap_truncated:
+            if truncated_B is None:
+                raise UserError(
+                    "estimate_generalised_advantage.bootstrap_truncated needs truncated_B"
+                )
+            on_N = on_N | segments.at(truncated_B, key_N)
+        return torch.where(on_N, value_N, 0)
