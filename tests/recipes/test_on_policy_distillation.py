@@ -7,6 +7,7 @@ import torch
 from builders import assert_same_push, flat_batch, ragged_batch, rows_learning, stages
 from models import save_model, tokenizer
 from short_runs import teacher_of
+from transformers import AutoModelForCausalLM
 
 from strop.method.check import check
 from strop.recipes.gkd import gkd
@@ -99,6 +100,7 @@ def test_a_policy_becomes_like_its_teacher(strop, lab, tmp_path):
 
 def test_mistakes_about_teachers(runner, lab, tmp_path):
     other = save_model(tmp_path / "other", ours=_larger())
+    padded = _padded(save_model(tmp_path / "padded"))
     for recipe, reference, told in (
         ("on_policy_distillation", "", "learns from its reference alone"),
         ("gkd", "", "name a teacher with model.reference"),
@@ -106,11 +108,22 @@ def test_mistakes_about_teachers(runner, lab, tmp_path):
         ("brorl", str(teacher_of(lab)), "renew_reference"),
         ("gkd", str(other), "has other tokens than"),
         ("gkd", str(tmp_path / "nowhere"), "nowhere"),
+        ("gkd", str(padded), "their whole distributions cannot be compared"),
     ):
         raw = lab.raw(recipe)
         raw["model"]["reference"] = reference
         with pytest.raises(UserError, match=told):
             runner.start(raw, tmp_path / "run")
+    raw = lab.raw("on_policy_distillation")
+    raw["model"]["reference"] = str(padded)  # of which the drawn tokens alone are looked at
+    runner.start(raw, tmp_path / "run").close()
+
+
+def _padded(folder):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.resize_token_embeddings(model.config.vocab_size + 8)
+    model.save_pretrained(folder)
+    return folder
 
 
 def _larger():

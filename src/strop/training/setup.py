@@ -384,7 +384,7 @@ def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded
     """
     reads, renews = method.reads(), "renews_reference" in method.facts()
     if config.model.reference:
-        return _teacher(config, bool(OF_REFERENCE & reads), renews, policy, loaded)
+        return _teacher(config, OF_REFERENCE & reads, renews, policy, loaded)
     if not OF_REFERENCE & reads:
         if renews:
             raise UserError(
@@ -405,11 +405,11 @@ def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded
 
 
 def _teacher(
-    config: RunConfig, is_read: bool, renews: bool, policy: Policy, loaded: Loaded
+    config: RunConfig, reads: frozenset[str], renews: bool, policy: Policy, loaded: Loaded
 ) -> Policy:
-    """Another model as the reference. Raises UserError."""
+    """Another model as the reference, of which these columns are read. Raises UserError."""
     name = config.model.reference
-    if not is_read or renews:
+    if not reads or renews:
         why = (
             "the method gives its reference the policy's weights (renew_reference)" if renews else
             "no part of the method reads a reference policy: take on_policy_distillation, or add a "
@@ -423,6 +423,13 @@ def _teacher(
             "tokens can be compared between models of one tokenizer alone"
         )
     model: Any = other.merged().model
+    sizes = [len(each.get_output_embeddings().weight) for each in (model, loaded.model)]
+    if sizes[0] != sizes[1] and reads - {"logp_ref_T"}:
+        raise UserError(
+            f"model.reference={name} gives {sizes[0]} tokens a probability and {loaded.source} "
+            f"{sizes[1]}, some of which no text has: their whole distributions cannot be compared, "
+            "take a method that reads the drawn token alone, such as on_policy_distillation"
+        )
     frozen: Any = policy.ranks.shard(freeze(model))
     share = policy.share if not prefix_sharing.why_not(model) else "off"
     return Policy(frozen, policy.token_budget, share, ranks=policy.ranks)
