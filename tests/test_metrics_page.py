@@ -1,6 +1,7 @@
 """docs/METRICS.md explains every number that is logged, and none that is not."""
 
 import functools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,15 @@ def recipes_that_measure() -> list[str]:
     return chosen
 
 
+def posted_groups(folder: Path) -> Path:
+    """A folder with the three groups of a step, as somebody would put them there."""
+    folder.mkdir()
+    turn = {"prompt_ids": [3, 13], "output_ids": [4, 5], "versions": [0, 0]}
+    rows = [{"group": g, "reward": n % 2, "turns": [turn]} for g in "abc" for n in range(4)]
+    (folder / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Every key of a run of two steps, or three, of enough recipes and tasks, by name.
@@ -138,6 +148,12 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     league = {"play": "each", "league_every": 1}
     found["league"] = keys_of_run(lab, "grpo", folder, "league", roles=league, **several)
     found["traces"] = keys_of_run(lab, "grpo", folder, "traces", **of_traces(lab))
+    posted = posted_groups(folder / "posted_groups")
+    once = {**lab.raw()["training"], "steps": 1, "save_every": 0}
+    found["posted"] = keys_of_run(
+        lab, "grpo", folder, "posted", training=once, reward={"functions": []},
+        data={"task": f"traces:queue:{posted}"},
+    )  # fmt: skip
     script = {'call calculator {"expression": "2"}': 0.6, "2": 0.4}
     model = save_scripted(folder / "scripted", script)
     asked = {"task": "tool_questions", "task_config": {"kinds": ["arithmetic"]}}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from strop.api.options import recipe
     from strop.api.pages import inspect, watch
     from strop.api.run import Run, Step
-    from strop.api.serve import serve
+    from strop.api.serve import serve, serve_policy
     from strop.api.train import resume, train
     from strop.traces.records import Rollout, TurnRecord
 
@@ -53,6 +53,7 @@ __all__ = [
     "resume_comparison",
     "sample",
     "serve",
+    "serve_policy",
     "sweep",
     "train",
     "watch",
@@ -68,7 +69,7 @@ _PLACES = {
     "strop.api.options": ("recipe",),
     "strop.api.pages": ("inspect", "watch"),
     "strop.api.run": ("Run", "Step"),
-    "strop.api.serve": ("serve",),
+    "strop.api.serve": ("serve", "serve_policy"),
     "strop.api.train": ("resume", "train"),
     "strop.traces.records": ("Rollout", "TurnRecord"),
 }

@@ -4,7 +4,9 @@ from strop.environments import Environment, Observation
 from strop.environments.action_block import INSTRUCTION, ActionBlock
 from strop.environments.base import EnvironmentSource
 from strop.environments.built_in.corridor import Corridor
+from strop.environments.call_forms import read_action
 from strop.environments.episodes import Episodes
+from strop.environments.tool_environment import ToolEnvironment
 from strop.support.errors import UserError
 
 PLAIN = {"environment": "corridor", "options": {"size": 3}}
@@ -49,6 +51,67 @@ def test_tags_of_one_character():
 def test_refuses(options, message):
     with pytest.raises(UserError, match=message):
         ActionBlock(**options)
+
+
+class Shop(ToolEnvironment):
+    """Costs of fruits."""
+
+    def question(self, seed: int) -> str:
+        return "What costs a plum?"
+
+    def tools(self):
+        return [self.price]
+
+    def price(self, name: str) -> int:
+        """Looks up a price.
+
+        Args:
+            name: of the fruit
+        """
+        return {"plum": 4}[name]
+
+    def judge(self, answer: str) -> float:
+        return float(answer == "4")
+
+
+def test_tools_are_handed_on_and_called_from_the_block():
+    source = EnvironmentSource(
+        "strop.environments.action_block:ActionBlock", {"environment": f"{__name__}:Shop"}
+    )
+    assert [tool.name for tool in source.tools()] == ["price"]
+    ours = source.make()
+    ours.reset(0)
+    call = '<tool_call>{"name": "price", "arguments": {"name": "plum"}}</tool_call>'
+    found = ours.step(read_action(f"<switch>KEEP</switch><action>{call}</action>", "hermes"))
+    assert [(each.status, each.text) for each in found.answers] == [("ok", "4")]
+    assert found.valid
+    alone = ours.step(read_action(call, "hermes"))
+    assert (alone.answers[0].status, alone.valid) == ("ok", False)
+    last = ours.step(read_action("<subgoal>5</subgoal><action>Answer: 4</action>", "hermes"))
+    assert (last.reward, last.done) == (1.0, True)
+
+
+class Duel(Environment):
+    """Two players in turn."""
+
+    roles = (0, 1)
+
+    def reset(self, seed):
+        self.number = 0
+        return Observation("begin", role=0)
+
+    def step(self, action):
+        self.number += 1
+        return Observation(action, role=self.number % 2, done=self.number == 4)
+
+
+def test_every_player_is_instructed_once_and_keeps_its_role():
+    ours = ActionBlock(f"{__name__}:Duel")
+    assert ours.roles == (0, 1)
+    shown = [ours.reset(0), *(ours.step(f"<action>{n}</action>") for n in range(4))]
+    assert [each.role for each in shown] == [0, 1, 0, 1, 0]
+    assert [each.text.startswith(INSTRUCTION) for each in shown] == [True, True, *[False] * 3]
+    assert [each.text.removeprefix(INSTRUCTION) for each in shown] == ["begin", *"0123"]
 
 
 class Echo(Environment):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from fakes.services import FakeAgents
+from fakes.services import FakeAgents, FakeLive
 from models import Lab
 from ragged import ragged_batch
 from short_runs import fitted, of_traces, settings_for
@@ -28,7 +28,7 @@ from strop.training.settings import config
 # What a world is made with: data of rows, episodes or recorded rollouts; with a reference, for
 # those who score.
 WORLDS = {"rows": "grpo(beta=0.1)", "episodes": "gigpo(beta=0.1)", "traces": "grpo(beta=0.1)",
-          "agents": "grpo(beta=0.1)"}  # fmt: skip
+          "agents": "grpo(beta=0.1)", "live": "grpo(beta=0.1)"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Stages:
             return Staged(world, algorithm, stage, uses[n], uses[:n])
         alone = Use(entry.load()())
         place = SEAM_OF[entry.folder].places[0]
-        kinds = {"traces": "needs_traces", "agents": "needs_agent"}
+        kinds = {"traces": "needs_traces", "agents": "needs_agent", "live": "needs_live"}
         kind = next((k for k, need in kinds.items() if getattr(alone.part, need, False)), "rows")
         return Staged(self.world(kind), notation.recipe("grpo"), place, alone)
 
@@ -149,6 +149,8 @@ class Stages:
             world = self.worlds[kind] = setup.make_world(settings, algorithm, loaded, task)
             if kind == "agents":
                 world.services.agents = FakeAgents(world.services.texts.prompt_ids)
+            if kind == "live":
+                world.services.live = FakeLive(world.services.texts.prompt_ids)
         return self.worlds[kind]
 
     def close(self) -> None:

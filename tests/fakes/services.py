@@ -28,10 +28,11 @@ from strop.method.services import (
     ModelCall,
     Player,
     Refused,
+    Taken,
 )
 from strop.parts.rollout.base import RolledOut, roll_out
 from strop.support.exits import Exit
-from strop.traces.records import Rollout
+from strop.traces.records import Rollout, TurnRecord
 
 
 class FakeTexts:
@@ -310,6 +311,73 @@ class FakeAgents:
         return ModelCall("completions", tuple(ids), max_tokens=1 if uid % 2 else None)
 
 
+class FakeLive:
+    """Clients that ask for an answer to each rollout's prompt, and post what they get.
+
+    more: what else they ask for meanwhile.
+    """
+
+    def __init__(
+        self,
+        prompt_ids: Callable[[int], Sequence[int]],
+        reward: Callable[[Sequence[int]], float] = lambda ids: len(ids) % 3,
+        more: Sequence[ModelCall] = (),
+        max_tokens: int | None = None,
+    ) -> None:
+        self.max_tokens = max_tokens
+        self.prompt_ids, self.reward, self.more, self.served = prompt_ids, reward, more, None
+        self.calls, self.refused = self, list[Exception]()
+        self.posted: dict[str, Rollout] = {}  # by call
+        self.draws: Sequence[Draw] = ()
+        self.asked: list[list[ModelCall]] = []
+        self.queue: asyncio.Queue[ModelCall] | None = None
+
+    def listen(self, draws: Sequence[Draw], version: Callable[[], int]) -> None:
+        self.draws, self.queue = draws, asyncio.Queue()
+        self.asked = [
+            [
+                ModelCall("generate", tuple(self.prompt_ids(draw.uid)), self.max_tokens)
+                for _ in range(draw.num_rollouts)
+            ]
+            for draw in draws
+        ]
+        for call in (*(call for calls in self.asked for call in calls), *self.more):
+            self.queue.put_nowait(call)
+        self.more = ()
+
+    async def event(self) -> ModelCall:
+        assert self.queue is not None
+        return await self.queue.get()
+
+    def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:
+        (answer,) = answers
+        self.posted[call.id] = Rollout((answer.record(call),), self.reward(answer.ids))
+
+    def refuse(self, call: ModelCall, why: Exception) -> None:
+        self.refused.append(why)
+        lost = TurnRecord(call.prompt_ids[:-1] or call.prompt_ids, call.prompt_ids[-1:], (0.0,))
+        self.posted[call.id] = Rollout(
+            (replace(lost, output_mask=(False,)),), exit=Exit.ENGINE_LOST
+        )
+
+    def take(self, num_groups: int, taken: int) -> Taken | None:
+        if any(call.id not in self.posted for calls in self.asked for call in calls):
+            return None
+        return Taken([], taken + num_groups, 1, 2)
+
+    def pause(self) -> None:
+        """Nobody asks any more."""
+
+    def rollouts(self, taken: Taken) -> list[tuple[int, int, list[Rollout]]]:
+        return [
+            (draw.uid, draw.draw, [self.posted[call.id] for call in calls])
+            for draw, calls in zip(self.draws, self.asked, strict=True)
+        ]
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 class FakeStores:
     """Files in memory, for as long as the object lives."""
 
@@ -340,6 +408,7 @@ class FakeServices:
     log: Any = field(default_factory=FakeLog)
     episodes: Any = field(default_factory=FakeEpisodes)
     agents: Any = None
+    live: Any = None
     stores: Any = SHELF
 
 

@@ -3,6 +3,7 @@
 Where there is no browser its scripts are only parsed (test_inspect_page.py).
 """
 
+import json
 import time
 
 import numpy as np
@@ -180,16 +181,21 @@ def test_a_context_of_its_own_is_told(page):
         "reward_K": lists(np.tile([0.0, 0.5], 8), 2),
         "valid_K": lists(np.tile([True, False], 8), 2),
     }  # fmt: skip
+    calls = [{"name": "price", "status": "ok"}, {"name": "", "status": "invalid_json"}]
+    said = json.dumps([{"calls": calls[:1]}, {"calls": calls}])
     found = act(
-        page(tokens=tokens),
+        page(tokens=tokens, rollouts={"turns": [said] * 8}),
         """
         const card = all("article")[0];
         found.given = [...card.querySelectorAll(".given small")].map((s) => s.textContent);
+        found.said = [...card.querySelectorAll(".said small")].map((s) => s.textContent);
         """,
         "390,844",
     )
     assert found["errors"] == []
     assert found["given"] == ["a new context"]
+    assert found["said"][0].startswith("turn 1 · reward 0 · advantage")
+    assert found["said"][1].startswith("turn 2 · reward 0.5 · a call: invalid_json · advantage")
 
 
 def test_edges_hang_below_the_text_that_is_their_context(page):

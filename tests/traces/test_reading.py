@@ -220,8 +220,8 @@ def test_rollouts_in_which_nothing_was_said_are_left_out(
 def test_rollouts_without_any_reward_are_refused(tmp_path: Path) -> None:
     unscored = {"turns": numbered(2)["turns"]}
     with pytest.raises(UserError, match=r"no rollout of .*t\.jsonl has a reward"):
-        open_traces(str(lines(tmp_path / "t.jsonl", unscored, unscored)))
-    assert open_traces(str(lines(tmp_path / "t.jsonl", unscored, numbered(2)))).groups
+        open_traces(str(lines(tmp_path / "t.jsonl", unscored, unscored))).check_rewards()
+    open_traces(str(lines(tmp_path / "t.jsonl", unscored, numbered(2)))).check_rewards()
     with pytest.raises(UserError, match="line 1: it has rewards and no reward"):
         open_traces(str(lines(tmp_path / "t.jsonl", {**unscored, "rewards": {"right": 1}})))
 

@@ -32,6 +32,16 @@ def test_what_a_script_records_is_trained_on(
     assert Path("runs/grpo-1/given/traces.jsonl").exists()
 
 
+def test_a_loop_drives_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files(PAGE, tmp_path)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        runpy.run_path("drive.py", run_name="__main__")
+    assert printed.getvalue() == blocks(PAGE, "output")["drive.py"]
+    assert last_metrics(Path("runs/grpo-1"))["step"] == 2
+
+
 def test_files_of_several_formats_are_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,10 +152,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     ("recipe", "sections", "said"),
     [
         ("sft", {}, "sft has the rollout read_answers, which draws answers in a way of its own"),
-        ("grpo", {"data": {"validation_size": 2}}, "so none are set aside: leave out data.valid"),
+        ("grpo", {"data": {"heldout_size": 2}}, "so none are held out for strop eval: leave out"),
+        ("grpo", {"data": {"validation_size": 2}}, "validation samples answers, of which recorded"),
+        ("grpo", {"data": {"validation_size": 12}}, "leaves none of the 12 groups of"),
         ("grpo", {"data": {"task_config": {"a": 1}}}, "take no data.task_config"),
-        ("grpo", {"data": {"validation_files": ("x",)}}, "leave out reward functions and valid"),
-        ("grpo", {"reward": {"functions": ("exact_match",)}}, "leave out reward functions"),
+        ("grpo", {"reward": {"functions": ("exact_match",)}}, "answer"),
         ("grpo", {"data": {"task": "traces:"}}, "names no file"),
         ("grpo", {"data": {"task": "countdown"}, "stages": {"rollout": "read_traces"}},
          "read_traces reads recorded rollouts, and countdown has none"),
@@ -167,6 +168,40 @@ def test_what_recorded_rollouts_cannot_do_is_refused(
     with pytest.raises(UserError) as error:
         opened(lab, recipe, **sections)
     assert said in str(error.value)
+
+
+def test_functions_score_records_and_new_answers_to_what_is_set_aside(tmp_path: Path) -> None:
+    lab, runner = Lab.make(tmp_path), Runner()
+    raw = {**lab.raw("grpo", reward="even"), **of_traces(lab)}
+    raw["reward"] = lab.raw("grpo", reward="even")["reward"]
+    raw["data"] |= {"validation_size": 3, "validation_files": (f"more={lab.data}",)}
+    raw["algorithm"] = {"sampling.num_prompts": 12}
+    raw["training"] |= {"steps": 1, "rollouts_every": 1}
+    raw["evaluation"] = {"every": 1, "num_samples": 4}
+    run = runner.whole(raw, tmp_path / "run")
+    task = run.world.services.task
+    assert (len(task.train), len(task.validation)) == (9, 3)
+    assert not {p.place for p in task.train} & {p.place for p in task.validation}
+    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for name in ("eval/validation/mean@n", "eval/more/mean@n"):
+        assert 0 < lines[0][name] < 1
+    table = pq.read_table(tmp_path / "run" / "rollouts" / "step-000001.parquet").to_pylist()
+    assert len({row["uid"] for row in table}) == 9
+    for row in table:
+        even = sum(c.isdigit() for c in row["completion"]) % 2 == 0
+        assert row["reward/even"] == even
+        assert row["reward"] == row["reward/recorded"] + even
+    assert all(row["scored"] for row in table)  # also where a record has no reward
+
+
+def test_records_without_a_reward_need_a_function(lab: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"turns": [{"prompt_ids": [3], "output_ids": [4]}]}\n', encoding="utf-8")
+    data = {"task": f"traces:{path}"}
+    with pytest.raises(UserError, match="has a reward, so nothing can be learned: add `reward`"):
+        opened(lab, data=data)
+    even = lab.raw("grpo", reward="even")["reward"]
+    assert opened(lab, data=data, reward=even).services.task.own_reward == "recorded"
 
 
 def test_nothing_is_collected_ahead(lab: Lab, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class InferenceModel:
         part = replace(rollout.part, temperature=temperature, max_tokens=limit)
         task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored)
         task = task if scored else replace(task, rewards=())
-        if scored and task.traces is not None:
+        if scored and task.is_recorded and not (task.rewards or config.evaluation.reward):
             raise UserError(
                 f"{task.name} holds recorded rollouts, whose rewards say nothing of new answers: "
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"

@@ -1,4 +1,6 @@
-"""`strop.serve`: a model or a run's checkpoint as a server with OpenAI's protocol."""
+"""`strop.serve`: a model or a run's checkpoint as a server with OpenAI's protocol; and where a run
+that is under way is served.
+"""
 
 import contextlib
 from pathlib import Path
@@ -6,7 +8,7 @@ from typing import Any
 
 from strop.api.arguments import check_seed, checked
 from strop.api.evaluate import opened
-from strop.api.folders import HasFolder
+from strop.api.folders import HasFolder, path_of
 from strop.api.inference import InferenceModel
 from strop.api.messages import messages_in_python
 from strop.api.options import from_keywords
@@ -15,6 +17,7 @@ from strop.serving.app import check_installed
 from strop.serving.engine_backend import EngineBackend
 from strop.serving.server import HOST, PolicyServer
 from strop.support.errors import UserError
+from strop.training.services.live import Address, address_in
 
 
 @checked
@@ -95,6 +98,15 @@ def server_of(
     server.start()
     server.below.push(below.pop_all())
     return server, backend
+
+
+def serve_policy(run: "str | Path | HasFolder") -> Address:
+    """Where a run that trains on posted rollouts (`task="traces:live"`) answers calls of the model
+    and takes rollouts in: its `url`, `key` and `model`.
+
+    run: a run that was begun, or its folder. Raises UserError where it has no address.
+    """
+    return address_in(run.folder if isinstance(run, HasFolder) else path_of(run, "a run"))
 
 
 def name_of(source: Any) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 # Parameters of a part's call that a service is given for; `method/services.py` has their protocols.
 SERVICES = frozenset(
-    {"texts", "grading", "sampling", "scoring", "log", "episodes", "agents", "stores"}
+    {"texts", "grading", "sampling", "scoring", "log", "episodes", "agents", "live", "stores"}
 )
 # Parameters of a part's call that are not columns.
 #   batch       the whole Batch

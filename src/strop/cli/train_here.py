@@ -151,7 +151,7 @@ def _run(session: "Session", watcher: "Progress") -> None:
 def _split(run: Any) -> list[str]:
     """The option of `strop eval` for a run whose data has no held-out rows."""
     task = run.world.services.task
-    if task.traces is not None:
+    if task.is_recorded and not task.rewards:
         return ["--data", "FILE", "--reward", "NAME"]
     if task.heldout or run.config.data.environment() is not None:
         return []

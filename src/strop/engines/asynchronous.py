@@ -235,6 +235,10 @@ class AsyncEngine:
             if (begun := self.running.get(event.request)) is not None:
                 self._hear(begun, event)
 
+    def idle(self) -> None:
+        """Do what is done before each step, while there is nothing to draw for now."""
+        self.before_step()
+
     def settle(self, outer: bool = True) -> bool:
         """Let those go on who wait for all others to wait; whether there were any.
 

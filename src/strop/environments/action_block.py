@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from strop.environments.base import Environment, EnvironmentSource, Observation, check_number
+from strop.environments.call_forms import Action
 from strop.environments.tool_calls import Call
 from strop.support.errors import UserError
 
@@ -48,6 +49,8 @@ class ActionBlock(Environment):
         self.max_turns = self.inner.max_turns
         self.max_tokens = max_tokens or self.inner.max_tokens + 64
         self.reward_range = self.inner.reward_range
+        self.roles, self.rewrites = self.inner.roles, self.inner.rewrites
+        self._told: set[int] = set()  # players who have seen the instruction
 
     @classmethod
     def played_as(cls, options: Mapping[str, Any]) -> type[Environment]:
@@ -64,7 +67,8 @@ class ActionBlock(Environment):
 
     def reset(self, seed: int) -> Observation:
         """Begin the episode of the environment inside."""
-        return self._opened(self.inner.reset(seed))
+        self._told = set()
+        return self._instructed(self.inner.reset(seed))
 
     def step(self, action: str) -> Observation:
         """Pass the block on."""
@@ -78,26 +82,39 @@ class ActionBlock(Environment):
         """Those of the environment inside."""
         return self.inner.columns()
 
+    def tools(self) -> Sequence[Any]:
+        """Those of the environment inside, which a turn calls wherever it writes the call."""
+        return self.inner.tools()
+
     def calls(self, action: str) -> list[Call]:
         """Those that the environment inside finds in the block."""
         return self.inner.calls(self._passed(action))
 
-    def _opened(self, first: Observation) -> Observation:
-        """The first observation, behind the instruction; what is no observation as it is."""
-        if not isinstance(first, Observation):
-            return first
-        return replace(first, text=self.instruction + first.text)
+    def _instructed(self, shown: Observation) -> Observation:
+        """What a player sees, the first time behind the instruction; what is no observation as it
+        is.
+        """
+        if not isinstance(shown, Observation) or shown.done:
+            return shown
+        player = shown.role if len(self.roles) > 1 else 0
+        if player in self._told and not self.rewrites:
+            return shown
+        self._told.add(player)
+        return replace(shown, text=self.instruction + shown.text)
 
     def _passed(self, action: str) -> str:
-        """What the environment inside is given."""
+        """What the environment inside is given: the block, with the calls that were read."""
         block = self._block(action)
-        return action if block is None else block
+        if block is None or not isinstance(action, Action):
+            return action if block is None else block
+        return Action.of(block, (self._block(action.content) or "").strip(), action.calls)
 
     def _judged(self, answer: Observation, action: str) -> Observation:
         """The answer to an action, which is not understood without its block."""
-        if self._block(action) is not None or not isinstance(answer, Observation):
+        if not isinstance(answer, Observation):
             return answer
-        return replace(answer, valid=False)
+        answer = self._instructed(answer)
+        return answer if self._block(action) is not None else replace(answer, valid=False)
 
     def _block(self, action: str) -> str | None:
         """The text between the first opening tag and the closing one after it."""
@@ -111,8 +128,9 @@ class AwaitedActionBlock(ActionBlock):
 
     async def reset(self, seed: int) -> Observation:  # type: ignore[override]
         """Begin the episode of the environment inside."""
+        self._told = set()
         first: Any = self.inner.reset(seed)
-        return self._opened(await first if inspect.isawaitable(first) else first)
+        return self._instructed(await first if inspect.isawaitable(first) else first)
 
     async def step(self, action: str) -> Observation:  # type: ignore[override]
         """Pass the block on."""

@@ -30,6 +30,7 @@ from strop.support.garbage_collection import importing
 from strop.support.loading import attribute, where_raised
 from strop.support.output import Lasting
 from strop.support.processes import end_descendants
+from strop.traces.records import Rollout
 
 FRAMES = 6  # of a traceback that is told
 SHOWN = 200  # characters of a result that is no reward
@@ -37,13 +38,15 @@ SHOWN = 200  # characters of a result that is no reward
 
 class Outcome(NamedTuple):
     """How an agent's call ended. kind: it "returned" the value, a finite number, numbers by name or
-    None; it returned something "unreadable"; it "raised" or "died".
+    None; it returned something "unreadable"; it "raised" or "died", or was "late"; or it was "lost"
+    by no fault of its own.
     """
 
     kind: str
     value: Any = None
     why: str = ""
     transient: bool = False  # what it raised says that it is of the moment
+    rollout: Rollout | None = None  # its calls, where whoever played it recorded them
 
 
 def main(fileno: int) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from strop.environments import agent_process
 from strop.environments.agent_process import Outcome
+from strop.environments.verifiers_server import FAMILY as VERIFIERS
 from strop.support import guarded_process
 from strop.support.errors import UserError
 from strop.support.guarded_process import GuardedProcess
@@ -33,8 +34,13 @@ START_SECONDS = 120.0  # for the process to begin and to import the user's file
 def agent_of(task: str) -> str | None:
     """The agent's function that a task's name means, `file.py:function`; None for other tasks.
 
-    Raises UserError for a name after `agent:` that is none.
+    Raises UserError for a name after `agent:` that is none. An address after `verifiers:` is the
+    server that plays in place of a function, and stays as it is.
     """
+    if task.startswith(VERIFIERS):
+        if "://" not in task:
+            raise UserError(f"data.task={task}: give an address, verifiers:tcp://127.0.0.1:5000")
+        return task
     if not task.startswith(FAMILY):
         return None
     name = task.removeprefix(FAMILY)
@@ -158,4 +164,4 @@ class Agents:
             else:
                 why = "the run was closed"
         for agent in lost:
-            agent.ended.set_result(Outcome("lost", why=why))
+            agent.ended.set_result(Outcome("lost", why=f"the process of the agents: {why}"))

@@ -29,7 +29,11 @@ JOINED = " + "  # between the environments of a mixture
 STYLES = ("plain", "compact")
 # my_env.py:MyEnv, package.module:MyEnv; the third is what a script or notebook itself defines.
 OWN = re.compile(r".+(\.py:|\.\w+:)\w+|__main__:\w+")
-NOT_PLAYED = ("traces", "agent")  # families of tasks that are given as files, and no environments
+NOT_PLAYED = (
+    "traces",
+    "agent",
+    "verifiers",
+)  # families of tasks that are given as files, and no environments
 MODULES = re.compile(r"\w+:\w+")  # module:MyEnv, which may also be a task of another kind
 EPISODES = {"train": 1000, "validation": 100, "heldout": 100}  # of a task, by default
 OF_OTHERS = "strop.environments.adapters"

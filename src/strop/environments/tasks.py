@@ -1,6 +1,7 @@
 """What is trained on: prompts in three splits, the rewards that score them, and facts."""
 
 import itertools
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,10 @@ from strop.support.loading import attribute
 if TYPE_CHECKING:
     from strop.environments.base import Environment, EnvironmentSource
     from strop.environments.episodes import Episodes
-    from strop.traces.files import Traces
+    from strop.traces.files import Group, Traces
 
 OWN = ("countdown", "worked_countdown")  # puzzles that come with strop, each with its model
+QUEUE = "queue:"  # before a folder into which others put files of rollouts
 MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
 
 
@@ -64,6 +66,17 @@ class RewardSpec:
 
 
 @dataclass(frozen=True)
+class LiveSource:
+    """Where a run takes rollouts in that others post while it trains: an address, and a folder if
+    any. port 0: any that is free.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    folder: str = ""
+
+
+@dataclass(frozen=True)
 class Task:
     """Prompts in three disjoint splits, rewards, and what recipes may rely on."""
 
@@ -77,7 +90,9 @@ class Task:
     reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
     environment: "EnvironmentSource | None" = None  # what the episodes are played in
     traces: "Traces | None" = None  # recorded rollouts, a group for each training prompt
+    live: LiveSource | None = None  # where rollouts come from while the run trains
     agent: str = ""  # the function that is called for each rollout, "file.py:function"
+    agent_options: Mapping[str, Any] = field(default_factory=dict)  # of a server in its place
     origins: tuple[Origin, ...] = ()  # of the training prompts, where they have several
     sets: Mapping[str, Sequence[Prompt]] = field(default_factory=dict)  # of validation, by name
 
@@ -88,7 +103,12 @@ class Task:
             return "environment"
         if self.agent:
             return "agent"
-        return "recorded" if self.traces is not None else ""
+        return "recorded" if self.is_recorded else ""
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is trained on rollouts that others made."""
+        return self.traces is not None or self.live is not None
 
     @property
     def validations(self) -> dict[str, Sequence[Prompt]]:
@@ -253,27 +273,75 @@ def _agent(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> T
     )  # fmt: skip
 
 
+def _verifiers(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    """Its server has no list of tasks: the rows of files are what it plays."""
+    raise UserError(
+        f"data.task=verifiers:{member} plays tasks that you give: the rows of --data, each a "
+        "TaskData of its taskset, as docs/OTHER_ENVIRONMENTS.md says"
+    )
+
+
 def _traces(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
     """One prompt a group of recorded rollouts, which begin with its tokens."""
     from strop.traces.files import open_traces
 
+    if member == "live" or member.startswith(QUEUE):
+        return _live(member, sizes, config)
     if config:
         raise UserError("recorded rollouts take no data.task_config: leave it out")
-    if any(sizes[split] for split in ("validation", "heldout")):
+    if sizes["heldout"]:
         raise UserError(
-            "recorded rollouts are trained on and not sampled, so none are set aside: leave out "
-            "data.validation_size and data.heldout_size"
+            "recorded rollouts are not sampled, so none are held out for strop eval: leave out "
+            "data.heldout_size; data.validation_size sets groups aside"
         )
-    traces = open_traces(member, sizes["train"])
+    aside = sizes["validation"] or 0
+    traces = open_traces(member, None if aside else sizes["train"])
+    groups = list(enumerate(traces.groups))
+    if aside >= len(groups):
+        raise UserError(
+            f"data.validation_size={aside} leaves none of the {len(groups)} groups of {member} to "
+            "train on: make it less"
+        )
+    held = set(random.Random(f"{seed}/validation").sample(range(len(groups)), aside))
+    trained = [each for each in groups if each[0] not in held][: sizes["train"]]
     return Task(
         name=f"traces:{Path(member).name}",
         rewards=(),
         max_tokens=max(group.most_said for group in traces.groups),
         traces=traces,
-        train=[
-            Prompt(uid, "", dict(group.columns), f"group {group.name}", ids=group.prompt)
-            for uid, group in enumerate(traces.groups)
-        ],
+        train=[_of_group(uid, group) for uid, group in trained],
+        validation=[_of_group(MAX_SPLIT_ROWS + uid, groups[uid][1]) for uid in sorted(held)],
+        heldout=(),
+    )
+
+
+def _of_group(uid: int, group: "Group") -> Prompt:
+    """A group of recorded rollouts as the prompt that its first one begins with."""
+    return Prompt(uid, "", dict(group.columns), f"group {group.name}", ids=group.prompt)
+
+
+def _live(member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
+    """One prompt that stands for all that are posted: samplers say how many groups a step takes."""
+    for split in sizes:
+        if sizes[split]:
+            raise UserError(
+                f"traces:{member} has no prompts of its own: leave out data.{split}_size"
+            )
+    folder = member.removeprefix(QUEUE) if member.startswith(QUEUE) else ""
+    if member.startswith(QUEUE) and not folder:
+        raise UserError("data.task=traces:queue: names no folder: give traces:queue:FOLDER")
+    for name in config:
+        if name not in ("host", "port"):
+            hint = did_you_mean(name, ("host", "port"))
+            raise UserError(f"traces:live has no option {name!r}{hint}: there are host and port")
+    port = config.get("port", 0)
+    if type(port) is not int or not 0 <= port < 2**16:
+        raise UserError(f"data.task_config: port is {port!r}: give a whole number up to 65535")
+    return Task(
+        name=f"traces:{member}",
+        rewards=(),
+        live=LiveSource(str(config.get("host", LiveSource.host)), port, folder),
+        train=[Prompt(0, "", {}, "the rollouts that are posted")],
         validation=(),
         heldout=(),
     )
@@ -370,4 +438,5 @@ _FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {
     "reasoning_gym": _reasoning_gym,
     "traces": _traces,
     "agent": _agent,
+    "verifiers": _verifiers,
 }

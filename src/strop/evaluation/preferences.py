@@ -100,7 +100,7 @@ def given_answer_metrics(
     log-ratio to the reference is larger for the preferred answer.
     """
     columns = rollout.given
-    if not columns:
+    if not columns or rollout.needs_traces:
         return {}
     draws = tuple(Draw(prompt.uid, len(columns)) for prompt in prompts)
     batch = rollout.read(draws, services.texts)

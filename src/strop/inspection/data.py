@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from strop.environments.tools import OK
 from strop.support.errors import UserError
 from strop.tracking.rollouts_file import read_table, rollouts_files
 
@@ -109,7 +110,10 @@ def _step(number: int, tokens: pa.Table, rows: Sequence[Mapping[str, Any]]) -> S
                 "outcome": _finite(single.get("outcome_B", single["reward_B"])[index]),
                 **{name: row[name] for name in TOLD},
                 "more": _more(row),
-                "turns": _turns({name: values[index] for name, values in turns.items()}),
+                "turns": _with_calls(
+                    _turns({name: values[index] for name, values in turns.items()}),
+                    row.get("turns"),
+                ),
             }
         )
     ordered = [prompts[group] for group in sorted(prompts)]
@@ -159,6 +163,18 @@ def _turns(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         dict(zip(names, map(_finite, values), strict=True))
         for values in zip(*columns.values(), strict=True)
     ]
+
+
+def _with_calls(turns: list[dict[str, Any]], told: str | None) -> list[dict[str, Any]]:
+    """The turns with the tool calls of each that failed, by name and kind."""
+    said = json.loads(told) if told else []
+    if len(said) != len(turns):  # a run of before, or one without a table of turns
+        return turns
+    for turn, each in zip(turns, said, strict=True):
+        calls = each.get("calls") or () if isinstance(each, Mapping) else ()
+        if bad := [call for call in calls if call["status"] != OK]:
+            turn["failed"] = [f"{call['name'] or 'a call'}: {call['status']}" for call in bad]
+    return turns
 
 
 def _finite(value: Any) -> Any:

@@ -16,6 +16,7 @@ from strop.engines.base import Answer as Answer
 from strop.engines.base import Event as Event
 from strop.engines.base import Request as Request
 from strop.environments.tool_calls import Call as Call
+from strop.serving.intake import Taken as Taken
 from strop.serving.protocol import ModelAnswer as ModelAnswer
 from strop.serving.protocol import ModelCall as ModelCall
 from strop.serving.protocol import Refused as Refused
@@ -304,11 +305,15 @@ class Episodes(Protocol):
 
 
 class AgentEnd(NamedTuple):
-    """How an agent's episode ended, and what it returned: a number, numbers by name, or None."""
+    """How an agent's episode ended, and what it returned: a number, numbers by name, or None.
+
+    rollout: its calls, where whoever played it recorded them too.
+    """
 
     exit: Exit
     why: str = ""
     value: Any = None
+    rollout: Rollout | None = None
 
 
 class Withdrawn(NamedTuple):
@@ -346,6 +351,57 @@ class Agents(Protocol):
         ...
 
 
+class ModelCalls(Protocol):
+    """What clients ask of the model, as it comes."""
+
+    async def event(self) -> Any:
+        """The next call, a `ModelCall`, or one that is withdrawn."""
+        ...
+
+    def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:
+        """Give a call its answers."""
+        ...
+
+    def refuse(self, call: ModelCall, why: Exception) -> None:
+        """Give a call an error."""
+        ...
+
+
+class Live(Protocol):
+    """Rollouts that others post while the run trains, and their calls of the model.
+
+    served: what the strategy keeps of calls from one step to the next.
+    """
+
+    served: Any
+
+    @property
+    def calls(self) -> ModelCalls: ...
+
+    def listen(self, draws: Sequence[Any], version: Callable[[], int]) -> None:
+        """From now on calls are answered, and rollouts are taken in for the step of now.
+
+        draws: as many groups, of as many rollouts. version: of the weights that draw. Raises
+        UserError for draws that ask for a certain prompt.
+        """
+        ...
+
+    def take(self, num_groups: int, taken: int) -> Taken | None:
+        """The next whole groups behind the first `taken`; None: there are too few as yet.
+
+        Raises StepGivenUp where the run is to end.
+        """
+        ...
+
+    def pause(self) -> None:
+        """From now on clients are told to come back."""
+        ...
+
+    def rollouts(self, taken: Taken) -> list[tuple[int, int, list[Rollout]]]:
+        """Of each group: the uid of its task, its own number, and its rollouts."""
+        ...
+
+
 class Stores(Protocol):
     """Columns of tokens that are kept over steps, on the disk where the run has a folder.
 
@@ -379,5 +435,7 @@ class Services(Protocol):
     def episodes(self) -> Episodes: ...
     @property
     def agents(self) -> Agents: ...
+    @property
+    def live(self) -> Live: ...
     @property
     def stores(self) -> Stores: ...

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from strop.data.chat import Chat
 from strop.serving.answers import Told, tell
-from strop.serving.fields import refuse
+from strop.serving.fields import Fields, refuse
+from strop.serving.intake import Intake
 from strop.serving.prompts import Prompts
 from strop.serving.protocol import Backend, Busy, ModelAnswer, Refused, Route
 from strop.serving.reading import Reading, Wanted
@@ -59,12 +60,14 @@ def make_app(
     max_model_len: int,
     keys: Knows,
     checks_room: bool = True,
+    intake: Intake | None = None,
 ) -> Starlette:
     """The application; `service` of its state ends what is being drawn.
 
     chat: how messages are put to the model. model: its name for clients. max_model_len: tokens of
     its context; checks_room: False where the backend refuses what is too long for it. keys: whether
-    a bearer token is known. Raises UserError where Starlette lacks.
+    a bearer token is known. intake: where rollouts go that are posted; None: they are not taken.
+    Raises UserError where Starlette lacks.
     """
     check_installed()
     from starlette.applications import Starlette
@@ -72,9 +75,14 @@ def make_app(
     from starlette.routing import Route as Path
 
     reading = Reading(Prompts(tokenizer, chat), model, max_model_len, checks_room)
-    service = Service(tokenizer, backend, reading, keys)
+    service = Service(tokenizer, backend, reading, keys, intake)
+    posted = [] if intake is None else [
+        Path("/v1/rollouts", service.post_rollouts, methods=["POST"]),
+        Path("/v1/rollouts", service.rollouts, methods=["GET"]),
+    ]  # fmt: skip
     app = Starlette(
         routes=[
+            *posted,
             Path("/health", service.health, methods=["GET"]),
             Path("/v1/models", service.models, methods=["GET"]),
             Path("/v1/chat/completions", service.at("chat"), methods=["POST"]),
@@ -90,8 +98,12 @@ def make_app(
 class Service:
     """Answers requests: reads them, has the backend say something, writes it."""
 
-    def __init__(self, tokenizer: Any, backend: Backend, reading: Reading, keys: Knows) -> None:
+    def __init__(
+        self, tokenizer: Any, backend: Backend, reading: Reading, keys: Knows,
+        intake: Intake | None = None,
+    ) -> None:  # fmt: skip
         self.tokenizer, self.backend, self.reading, self.keys = tokenizer, backend, reading, keys
+        self.intake = intake
         self.replays = Replays(_size)
         self.created = int(time.time())
         self.ending = False
@@ -132,6 +144,29 @@ class Service:
 
         return answer
 
+    async def post_rollouts(self, request: Request) -> Response:
+        """Takes in rollouts that have ended."""
+        assert self.intake is not None
+        try:
+            self._key(request)
+            rows, whole = _rollouts(_parsed(await _body(request)))
+            name, _ = _named(request)
+            if self.ending:
+                raise Refused(503, "the run takes no more rollouts")
+            told = await asyncio.to_thread(self.intake.add, rows, name, whole)
+        except Exception as error:
+            return _error(error)
+        return _json({**self.intake.told(), "data": told})
+
+    async def rollouts(self, request: Request) -> Response:
+        """What rollouts the run waits for."""
+        assert self.intake is not None
+        try:
+            self._key(request)
+        except Refused as refused:
+            return _error(refused)
+        return _json(self.intake.told())
+
     async def _whole(self, request: Request, attempt: Attempt, wanted: Wanted) -> Response:
         try:
             told, replayed = await _while_connected(request, self._told(attempt, wanted))
@@ -169,6 +204,27 @@ class Service:
             text = "send the server's key: Authorization: Bearer KEY" if not key else "a wrong key"
             raise Refused(401, text, "invalid_api_key")
         return key
+
+
+def _rollouts(body: Any) -> tuple[list[Any], bool]:
+    """The rollouts of a body, and whether their groups are whole with them: one, a list, or an
+    object with several of one group. Raises Refused.
+    """
+    if isinstance(body, list):
+        if not body:
+            raise refuse("the list is empty: give at least one rollout")
+        return body, False
+    if not isinstance(body, dict) or "rollouts" not in body:
+        return [body], False
+    fields = Fields(body)
+    rows, whole, group = fields.objects("rollouts"), fields.flag("complete"), fields.take("group")
+    if group is not None and not isinstance(group, str):
+        raise fields.wrong("group", "a name, the same for all rollouts of a task")
+    fields.end()
+    if not rows:
+        raise refuse("rollouts is empty: give at least one", "rollouts")
+    named = {} if group is None else {"group": group}
+    return [{**named, **row} for row in rows], whole
 
 
 def _size(drawn: tuple[Wanted, list[ModelAnswer]]) -> int:

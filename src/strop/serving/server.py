@@ -13,6 +13,7 @@ from typing import Any
 
 from strop.data.chat import Chat
 from strop.serving.app import check_installed, make_app
+from strop.serving.intake import Intake
 from strop.serving.protocol import Backend
 from strop.support.errors import UserError
 
@@ -26,8 +27,9 @@ class PolicyServer:
     """Serves one policy, from `start` to `close`; a context manager.
 
     key: what clients send as their bearer token; empty: a random one. keys: further ones, such as
-    one a rollout; it is called in the server's thread. port 0 takes a free one. Raises UserError
-    where the packages of a server lack.
+    one a rollout; it is called in the server's thread. port 0 takes a free one. intake: where
+    rollouts go that are posted; None: they are not taken. Raises UserError where the packages of a
+    server lack.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class PolicyServer:
         key: str = "",
         keys: Callable[[str], bool] | None = None,
         checks_room: bool = True,
+        intake: Intake | None = None,
     ) -> None:
         check_installed()
         self.host, self.port, self.model = host, port, model
@@ -56,6 +59,7 @@ class PolicyServer:
             max_model_len=max_model_len,
             keys=self.knows,
             checks_room=checks_room,
+            intake=intake,
         )
         self.below = contextlib.ExitStack()  # what it serves, which ends after it
         self._server: Any = None

@@ -34,6 +34,10 @@ class RunStopped(RuntimeError):
     """
 
 
+class StepGivenUp(Exception):
+    """The run was asked to stop while a step waited for others: it ends with the step before."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The words ", did you mean a or b?" for the closest known names; empty when none is close.
 

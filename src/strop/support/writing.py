@@ -18,8 +18,10 @@ IN_WORDS = re.compile(
 )
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a file so that it is never seen half written. Raises OSError when it cannot be.
+
+    mode: who may read it, where it is new.
 
     What is no file, such as a pipe or a device, is written to as it is and never replaced.
     """
@@ -28,7 +30,8 @@ def write_whole(path: Path, text: str) -> None:
         return
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
+        number = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with open(number, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

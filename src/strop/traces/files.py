@@ -73,7 +73,7 @@ class Traces:
     """The groups of recorded rollouts, in the order in which they begin; uids count them."""
 
     def __init__(self, files: Sequence[Rows], most: int | None = None) -> None:
-        self.files = files
+        self.files, self.name = files, ""
         found: dict[Any, Group] = {}
         self.num_silent = 0  # rollouts in which nothing was said
         for place in _places(files):
@@ -91,6 +91,14 @@ class Traces:
                 found[key] = Group(name, first, rollout.columns)
             found[key].add(rollout, place)
         self.groups = [*found.values()]
+
+    def check_rewards(self) -> None:
+        """Raise UserError where no rollout has a reward."""
+        if not any(group.rewarded for group in self.groups):
+            raise UserError(
+                f"no rollout of {self.name} has a reward, so nothing can be learned: add `reward` "
+                "to its rows, or give a reward function, --reward NAME"
+            )
 
     def rollouts(self, uid: int) -> tuple[Rollout, ...]:
         """Those of a group."""
@@ -125,6 +133,28 @@ def _places(files: Sequence[Rows]) -> list[Place]:
     return [*found.values()]
 
 
+def gathered(rows: Sequence[Any]) -> list[tuple[int, Any]]:
+    """Rollouts of rows that are at hand, each with the number of its first row: events of one
+    rollout are one.
+    """
+    found: dict[Any, tuple[int, list[Any]]] = {}
+    for number, row in enumerate(rows):
+        key: Any = number
+        if isinstance(row, Mapping) and is_event(row):
+            key = f"{row['rollout_id']}/{row.get('attempt_id')}"
+        found.setdefault(key, (number, []))[1].append(row)
+    return [
+        (number, {"events": own, "id": key} if isinstance(key, str) else own[0])
+        for key, (number, own) in found.items()
+    ]
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """All rows of a file. Raises UserError."""
+    rows = _opened(path)
+    return [rows[row] for row in range(len(rows))]
+
+
 def open_traces(given: str, most: int | None = None) -> Traces:
     """The recorded rollouts of a file, a folder's files, or those that match a pattern.
 
@@ -133,11 +163,7 @@ def open_traces(given: str, most: int | None = None) -> Traces:
     traces = Traces([_opened(path) for path in _paths(given)], most)
     if not traces.groups:
         raise UserError(f"{given} has no rollouts: give at least one")
-    if not any(group.rewarded for group in traces.groups):
-        raise UserError(
-            f"no rollout of {given} has a reward, so nothing can be learned: add `reward` to its "
-            "rows"
-        )
+    traces.name = given
     return traces
 
 

@@ -203,6 +203,11 @@ def _verifiers(row: Row) -> dict[str, Any]:
     )
     if not turns:
         raise NothingSaid("no message was sampled")
+    return {"turns": turns, **end_of_trace(row)}
+
+
+def end_of_trace(row: Row) -> dict[str, Any]:
+    """What came of a trace of verifiers: all of a `Rollout` but its turns."""
     rewards, task = row.get("rewards") or {}, row["task"]
     judged = bool(rewards) and all(each is not None for each in rewards.values())
     learns = (row.get("agent") or {}).get("trainable", True)  # else it is not the policy's
@@ -210,7 +215,6 @@ def _verifiers(row: Row) -> dict[str, Any]:
     names = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
     errors = row.get("errors") or ()
     return {
-        "turns": turns,
         "reward": sum(_numbers(rewards).values()) if judged and learns else None,
         "rewards": _numbers(rewards),
         "group": next((str(name) for name in names if name is not None), ""),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +67,19 @@ class TurnRecord:
                     raise UserError(
                         f"a turn record has {each!r} in {name}: leave out what is not known"
                     )
+        for version in self.versions:
+            if type(version) is not int or version < UNKNOWN:
+                raise UserError(
+                    f"a turn record has {version!r} in versions: they are whole numbers, "
+                    f"{UNKNOWN} for unknown"
+                )
+        if not _is_number(self.reward):
+            raise UserError(f"a turn record has the reward {self.reward!r}: give a finite number")
+        if self.ended not in ("stop", "length") or not isinstance(self.valid, bool):
+            raise UserError(
+                f"a turn record ended by {self.ended!r} and is valid: {self.valid!r}; give stop or "
+                "length, and true or false"
+            )
 
     @property
     def size(self) -> int:
@@ -129,15 +143,24 @@ class Rollout:
     def __post_init__(self) -> None:
         if not self.turns:
             raise UserError(f"{self.place or 'a rollout'} has no turns: nothing was said in it")
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise UserError(
-                f"{self.place or 'a rollout'} has the reward {self.reward}: None is none"
-            )
+        where = self.place or "a rollout"
+        if self.reward is not None and not _is_number(self.reward):
+            raise UserError(f"{where} has the reward {self.reward}: None is none")
+        if not isinstance(self.columns, Mapping) or not isinstance(self.why, str):
+            raise UserError(f"{where} has columns that are no object, or a why that is no text")
+        for name, value in self.rewards.items():
+            if not _is_number(value):
+                raise UserError(f"{where} has the reward {name} {value!r}: give a finite number")
 
     @property
     def scored(self) -> bool:
         """Whether the policy learns from it."""
         return self.reward is not None and self.exit.is_policys
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number."""
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 FIELDS = tuple(TurnRecord.__dataclass_fields__)

@@ -57,6 +57,9 @@ def _work(post: Mailbox) -> None:
         if begin.store is not None:
             folder, owner = begin.store
             world.services.stores.open(Path(folder), owner)
+            if task.live is not None:
+                world.services.live.max_staleness = begin.max_staleness
+                world.services.live.open(Path(folder).parent)
         post.send(ALIVE)
         with checked(config.training.debug):
             CollectorLoop(post, world, method).go()

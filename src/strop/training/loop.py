@@ -15,7 +15,7 @@ from strop.method.chains import generators
 from strop.method.charts import charts_of
 from strop.method.part import REFERENCE
 from strop.method.tensors import checked
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, StepGivenUp, UserError
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
 from strop.tracking.metrics_file import read_metrics
@@ -34,6 +34,7 @@ from strop.training.record.best import Race, race_of
 from strop.training.record.fingerprint import check_same, fingerprint, owner_of
 from strop.training.record.likeness import Likeness
 from strop.training.record.run_folder import Record, record_of
+from strop.training.services.live import ADDRESS
 from strop.training.services.stores import files_in
 from strop.training.settings.config import RunConfig
 from strop.training.setup import load_prompts, make_world
@@ -167,6 +168,7 @@ def start(
         ranks.from_first(lambda: run.record.create(text, data, made_with, charts))
         ranks.check_shared(folder / "config.toml")
         _open_stores(run, data)
+        _open_live(run)
     except BaseException:
         run.close()
         raise
@@ -207,6 +209,8 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks | None =
         ranks.wait()  # until all have read what is cut off now
         if ranks.first:
             _write_again(run, starts)
+        if not run.finished:
+            _open_live(run)
     except BaseException:
         run.close()
         raise
@@ -257,6 +261,27 @@ def _open_stores(run: Run, data: dict[str, dict[str, int]]) -> None:
     services.stores.open(run.record.folder / "stores", owner, writes=run.ranks.first)
     if isinstance(run.world.collector, AsynchronousCollector):
         run.world.collector.stores = services.stores
+
+
+def _open_live(run: Run) -> None:
+    """Take rollouts in, where others post them, and say where. Raises UserError."""
+    live = run.world.services.live
+    if live.source is None:
+        return
+
+    def stopping() -> bool:
+        return run.stop_asked
+
+    if isinstance(run.world.collector, AsynchronousCollector):  # its process takes them in
+        address = live.prepare(run.record.folder)
+        run.world.collector.stopping = stopping
+    else:
+        address = live.open(run.record.folder)
+        live.stopping = stopping
+    run.world.services.notes.append(
+        f"rollouts are taken in at {address.url}/v1/rollouts, and calls of the model answered at "
+        f"{address.url}/v1; the key is in {run.record.folder / ADDRESS}"
+    )
 
 
 def _renewed(state: Mapping[str, Any]) -> bool:
@@ -331,7 +356,10 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
             run.record.metrics(0, metrics)
             watcher.step(run, metrics)
         while not run.finished and not run.stopping():
-            metrics = _written_step(run, evaluator)
+            try:
+                metrics = _written_step(run, evaluator)
+            except StepGivenUp:
+                break
             watcher.step(run, metrics)
             if _is_best(run, metrics) or _due(run.done, settings.save_every, settings.steps):
                 run.save()

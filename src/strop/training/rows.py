@@ -9,7 +9,7 @@ from typing import Any
 from strop.data.chat import Chat
 from strop.data.encode import encode_answer
 from strop.data.prompt_rows import each, looked_at, those
-from strop.environments.tasks import Prompt, Task
+from strop.environments.tasks import MAX_SPLIT_ROWS, Prompt, Task
 from strop.support.errors import UserError
 from strop.traces.files import Group
 from strop.training.learner.models import Loaded
@@ -35,20 +35,19 @@ def put(task: Task, tokenizer: Any, chat: Chat) -> Task:
     chat.check(tokenizer)
     if task.agent:  # it makes its own prompts of its rows
         return task
-    if task.traces is not None:
-        texts = [replace(each, prompt=tokenizer.decode(each.ids)) for each in task.train]
-        return replace(task, train=texts)
 
     def as_seen(prompt: Prompt) -> Prompt:
+        if prompt.ids:
+            return replace(prompt, prompt=tokenizer.decode(prompt.ids))
         if task.environment is None:
-            return chat.put(prompt, tokenizer)
+            return chat.put(prompt, tokenizer) if chat.speaks(tokenizer) else prompt
         return opening(prompt, tokenizer, chat)
 
-    if task.environment is None and not chat.speaks(tokenizer):
+    if task.environment is None and task.traces is None and not chat.speaks(tokenizer):
         return task
     return replace(
         task,
-        train=each(task.train, as_seen),
+        train=task.train if task.live is not None else each(task.train, as_seen),
         validation=each(task.validation, as_seen),
         heldout=each(task.heldout, as_seen),
         sets={name: each(prompts, as_seen) for name, prompts in task.sets.items()},
@@ -86,7 +85,7 @@ def check_longest(config: RunConfig, services: RunServices, rollout: Any) -> Non
     if not room:
         return
     longest = 0
-    trained = () if rollout.given else looked_at(services.task.train)
+    trained = () if services.task.is_recorded else looked_at(services.task.train)
     for prompt in itertools.chain(trained, validated(config, services.task)):
         most = texts.bounds.prompt(prompt)
         if most is None or most > max(longest, room - limits.episode_tokens):
@@ -146,8 +145,8 @@ def check_row(services: RunServices, rollout: Any, prompt: Prompt) -> None:
     """Raise TooLong for a row that does not fit, and UserError for one that cannot be read."""
     if services.task.agent:
         return
-    if services.task.traces is not None:
-        _check_recorded(services, services.task.traces.groups[prompt.uid])
+    if services.task.is_recorded:
+        _check_beside_records(services, prompt)
         return
     if surely_fits(services, rollout, prompt):
         return
@@ -164,6 +163,22 @@ def check_row(services: RunServices, rollout: Any, prompt: Prompt) -> None:
                 f"prompt the model's context has room for {room}: shorten or remove the row, or "
                 "leave out all such rows with data.overlong=drop"
             )
+
+
+def _check_beside_records(services: RunServices, prompt: Prompt) -> None:
+    """As `check_row`, of a group of recorded rollouts, or of a prompt that is validated on."""
+    task, limits = services.task, services.limits
+    if prompt.uid < MAX_SPLIT_ROWS:
+        if task.traces is not None:  # else they are to come
+            _check_recorded(services, task.traces.groups[prompt.uid])
+        return
+    size = len(services.texts.first_ids(prompt))
+    if size + limits.answer_tokens > limits.context_tokens:
+        raise TooLong(
+            f"{prompt.name} is {size} tokens long, and an answer may have {limits.answer_tokens}: "
+            f"the model's context has room for {limits.context_tokens}; lower rollout.max_tokens, "
+            "shorten or remove it, or leave out all such rows with data.overlong=drop"
+        )
 
 
 def _check_recorded(services: RunServices, group: Group) -> None:
@@ -219,7 +234,9 @@ def tell(config: RunConfig, services: RunServices) -> None:
             services.notes.append(
                 f"{traces.num_silent} recorded rollouts are left out: in them nothing was said"
             )
-    elif told := plain_text(services.task.train, texts.tokenizer, texts.chat):
+    elif services.task.live is None and (
+        told := plain_text(services.task.train, texts.tokenizer, texts.chat)
+    ):
         services.notes.append(told)
 
 

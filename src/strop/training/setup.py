@@ -58,7 +58,8 @@ def load_prompts(
     held-out episodes of an environment, which are not begun then.
     """
     if data.files:
-        task = replace(_from_files(data, seed), agent=data.agent())
+        rows_of_files = _from_files(data, seed)
+        task = replace(rows_of_files, agent=data.agent(), agent_options=data.task_config)
     else:
         unread = not heldout and data.environment() is not None
         task = load_task(
@@ -70,12 +71,8 @@ def load_prompts(
             config=data.task_config,
             weights=data.weights,
         )
-    if task.traces is not None and (data.validation_files or reward.functions):
-        raise UserError(
-            "recorded rollouts have their rewards, and nothing is sampled that could be validated: "
-            "leave out reward functions and validation files, and score checkpoints with strop "
-            "eval RUN --data FILE --reward NAME"
-        )
+    if task.is_recorded:
+        task = _validated_beside(task, data, reward)
     if reward.functions:
         task = replace(task, rewards=_specs(reward), reward_range=None)
     if needs_reward and not task.rewards and not task.own_reward:
@@ -84,6 +81,30 @@ def load_prompts(
             "or a built-in such as math_verify"
         )
     return task
+
+
+def _validated_beside(task: Task, data: DataSettings, reward: RewardSettings) -> Task:
+    """The task of recorded rollouts with prompts to validate on, to which answers are sampled.
+
+    Raises UserError where nothing scores the rollouts.
+    """
+    if task.traces is not None and not reward.functions:
+        task.traces.check_rewards()
+    if not data.validation_files:
+        return task
+    plain, named = validation_sets(data.validation_files)
+    if plain and task.validation:
+        raise UserError(
+            "data.validation_size sets groups aside, and the validation file would take their "
+            "name: give the file one, NAME=FILE, or leave one of the two out"
+        )
+    first = plain or next(iter(named.values()))
+    found = load_data(
+        first, validation=plain or 0, reader=data.reader, prompt_column=data.prompt_column,
+        columns=data.columns, sets=named,
+    )  # fmt: skip
+    aside = task.validation or found.validation
+    return replace(task, validation=aside, sets=found.sets, answer=found.answer)
 
 
 def _from_files(data: DataSettings, seed: int) -> Task:
@@ -154,6 +175,7 @@ def make_services(
     )
     services.sampling.cast = roles.cast_of(config)
     services.agents.limits = config.data.env_limits()
+    services.live.max_staleness = config.training.max_staleness
     services.agents.at_once = config.data.env_workers or AT_ONCE
     counts = config.reward.on_failure
     services.grading.on_failure = None if isinstance(counts, str) else counts
@@ -185,6 +207,12 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
         services.judges[name] = opened[source]
         if not known:
             opened[source].check_rewards()
+    if task.is_recorded and not task.rewards and sets.keys() - services.judges.keys():
+        raise UserError(
+            "validation samples answers, of which recorded rewards say nothing: give a reward "
+            "function that scores them, --reward NAME or evaluation.reward=NAME, or leave "
+            "validation out"
+        )
 
 
 def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
@@ -192,6 +220,11 @@ def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ra
     several has it, and plays for all what may fail in one of them alone. Or open where the task's
     agents come from. Raises UserError.
     """
+    if services.task.live is not None and not ranks.alone:
+        raise UserError(
+            f"{services.task.name} answers calls when they come, and several processes draw in "
+            "step: train with one process, or with engines on Ray"
+        )
     if services.task.agent:
         if not ranks.alone:
             raise UserError(

@@ -142,7 +142,8 @@ function turnHead(rollout, t, own) {
   const told = [own ? `turn ${turn + 1}` : opensContext(rollout, t) ? "a new context" : "environment"];
   if (own && facts.reward !== undefined && facts.reward !== null) told.push(`reward ${show(facts.reward)}`);
   if (own && facts.role) told.push(`role ${facts.role}`);
-  if (own && facts.valid === false) told.push("not understood");
+  if (own && facts.failed) told.push(...facts.failed);
+  else if (own && facts.valid === false) told.push("not understood");
   if (own) told.push(`advantage ${show(meanOfTurn(rollout, t))}`);
   return el("small", { class: "soft" }, told.join(" · "));
 }

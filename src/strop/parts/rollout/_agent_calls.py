@@ -23,6 +23,30 @@ from strop.traces.records import TurnRecord
 SPREAD = 0x9E3779B97F4A7C15  # apart by it, seeds of calls have nothing in common
 
 
+def too_long(call: ModelCall, sampling: Sampling) -> Refused | None:
+    """Why a call has no room in the context; None where it has."""
+    if len(call.prompt_ids) < sampling.context_tokens:
+        return None
+    why = f"the context of this model is {sampling.context_tokens} tokens"
+    return Refused(400, why, "context_length_exceeded")
+
+
+def begin(
+    call: ModelCall, part: SamplingFields, sampling: Sampling, engine: AsyncEngine, seed: int,
+    number: int,
+) -> list[Begun]:  # fmt: skip
+    """Begin to draw the answers to the call of this number, as the run draws."""
+    room = sampling.context_tokens - len(call.prompt_ids)
+    most = min(room, part.max_tokens or sampling.answer_tokens, call.max_tokens or room)
+    ends = {"stop_ids": (*sampling.stop_ids, *call.stop_ids),
+            "stop_strings": (*sampling.stop_strings, *call.stop_strings)}  # fmt: skip
+    seeds = ((seed + SPREAD * (number + (choice << 32))) % 2**64 for choice in range(call.num))
+    return [
+        engine.begin(part.request(sampling, call.prompt_ids, each, most, keep=True, **ends))
+        for each in seeds
+    ]
+
+
 class Asked(NamedTuple):
     """A call that is being answered. number: its place among all calls."""
 
@@ -113,23 +137,15 @@ class AgentCalls:
     async def answer(self, call: ModelCall, number: int, begun: list[Begun]) -> None:
         """Draw the answers to a call, tell the agent, and keep a record of each."""
         part, sampling = self.part, self.sampling
-        room = sampling.context_tokens - len(call.prompt_ids)
         if number >= self.max_turns:
             self.limit_at(number, Exit.TURN_LIMIT)
             self.episode.refuse(call, Refused(400, f"an episode has {self.max_turns} calls"))
             return
-        if room < 1:
+        if (why := too_long(call, sampling)) is not None:
             self.limit_at(number, Exit.TOKEN_LIMIT)
-            why = f"the context of this model is {sampling.context_tokens} tokens"
-            self.episode.refuse(call, Refused(400, why, "context_length_exceeded"))
+            self.episode.refuse(call, why)
             return
-        most = min(room, part.max_tokens or sampling.answer_tokens, call.max_tokens or room)
-        ends = {"stop_ids": (*sampling.stop_ids, *call.stop_ids),
-                "stop_strings": (*sampling.stop_strings, *call.stop_strings)}  # fmt: skip
-        for choice in range(call.num):
-            seed = (self.seed + SPREAD * (number + (choice << 32))) % 2**64
-            request = part.request(sampling, call.prompt_ids, seed, most, keep=True, **ends)
-            begun.append(self.engine.begin(request))
+        begun += begin(call, part, sampling, self.engine, self.seed, number)
         await self.engine.wait(begun)
         try:
             answers = [each.answer() for each in begun]
@@ -137,6 +153,7 @@ class AgentCalls:
             self.episode.refuse(call, Refused(400, str(error)))
             return
         told = [ModelAnswer.of(each) for each in answers]
+        most = begun[0].request.max_tokens
         chosen = call.max_tokens == most  # by the agent, so this end cuts nothing
         self.records[number] = [
             replace(each, ended="stop" if chosen else each.ended).record(call)

@@ -46,6 +46,8 @@ class SamplingFields:
     needs_environment: ClassVar[bool] = False
     # Whether it reads rollouts that were recorded, so that the task must have some.
     needs_traces: ClassVar[bool] = False
+    # Whether it takes rollouts that others post, so that the task must be open to them.
+    needs_live: ClassVar[bool] = False
     # Whether it runs an agent, so that the task must be one.
     needs_agent: ClassVar[bool] = False
     # Whether it ends answers that are being drawn, so that what comes of them depends on when.

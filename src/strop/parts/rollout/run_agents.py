@@ -1,7 +1,7 @@
 """Run the user's agent for every draw; its calls of the model are the rollout."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -110,11 +110,22 @@ class _Stage:
             value = rewards.pop("reward", None) if "reward" in value else whole
         if value is None and self.agents.are_judged:
             value = 0.0  # reward functions say more
+        if end.rollout is not None:
+            records = as_drawn(end.rollout.turns, records)
         return Rollout(
             records or (nothing_said(self.texts.prompt_ids(uid)),),
             None if value is None else float(value), exit=told.exit_of(end), why=end.why,
             rewards=rewards,
         )  # fmt: skip
+
+
+def as_drawn(kept: Sequence[TurnRecord], drawn: Sequence[TurnRecord]) -> tuple[TurnRecord, ...]:
+    """The calls that were kept of those that were drawn, with all that is known of their tokens."""
+    known = {(each.prompt_ids, each.output_ids): each for each in drawn}
+    return tuple(
+        replace(known.get((each.prompt_ids, each.output_ids), each), output_mask=each.output_mask)
+        for each in kept
+    )
 
 
 def nothing_said(prompt_ids: tuple[int, ...]) -> TurnRecord:

@@ -4,6 +4,7 @@ from strop.parts.rollout._playing import PlayingFields
 from strop.parts.rollout.base import SamplingFields
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.read_traces import ReadTraces
+from strop.parts.rollout.receive_traces import ReceiveTraces
 from strop.parts.rollout.run_agents import RunAgents
 from strop.parts.rollout.sample_independently import SampleIndependently
 
@@ -42,4 +43,13 @@ def reading(strategy: SamplingFields) -> SamplingFields | None:
         return strategy
     if isinstance(strategy, SampleIndependently | PlayTurns):
         return ReadTraces(**{**strategy.sampling(), "max_tokens": 0})
+    return None
+
+
+def receiving(strategy: SamplingFields) -> SamplingFields | None:
+    """The strategy that takes posted rollouts in its place; None where that means nothing."""
+    if strategy.needs_live:
+        return strategy
+    if isinstance(strategy, SampleIndependently | PlayTurns):
+        return ReceiveTraces(**strategy.sampling())
     return None

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -30,7 +30,7 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, Phases
 from strop.method.chains import Chains
 from strop.support import guarded_process
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, StepGivenUp, UserError
 from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
 from strop.support.processes import Restarts
@@ -111,8 +111,10 @@ class Box:
         """Stop sending."""
         self.outgoing.put(None)
 
-    def next(self, limit: float) -> Any:
+    def next(self, limit: float, stopping: Callable[[], bool] = lambda: False) -> Any:
         """Returns the next message, or SILENT when nothing arrived for `limit` seconds.
+
+        Raises StepGivenUp where it is not to be waited for.
 
         Until its first heartbeat the process is loading; it has at least LOADING_SECONDS for that.
         """
@@ -120,6 +122,8 @@ class Box:
             try:
                 return self.messages.get(timeout=min(limit, LOOK_SECONDS))
             except queue.Empty:
+                if stopping():
+                    raise StepGivenUp from None
                 since, most = self.last_received or self.started, limit
                 if not self.last_received:
                     most = max(limit, LOADING_SECONDS)
@@ -146,6 +150,7 @@ class AsynchronousCollector:
         self.recent: deque[Trained] = deque(maxlen=max_staleness + 1)
         self.folder: WeightsFolder | None = None
         self.stores: RunStores | None = None  # the collector process writes them ahead of this one
+        self.stopping: Callable[[], bool] = lambda: False  # whether a step may be given up now
         self.version = -1  # of the newest weights sent
         self.held: dict[int, dict[Any, Plain]] = {}  # finished groups, by step and draw
         self.restarts = Restarts("the process that collects rollouts died")
@@ -269,7 +274,7 @@ class AsynchronousCollector:
             self.begin(step, state)
             assert self.box is not None
             limit = self.config.training.collector_timeout_seconds
-            message = self.box.next(limit)
+            message = self.box.next(limit, self.stopping)
             if message is SILENT:
                 self._died(f"it gave no sign of life for {limit:g} s")
             elif message is None:

@@ -2,11 +2,8 @@
 
 import asyncio
 import secrets
-import threading
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,12 +12,16 @@ from strop.engines.asynchronous import elsewhere
 from strop.environments.agent_process import Outcome
 from strop.environments.agents import Agents
 from strop.environments.episodes import CallLimits, over_time
+from strop.environments.verifiers_server import FAMILY as VERIFIERS
+from strop.environments.verifiers_server import VerifiersServer
 from strop.method.services import AgentEnd, ModelAnswer, ModelCall, Refused, Withdrawn
 from strop.serving.server import PolicyServer
 from strop.support.exits import Exit
+from strop.training.services.model_calls import CallQueue
 from strop.training.services.texts import RunTexts
 
 AT_ONCE = 64  # agents, where data.env_workers does not say
+OVER = "the episode of this key is over"
 MODEL = "policy"  # what the server calls the model
 
 
@@ -35,12 +36,16 @@ class RunAgents:
     limits: CallLimits = field(default_factory=CallLimits)
     at_once: int = AT_ONCE
     are_judged: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)  # of a server that plays them
     server: PolicyServer | None = None
     episodes: "dict[str, Episode]" = field(default_factory=dict)  # by key
     _rooms: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.agents = Agents(self.name)
+        self.agents: Agents | VerifiersServer = Agents(self.name)
+        if self.name.startswith(VERIFIERS):
+            model = str(self.texts.tokenizer.name_or_path)
+            self.agents = VerifiersServer(self.name, model, self.options)
 
     def open(self) -> None:
         """Import the agent's file, and open the server. Raises UserError."""
@@ -80,7 +85,7 @@ class RunAgents:
         """The answers to a call; runs in the server's thread."""
         episode = self.episodes.get(call.key)
         if episode is None:
-            raise Refused(401, "the episode of this key is over")
+            raise Refused(401, OVER)
         # The run draws as it does whatever the call asks for, and the client hears of that draw:
         # of a greedy one it would hear the model's log-probabilities.
         return [replace(each, model_log_probs=()) for each in await episode.say(call)]
@@ -93,116 +98,53 @@ class RunAgents:
             self.server = None
 
 
-class Episode:
-    """What one agent asks, from the server's thread to the loop of the rollouts."""
+class Episode(CallQueue):
+    """One call of an agent's function: what it asks, and how it ends."""
+
+    over_text = OVER
 
     def __init__(self, key: str, limits: CallLimits) -> None:
+        super().__init__()
         self.key, self.limits = key, limits
-        self.lock = threading.Lock()
-        self.events: deque[ModelCall | Withdrawn | Outcome] = deque()
-        self.waiting: Future[Any] | None = None  # for the next of them
-        self.answers: dict[str, Future[list[ModelAnswer]]] = {}  # by call
         self.agent: Any = None
-        self.over = False
-        self.since = time.monotonic()  # its last answer, or its start
 
-    def start(self, agents: Agents, row: Mapping[str, Any], url: str) -> None:
+    def start(self, agents: Agents | VerifiersServer, row: Mapping[str, Any], url: str) -> None:
         """Call the agent's function with a row."""
         environment = {
             "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": self.key,
             "STROP_BASE_URL": url, "STROP_MODEL": MODEL,
         }  # fmt: skip
         self.agent = agents.begin(row, environment)
-        self.agent.ended.add_done_callback(lambda ended: self._put(ended.result()))
+        self.agent.ended.add_done_callback(lambda ended: self.put(ended.result()))
 
     async def next(self) -> ModelCall | Withdrawn | AgentEnd:
         """The next call, one whose client has gone, or how the agent has ended; that it took too
         long since its last answer, while it waits for no other one.
         """
-        with self.lock:
-            if self.events:
-                return self._event(self.events.popleft())
-            self.waiting = Future()
-        event = asyncio.ensure_future(elsewhere(self.waiting))
+        event = asyncio.ensure_future(self.event())
         try:
             while not event.done():
                 left = self.since + self.limits.seconds - time.monotonic()
                 if left <= 0 and not self.answers:
                     return AgentEnd(Exit.TIMEOUT, f"the agent: {over_time(self.limits)}", 0.0)
                 await asyncio.wait([event], timeout=left if left > 0 else self.limits.seconds)
-            return self._event(event.result())
+            found = event.result()
+            return ended(found) if isinstance(found, Outcome) else found
         finally:
             event.cancel()
 
-    def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:
-        """Give a call its answers."""
-        if (future := self._answered(call.id)) is not None:
-            future.set_result(answers)
-
-    def refuse(self, call: ModelCall, why: Refused) -> None:
-        """Give a call an error."""
-        if (future := self._answered(call.id)) is not None:
-            future.set_exception(why)
-
-    async def say(self, call: ModelCall) -> list[ModelAnswer]:
-        """The answers to a call, in the server's loop. Where it is cancelled, as when the client
-        goes away, the call is withdrawn.
-        """
-        future: Future[list[ModelAnswer]] = Future()
-        with self.lock:
-            if self.over:
-                raise Refused(401, "the episode of this key is over")
-            self.answers[call.id] = future
-        self._put(call)
-        try:
-            # shielded, since only `_answered` may end it: answers come from another thread
-            return await asyncio.shield(asyncio.wrap_future(future))
-        except asyncio.CancelledError:
-            self._withdraw(call)
-            raise
-
     async def end(self) -> None:
         """End the agent with all that it started, and what it waits for."""
-        with self.lock:
-            self.over = True
-            left, self.answers = self.answers, {}
-        for future in left.values():
-            future.set_exception(Refused(401, "the episode of this key is over"))
+        self.close()
         if self.agent is not None and not self.agent.ended.done():
             self.agent.end()
             await elsewhere(self.agent.ended)
-
-    def _answered(self, call_id: str) -> "Future[list[ModelAnswer]] | None":
-        """Whom to tell what came of a call, once; None where nobody waits any more."""
-        with self.lock:
-            self.since = time.monotonic()
-            return self.answers.pop(call_id, None)
-
-    def _withdraw(self, call: ModelCall) -> None:
-        """Forget a call whose client has gone, and have its draws ended."""
-        self._answered(call.id)
-        with self.lock:
-            if call in self.events:  # nobody has heard of it
-                self.events.remove(call)
-                return
-        self._put(Withdrawn(call.id))
-
-    def _put(self, event: ModelCall | Withdrawn | Outcome) -> None:
-        with self.lock:
-            if self.waiting is None or self.waiting.done():
-                self.events.append(event)
-                return
-            waiting, self.waiting = self.waiting, None
-        waiting.set_result(event)
-
-    def _event(self, event: ModelCall | Withdrawn | Outcome) -> ModelCall | Withdrawn | AgentEnd:
-        return ended(event) if isinstance(event, Outcome) else event
 
 
 def ended(outcome: Outcome) -> AgentEnd:
     """How an agent's call ended: what it raises itself is its own, so that failing pays nothing."""
     if outcome.kind == "lost":
-        return AgentEnd(Exit.ENVIRONMENT_CRASH, f"the process of the agents: {outcome.why}")
+        return AgentEnd(Exit.ENVIRONMENT_CRASH, outcome.why)
     if outcome.kind == "died":
         return AgentEnd(Exit.CRASH, f"the agent's process: {outcome.why}", 0.0)
     if outcome.kind == "raised":
@@ -211,4 +153,6 @@ def ended(outcome: Outcome) -> AgentEnd:
     if outcome.kind == "unreadable":
         why = f"the agent returned {outcome.why}: give a finite number, numbers by name, or None"
         return AgentEnd(Exit.UNREADABLE, why, 0.0)
-    return AgentEnd(Exit.DONE, value=outcome.value)
+    if outcome.kind == "late":
+        return AgentEnd(Exit.TIMEOUT, outcome.why, 0.0)
+    return AgentEnd(Exit.DONE, value=outcome.value, rollout=outcome.rollout)

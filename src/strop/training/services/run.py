@@ -30,6 +30,7 @@ from strop.training.learner.step_models import StepModels
 from strop.training.services.agents import RunAgents
 from strop.training.services.cast import Cast
 from strop.training.services.episodes import RunEpisodes
+from strop.training.services.live import RunLive
 from strop.training.services.scoring import RunScoring
 from strop.training.services.stores import RunStores
 from strop.training.services.texts import Limits, RunTexts
@@ -160,6 +161,8 @@ class RunGrading:
         if isinstance(self.grader, NoGrader):
             return
         for split in self.task.splits.values():
+            if self.task.live is not None and split is self.task.train:
+                continue  # its columns are to come
             prompts = split[:2]
             rows = [prompt.columns for prompt in prompts]
             columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
@@ -181,11 +184,13 @@ class RunGrading:
         """Run the reward functions over the batch's texts, outside this process.
 
         Where episodes were played, or rollouts are recorded, their own rewards are the first
-        component, with weight 1. What is pending has no score yet, and no function sees it.
+        component, with weight 1. Answers that are sampled beside recorded ones have none. What is
+        pending has no score yet, and no function sees it.
         """
         if "pending_B" in batch and bool(batch["pending_B"].any()):
             return _beside_pending(self.grade(batch.keep(~batch["pending_B"])), batch["pending_B"])
-        if not self.own_reward:
+        sampled = self.task.is_recorded and "reward_K" not in batch
+        if not self.own_reward or sampled:
             return _with_ends(self._verified(batch), batch)
         verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
         return _with_ends(with_episodes(batch, verified), batch)
@@ -439,6 +444,7 @@ class RunServices:
     log: RunLog
     episodes: RunEpisodes
     agents: RunAgents
+    live: RunLive
     stores: RunStores
     judges: dict[str, RunGrading] = field(default_factory=dict)  # of validation sets, by their name
     notes: list[str] = field(default_factory=list)  # notes for the user before step 1
@@ -447,7 +453,7 @@ class RunServices:
         """What scores answers to these prompts by this grader alone, and logs nothing."""
         plain = replace(
             self.task, train=prompts, validation=(), heldout=(), sets={}, environment=None,
-            agent="", traces=None,
+            agent="", traces=None, live=None,
         )  # fmt: skip
         return RunGrading(plain, grader, self.texts, RunLog(), self.grading.on_failure)
 
@@ -485,11 +491,14 @@ class RunServices:
         return found | self.sampling.drafts() | self.sampling.passes()
 
     def close(self) -> None:
-        """End the processes of the reward functions, of the environments and of agents."""
+        """End the processes of the reward functions, of the environments and of agents, and take
+        no more rollouts in.
+        """
         for grading in (self.grading, *self.judges.values()):
             grading.grader.close()
         self.episodes.close()
         self.agents.close()
+        self.live.close()
 
 
 def serve(
@@ -510,6 +519,9 @@ def serve(
     """
     log, scoring = RunLog(), RunScoring(limits)
     texts = RunTexts(task, tokenizer, limits, end_ids, chat)
+    live = RunLive(task.live, texts, lambda: log.step)
+    if task.live is not None:
+        texts.posted = live.prompt
     return RunServices(
         task,
         limits,
@@ -519,6 +531,7 @@ def serve(
         scoring,
         log,
         RunEpisodes(task.environment, texts),
-        RunAgents(task.agent, texts, are_judged=bool(task.rewards)),
+        RunAgents(task.agent, texts, are_judged=bool(task.rewards), options=task.agent_options),
+        live,
         RunStores(),
     )

@@ -7,7 +7,7 @@ The limits are resolved once, before a run starts. What the user gives keeps its
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -16,7 +16,7 @@ from strop.batch.batch import Batch
 from strop.data.chat import PLAIN, Chat
 from strop.data.encode import encode_answer, encode_prompt, encode_reworded
 from strop.data.prompt_rows import PromptRows
-from strop.environments.tasks import Prompt, Task
+from strop.environments.tasks import MAX_SPLIT_ROWS, Prompt, Task
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 from strop.support.unknown_letters import check_letters, unknown_letters
@@ -153,6 +153,7 @@ class RunTexts:
     limits: Limits
     end_ids: tuple[int, ...] = ()
     chat: Chat = PLAIN
+    posted: Callable[[int], Prompt] | None = None  # what a posted task begins with, by its uid
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.tokenizer, self.chat.template)
@@ -227,6 +228,8 @@ class RunTexts:
     def _found(self, uid: int) -> Prompt:
         if uid in self._listed:
             return self._listed[uid]
+        if self.posted is not None and uid < MAX_SPLIT_ROWS:
+            return self.posted(uid)
         for split in self._packed:
             if (at := split.uids.place(uid)) is not None:
                 return split[at]
@@ -291,7 +294,13 @@ class RunTexts:
             raise UserError(
                 f"{self.task.name} has no recorded rollouts: give some, data.task=traces:FILE"
             )
-        return self.task.traces.rollouts(uid)
+        return tuple(map(self.judged, self.task.traces.rollouts(uid)))
+
+    def judged(self, rollout: Rollout) -> Rollout:
+        """A recorded rollout; one without a reward earned 0 where reward functions say more."""
+        if rollout.reward is not None or not self.task.rewards:
+            return rollout
+        return replace(rollout, reward=0.0)
 
     def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
         """Prompts (as given) and decoded answers, one of each per rollout."""

@@ -36,6 +36,7 @@ from strop.training.settings.method import (
     drawing_from_sources,
     playing_turns,
     reading_traces,
+    receiving_traces,
     running_agents,
     sampling_anew,
     with_options,
@@ -154,7 +155,11 @@ class RunConfig(Section):
         plain = notation.recipe("grpo").algorithms[-1]
         algorithm = reading.replace_stage(plain, "rollout", last.stages["rollout"])
         theirs = {k: v for k, v in last.algorithm.items() if k.startswith("rollout.")}
-        if algorithm.rollout.part.needs_traces and not self.data.has_traces():
+        part = algorithm.rollout.part
+        given = (part.needs_traces and not self.data.has_traces()) or (
+            part.needs_live and not self.data.is_live()
+        )
+        if given:
             own = with_options(algorithm, theirs).algorithms[-1]  # new answers, to other prompts
             return self.for_task(sampling_anew(own)).rollout
         return with_options(self.for_task(algorithm), theirs).algorithms[-1].rollout
@@ -181,6 +186,13 @@ class RunConfig(Section):
             raise UserError(
                 f"{algorithm.rollout.label} runs an agent, and {self.data.task or 'the task'} is "
                 "none: give data.task=agent:my_agent.py:play"
+            )
+        if self.data.is_live():
+            return receiving_traces(algorithm, self.recipe)
+        if algorithm.rollout.part.needs_live:
+            raise UserError(
+                f"{algorithm.rollout.label} takes rollouts that are posted, and "
+                f"{self.data.task or 'the data'} has none: give data.task=traces:live"
             )
         if self.data.has_traces():
             return reading_traces(algorithm, self.recipe)

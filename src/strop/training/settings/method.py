@@ -140,6 +140,18 @@ def reading_traces(algorithm: Algorithm, recipe: str) -> Algorithm:
     return _substituted(algorithm, recipe, substitutes.reading, why)
 
 
+def receiving_traces(algorithm: Algorithm, recipe: str) -> Algorithm:
+    """The method with posted rollouts in place of sampled ones, drawn with the same options.
+
+    Raises UserError for a rollout that draws answers in a way of its own.
+    """
+    why = (
+        "draws answers in a way of its own, and posted rollouts come as others draw them: give a "
+        "recipe that samples independently or plays turns, such as grpo, or another task"
+    )
+    return _substituted(algorithm, recipe, substitutes.receiving, why)
+
+
 def _substituted(
     algorithm: Algorithm, recipe: str, substitute: Callable[[Any], Any], why: str
 ) -> Algorithm:

@@ -171,7 +171,7 @@ class DataSettings(Section):
 
     task: str = Field(
         default="",
-        description="countdown, worked_countdown, reasoning_gym:NAME, traces:FILE, an "
+        description="countdown, worked_countdown, reasoning_gym:NAME, traces:FILE, traces:live, an "
         "environment or a list of environments, or agent:file.py:function, which alone takes files "
         "too; empty: what the shipped model was made for",
     )
@@ -295,8 +295,13 @@ class DataSettings(Section):
         return agent_of(self.task) or ""
 
     def has_traces(self) -> bool:
-        """Whether recorded rollouts are trained on."""
-        return not self.files and self.task.startswith("traces:")
+        """Whether recorded rollouts are trained on, which are there when the run begins."""
+        return not self.files and self.task.startswith("traces:") and not self.is_live()
+
+    def is_live(self) -> bool:
+        """Whether rollouts are trained on that others post while the run trains."""
+        live = self.task == "traces:live" or self.task.startswith("traces:queue:")
+        return live and not self.files
 
     def chat(self) -> Chat:
         """How prompts are put to a model with a chat template. Raises UserError."""

@@ -1,0 +1,250 @@
+"""Episodes that an EnvServer of verifiers (0.4) plays: `data.task=verifiers:tcp://127.0.0.1:5000`.
+
+The server takes a task and the address of a model, plays, and sends the trace of what happened
+while it happens. Frames are msgpack over ZeroMQ: [request, method, body] there, and [request, kind,
+body] back, where the kinds are "delta", a piece of a trace, and "reply", the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from strop.environments.agent_process import Outcome
+from strop.support.errors import UserError, did_you_mean
+from strop.support.processes import Restarts
+from strop.traces.reading import NothingSaid, end_of_trace, rollout_of
+
+FAMILY = "verifiers:"
+OPTIONS = ("renderer", "renderer_model", "sampling")
+LISTS = ("nodes", "calls", "errors", "extra_usage", "request_rewrites", "response_rewrites")
+# Errors that the policy cannot have brought about: of sandbox, environment and connections.
+OUTSIDE = ("SandboxError", "EnvError", "InterceptionError", "TunnelError", "ToolsetError")
+START_SECONDS = 60.0  # for the server to answer the first time
+PING_SECONDS, SILENT_SECONDS = 2.0, 30.0  # between two questions; without any answer it is lost
+LOOK_MILLISECONDS = 20  # between two looks at what is to be sent
+
+
+@dataclass(eq=False)
+class ServedEpisode:
+    """An episode that is played there. ended: how, once it has; it never has an exception."""
+
+    owner: VerifiersServer
+    id: str
+    ended: Future[Outcome] = field(default_factory=Future)
+    traces: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def end(self) -> None:
+        """End it now."""
+        self.owner.cancel(self)
+
+    def apply(self, delta: Mapping[str, Any]) -> None:
+        """Add a piece of a trace."""
+        name = delta["trace"]
+        if delta.get("discard"):
+            self.traces.pop(name, None)
+            return
+        if name not in self.traces:
+            self.traces[name] = {**delta["open"], **{each: [] for each in LISTS}}
+        trace = self.traces[name]
+        for node, links in (delta.get("links") or {}).items():
+            trace["nodes"][int(node)].setdefault("semantic_parents", []).extend(links)
+        for each in LISTS:
+            trace[each].extend(delta.get(each) or ())
+        trace.update(delta.get("set") or {})
+
+
+class VerifiersServer:
+    """A server of verifiers in place of the process of agents: the same calls.
+
+    options: renderer and renderer_model, with which it writes prompts in tokens, and sampling.
+    """
+
+    def __init__(self, name: str, model: str, options: Mapping[str, Any]) -> None:
+        self.address = name.removeprefix(FAMILY)
+        for option in options:
+            if option not in OPTIONS:
+                hint = did_you_mean(option, OPTIONS)
+                raise UserError(f"{name} has no option {option!r}{hint}: {', '.join(OPTIONS)}")
+        self.model, self.options = model, dict(options)
+        self.running: dict[str, ServedEpisode] = {}
+        self.outgoing: SimpleQueue[tuple[str, str, Any]] = SimpleQueue()
+        self.restarts = Restarts(f"the server of verifiers at {self.address} was lost")
+        self.lock = threading.Lock()
+        self.heard = 0.0  # when it answered last
+        self.lost = ""  # why, where it has been since
+        self.over = threading.Event()
+        self.thread: threading.Thread | None = None
+        self.pings = itertools.count()
+
+    def start(self) -> None:
+        """Connect. Raises UserError where it does not answer, RunStopped where it was lost too
+        often.
+        """
+        with self.lock:
+            if self.lost:
+                self.restarts.count(self.lost)
+                self.lost = ""
+            elif self.thread is not None:
+                return
+            if self.thread is None:
+                check_installed()
+                self.thread = threading.Thread(target=self._work, daemon=True)
+                self.thread.start()
+            since = self.heard
+            last = time.monotonic() + START_SECONDS
+            while self.heard <= since:
+                if time.monotonic() > last:
+                    raise UserError(
+                        f"no server of verifiers answers at {self.address}: start one there, "
+                        "EnvServer(config, address), before the run"
+                    )
+                self.outgoing.put((f"ping-{next(self.pings)}", "health", {}))
+                time.sleep(0.1)
+
+    def begin(self, row: Mapping[str, Any], environment: Mapping[str, str]) -> ServedEpisode:
+        """Play a task, with the model at an address. Raises as `start`."""
+        self.start()
+        episode = ServedEpisode(self, uuid.uuid4().hex)
+        self.running[episode.id] = episode
+        body = {
+            "task_data": {name: value for name, value in row.items() if value is not None},
+            "client": self._client(environment),
+            "model": environment["STROP_MODEL"],
+            "sampling": self.options.get("sampling", {}),
+        }
+        self.outgoing.put((episode.id, "run", body))
+        return episode
+
+    def _client(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        """How the server reaches the model: with a key of this episode's own."""
+        told = {
+            "type": "train",
+            "base_url": environment["OPENAI_BASE_URL"],
+            "api_key_var": "STROP_HAS_NO_KEY_HERE",
+            "headers": {"Authorization": f"Bearer {environment['OPENAI_API_KEY']}"},
+            "renderer_model_name": self.options.get("renderer_model", self.model),
+        }
+        return {**told, **{k: v for k, v in self.options.items() if k == "renderer"}}
+
+    def cancel(self, episode: ServedEpisode) -> None:
+        """End an episode now, if it has not ended."""
+        if self.running.pop(episode.id, None) is not None:
+            self.outgoing.put((f"cancel-{episode.id}", "cancel", {"request_id": episode.id}))
+            episode.ended.set_result(Outcome("lost", why="it was ended"))
+
+    def close(self) -> None:
+        """End all of them, and the connection."""
+        for episode in list(self.running.values()):
+            episode.end()
+        self.over.set()
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+
+    # ---- in the thread of the connection
+
+    def _work(self) -> None:
+        import msgpack
+        import zmq
+
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            socket.setsockopt(zmq.LINGER, 200)
+            socket.connect(self.address)
+            asked = time.monotonic()
+            while not (self.over.is_set() and self.outgoing.empty()):
+                while True:
+                    try:
+                        name, method, body = self.outgoing.get_nowait()
+                    except Empty:
+                        break
+                    frames = [name.encode(), method.encode(), msgpack.packb(body)]
+                    socket.send_multipart(frames)
+                if socket.poll(LOOK_MILLISECONDS):
+                    self._hear(*socket.recv_multipart())
+                now = time.monotonic()
+                if self.running and now - asked > PING_SECONDS:
+                    asked = now
+                    self.outgoing.put((f"ping-{next(self.pings)}", "health", {}))
+                    if now - self.heard > SILENT_SECONDS:
+                        self._lose(f"it was silent for {SILENT_SECONDS:g} s")
+
+    def _hear(self, name: bytes, kind: bytes, body: bytes) -> None:
+        import msgpack
+
+        self.heard = time.monotonic()
+        episode = self.running.get(name.decode())
+        if episode is None:
+            return
+        told = msgpack.unpackb(body, raw=False, strict_map_key=False)
+        if kind == b"delta":
+            episode.apply(told)
+        elif self.running.pop(episode.id, None) is not None:
+            self.restarts.worked()
+            episode.ended.set_result(outcome_of(told, [*episode.traces.values()]))
+
+    def _lose(self, why: str) -> None:
+        self.lost = why
+        running, self.running = self.running, {}
+        for episode in running.values():
+            told = f"the server of verifiers: {why}"
+            episode.ended.set_result(Outcome("raised", why=told, transient=True))
+
+
+def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcome:
+    """How an episode ended, with its rollout where the trace has the tokens."""
+    if not reply["success"]:
+        return Outcome("lost", why=f"the server of verifiers refused it: {reply.get('error')}")
+    head = reply.get("head") or {}
+    ours = [each for each in traces if (each.get("agent") or {}).get("trainable", True)]
+    if len(ours) != 1:
+        errors = "; ".join(_error(each) for each in head.get("errors") or ())
+        why = errors or f"{len(ours)} agents of it are trained, and a rollout is of one"
+        return Outcome("lost", why=f"the episode has no rollout: {why}")
+    (trace,) = ours
+    failures = [*(trace.get("errors") or ()), *(head.get("errors") or ())]
+    told = end_of_trace(trace)
+    if told["reward"] is None and failures:
+        last = failures[-1]
+        if trace.get("is_timeout") or head.get("is_timeout"):
+            return Outcome("late", why=_error(last))
+        if last.get("type") in OUTSIDE:
+            return Outcome("lost", why=_error(last))
+        return Outcome("raised", why=_error(last))
+    try:
+        rollout = rollout_of(trace, "the trace of verifiers")
+    except NothingSaid:  # the model was not called
+        rollout = None
+    except UserError as error:
+        return Outcome("lost", why=str(error))
+    rewards = {**told["rewards"], **_metrics(trace), "reward": told["reward"]}
+    return Outcome("returned", rewards, rollout=rollout)
+
+
+def _metrics(trace: Mapping[str, Any]) -> dict[str, float]:
+    found = (trace.get("metrics") or {}).items()
+    return {name: float(value) for name, value in found if isinstance(value, int | float)}
+
+
+def _error(told: Mapping[str, Any]) -> str:
+    return f"{told.get('type')}: {told.get('message')}"
+
+
+def check_installed() -> None:
+    """Raise UserError where the packages of the connection lack."""
+    try:
+        import msgpack
+        import zmq  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f"environments of verifiers need pyzmq and msgpack ({error}): "
+            "pip install 'strop[verifiers]'"
+        ) from error
+    del msgpack

@@ -1,0 +1,90 @@
+"""Calls of clients that draw from the run while it trains: drawn as they come."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from strop.engines.asynchronous import ACCOUNT, AsyncEngine, Begun
+from strop.engines.base import Account, Answer
+from strop.method.services import ModelAnswer, ModelCall, ModelCalls, Refused, Sampling, Withdrawn
+from strop.parts.rollout._agent_calls import begin, too_long
+from strop.parts.rollout.base import SamplingFields
+from strop.support.errors import UserError
+
+MOST_KEPT = 256  # answers whose caches are held, for calls that go on from them
+
+
+@dataclass
+class ServedCalls:
+    """Calls on their way. Those that a step leaves unfinished go on in the next one.
+
+    So they have an account of their own, which no step closes.
+    """
+
+    calls: ModelCalls
+    engine: AsyncEngine
+    account: Account = field(default_factory=Account)
+    open: dict[str, tuple[ModelCall, list[Begun]]] = field(default_factory=dict)
+    kept: deque[Answer] = field(default_factory=deque)
+    broken: Exception | None = None  # a fault of ours
+
+    async def serve(self, part: SamplingFields, sampling: Sampling, seed: int) -> None:
+        """Draw for whoever asks until it is cancelled; nobody is told then."""
+        ACCOUNT.set(self.account)
+        self.account.on_failure = sampling.failures.append
+        waiting = {asyncio.ensure_future(self._answer(*each)) for each in self.open.values()}
+        number = 0
+        try:
+            while True:
+                event = await self.calls.event()
+                if isinstance(event, Withdrawn):
+                    self._forget(event)
+                elif (why := too_long(event, sampling)) is not None:
+                    self.calls.refuse(event, why)
+                else:
+                    begun = begin(event, part, sampling, self.engine, seed, number)
+                    self.open[event.id] = event, begun
+                    waiting.add(asyncio.ensure_future(self._answer(event, begun)))
+                    number += 1
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            while self.kept:
+                self.engine.drop(self.kept.popleft())
+
+    async def _answer(self, call: ModelCall, begun: Sequence[Begun]) -> None:
+        """Tell a client what was drawn, once all of it is."""
+        try:
+            await self.engine.wait(begun)
+            answers = [each.answer() for each in begun]
+        except UserError as error:  # the engine does not take the call
+            self._refuse(call, Refused(400, str(error)))
+        except Exception as error:
+            self.broken = error
+            self._refuse(call, Refused(500, "the run failed at this call"))
+        else:
+            if lost := [each for each in answers if each.failed]:
+                self._refuse(call, Refused(500, lost[0].events[-1].why))
+                return
+            del self.open[call.id]
+            self._keep(answers)
+            self.calls.reply(call, [ModelAnswer.of(each) for each in answers])
+
+    def _refuse(self, call: ModelCall, why: Refused) -> None:
+        del self.open[call.id]
+        self.calls.refuse(call, why)
+
+    def _keep(self, answers: Sequence[Answer]) -> None:
+        """Hold the caches of these, and no longer those of the oldest ones."""
+        self.kept.extend(answers)
+        while len(self.kept) > MOST_KEPT:
+            self.engine.drop(self.kept.popleft())
+
+    def _forget(self, gone: Withdrawn) -> None:
+        """End the draws of a call that nobody waits for."""
+        _, begun = self.open.get(gone.call_id, (None, ()))
+        for each in begun:
+            if not each.done:
+                each.stop()

@@ -1,0 +1,336 @@
+"""Rollouts that others post while a run trains: checked, written down, grouped, taken once.
+
+Every rollout that is taken in is a line of one file, in the order in which they came, with the
+number of its group and whether that group is whole with it. Steps take whole groups in the order in
+which they became so, and a step's checkpoint holds how many were taken. So a run that is resumed
+reads the file and goes on behind them: none is lost and none is taken twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from strop.serving.protocol import Busy, Refused
+from strop.support.errors import UserError, check_value
+from strop.support.files import json_of
+from strop.traces.files import gathered
+from strop.traces.reading import NothingSaid, rollout_of, row_of
+from strop.traces.records import Rollout
+
+POSTED = "posted"  # of a line of the file: what the intake knows of the rollout
+BEFORE_THE_FIRST = "the run has not begun its first step"
+FULL = "enough groups wait for the next steps"
+LONGEST_WAIT = 60.0  # seconds after which a client is told to come back, at most
+
+
+class Arrived(NamedTuple):
+    """A rollout as it came, read and checked; rollout None: nothing was said in it."""
+
+    id: str
+    key: str
+    rollout: Rollout | None
+
+
+@dataclass
+class Group:
+    """Rollouts of one task that are compared with each other. places: of their lines in the file.
+
+    oldest: the version of the weights that drew the oldest token; None: there is none yet.
+    """
+
+    number: int
+    uid: int
+    key: str
+    places: list[int] = field(default_factory=list)
+    arrived: int = 0
+    oldest: int | None = None
+
+    def take_in(self, place: int, oldest: int | None) -> None:
+        """One more rollout; oldest None: nothing was said in it."""
+        self.arrived += 1
+        if oldest is not None:
+            self.places.append(place)
+            self.oldest = oldest if self.oldest is None else min(self.oldest, oldest)
+
+
+class Taken(NamedTuple):
+    """Whole groups for a step. taken: how many there were up to these; stale: those passed over."""
+
+    groups: list[Group]
+    taken: int
+    stale: int
+    waiting: int  # whole groups that are left for later steps
+
+
+class Intake:
+    """The groups of a run, as they come. Threads may call all of it.
+
+    complete: a rollout with what the run knows of it beside, such as the versions of its tokens;
+    raises Refused for one that the run cannot train on. max_staleness: as of the run.
+    """
+
+    def __init__(self, complete: Callable[[Rollout, str], Rollout], max_staleness: int = 0) -> None:
+        self.complete, self.max_staleness = complete, max_staleness
+        self.path: Path | None = None
+        self.lock = threading.Lock()
+        self.step = 0  # that the groups are for which come now
+        self.size = 0  # rollouts of a group; 0: the first step has not begun
+        self.wanted = 0  # groups of a step
+        self.seconds = 1.0  # that a step takes, as far as it is known
+        self._begin()
+
+    def _begin(self) -> None:
+        self.ids: set[str] = set()
+        self.uids: dict[str, int] = {}  # by key, in order of appearance
+        self.first: dict[int, int] = {}  # where the first rollout of a uid lies
+        self.open: dict[str, Group] = {}  # by key
+        self.whole: list[Group] = []
+        self.num_groups = self.taken = self.end = 0
+
+    # ---- the file
+
+    def read(self, path: Path, writes: bool = True) -> None:
+        """Go on with the rollouts of a file, and write into it, if nobody else does. Raises
+        UserError.
+        """
+        with self.lock:
+            self.path = path
+            self._begin()
+            if path.exists():
+                self._replay(path, writes)
+
+    def _replay(self, path: Path, writes: bool = True) -> None:
+        content = path.read_bytes()
+        self.end = content.rfind(b"\n") + 1
+        if writes and self.end < len(content):  # a line that nobody was told is there
+            os.truncate(path, self.end)
+        place = 0
+        for number, line in enumerate(content[: self.end].splitlines(keepends=True), 1):
+            try:
+                told = json_of(line)[POSTED]
+                self._note(told, place)
+            except (ValueError, LookupError, TypeError) as error:
+                raise UserError(
+                    f"{path} line {number} is none of a run's posted rollouts ({error!r}): put the "
+                    "file back as it was, or begin a new run"
+                ) from error
+            place += len(line)
+
+    def _note(self, told: Mapping[str, Any], place: int) -> None:
+        """Put a rollout of the file where it was put when it came."""
+        self.ids |= {told["id"]} - {""}
+        group = self.open.get(told["key"])
+        if group is None or group.number != told["group"]:
+            group = self._new_group(told["key"], told["group"])
+        if told["oldest"] is not None:
+            self.first.setdefault(group.uid, place)
+        group.take_in(place, told["oldest"])
+        if told["whole"]:
+            self.whole.append(self.open.pop(group.key))
+
+    def _new_group(self, key: str, number: int) -> Group:
+        uid = self.uids.setdefault(key, len(self.uids))
+        group = self.open[key] = Group(number, uid, key)
+        self.num_groups = max(self.num_groups, number + 1)
+        return group
+
+    def _write(self, lines: Sequence[str]) -> None:
+        """Add lines to the file, and wait until they are on the disk. Raises Refused, and then
+        nothing of them is there.
+        """
+        assert self.path is not None
+        size = sum(map(len, lines))  # JSON is ASCII
+        try:
+            with self.path.open("ab") as file:
+                file.write("".join(lines).encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.truncate(self.path, self.end - size)
+            self._begin()
+            self._replay(self.path)
+            raise Refused(507, f"the run cannot write {self.path.name}: {error}") from error
+
+    def rollout(self, place: int) -> Rollout:
+        """The rollout whose line begins at a place of the file."""
+        assert self.path is not None
+        with self.path.open("rb") as file:
+            file.seek(place)
+            return rollout_of(json_of(file.readline()), f"{self.path} byte {place}")
+
+    def first_of(self, uid: int) -> Rollout:
+        """The first rollout of a task. Raises KeyError for one that there is not."""
+        with self.lock:
+            place = self.first[uid]
+        return self.rollout(place)
+
+    # ---- those who post
+
+    def add(self, rows: Sequence[Any], name: str = "", whole: bool = False) -> list[dict[str, Any]]:
+        """Take in rollouts, all or none of them; what was made of each.
+
+        rows: of any format that strop reads. name: of all of them together, so that the same ones
+        that come again are not taken in twice. whole: their groups are whole with them, whatever
+        their size. Raises Refused for what cannot be read or is too old, Busy where too many wait.
+        """
+        arrived = [
+            self._arrived(f"rollouts[{place}]", row, f"{name}/{place}" if name else "")
+            for place, row in gathered(rows)
+        ]
+        with self.lock:
+            new = [each for each in arrived if not each.id or each.id not in self.ids]
+            if not new:
+                return self._answers(arrived, new)
+            self._check_room()
+            self._check_age(new)
+            last = {each.key: number for number, each in enumerate(new)} if whole else {}
+            lines = list[str]()
+            for number, each in enumerate(new):
+                posted = self._place(each, last.get(each.key) == number)
+                told = {} if each.rollout is None else row_of(each.rollout)
+                lines.append(json.dumps({POSTED: posted, **told}) + "\n")
+                self._note(posted, self.end)
+                self.end += len(lines[-1])
+            self._write(lines)
+            return self._answers(arrived, new)
+
+    def _arrived(self, where: str, row: Any, id: str) -> Arrived:
+        """One rollout, read. Raises Refused, which says where it is wrong."""
+        if not isinstance(row, Mapping):
+            raise Refused(422, f"{where} is no object of JSON", "unreadable_rollout", where)
+        id = row["id"] if isinstance(row.get("id"), str) else id
+        try:
+            check_value(row, where)
+            rollout = self.complete(rollout_of(row, where), where)
+        except NothingSaid as error:
+            if not row.get("group"):
+                text = f"{error}, and it names no group that it would belong to"
+                raise Refused(422, text, "unreadable_rollout", where) from error
+            return Arrived(id, str(row["group"]), None)
+        except UserError as error:
+            raise Refused(422, str(error), "unreadable_rollout", where) from error
+        return Arrived(id, rollout.group or _key(rollout.turns[0].prompt_ids), rollout)
+
+    def _check_room(self) -> None:
+        """Raise Busy where no rollout is taken in for now."""
+        if not self.size:
+            raise Busy(1.0, BEFORE_THE_FIRST)
+        if self._is_full():
+            raise Busy(min(self.seconds, LONGEST_WAIT), FULL)
+
+    def is_full(self) -> bool:
+        """Whether the next steps that may train on what is drawn now have all that they want."""
+        with self.lock:
+            return self._is_full()
+
+    def _is_full(self) -> bool:
+        ready = sum(not self._is_stale(group) for group in self.whole[self.taken :])
+        return ready >= self.wanted * (self.max_staleness + 1)
+
+    def _check_age(self, arrived: Iterable[Arrived]) -> None:
+        """Raise Refused where one is older than any step may train on."""
+        for each in arrived:
+            oldest = _oldest(each.rollout)
+            if oldest is not None and oldest < self.oldest_version:
+                raise Refused(
+                    409,
+                    f"a rollout of group {each.key} has tokens of weights of version {oldest}, and "
+                    f"step {self.step} takes none older than version {self.oldest_version} "
+                    f"(training.max_staleness={self.max_staleness})",
+                    "stale_rollout",
+                )
+
+    @property
+    def oldest_version(self) -> int:
+        """The oldest weights of which the next step takes tokens."""
+        return max(self.step - 1 - self.max_staleness, 0)
+
+    def _is_stale(self, group: Group, step: int | None = None) -> bool:
+        """Whether it has nothing that a step, the next one by default, may train on."""
+        step = self.step if step is None else step
+        return group.oldest is None or group.oldest < step - 1 - self.max_staleness
+
+    def _place(self, arrived: Arrived, last: bool) -> dict[str, Any]:
+        """What its line says of a rollout: the group that it belongs to, whether that is whole."""
+        group = self.open.get(arrived.key)
+        return {
+            "id": arrived.id,
+            "key": arrived.key,
+            "group": self.num_groups if group is None else group.number,
+            "whole": last or (0 if group is None else group.arrived) + 1 >= self.size,
+            "oldest": _oldest(arrived.rollout),
+        }
+
+    def _answers(self, arrived: Sequence[Arrived], new: Sequence[Arrived]) -> list[dict[str, Any]]:
+        fresh = {id(each) for each in new}
+        return [
+            {
+                "object": "rollout",
+                "id": each.id or None,
+                "group": each.key,
+                "repeated": id(each) not in fresh,
+            }
+            for each in arrived
+        ]
+
+    def told(self) -> dict[str, Any]:
+        """How the run stands, for those who post."""
+        with self.lock:
+            ready = [group for group in self.whole[self.taken :] if not self._is_stale(group)]
+            return {
+                "object": "intake",
+                "step": self.step,
+                "groups_wanted": self.wanted,
+                "groups_ready": len(ready),
+                "rollouts_of_a_group": self.size,
+                "oldest_version": self.oldest_version,
+            }
+
+    # ---- the run
+
+    def expect(self, step: int, wanted: int, size: int) -> None:
+        """From now on rollouts are for this step: so many groups of so many rollouts.
+
+        Groups that are not whole and too old by now are given up.
+        """
+        with self.lock:
+            self.step, self.wanted, self.size = step, wanted, size
+            for group in list(self.open.values()):
+                if group.oldest is not None and self._is_stale(group):
+                    del self.open[group.key]
+
+    def take(self, step: int, wanted: int, taken: int) -> Taken | None:
+        """The next whole groups behind the first `taken`; None: there are too few.
+
+        Too old ones are passed over. What comes from now on is for the next step.
+        """
+        with self.lock:
+            found, at = list[Group](), taken
+            while len(found) < wanted and at < len(self.whole):
+                if not self._is_stale(self.whole[at], step):
+                    found.append(self.whole[at])
+                at += 1
+            if len(found) < wanted:
+                return None
+            self.taken, self.step = at, step + 1
+            return Taken(found, at, at - taken - wanted, len(self.whole) - at)
+
+
+def _oldest(rollout: Rollout | None) -> int | None:
+    """The version of the oldest weights that drew a token of it."""
+    versions = [] if rollout is None else [v for turn in rollout.turns for v in turn.versions]
+    return min(versions, default=None)
+
+
+def _key(ids: Sequence[int]) -> str:
+    """The group of rollouts that name none: those whose first prompts are the same tokens."""
+    return f"ids:{hashlib.blake2b(repr(tuple(ids)).encode(), digest_size=12).hexdigest()}"

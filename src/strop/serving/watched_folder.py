@@ -1,0 +1,70 @@
+"""A folder into which others put files of rollouts, each of which is taken in once.
+
+FOLDER/NAME.jsonl            put there whole, by renaming it
+FOLDER/taken/NAME.jsonl      it was taken in
+FOLDER/refused/NAME.jsonl    it was not, and NAME.jsonl.why says why
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from strop.serving.intake import Intake
+from strop.serving.protocol import Busy, Refused
+from strop.support.errors import UserError
+from strop.traces.files import ENDINGS, rows_of
+
+LOOK_SECONDS = 0.5
+
+
+class WatchedFolder:
+    """Takes in the files of a folder, in the order of their names, from a thread of its own."""
+
+    def __init__(self, folder: Path, intake: Intake) -> None:
+        self.folder, self.intake = folder, intake
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._watch, name="strop-intake", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look. Raises UserError where the folder cannot be made."""
+        try:
+            for each in ("taken", "refused"):
+                (self.folder / each).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"the folder {self.folder} cannot be used: {error}") from error
+        self.thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self.over.set()
+        self.thread.join()
+
+    def _watch(self) -> None:
+        while not self.over.wait(LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Take in what is there, as far as there is room."""
+        for path in sorted(self.folder.iterdir()):
+            if path.is_file() and path.name.lower().endswith(ENDINGS):
+                try:
+                    self._take(path)
+                except Busy:
+                    return  # it is there the next time, too
+
+    def _take(self, path: Path) -> None:
+        """Take in a file under its name, so that a run that ends before it is moved knows it.
+
+        Raises Busy where it has to wait.
+        """
+        try:
+            if (self.folder / "taken" / path.name).exists():
+                raise UserError(f"a file {path.name} was taken in before: give each its own name")
+            self.intake.add(rows_of(path), f"{self.folder.name}/{path.name}")
+        except (UserError, Refused) as error:
+            place = self.folder / "refused" / path.name
+            place.with_name(f"{place.name}.why").write_text(f"{error}\n", encoding="utf-8")
+        else:
+            place = self.folder / "taken" / path.name
+        path.rename(place)

@@ -1,0 +1,256 @@
+"""Rollouts that others post to a run while it trains, and the server at which they draw for them.
+
+    RUN/serving.json     the address, the key and the model's name, for this user alone
+    RUN/.serving.json    the same of an address that another process of the run is to open
+    RUN/posted.jsonl     the rollouts, in the order in which they came
+
+The server listens from the start of the run to its end; it draws while a step waits for rollouts.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from strop.environments.tasks import LiveSource, Prompt
+from strop.method.part import Draw
+from strop.method.services import ModelAnswer, ModelCall, Rollout, Taken
+from strop.serving.drawn import Drawn
+from strop.serving.intake import LONGEST_WAIT, Intake
+from strop.serving.protocol import Busy, Refused
+from strop.serving.server import PolicyServer
+from strop.serving.watched_folder import WatchedFolder
+from strop.support.errors import StepGivenUp, UserError
+from strop.support.writing import write_whole
+from strop.training.services.agents import MODEL
+from strop.training.services.model_calls import CallQueue
+from strop.training.services.texts import RunTexts
+
+ADDRESS, PLANNED, POSTED = "serving.json", ".serving.json", "posted.jsonl"
+HELD_SECONDS = 10.0  # that a call waits for the next step before its client is told to come back
+LOOK_SECONDS = 0.05
+FIRST_UID = 1  # of a posted task; 0 is that of the only prompt that the samplers know
+
+
+class Address(NamedTuple):
+    """Where a run answers and takes rollouts in: OpenAI's clients take `url` with `/v1`."""
+
+    url: str
+    key: str
+    model: str = MODEL
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+
+def address_in(folder: Path) -> Address:
+    """The address of the run in a folder. Raises UserError where it has none."""
+    path = folder / ADDRESS
+    if not path.exists() and (folder / PLANNED).exists():
+        path = folder / PLANNED
+    try:
+        return Address(**json.loads(path.read_bytes()))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{folder} has no {ADDRESS}: only runs with data.task=traces:live, or traces:queue:"
+            "FOLDER, have an address, from their start on"
+        ) from error
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} cannot be read: remove it, and resume the run") from error
+
+
+class QueueOfRun(CallQueue):
+    """The calls of all clients of a run."""
+
+    def _refusal(self) -> Refused:
+        return Refused(503, self.over_text)
+
+
+@dataclass
+class RunLive:
+    """What takes rollouts in, if the task does; `services.Live` of a run."""
+
+    source: LiveSource | None
+    texts: RunTexts
+    step: Callable[[], int]
+    max_staleness: int = 0
+    served: Any = None
+    stopping: Callable[[], bool] = lambda: False  # whether the run is to end
+
+    def __post_init__(self) -> None:
+        self.calls, self.drawn = QueueOfRun(), Drawn()
+        self.intake = Intake(self.complete, self.max_staleness)
+        self.server: PolicyServer | None = None
+        self.watched: WatchedFolder | None = None
+        self.elsewhere: Path | None = None  # the rollouts that another process takes in
+        self.listens = False
+        self.version: Callable[[], int] = lambda: 0
+        self.paused_at, self.listened_at = time.monotonic(), 0.0
+        self.pause_seconds = 1.0  # how long clients had to wait last
+
+    # ---- its begin and end
+
+    def prepare(self, folder: Path) -> Address:
+        """Choose the address that another process will have, and write it down."""
+        assert self.source is not None
+        url, key, _ = self._address(folder)
+        (folder / ADDRESS).unlink(missing_ok=True)
+        self.elsewhere = folder / POSTED
+        if url.endswith(":0"):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                url = f"{url[:-1]}{free.getsockname()[1]}"
+        return self._told(folder / PLANNED, Address(url, key))
+
+    def open(self, folder: Path) -> Address:
+        """Take rollouts in from now on. Raises UserError."""
+        assert self.source is not None
+        self.intake.max_staleness = self.max_staleness
+        self.intake.read(folder / POSTED)
+        before = self._address(folder)
+        texts = self.texts
+        self.server = PolicyServer(
+            texts.tokenizer, texts.chat, self, model=MODEL, host=self.source.host, port=before.port,
+            key=before.key, max_model_len=texts.limits.context_tokens, checks_room=False,
+            intake=self.intake,
+        )  # fmt: skip
+        try:
+            self.server.start()
+        except UserError:
+            if self.source.port or not before.port:
+                raise
+            self.server.port = 0  # the one of before is somebody else's by now
+            self.server.start()
+        if self.source.folder:
+            self.watched = WatchedFolder(Path(self.source.folder), self.intake)
+            self.watched.start()
+        (folder / PLANNED).unlink(missing_ok=True)
+        return self._told(folder / ADDRESS, Address(self.server.url, self.server.key))
+
+    def _address(self, folder: Path) -> Address:
+        """That of before, or one whose port is yet to be found: 0."""
+        assert self.source is not None
+        if not any((folder / each).exists() for each in (ADDRESS, PLANNED)):
+            key = os.environ.get("STROP_API_KEY") or secrets.token_urlsafe(24)
+            return Address(f"http://{self.source.host}:{self.source.port}", key)
+        before = address_in(folder)
+        return Address(f"http://{self.source.host}:{self.source.port or before.port}", before.key)
+
+    def _told(self, path: Path, address: Address) -> Address:
+        write_whole(path, json.dumps(address._asdict()) + "\n", 0o600)
+        return address
+
+    def close(self) -> None:
+        """Take nothing in any more."""
+        self.calls.close()
+        if self.watched is not None:
+            self.watched.close()
+            self.watched = None
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
+    # ---- for clients: in the server's thread
+
+    async def say(self, call: ModelCall) -> list[ModelAnswer]:
+        """The answers to a call. Between two steps it waits a while, then Busy is raised.
+
+        It also waits where enough groups are there, for nothing could be made of its answer.
+        """
+        last = time.monotonic() + HELD_SECONDS
+        while not self.listens or self.intake.is_full():
+            if time.monotonic() > last:
+                raise Busy(min(self.pause_seconds, LONGEST_WAIT))
+            await asyncio.sleep(LOOK_SECONDS)
+        answers = await self.calls.say(call)
+        self.drawn.remember(call, answers)
+        # The run draws as it does whatever the call asks for, and the client hears of that draw.
+        return [replace(each, model_log_probs=()) for each in answers]
+
+    def complete(self, rollout: Rollout, where: str) -> Rollout:
+        """A rollout with what this run knows of its tokens. Raises Refused for one of others, or
+        that has no room.
+        """
+        turns = tuple(map(self.drawn.complete, rollout.turns))
+        most, known = self.texts.limits.context_tokens, self.texts.num_tokens
+        for number, turn in enumerate(turns, 1):
+            named = f"{where} turn {number}"
+            if not turn.versions:
+                raise Refused(
+                    422,
+                    f"{named} does not say which weights drew its tokens, and this run does not "
+                    "remember to have drawn them: draw from this address, or give `versions`",
+                    "unknown_version",
+                    where,
+                )
+            if (newest := max(turn.versions)) > self.version() or min(turn.versions) < 0:
+                raise Refused(
+                    409,
+                    f"{named} has tokens of version {newest}, and the weights are at version "
+                    f"{self.version()}: this run has not drawn it",
+                    "unknown_version",
+                    where,
+                )
+            if turn.size > most:
+                text = f"{named} reads and says {turn.size} tokens, and the context is {most}"
+                raise Refused(422, text, "context_length_exceeded", where)
+            if (highest := max(*turn.prompt_ids, *turn.output_ids)) >= known:
+                text = f"{named} has the token {highest}, and the model knows {known}"
+                raise Refused(422, text, "unknown_token", where)
+        return replace(rollout, turns=turns, place="")
+
+    # ---- for the strategy
+
+    def listen(self, draws: Sequence[Draw], version: Callable[[], int]) -> None:
+        """From now on calls are answered, and rollouts are taken in for the step of now.
+
+        Raises UserError for draws that ask for a certain prompt.
+        """
+        if any(draw.uid for draw in draws):
+            raise UserError(
+                "a part asks for more rollouts of a group, and these come as others post them: "
+                "leave that part out, or take whole groups anew"
+            )
+        now = time.monotonic()
+        if self.listened_at:
+            self.pause_seconds = now - self.paused_at
+            self.intake.seconds = now - self.listened_at
+        self.listened_at = now
+        self.version = version
+        self.intake.expect(self.step(), len(draws), draws[0].num_rollouts)
+        self.listens = True
+
+    def take(self, num_groups: int, taken: int) -> Taken | None:
+        """The next whole groups behind the first `taken`; None: there are too few as yet."""
+        found = self.intake.take(self.step(), num_groups, taken)
+        if found is None and self.stopping():
+            raise StepGivenUp
+        return found
+
+    def pause(self) -> None:
+        """From now on clients are told to come back."""
+        self.listens, self.paused_at = False, time.monotonic()
+
+    def rollouts(self, taken: Taken) -> list[tuple[int, int, list[Rollout]]]:
+        """Of each group: the uid of its task, its own number, and its rollouts."""
+        return [
+            (FIRST_UID + each.uid, each.number,
+             [self.texts.judged(self.intake.rollout(place)) for place in each.places])
+            for each in taken.groups
+        ]  # fmt: skip
+
+    def prompt(self, uid: int) -> Prompt:
+        """What a posted task begins with, and its columns. Raises KeyError where there is none."""
+        if self.server is None and self.elsewhere is not None:
+            self.intake.read(self.elsewhere, writes=False)  # as far as it was written by now
+        first = self.intake.first_of(uid - FIRST_UID)
+        ids = first.turns[0].prompt_ids
+        text = str(self.texts.tokenizer.decode(list(ids)))
+        return Prompt(uid, text, dict(first.columns), f"group {first.group or uid}", ids=ids)

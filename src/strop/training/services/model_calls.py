@@ -1,0 +1,103 @@
+"""Calls of the model from the thread of a server to the loop of the rollouts, and answers back."""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from typing import Any, ClassVar
+
+from strop.engines.asynchronous import elsewhere
+from strop.method.services import ModelAnswer, ModelCall, Refused, Withdrawn
+
+
+class CallQueue:
+    """What clients ask, in the order in which it came, until it is closed."""
+
+    over_text: ClassVar[str] = "the run is over"
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.events: deque[Any] = deque()
+        self.waiting: Future[Any] | None = None  # for the next of them
+        self.answers: dict[str, Future[list[ModelAnswer]]] = {}  # by call
+        self.over = False
+        self.since = time.monotonic()  # the last answer, or the start
+
+    async def event(self) -> Any:
+        """The next event: a call, one whose client has gone, or what else was put."""
+        with self.lock:
+            if self.events:
+                return self.events.popleft()
+            waiting = self.waiting = Future()
+        try:
+            return await elsewhere(waiting)
+        except asyncio.CancelledError:
+            with self.lock:
+                if self.waiting is waiting:
+                    self.waiting = None
+                elif not waiting.cancelled():  # it came, and nobody has read it
+                    self.events.appendleft(waiting.result())
+            raise
+
+    def put(self, event: Any) -> None:
+        """Add an event. From any thread."""
+        with self.lock:
+            waiting, self.waiting = self.waiting, None
+            if waiting is None or not waiting.set_running_or_notify_cancel():
+                self.events.append(event)
+            else:
+                waiting.set_result(event)
+
+    def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:
+        """Give a call its answers."""
+        if (future := self._answered(call.id)) is not None:
+            future.set_result(answers)
+
+    def refuse(self, call: ModelCall, why: Exception) -> None:
+        """Give a call an error."""
+        if (future := self._answered(call.id)) is not None:
+            future.set_exception(why)
+
+    async def say(self, call: ModelCall) -> list[ModelAnswer]:
+        """The answers to a call, in the server's loop. Where it is cancelled, as when the client
+        goes away, the call is withdrawn.
+        """
+        future: Future[list[ModelAnswer]] = Future()
+        with self.lock:
+            if self.over:
+                raise self._refusal()
+            self.answers[call.id] = future
+        self.put(call)
+        try:
+            # shielded, since only `_answered` may end it: answers come from another thread
+            return await asyncio.shield(asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            self._withdraw(call)
+            raise
+
+    def close(self) -> None:
+        """Answer nothing from now on, and tell those who wait."""
+        with self.lock:
+            self.over = True
+            left, self.answers = self.answers, {}
+        for future in left.values():
+            future.set_exception(self._refusal())
+
+    def _refusal(self) -> Refused:
+        return Refused(401, self.over_text)
+
+    def _answered(self, call_id: str) -> "Future[list[ModelAnswer]] | None":
+        """Whom to tell what came of a call, once; None where nobody waits any more."""
+        with self.lock:
+            self.since = time.monotonic()
+            return self.answers.pop(call_id, None)
+
+    def _withdraw(self, call: ModelCall) -> None:
+        """Forget a call whose client has gone, and have its draws ended."""
+        self._answered(call.id)
+        with self.lock:
+            if call in self.events:  # nobody has heard of it
+                self.events.remove(call)
+                return
+        self.put(Withdrawn(call.id))

@@ -1,0 +1,215 @@
+"""Posted rollouts: in which order they are taken, what is refused, and what a file of them says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strop.serving.drawn import Drawn
+from strop.serving.intake import Intake
+from strop.serving.protocol import Busy, ModelAnswer, ModelCall, Refused
+from strop.serving.watched_folder import WatchedFolder
+from strop.support.errors import UserError
+from strop.traces.records import TurnRecord
+
+
+def row(group: str, version: int = 0, reward: float = 1.0, **more: Any) -> dict[str, Any]:
+    turn = {"prompt_ids": [1, 2], "output_ids": [3, 4], "versions": [version + 1, version]}
+    return {"group": group, "reward": reward, "turns": [turn], **more}
+
+
+def intake(path: Path, staleness: int = 0, size: int = 2, wanted: int = 2, step: int = 1) -> Intake:
+    made = Intake(lambda rollout, where: rollout, staleness)
+    made.read(path)
+    made.expect(step, wanted, size)
+    return made
+
+
+def taken(made: Intake, step: int, wanted: int = 2, before: int = 0) -> list[str]:
+    found = made.take(step, wanted, before)
+    assert found is not None
+    return [group.key for group in found.groups]
+
+
+def test_groups_are_taken_in_the_order_in_which_they_became_whole(tmp_path: Path) -> None:
+    made = intake(tmp_path / "p.jsonl")
+    made.add([row("a"), row("b")])
+    made.add([row("b", reward=0.5)])
+    assert made.take(1, 2, 0) is None
+    told = made.add([row("c"), row("a"), row("c")])
+    assert [each["group"] for each in told] == ["c", "a", "c"]
+    first = made.take(1, 2, 0)
+    assert first is not None
+    assert [group.key for group in first.groups] == ["b", "a"]
+    assert (first.taken, first.waiting, first.stale) == (2, 1, 0)
+    assert [made.rollout(p).reward for p in first.groups[0].places] == [1.0, 0.5]
+    # of a task that comes again there is another group, with the same uid
+    made.expect(2, 1, 2)
+    made.add([row("b", 1), row("b", 1)])
+    again = made.take(2, 1, 2)
+    assert again is not None
+    assert (again.groups[0].uid, again.groups[0].number) == (1, 3)
+    assert again.stale == 1  # c, which weights of version 0 have drawn
+
+
+def test_a_file_gives_the_same_groups_again_and_what_is_half_written_is_cut_off(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "p.jsonl"
+    made = intake(path, staleness=9, wanted=3)
+    made.add([row("a", id="x"), row("b"), row("a"), row("c")])
+    made.add([row("b"), row("d"), row("d")], whole=True)
+    whole = [(g.key, g.number, g.uid, g.places) for g in made.whole]
+    path.write_bytes(path.read_bytes() + b'{"posted": {"id": "y", "ke')
+    again = intake(path, staleness=9, wanted=3)
+    assert [(g.key, g.number, g.uid, g.places) for g in again.whole] == whole
+    assert taken(again, 1) == ["a", "b"]
+    assert taken(again, 1, before=1) == ["b", "d"]
+    assert [*again.open] == ["c"]
+    assert again.first_of(2).group == "c"
+    told = again.add([row("a", id="x"), row("c")])
+    assert [each["repeated"] for each in told] == [True, False]
+    assert [g.key for g in again.whole] == ["a", "b", "d", "c"]
+    assert len(path.read_text().splitlines()) == 8
+    path.write_text('{"reward": 1}\n')
+    with pytest.raises(UserError, match=r"p\.jsonl line 1 is none of a run's posted rollouts"):
+        intake(path)
+
+
+def test_a_name_holds_for_all_of_a_post_and_for_events(tmp_path: Path) -> None:
+    made = intake(tmp_path / "p.jsonl", wanted=9)
+    assert not any(each["repeated"] for each in made.add([row("a"), row("b")], "n"))
+    assert all(each["repeated"] for each in made.add([row("a"), row("b")], "n"))
+    response = {"prompt_token_ids": [1], "choices": [{"token_ids": [2]}]}
+    data = {"request": {}, "response": response, "model_version": 0}
+    events = [
+        {"rollout_id": "r", "attempt_id": "1", "event_type": "model_request", "data": data},
+        {"rollout_id": "r", "attempt_id": "1", "event_type": "reward", "data": {"value": 0.25}},
+    ]
+    (told,) = made.add(events)
+    assert told["id"] == "r/1"
+    assert made.rollout(made.open[told["group"]].places[0]).reward == 0.25
+
+
+def test_what_is_too_old_too_many_or_unreadable_is_refused_by_name(tmp_path: Path) -> None:
+    made = Intake(lambda rollout, where: rollout, 1)
+    made.read(tmp_path / "p.jsonl")
+    with pytest.raises(Busy, match="not begun its first step"):
+        made.add([row("a")])
+    made.expect(5, 1, 1)
+    with pytest.raises(Refused, match="version 2, and step 5 takes none older than version 3") as e:
+        made.add([row("a", 3), row("b", 2)])
+    assert (e.value.status, e.value.code) == (409, "stale_rollout")
+    for wrong, said in (
+        ([row("a", 4), {"turns": []}], r"rollouts\[1\]: has no turns: nothing was said in it"),
+        ([7], r"rollouts\[0\] is no object"),
+        ([{"group": "a"}], r"rollouts\[0\] is a rollout of no known format: it has group"),
+        ([row("a", 4, reward="much")], r"rollouts\[0\]: reward is 'much'"),
+        ([{"nodes": [], "task": {}}], r"no message was sampled, and it names no group"),
+    ):
+        with pytest.raises(Refused, match=said) as error:
+            made.add(wrong)
+        assert (error.value.status, error.value.code) == (422, "unreadable_rollout")
+    assert not (tmp_path / "p.jsonl").exists()  # all of a post, or none of it
+    made.add([row("a", 4), {"nodes": [], "task": {}, "group": "silent"}])
+    made.add([row("b", 4)])
+    with pytest.raises(Busy, match="enough groups wait"):
+        made.add([row("c", 4)])
+    found = made.take(5, 2, 0)
+    assert found is not None
+    assert ([g.key for g in found.groups], found.stale) == (["a", "b"], 1)
+    assert made.told()["step"] == 6
+
+
+def test_groups_that_never_become_whole_are_given_up_once_they_are_too_old(tmp_path: Path) -> None:
+    made = intake(tmp_path / "p.jsonl", wanted=1)
+    made.add([row("a")])
+    made.expect(2, 1, 2)
+    made.add([row("a", 1)])
+    assert made.take(2, 1, 0) is None
+    made.add([row("a", 1)])
+    again = intake(tmp_path / "p.jsonl", wanted=1, step=2)
+    for each in (made, again):
+        found = each.take(2, 1, 0)
+        assert found is not None
+        assert [len(group.places) for group in found.groups] == [2]
+
+
+def test_a_full_disk_takes_nothing_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = intake(tmp_path / "p.jsonl")
+    made.add([row("a", id="x")])
+
+    def full(number: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(Refused, match=r"cannot write p\.jsonl: no space") as error:
+        made.add([row("a", id="y")])
+    assert error.value.status == 507
+    monkeypatch.undo()
+    assert made.ids == {"x"}
+    made.add([row("a", id="y")])
+    assert [group.key for group in made.whole] == ["a"]
+    assert len((tmp_path / "p.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_record_gets_what_was_drawn() -> None:
+    drawn = Drawn(most=4)
+    call = ModelCall("generate", (1, 2))
+    drawn.remember(call, [ModelAnswer((3, 4), (-0.5, -1.0), (7, 8), (0.1, 0.2), (-0.6, -1.1))])
+    whole = drawn.complete(TurnRecord((1, 2), (3, 4), (-0.25, -1.0)))
+    assert (whole.versions, whole.output_log_probs) == ((7, 8), (-0.25, -1.0))
+    assert (whole.entropies, whole.model_log_probs) == ((0.1, 0.2), (-0.6, -1.1))
+    assert drawn.complete(TurnRecord((1,), (3, 4))).versions == ()
+    drawn.remember(call, [ModelAnswer((5, 6, 7), versions=(9, 9, 9))])
+    assert drawn.complete(TurnRecord((1, 2), (3, 4))).versions == ()  # forgotten
+    assert drawn.complete(TurnRecord((1, 2), (5, 6, 7))).versions == (9, 9, 9)
+
+
+def test_files_of_a_watched_folder_are_taken_once(tmp_path: Path) -> None:
+    made, folder = intake(tmp_path / "p.jsonl"), tmp_path / "queue"
+    watched = WatchedFolder(folder, made)
+    watched.start()
+    watched.close()  # its thread; what follows is what it does
+    one = folder / "one.jsonl"
+    for name, rows in (("one", [row("a"), row("b")]), ("two", [row("a"), {"turns": 3}])):
+        text = "".join(json.dumps(each) + "\n" for each in rows)
+        (folder / f"{name}.jsonl").write_text(text)
+    watched.look()
+    assert sorted(p.name for p in (folder / "taken").iterdir()) == ["one.jsonl"]
+    why = (folder / "refused" / "two.jsonl.why").read_text()
+    assert why.startswith("rollouts[1] is a rollout of no known format")
+    (folder / "taken" / "one.jsonl").rename(one)  # as if it had been killed before it moved it
+    watched.look()
+    assert len((tmp_path / "p.jsonl").read_text().splitlines()) == 2
+    one.write_text(json.dumps(row("c")))
+    watched.look()
+    assert "was taken in before" in (folder / "refused" / "one.jsonl.why").read_text()
+
+
+WRONG_TURNS: list[dict[str, Any]] = [
+    {"output_ids": ["a"]}, {"versions": ["a"]}, {"versions": [1.5]}, {"versions": [None]},
+    {"versions": 7}, {"versions": [-2]}, {"output_log_probs": ["x"]}, {"output_mask": 3},
+    {"prompt_ids": {}}, {"prompt_ids": "abc"}, {"prompt_ids": [2**70]}, {"ended": 5},
+    {"reward": "x"}, {"reward": float("inf")}, {"valid": "x"}, {"entropies": [float("nan")]},
+]  # fmt: skip
+WRONG_ROWS: list[Any] = [
+    None, [], "x", {"turns": {"a": 1}}, {"nodes": [1], "task": {}}, {"events": [{}]},
+    {"nodes": [{"sampled": True}], "task": {}}, {"event_type": 1, "rollout_id": {}},
+    {**row("g"), "columns": "x"}, {**row("g"), "columns": [1]}, {**row("g"), "exit": 3},
+    {**row("g"), "exit": "nope"}, {**row("g"), "why": 5}, {**row("g"), "rewards": 3},
+    {**row("g"), "rewards": {"a": "b"}}, {**row("g"), "rewards": {"a": float("nan")}},
+    {**row("g"), "reward": float("inf")},
+]  # fmt: skip
+
+
+def test_whatever_else_is_posted_is_refused(tmp_path: Path) -> None:
+    made = intake(tmp_path / "p.jsonl", staleness=9)
+    turn = {"prompt_ids": [1], "output_ids": [2], "versions": [0]}
+    rows = [{"group": "g", "reward": 1, "turns": [{**turn, **each}]} for each in WRONG_TURNS]
+    for each in (*rows, *WRONG_ROWS):
+        with pytest.raises(Refused) as error:
+            made.add([each])
+        assert error.value.status == 422, each
+    assert not made.whole
