@@ -112,7 +112,7 @@ def test_current_refreshed_and_value_columns():
     assert columns.is_current("min_p_kl_1e-05_T")
     assert not columns.is_current("nucleus_entropy_T")
     assert not columns.is_current("logp_old_T")
-    assert {"logp_ref_T", *columns.OF_POLICY} == columns.REFRESHED
+    assert {"logp_ref_T", "kl_ref_old_T", *columns.OF_POLICY} == columns.REFRESHED
     assert columns.OF_POLICY["sum_pi_squared_old_T"] == "sum_pi_squared_T"
     names = ("value_T", "value_low_T", "value_low_old_T", "value_slow_T", "value_K")
     assert [columns.is_head(name) for name in names] == [True, True, False, False, False]

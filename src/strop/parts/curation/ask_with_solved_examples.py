@@ -25,7 +25,8 @@ class AskWithSolvedExamples:
         group, behind num_examples examples: prompt, right answer, a line break
         examples: of other prompts with a stored right answer, the nearest last, by the cosine of
         the means of the policy's input embeddings over the prompts' tokens
-        store <- every prompt's newest right answer that was given without examples
+        store <- every prompt's newest right answer that was given without examples, the shortest
+        of a step's
 
     Seeded rollouts are trained on behind their examples, where they were drawn. Metrics:
     seeded/groups (asked once more), /solved (of these, with a success then), /stored (answers).
@@ -97,7 +98,9 @@ class AskWithSolvedExamples:
         """The store with the step's right answers, newest last."""
         found, uids = dict(old), batch["uid_P"][batch["group_B"]].tolist()
         answers = texts.completion_ids(batch)
-        for row in right_B.nonzero().squeeze(1).tolist():
+        rows = right_B.nonzero().squeeze(1).tolist()
+        # Of one prompt the shortest is stored last; which rollout gave it does not matter.
+        for row in sorted(rows, key=lambda row: (len(answers[row]), answers[row]), reverse=True):
             found.pop(uids[row], None)
             found[uids[row]] = tuple(answers[row][: self.shown])
         return dict(list(found.items())[-self.capacity :])

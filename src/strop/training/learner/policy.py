@@ -135,8 +135,8 @@ class Policy:
     @contextmanager
     def under(self, adapter: str) -> Iterator[None]:
         """Inside, passes run under an adapter, which alone is trained; empty: all that there is."""
-        routes = routes_of(self.model)
-        if not adapter or routes is None:
+        routes = routes_of(self.model) if adapter else None
+        if routes is None:
             yield
             return
         before, self._under = self._under, adapter

@@ -189,7 +189,7 @@ class RunGrading:
         """
         if "pending_B" in batch and bool(batch["pending_B"].any()):
             return _beside_pending(self.grade(batch.keep(~batch["pending_B"])), batch["pending_B"])
-        sampled = self.task.is_recorded and "reward_K" not in batch
+        sampled = self.own_reward == "recorded" and "reward_K" not in batch
         if not self.own_reward or sampled:
             return _with_ends(self._verified(batch), batch)
         verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
