@@ -36,7 +36,8 @@ class Server:
             if fault == "drop":
                 return
             if fault == "hang":
-                await asyncio.sleep(60)
+                await connection.wait_closed()
+                return
             if fault:
                 told = {"code": fault, "message": "no"}
                 await connection.send(json.dumps({"type": "error", "data": told}))

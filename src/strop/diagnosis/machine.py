@@ -20,6 +20,7 @@ PACKAGES = {
     "mcp": "tools of MCP servers: pip install 'strop[mcp]'",
     "bm25s": "search in a corpus as a tool: pip install 'strop[search]'",
     "renderers": "calls and turns in the forms of model families: pip install 'strop[renderers]'",
+    "pyzmq": "environments verifiers:URL: pip install 'strop[verifiers]'",
     "websockets": "environments openenv:URL: pip install 'strop[openenv]'",
     "vllm": "sampling by vLLM: pip install 'strop[vllm]', or engine.python",
     "ray": "engines and trainers on a cluster: pip install 'strop[ray]'",
