@@ -13,10 +13,11 @@ from strop.catalogue.seams import KINDS
 ROOT = Path(__file__).parents[2]
 COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
 # How much the search favours pages other than the guide's, which have 1: lists and records have
-# every word and are seldom looked for. Pages of recipes and parts say their own (known.boost).
+# every word and are seldom looked for; what a run writes, and how one is resumed, often is. Pages
+# of recipes and parts say their own (known.boost).
 BOOSTS = {
     "families": 0.2, "CONTRIBUTING": 0.2, "CHANGELOG": 0.05, "docs/evidence": 0.05,
-    "docs/LOG": 0.05, "docs/METHODS": 0.05, "docs/PARTS": 0.05,
+    "docs/LOG": 0.05, "docs/METHODS": 0.05, "docs/PARTS": 0.05, "docs/RUN_FOLDER": 2,
 }  # fmt: skip
 KATEX = "katex", "0.16.47"  # it sets the equations
 
