@@ -25,9 +25,14 @@ class Server:
     def __init__(self):
         self.faults, self.heard = {}, []
         self.schema = SCHEMA
+        self.full = False  # says so to whoever comes, and closes
 
     async def session(self, connection):
         turns = 0
+        if self.full:
+            told = {"code": "CAPACITY_REACHED", "message": "no room"}
+            await connection.send(json.dumps({"type": "error", "data": told}))
+            return
         async for message in connection:
             said = json.loads(message)
             self.heard.append(said)
@@ -97,6 +102,25 @@ def test_the_words_of_an_episode(server):
         {"type": "reset", "data": {"seed": 5}}, {"type": "step", "data": {"text": "a"}},
     ]  # fmt: skip
     assert server.heard[-1] == {"type": "close"}
+    episodes.close()
+
+
+def test_a_server_that_closes_at_once_is_heard(server):
+    """What it says is read, though it has closed before anything could be asked of it."""
+    episodes = begun(server, retries=0)
+    server.full = True
+    environment = episodes.environments[0]
+    connect = environment.connect
+
+    async def late(*given, **options):
+        session = await connect(*given, **options)
+        await session.wait_closed()
+        return session
+
+    environment.connect = late
+    (shown,) = episodes.reset()
+    assert shown.exit is Exit.START_FAILED
+    assert "CAPACITY_REACHED" in shown.why
     episodes.close()
 
 

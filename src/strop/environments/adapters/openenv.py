@@ -6,6 +6,7 @@ seed and played up to where it was.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -153,7 +154,8 @@ class Openenv(Environment):
         try:
             if session is None:
                 session = await self.connect(self.place, max_size=None, ping_timeout=None)
-            await session.send(json.dumps({"type": kind, "data": data}))
+            with contextlib.suppress(ConnectionClosed):  # what it said before is still to be read
+                await session.send(json.dumps({"type": kind, "data": data}))
             answer = json.loads(await session.recv())
         except (ConnectionClosed, InvalidHandshake) as error:
             raise LostSession(f"{self.place}: {error}") from error
