@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 from models import Lab, save_model
 from runs import Runner
+from torch import Tensor
 
 from strop.method import notation
 from strop.method.cost import needs_of
+from strop.training.loading import load_model
+from strop.training.settings import config
+from strop.training.setup import load_prompts, make_world
+from strop.training.step import Stepped, train_step
 
 # 1 where an even number of digits was written; what it measures is there for recipes that ask.
 REWARD = """
@@ -112,6 +117,20 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
         raw["data"] = {"task": f"{episodes}:Even", "train_size": 12, "validation_size": 2}
         raw["reward"] = {}
     return raw
+
+
+def first_step(raw: dict[str, Any]) -> tuple[Stepped, list[Tensor]]:
+    """The first step of a run of these settings, and the gradient that the optimiser got."""
+    made = config.make(raw)
+    algorithm = made.build()
+    task = load_prompts(made.data, made.reward, made.seed)
+    world = make_world(made, algorithm, load_model(made), task)
+    try:
+        found = train_step(world, algorithm, {}, 1)
+        assert world.policy.optimiser is not None
+        return found, [each["exp_avg"].clone() for each in world.policy.optimiser.state.values()]
+    finally:
+        world.services.close()
 
 
 def of_traces(lab: Lab) -> dict[str, Any]:

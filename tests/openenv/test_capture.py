@@ -8,13 +8,10 @@ import torch
 from models import Lab, exact_norms, save_data, save_model
 from openenv_process import serving
 from scripted_model import TEMPLATE, scripted_tokenizer
+from short_runs import first_step
 from transformers import AutoTokenizer
 
 from strop.batch.batch import Batch
-from strop.training.loading import load_model
-from strop.training.settings import config
-from strop.training.setup import load_prompts, make_world
-from strop.training.step import train_step
 
 # A talk of three calls that go on from each other, and a fourth one beside it.
 AGENT = """
@@ -122,17 +119,7 @@ def stepped(lab: Lab, top_k: int = 0, **data: Any) -> Stepped:
     raw["model"] |= {"dtype": "float64"}
     raw["algorithm"] |= {"rollout.top_k": top_k}
     raw["training"] |= {"token_budget": 4096}
-    made = config.make(raw)
-    algorithm = made.build()
-    task = load_prompts(made.data, made.reward, made.seed)
-    world = make_world(made, algorithm, load_model(made), task)
-    try:
-        found = train_step(world, algorithm, {}, 1)
-        optimiser = world.policy.optimiser
-        assert optimiser is not None
-        gradient = [state["exp_avg"].clone() for state in optimiser.state.values()]
-    finally:
-        world.services.close()
+    found, gradient = first_step(raw)
     return Stepped(found.batch, gradient, found.metrics)
 
 

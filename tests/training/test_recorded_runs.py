@@ -9,7 +9,7 @@ import pytest
 import torch
 from models import Lab, exact_norms
 from runs import Runner
-from short_runs import of_traces
+from short_runs import first_step, of_traces
 from torch import Tensor
 
 from strop.api.inference import open_model, scored
@@ -21,24 +21,13 @@ from strop.traces.records import Rollout, TurnRecord
 from strop.training.loading import load_model
 from strop.training.settings import config
 from strop.training.setup import load_prompts, make_world
-from strop.training.step import train_step
 
 
 def stepped(lab: Lab, raw: dict[str, Any]) -> tuple[Batch, list[Tensor], dict[str, float]]:
     """The batch of a first step, the gradient that it gave the optimiser, and its metrics."""
     raw["model"] = {"name": str(lab.model), "dtype": "float64"}
-    made = config.make(raw)
-    algorithm = made.build()
-    task = load_prompts(made.data, made.reward, made.seed)
-    world = make_world(made, algorithm, load_model(made), task)
-    try:
-        found = train_step(world, algorithm, {}, 1)
-        optimiser = world.policy.optimiser
-        assert optimiser is not None
-        moments = [state["exp_avg"].clone() for state in optimiser.state.values()]
-    finally:
-        world.services.close()
-    return found.batch, moments, found.metrics
+    found, gradient = first_step(raw)
+    return found.batch, gradient, found.metrics
 
 
 def as_recorded(batch: Batch) -> list[Rollout]:

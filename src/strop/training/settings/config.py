@@ -34,10 +34,7 @@ from strop.training.settings.method import (
     complete,
     composed,
     drawing_from_sources,
-    playing_turns,
-    reading_traces,
-    receiving_traces,
-    running_agents,
+    learning_from,
     sampling_anew,
     with_options,
 )
@@ -179,23 +176,23 @@ class RunConfig(Section):
                 )
             algorithm = drawing_from_sources(algorithm, self.recipe)
         if self.data.environment() is not None:
-            return playing_turns(algorithm, self.recipe)
+            return learning_from("episodes", algorithm, self.recipe)
         if self.data.agent():
-            return running_agents(algorithm, self.recipe)
+            return learning_from("agents", algorithm, self.recipe)
         if algorithm.rollout.part.needs_agent:
             raise UserError(
                 f"{algorithm.rollout.label} runs an agent, and {self.data.task or 'the task'} is "
                 "none: give data.task=agent:my_agent.py:play"
             )
         if self.data.is_live():
-            return receiving_traces(algorithm, self.recipe)
+            return learning_from("posts", algorithm, self.recipe)
         if algorithm.rollout.part.needs_live:
             raise UserError(
                 f"{algorithm.rollout.label} takes rollouts that are posted, and "
                 f"{self.data.task or 'the data'} has none: give data.task=traces:live"
             )
         if self.data.has_traces():
-            return reading_traces(algorithm, self.recipe)
+            return learning_from("records", algorithm, self.recipe)
         if algorithm.rollout.part.needs_traces:
             raise UserError(
                 f"{algorithm.rollout.label} reads recorded rollouts, and "

@@ -104,60 +104,37 @@ def plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def playing_turns(algorithm: Algorithm, recipe: str) -> Algorithm:
-    """The method with episodes in place of single answers, sampled with the same options.
-
-    Raises UserError for a rollout that is neither plain sampling nor plays turns itself.
-    """
-    why = (
+# By what the run learns from: what stands in for a rollout, and why one has none.
+STAND_INS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+    "episodes": (
+        substitutes.playing,
         "answers once and cannot play turns: give a recipe that samples independently, such as "
-        "grpo, or a task that is no environment"
-    )
-    return _substituted(algorithm, recipe, substitutes.playing, why)
-
-
-def running_agents(algorithm: Algorithm, recipe: str) -> Algorithm:
-    """The method with an agent's calls in place of single answers, drawn with the same options.
-
-    Raises UserError for a rollout that draws answers in a way of its own.
-    """
-    why = (
+        "grpo, or a task that is no environment",
+    ),
+    "agents": (
+        substitutes.running,
         "draws answers in a way of its own, and an agent calls the model itself: give a recipe "
-        "that samples independently, such as grpo, or another task"
-    )
-    return _substituted(algorithm, recipe, substitutes.running, why)
-
-
-def reading_traces(algorithm: Algorithm, recipe: str) -> Algorithm:
-    """The method with recorded rollouts in place of sampled ones, at the same temperature.
-
-    Raises UserError for a rollout that draws answers in a way of its own.
-    """
-    why = (
+        "that samples independently, such as grpo, or another task",
+    ),
+    "records": (
+        substitutes.reading,
         "draws answers in a way of its own, and recorded rollouts are not drawn: give a recipe "
-        "that samples independently or plays turns, such as grpo, or another task"
-    )
-    return _substituted(algorithm, recipe, substitutes.reading, why)
-
-
-def receiving_traces(algorithm: Algorithm, recipe: str) -> Algorithm:
-    """The method with posted rollouts in place of sampled ones, drawn with the same options.
-
-    Raises UserError for a rollout that draws answers in a way of its own.
-    """
-    why = (
+        "that samples independently or plays turns, such as grpo, or another task",
+    ),
+    "posts": (
+        substitutes.receiving,
         "draws answers in a way of its own, and posted rollouts come as others draw them: give a "
-        "recipe that samples independently or plays turns, such as grpo, or another task"
-    )
-    return _substituted(algorithm, recipe, substitutes.receiving, why)
+        "recipe that samples independently or plays turns, such as grpo, or another task",
+    ),
+}
 
 
-def _substituted(
-    algorithm: Algorithm, recipe: str, substitute: Callable[[Any], Any], why: str
-) -> Algorithm:
-    """The method with the rollout that stands in for its own. Raises UserError, with why, where
-    there is none.
+def learning_from(kind: str, algorithm: Algorithm, recipe: str) -> Algorithm:
+    """The method with the rollout of a kind of STAND_INS in place of its own, with its options.
+
+    Raises UserError, with why, for a rollout in whose place none can stand.
     """
+    substitute, why = STAND_INS[kind]
     use = algorithm.rollout
     if (found := substitute(use.part)) is None:
         raise UserError(f"{recipe or 'the method'} has the rollout {use.label}, which {why}")
