@@ -10,7 +10,7 @@ from short import SHORT, column, even, lines, rows_of, trained
 
 import strop
 from strop import UserError
-from strop.api import compare
+from strop.api import compare as compare_module
 from strop.comparison.runs import _main_hidden
 
 OPTIONS = {name: value for name, value in SHORT.items() if name != "training_steps"}
@@ -44,6 +44,18 @@ def test_methods_beside_each_other(lab: Any, here: Path) -> None:
 
 
 WIDE = {"loss_clip_high": 0.5}
+TUNED = {"training_lr": "1e-4..1e-2,log"}
+
+
+def test_settings_that_are_tried_have_the_ranges_of_all_and_their_own() -> None:
+    given = {"loss_clip_high": "0.1..0.5", "training_weight_decay": 0.1}
+    mine = compare_module._settings_of({"mine": "rloo"}, given, 2)
+    label, method, values, of = mine.entries[1]
+    assert (label, of) == ("mine loss.clip_high=0.3", "mine")
+    assert method == ("rloo", dict(values)) == ("rloo", {"loss.clip_high": "0.3"})
+    (first, second) = compare_module._settings_of([("grpo", {**TUNED, "seed": 3})], {}, 2).entries
+    assert first == ("grpo seed=3", ("grpo", {"seed": 3}), (), "grpo seed=3")
+    assert second[1] == ("grpo", {"seed": 3, "training.lr": "0.001"})
 
 
 @pytest.mark.parametrize(
@@ -70,6 +82,9 @@ WIDE = {"loss_clip_high": 0.5}
         (["grpo"], {"mean": len}, "mean is .*: give names"),
         (["grpo"], {"target": "pass@1"}, "target is 'pass@1': give a pair"),
         (["grpo"], {"band": (0.4, 0.3)}, "band is .*: give a pair, such as .0.3"),
+        (["grpo"], {"training_lr": "1e-4..1e-3"}, "is a range: give tune="),
+        ([("grpo", TUNED), "rloo"], {"tune": 2}, "rloo has nothing to tune"),
+        (["grpo"], {"tune": 2, "tune_seeds": 0}, "tune_seeds is 0: give a whole number"),
     ],
 )
 def test_mistakes_leave_no_folder(
@@ -83,7 +98,7 @@ def test_mistakes_leave_no_folder(
 def test_other_rows_are_another_comparison(
     lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare, "_carried_out", lambda plan, *_: plan)
+    monkeypatch.setattr(compare_module, "_carried_out", lambda plan, *_: plan)
     rows = rows_of(lab.data)
     compared(lab, ["grpo"], out="mine")
     compared(lab, ["grpo"], out="mine")

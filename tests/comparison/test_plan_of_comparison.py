@@ -36,9 +36,10 @@ def test_options_of_all_and_of_one() -> None:
 def test_options_behind_the_last_method_are_of_all_and_those_in_its_quotes_its_own() -> None:
     words = ["grpo", "dapo(clip_high = 0.3) advantage=subtract_group_mean | spread_evenly seed=1"]
     (first, second) = methods_of([*words, "training.lr=1e-3", "seed=0"])
-    assert first == ("grpo", ["grpo", "training.lr=1e-3", "seed=0"], ())
+    assert first == ("grpo", ["grpo", "training.lr=1e-3", "seed=0"], (), "")
     own = ["advantage=subtract_group_mean | spread_evenly", "seed=1"]
-    assert second == (words[1], ["dapo(clip_high = 0.3)", "training.lr=1e-3", "seed=0", *own], ())
+    all_words = ["dapo(clip_high = 0.3)", "training.lr=1e-3", "seed=0", *own]
+    assert second == (words[1], all_words, (), "")
     assert methods_of(["until(1, grpo) | dapo"])[0][1] == ["until(1, grpo) | dapo"]
 
 
@@ -104,6 +105,7 @@ def test_another_plan_in_the_folder_is_refused_by_what_differs(tmp_path: Path) -
         (["grpo", "no_such_recipe"], {}, "no_such_recipe"),
         (["grpo", "seed=3", "rloo"], {}, "seed=3 stands between two methods: write 'grpo seed=3'"),
         (["grpo", "training.lr=-1"], {}, "training.lr"),
+        (["grpo", "training.lr=1e-4..1e-3"], {}, "is a range: give --tune N too"),
     ],
 )
 def test_refusals(words: list[str], changes: dict[str, object], told: str) -> None:

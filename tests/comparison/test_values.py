@@ -1,9 +1,11 @@
 """The values of a sweep, by hand; how arguments become combinations."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strop.cli.sweep import swept
-from strop.comparison.values import Spread, combinations, spread
+from strop.comparison.values import Spread, combinations, is_range, settings_in, spread
 from strop.support.errors import UserError
 
 
@@ -78,6 +80,7 @@ def test_arguments_become_combinations() -> None:
         "training.lr=1e-4 sampling.num_rollouts=4",
         ["grpo", "seed=3", "training.lr=1e-4", "sampling.num_rollouts=4"],
         (("training.lr", "1e-4"), ("sampling.num_rollouts", "4")),
+        "",
     )
     assert len(methods) == 4
 
@@ -101,3 +104,38 @@ def test_arguments_become_combinations() -> None:
 def test_refusals_of_values(arguments: list[str], told: str) -> None:
     with pytest.raises(UserError, match=told):
         swept(arguments, 0)
+
+
+@given(st.integers(1, 12), st.floats(-5, 5), st.floats(0.1, 9))
+def test_tuned_settings_take_the_middle_of_every_piece_once(
+    count: int, low: float, wide: float
+) -> None:
+    rows = settings_in([f"a={low}..{low + wide}", "b=1e-4..1e-2,log"], count)
+    middles = [(2 * i + 1) / (2 * count) for i in range(count)]
+    a, b = (sorted(float(dict(row)[name]) for row in rows) for name in "ab")
+    assert a == pytest.approx([low + wide * x for x in middles], rel=6e-3, abs=6e-3)
+    assert b == pytest.approx([1e-4 * 100**x for x in middles], rel=6e-3)
+
+
+def test_methods_that_share_a_range_try_the_same_values_of_it() -> None:
+    # thirds of 0 to 3 and of 1 to 1000: middles 0.5, 1.5, 2.5 and 10^0.5, 10^1.5, 10^2.5
+    alone = settings_in(["x=0..3.0"], 3)
+    both = settings_in(["x=0..3.0", "n=1..1000,log"], 3)
+    assert {value for ((_, value),) in alone} == {"0.5", "1.5", "2.5"}
+    assert [row[:1] for row in both] == alone
+    assert {dict(row)["n"] for row in both} == {"3", "32", "316"}  # whole bounds, whole values
+
+
+def test_what_is_no_range_is_refused_or_left_alone() -> None:
+    assert not any(map(is_range, ["grpo", "training.lr=1e-3", "data.files=../x.jsonl", "x=1..2,3"]))
+    for text, told in [
+        ("x=2..1", "LOW must be below HIGH"),
+        ("x=0..1,log", "equal factors need LOW above 0"),
+        ("x=a..b", "takes LOW, HIGH"),
+    ]:
+        with pytest.raises(UserError, match=told):
+            settings_in([text], 2)
+    with pytest.raises(UserError, match="holds fewer than 4 settings"):
+        settings_in(["x=1..2"], 4)
+    with pytest.raises(UserError, match="x has two ranges"):
+        settings_in(["x=1.0..2", "x=1.0..3"], 2)

@@ -1,11 +1,16 @@
 """What is decided over seeds: Holm's numbers by hand, and when nothing is said."""
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import nct
+from scipy.stats import t as student
 
 from strop.comparison.plan import START
-from strop.comparison.verdict import Compared, holm, judge
+from strop.comparison.verdict import Compared, errors, holm, judge, smallest_resolved
 
 
 def test_holm_by_hand() -> None:
@@ -80,3 +85,53 @@ def test_the_model_before_training_is_compared_with_nothing() -> None:
     found = {c.label: c for c in judge(scores, "base")}
     assert found[START].difference is None
     assert found[START].mean.value == 0.1
+
+
+@pytest.mark.parametrize("num_tests", [1, 7])
+@pytest.mark.parametrize("n_seeds", [3, 5, 40])
+def test_what_is_resolved_is_found_in_eight_of_ten(n_seeds: int, num_tests: int) -> None:
+    # the power, from scipy's noncentral t distribution
+    size = smallest_resolved(1.0, n_seeds, num_tests)
+    limit = student.ppf(1 - 0.05 / (2 * num_tests), n_seeds - 1)
+    power = nct.sf(limit, n_seeds - 1, size)  # the other tail's share is below 1e-7
+    assert power == pytest.approx(0.8, abs=1e-4)
+
+
+def test_errors_of_two_seeds_and_two_prompts_by_hand() -> None:
+    # seeds' means 2 and 4: variance 2, over 2 seeds 1. Prompts' means 2 and 4: the same. Rest: all
+    # +-1, so sum 4 over 1 degree of freedom, 4; over 4 entries 1. Other prompts: 1 + 1 - 1.
+    assert errors(np.array([[0.0, 4.0], [4.0, 4.0]])) == pytest.approx((1.0, 1.0))
+    # prompts that differ alike for both seeds: means 2, 4 (seeds), 0, 6 (prompts, variance 18)
+    assert errors(np.array([[-1.0, 5.0], [1.0, 7.0]])) == pytest.approx((1.0, math.sqrt(1 + 9)))
+
+
+def test_errors_are_those_of_new_seeds_and_of_new_prompts() -> None:
+    rng = np.random.default_rng(0)
+    found, means = [], []
+    for _ in range(4000):
+        gap_SP = (0.3 * rng.standard_normal((5, 1)) + 0.8 * rng.standard_normal(12)
+                  + 0.5 * rng.standard_normal((5, 12)))  # fmt: skip
+        found.append([error**2 for error in errors(gap_SP)])
+        means.append(gap_SP.mean())
+    these, other = np.mean(found, 0)
+    assert these == pytest.approx(0.3**2 / 5 + 0.5**2 / 60, rel=0.05)  # prompts held fixed
+    assert other == pytest.approx(np.var(means), rel=0.07)
+
+
+def test_a_comparison_says_what_it_resolves() -> None:
+    # differences 1..5 hundredths: error 0.00707107, of which 3.7611 are found (scipy's nct, 0.8)
+    found = judged({"other": [0.01, 0.02, 0.03, 0.04, 0.05]})["other"]
+    assert found.resolves == pytest.approx(0.00707107 * 3.7611, rel=1e-3)
+    assert math.isnan(found.elsewhere)
+    assert math.isnan(judged({"other": [0.01] * 5})["other"].resolves)  # seeds do not differ
+    assert math.isnan(judged({"other": [0.01]})["other"].resolves)
+
+
+def test_prompts_count_where_all_runs_have_a_score_of_them() -> None:
+    base = {seed: np.array([0.0, 0.5, math.nan, 1.0]) for seed in range(2)}
+    gaps = np.array([[-1.0, 5.0, 0.0, math.nan], [1.0, 7.0, 0.0, 0.0]])
+    ours = {seed: base[seed] + gaps[seed] for seed in range(2)}
+    scores = {"base": {0: 0.0, 1: 0.0}, "other": {0: 2.0, 1: 4.0}}
+    by_prompt = {"pass@1": {"base": base, "other": ours}}
+    found = judge({"pass@1": scores}, "base", by_prompt)[1]
+    assert found.elsewhere / found.resolves == pytest.approx(math.sqrt(10))

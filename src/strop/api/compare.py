@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -24,12 +24,12 @@ from strop.comparison.runs import Job
 from strop.comparison.scores import Row
 from strop.comparison.table import judged as judged_in
 from strop.comparison.table import labels_of, lines, markdown, note, one_run
-from strop.comparison.values import Spread, Values, combinations, label_of_values, spread
+from strop.comparison.tuning import Tried, tried_settings, tuning_of
+from strop.comparison.values import Spread, Values, combinations, is_range, label_of_values, spread
 from strop.comparison.verdict import Compared
 from strop.method.shown import dotted
 from strop.support.errors import RunStopped, UserError
 from strop.training.record.run_folder import GIVEN
-from strop.training.settings.config import RunConfig
 
 if TYPE_CHECKING:
     from strop.api.keywords import Options
@@ -42,6 +42,7 @@ class Comparison:
     folder: Path
     plan: Plan
     rows: tuple[Row, ...]  # one a scored checkpoint
+    tried: tuple[Tried, ...] = ()  # settings of which tuning has chosen
 
     @property
     def runs(self) -> dict[str, list[Run]]:
@@ -76,6 +77,19 @@ class Comparison:
         )
 
     @property
+    def tuning(self) -> Table:
+        """A row a setting that was tried: its validation score over the runs that choose, and that
+        of the chosen one in the runs that are judged.
+        """
+        return tables.of_rows(
+            [
+                {"method": each.of, "setting": each.label, "chosen": each.chosen,
+                 "score": each.score.value, "again": each.again.value if each.again else None}
+                for each in self.tried
+            ]
+        )  # fmt: skip
+
+    @property
     def page(self) -> Path:
         """The page with curves, tables and verdicts."""
         return self.folder / "compare.html"
@@ -86,7 +100,7 @@ class Comparison:
         return plot_labelled(folders, names)
 
     def __repr__(self) -> str:
-        return markdown(self.plan, self.rows)
+        return markdown(self.plan, self.rows, tried=self.tried)
 
     def _repr_html_(self) -> str:
         labels = labels_of(self.plan)
@@ -106,18 +120,22 @@ class Swept:
     """A method with several values of its options, as `sweep` hands it on to `compare`."""
 
     method: str
-    entries: tuple[tuple[str, Any, Values], ...]  # label, method with options, values as text
+    # label, method with options, values as text, and the method that it is a setting of
+    entries: tuple[tuple[str, Any, Values, str], ...]
 
-    @property
-    def named(self) -> list[tuple[str, Any]]:
-        """Label and method of each."""
-        return [(label, method) for label, method, _ in self.entries]
+    def candidates(
+        self, given: Mapping[str, Any], options: Mapping[str, Any], folder: Path
+    ) -> list[Candidate]:
+        """The same with their settings; parts of the caller's own go to the folder.
 
-    def candidates(self, found: Sequence[tuple[str, RunConfig]]) -> list[Candidate]:
-        """The same with their settings, by label in the order of the entries."""
+        given, options: of `settings_of_all`; ranges among the options are no settings yet.
+        """
+        named = [(label, method) for label, method, *_ in self.entries]
+        fixed = {name: value for name, value in options.items() if not _is_range(name, value)}
+        found = settings_of_all(named, given, fixed)
         return [
-            Candidate(label, settings, values)
-            for (label, settings), (*_, values) in zip(found, self.entries, strict=True)
+            Candidate(label, with_parts(settings, folder), values, of)
+            for (label, settings), (*_, values, of) in zip(found, self.entries, strict=True)
         ]
 
 
@@ -138,6 +156,9 @@ def compare(
     band: tuple[float, float] | None = None,
     mean: Sequence[str] | str = (),
     score_start: bool = False,
+    tune: int = 0,
+    tune_seeds: int = 1,
+    tune_by: str = "pass@1",
     model: Any = None,
     tokenizer: Any = None,
     data: Data | None = None,
@@ -152,34 +173,32 @@ def compare(
     """Train every method with every seed, score the weights, and say what differs and what not.
 
     methods: recipes in one line or methods of `strop.recipe`, in a list, or in a dict by label;
-    one with options of its own is a pair, `("grpo", {"loss_clip_high": 0.3})`. The other arguments
-    are those of `strop compare` and `strop.train`. One process a run, with one thread. The same
-    call with the same `out` goes on. Raises UserError, RunStopped where a run failed, and
-    KeyboardInterrupt after Ctrl-C, with every run saved.
+    one with options of its own is a pair, `("grpo", {"loss_clip_high": 0.3})`. tune: so many
+    settings of each are tried inside ranges, `loss_clip_high="0.2..0.4"`. Other arguments: those of
+    `strop compare` and `strop.train`. One process a run, with one thread. The same call with the
+    same `out` goes on. Raises UserError, RunStopped where a run failed, and KeyboardInterrupt.
     """
     at, k, mean = _several(at), _several(k), _several(mean)
-    counts = {"seeds": seeds, "steps": steps, "samples": samples, "prompts": prompts, "jobs": jobs}
+    counts = {"seeds": seeds, "steps": steps, "samples": samples, "prompts": prompts, "jobs": jobs,
+              "tune": tune, "tune_seeds": tune_seeds}  # fmt: skip
     _check(counts, at, k, mean, target, band)
-    swept = methods if isinstance(methods, Swept) else _unswept(methods)
     folder = path_of(out, "out") if out is not None else numbered(Path("comparisons"))
     rows = _rows_there(folder)
-    try:
-        with messages_in_python():
-            given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
-            found = settings_of_all(swept.named, given, options)
-            found = [(label, with_parts(each, folder / GIVEN)) for label, each in found]
-            files = files_of(score_on, folder / GIVEN / "score_on.jsonl")
-            _check_same(rows)
-            scoring = Scoring(
-                at=at, ks=k, samples=samples, prompts=prompts, files=files, by=by, target=target,
-                band=band, means=mean, start=score_start,
-            )  # fmt: skip
-            plan = plan_of(swept.candidates(found), scoring, seeds=seeds, steps=steps,
-                           baseline=baseline, swept=swept.method)  # fmt: skip
-            plan.keep(folder)
-    except BaseException:
-        _tidy(folder, out is None)
-        raise
+    with _tidied(folder, out is None), messages_in_python():
+        swept = methods if isinstance(methods, Swept) else _settings_of(methods, options, tune)
+        given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
+        candidates = swept.candidates(given, options, folder / GIVEN)
+        files = files_of(score_on, folder / GIVEN / "score_on.jsonl")
+        _check_same(rows)
+        scoring = Scoring(
+            at=at, ks=k, samples=samples, prompts=prompts, files=files, by=by, target=target,
+            band=band, means=mean, start=score_start,
+        )  # fmt: skip
+        plan = plan_of(
+            candidates, scoring, seeds=seeds, steps=steps, baseline=baseline,
+            swept=swept.method, tuning=tuning_of(tune, tune_seeds, tune_by),
+        )  # fmt: skip
+        plan.keep(folder)
     return _carried_out(plan, folder, jobs, progress)
 
 
@@ -196,8 +215,12 @@ def sweep(method: Any, values: Mapping[str, Any], *, draws: int = 0, **options: 
             f"values is {values!r}: give a dict of what is swept, such as "
             '{"training_lr": [1e-4, 1e-3]}'
         )
+    if options.get("tune"):
+        raise UserError("a sweep shows every value: leave tune out, or give compare the method")
     found = [_spread(dotted(name, HEADS), given, draws) for name, given in values.items()]
-    entries = tuple((label_of_values(row), (method, dict(row)), row) for row in combinations(found))
+    entries = tuple(
+        (label_of_values(row), (method, dict(row)), row, "") for row in combinations(found)
+    )
     return compare(Swept(_name_of(method), entries), **options)
 
 
@@ -216,12 +239,26 @@ def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Compari
             f"{len(found.failures)} of {found.num_runs} runs failed; the first: "
             f"{found.failures[0]}. Mend the cause and make the same call with out={str(folder)!r}"
         )
-    return Comparison(folder, plan, found.rows)
+    return Comparison(folder, found.plan, found.rows, found.tried)
 
 
-def _unswept(methods: Any) -> Swept:
-    """Methods that are given one by one."""
-    return Swept("", tuple((label, method, ()) for label, method in labelled(methods, "compare")))
+def _settings_of(methods: Any, options: Mapping[str, Any], tune: int) -> Swept:
+    """Methods that are given one by one, or so many settings of each."""
+    found = []
+    for label, method in labelled(methods, "compare"):
+        plain, own = method if isinstance(method, tuple) else (method, {})
+        ranges = [
+            f"{dotted(k, HEADS)}={v}" for k, v in {**options, **own}.items() if _is_range(k, v)
+        ]
+        own = {k: v for k, v in own.items() if not _is_range(k, v)}
+        of = " ".join(word for word in label.split(" ") if not is_range(word))
+        for setting, values in tried_settings(of, ranges, tune):
+            found.append((setting, (plain, {**own, **dict(values)}), values, of if tune else ""))
+    return Swept("", tuple(found))
+
+
+def _is_range(name: str, value: Any) -> bool:
+    return isinstance(value, str) and is_range(f"{name}={value}")
 
 
 def _spread(name: str, given: Any, draws: int) -> Spread:
@@ -256,7 +293,7 @@ def _several(values: Any) -> tuple[Any, ...]:
 def _check(counts: Mapping[str, Any], at: Any, k: Any, mean: Any, target: Any, band: Any) -> None:
     """Raise UserError for mistakes that would only show after all runs, or that train nothing."""
     for name, value in counts.items():
-        least = int(name == "seeds")
+        least = int(name in ("seeds", "tune_seeds"))
         if type(value) is not int or value < least:
             raise UserError(f"{name} is {value!r}: give a whole number of at least {least}")
     for name, values in (("at", at), ("k", k)):
@@ -298,14 +335,19 @@ def _check_same(rows: Mapping[Path, bytes]) -> None:
         )
 
 
-def _tidy(folder: Path, made: bool) -> None:
-    """Remove what was written for a comparison that did not start."""
-    if not (folder / NAME).exists():
-        shutil.rmtree(folder / GIVEN, ignore_errors=True)
-        if made and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-            with contextlib.suppress(OSError):  # it holds comparisons before it
-                folder.parent.rmdir()
+@contextlib.contextmanager
+def _tidied(folder: Path, made: bool) -> Iterator[None]:
+    """Where what is inside fails, removes what was written for a comparison that did not start."""
+    try:
+        yield
+    except BaseException:
+        if not (folder / NAME).exists():
+            shutil.rmtree(folder / GIVEN, ignore_errors=True)
+            if made and folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+                with contextlib.suppress(OSError):  # it holds comparisons before it
+                    folder.parent.rmdir()
+        raise
 
 
 def _number(name: str, text: str) -> Any:
@@ -320,5 +362,6 @@ def _row(found: Compared) -> dict[str, Any]:
     if found.difference is not None:
         low, high = found.difference.low, found.difference.high
         row |= {"difference": found.difference.value, "difference_low": low,
-                "difference_high": high, "verdict": found.verdict}  # fmt: skip
+                "difference_high": high, "verdict": found.verdict, "resolves": found.resolves,
+                "resolves_on_other_prompts": found.elsewhere}  # fmt: skip
     return row

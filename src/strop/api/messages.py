@@ -12,8 +12,8 @@ KEYWORDS = {
     "model": "model", "out": "out", "port": "port", "prompts": "prompts", "reward": "reward",
     "samples": "samples", "score-on": "score_on", "serve": "serve", "spare": "spare",
     "split": "split", "staleness": "staleness", "start": "start", "step": "step",
-    "success": "success", "target": "target", "task": "task", "updates": "updates",
-    "validation": "validation", "workers": "workers",
+    "success": "success", "target": "target", "task": "task", "tune": "tune", "tune-by": "tune_by",
+    "updates": "updates", "validation": "validation", "workers": "workers",
 }  # fmt: skip
 PATTERNS = (
     (re.compile(r"(?:strop train )?--resume (\S*[^\s:,;.`])"), r"strop.resume('\1')"),

@@ -18,9 +18,10 @@ from strop.support.errors import RunStopped, UserError
 from strop.support.stopping import explained
 
 if TYPE_CHECKING:
-    from strop.comparison.plan import Plan
+    from strop.comparison.plan import Plan, Tuning
 
-Methods = Sequence[tuple[str, list[str], Any]]  # label, words, and the values of a sweep
+# label, words, the values of a sweep or of tuning, and the method that it is a setting of
+Methods = Sequence[tuple[str, list[str], Any, str]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Written:
             return settings_of(options, given, Path(method))
         return settings_of([method, *options], given, None)
 
-    def plan(self, methods: Methods, swept: str = "") -> "Plan":
+    def plan(self, methods: Methods, swept: str = "", tuning: "Tuning | None" = None) -> "Plan":
         """The plan of a comparison of methods. Raises UserError."""
         from strop.comparison.plan import Candidate, Scoring, plan_of
 
@@ -88,10 +89,14 @@ class Written:
             means=tuple(self.mean or ()),
             start=self.start,
         )
-        found = [Candidate(label, self.settings(words), each) for label, words, each in methods]
+        found = [
+            Candidate(label, self.settings(words), values, of)
+            for label, words, values, of in methods
+        ]
         return plan_of(
-            found, scoring, seeds=self.seeds, steps=self.steps, baseline=self.baseline, swept=swept
-        )
+            found, scoring, seeds=self.seeds, steps=self.steps, baseline=self.baseline,
+            swept=swept, tuning=tuning,
+        )  # fmt: skip
 
 
 def with_written(command: Callable[..., None]) -> Callable[..., None]:
@@ -133,6 +138,18 @@ def compare(
         ),
     ] = None,
     *,
+    tune: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Settings of each method to try, inside ranges such as training.lr=1e-4..1e-3,log "
+            "or loss.clip_high=0.2..0.4; the best on validation is judged. 0: none.",
+        ),
+    ] = 0,
+    tune_seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting that choose.")] = 1,
+    tune_by: Annotated[
+        str, typer.Option(help="Number of the last validation whose highest value chooses.")
+    ] = "pass@1",
     written: Written,
     jobs: Jobs = 0,
     out: Out = None,
@@ -143,11 +160,15 @@ def compare(
     One process a run, with one thread. Ctrl-C saves all runs; the same command, or --resume, goes
     on, also after a crash. Writes compare.html, table.md and scores.csv.
     """
+    from strop.comparison.tuning import tuning_of
+
     if resume is not None:
         _go_on(resume, arguments, out, jobs)
         return
     model = written.model or _needed(arguments or [])
-    plan = dataclasses.replace(written, model=model).plan(methods_of(arguments or []))
+    tuning = tuning_of(tune, tune_seeds, tune_by)
+    methods = methods_of(arguments or [], tune)
+    plan = dataclasses.replace(written, model=model).plan(methods, tuning=tuning)
     begin(plan, out, jobs)
 
 
@@ -162,10 +183,11 @@ def _needed(arguments: Sequence[str]) -> str:
     return next(filter(None, map(model_of, methods)), "")
 
 
-def methods_of(arguments: Sequence[str]) -> list[tuple[str, list[str], Any]]:
-    """The label and the words of every method. Raises UserError where there is none, and for an
-    option between two methods, which could be of one or of all.
+def methods_of(arguments: Sequence[str], tune: int = 0) -> Methods:
+    """Label and words of every method, or of so many settings of each. Raises UserError where there
+    is none, and for an option between two methods, which could be of one or of all.
     """
+    from strop.comparison.tuning import apart, tried_settings
     from strop.training.settings.assignments import ASSIGNMENT
 
     is_option = [ASSIGNMENT.match(text) is not None for text in arguments]
@@ -180,12 +202,16 @@ def methods_of(arguments: Sequence[str]) -> list[tuple[str, list[str], Any]]:
                 f"{option} stands between two methods: write '{method} {option}' in quotes if it "
                 "is of that method, or put it at the end if it is of all"
             )
-    common = [*arguments[:first], *arguments[last:]]
-    found: list[tuple[str, list[str], Any]] = []
+    ranges, common = apart([*arguments[:first], *arguments[last:]])
+    found: list[tuple[str, list[str], Any, str]] = []
     for text in arguments[first:last]:
         method, *own = _words(text)
+        its_ranges, own = apart(own)
         name = Path(method).stem if method.endswith(".toml") else method
-        found.append((" ".join([name, *own]), [method, *common, *own], ()))
+        of = " ".join([name, *own])
+        for label, values in tried_settings(of, [*ranges, *its_ranges], tune):
+            set_to = [f"{name}={value}" for name, value in values]
+            found.append((label, [method, *common, *own, *set_to], values, of if tune else ""))
     return found
 
 
@@ -224,20 +250,20 @@ def _go_on(folder: Path, arguments: Sequence[str] | None, out: Path | None, jobs
 def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
     """Do all that is left of a comparison, then print its table."""
     from strop.comparison.carry_out import carry_out
-    from strop.comparison.runs import jobs_of
+    from strop.comparison.runs import COMPLETE
     from strop.comparison.table import markdown
 
     def kept() -> str:
-        done = [job.ended.exists() for job in jobs_of(plan, folder)]
+        done = len(list(folder.glob(f"runs/*/{COMPLETE}")))
         return (
-            f"{sum(done)} of {len(done)} runs are done, the others are kept as far as they were "
+            f"{done} of {plan.num_runs} runs are done, the others are kept as far as they were "
             f"saved. Go on with: strop compare --resume {folder}"
         )
 
     with explained(kept):
         found = carry_out(plan, folder, workers, Console(highlight=False, soft_wrap=True))
     if found.rows:
-        print(markdown(plan, found.rows, found.alike))
+        print(markdown(found.plan, found.rows, found.alike, found.tried))
     for line in found.failures:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"failed: {line}", markup=False)
     if found.failures:

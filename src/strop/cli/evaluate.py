@@ -92,9 +92,17 @@ def evaluate(
         raise UserError(evaluated.why_empty)
     _tell_failures(subject.services.sampling.failures)
     if as_json:
-        print(json.dumps(flat(evaluated.estimates), indent=2))
+        print(json.dumps({**flat(evaluated.estimates), "by_prompt": _by_prompt(evaluated)}))
         return
     _show(evaluated, f"{source} on {subject.services.task.name} {split}", num_samples)
+
+
+def _by_prompt(evaluated: Any) -> dict[str, list[float | None]]:
+    """The scores of each prompt; null where it has none."""
+    return {
+        name: [x if math.isfinite(x) else None for x in value_P.tolist()]
+        for name, value_P in evaluated.by_prompt.items()
+    }
 
 
 def _tell_failures(failures: Sequence[str]) -> None:

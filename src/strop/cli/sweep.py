@@ -1,12 +1,12 @@
 """`strop sweep`: one method with many values of its options."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from strop.cli import completing
-from strop.cli.compare import Jobs, Out, Written, begin, with_written
+from strop.cli.compare import Jobs, Methods, Out, Written, begin, with_written
 from strop.support.errors import UserError
 
 
@@ -38,7 +38,7 @@ def sweep(
     begin(written.plan(methods, method), out, jobs)
 
 
-def swept(arguments: Sequence[str], draws: int) -> tuple[list[tuple[str, list[str], Any]], str]:
+def swept(arguments: Sequence[str], draws: int) -> tuple[Methods, str]:
     """Label, words and values of every combination, and the method. Raises UserError."""
     from strop.comparison.values import combinations, label_of_values, spread
     from strop.training.settings.assignments import split
@@ -52,6 +52,6 @@ def swept(arguments: Sequence[str], draws: int) -> tuple[list[tuple[str, list[st
     plain = [text for text in arguments if found[text] is None]
     rows = combinations([each for each in found.values() if each is not None])
     return [
-        (label_of_values(row), [*plain, *(f"{name}={value}" for name, value in row)], row)
+        (label_of_values(row), [*plain, *(f"{name}={value}" for name, value in row)], row, "")
         for row in rows
     ], " ".join(plain)

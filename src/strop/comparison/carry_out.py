@@ -16,6 +16,15 @@ from strop.comparison.plan import Plan
 from strop.comparison.runs import Job, jobs_of, last_step, latest, work
 from strop.comparison.scores import Row, collect
 from strop.comparison.table import write_tables
+from strop.comparison.tuning import (
+    Tried,
+    choose,
+    choosing,
+    judged_plan,
+    seen_again,
+    validation_scores,
+    write_tried,
+)
 from strop.support.stopping import interrupting
 from strop.training.record import likeness
 from strop.training.record.lock import Lock
@@ -105,14 +114,16 @@ class RunsProgress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a comparison: a row a scored checkpoint, and, a line each, what failed and
-    which methods did what another one would have done.
+    """The result of a comparison: what was judged, a row a scored checkpoint, a line each of what
+    failed and of methods that did what another one would have done, and the settings tried.
     """
 
+    plan: Plan
     rows: tuple[Row, ...]
     failures: tuple[str, ...]
     num_runs: int
     alike: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
 
 def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outcome:
@@ -120,27 +131,54 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
 
     Raises KeyboardInterrupt after Ctrl-C, with every run saved.
     """
-    jobs = jobs_of(plan, folder)
     lock = Lock(folder)
     lock.take()
     try:
-        console.print(
-            f"{len(plan.entries)} methods, {len(plan.seeds)} seeds, {plan.steps} steps -> {folder}",
-            markup=False,
-        )
-        with interrupting(), RunsProgress(console, jobs, plan.steps) as progress:
-            failures = work(
-                plan, jobs, workers or _cores(), progress.update,
-                lambda: progress.note("stopping: the runs finish their step and save"),
-            )  # fmt: skip
+        tried = list[Tried]()
+        if plan.tuning is not None:
+            first, tuning = choosing(plan), plan.tuning
+            number = len(plan.entries) // len({entry.of for entry in plan.entries})
+            console.print(f"{number} settings of each method, of which validation chooses one:")
+            jobs, failures = _worked(first, folder, workers, console)
+            if failures:
+                return Outcome(plan, (), tuple(failures), len(jobs))
+            scores = validation_scores(first, jobs, tuning.metric)
+            tried = choose(plan, scores)
+            write_tried(scores, tried, tuning.metric, folder)
+            plan = judged_plan(plan, tried)
+            for each in tried:
+                if each.chosen:
+                    console.print(f"chosen: {each.label}", markup=False)
+        jobs, failures = _worked(plan, folder, workers, console)
         rows, runs = collect(plan, jobs)
+        if tried and rows:
+            done = [job for job in jobs if job.state == "done"]
+            tried = seen_again(tried, validation_scores(plan, done, tuning.metric))
         alike, failed = _alike(jobs), [f"failed: {line}" for line in failures]
+        outcome = Outcome(plan, tuple(rows), tuple(failures), len(jobs), alike, tuple(tried))
         if rows:
-            write_tables(plan, rows, folder, alike)
-            write_page(plan, rows, runs, [*failed, *alike], folder / "compare.html")
+            write_tables(plan, rows, folder, alike, tried)
+            write_page(plan, rows, runs, [*failed, *alike], folder / "compare.html", tried)
     finally:
         lock.free()
-    return Outcome(tuple(rows), tuple(failures), len(jobs), alike)
+    return outcome
+
+
+def _worked(
+    plan: Plan, folder: Path, workers: int, console: Console
+) -> tuple[list[Job], list[str]]:
+    """All runs of a plan, done as far as they can be, and a line for each that failed."""
+    jobs = jobs_of(plan, folder)
+    console.print(
+        f"{len(plan.entries)} methods, {len(plan.seeds)} seeds, {plan.steps} steps -> {folder}",
+        markup=False,
+    )
+    with interrupting(), RunsProgress(console, jobs, plan.steps) as progress:
+        failures = work(
+            plan, jobs, workers or _cores(), progress.update,
+            lambda: progress.note("stopping: the runs finish their step and save"),
+        )  # fmt: skip
+    return jobs, failures
 
 
 def _alike(jobs: Sequence[Job]) -> tuple[str, ...]:

@@ -6,11 +6,21 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from strop.comparison import tuning
 from strop.comparison.charts import AXES, curves, differences, laws, line_of, marked
 from strop.comparison.names import number_of
 from strop.comparison.plan import Plan
 from strop.comparison.scores import Row
-from strop.comparison.table import estimate, heading, judged, labels_of, note, one_run
+from strop.comparison.table import (
+    estimate,
+    heading,
+    judged,
+    labels_of,
+    note,
+    one_run,
+    resolution,
+)
+from strop.comparison.tuning import Tried
 from strop.comparison.verdict import Compared
 from strop.report.about import facts, flat
 from strop.report.charts import Chart, short
@@ -28,18 +38,34 @@ Runs = Mapping[str, Mapping[int, Run]]
 
 
 def write_page(
-    plan: Plan, rows: Sequence[Row], runs: Runs, notes: Sequence[str], out: Path
+    plan: Plan,
+    rows: Sequence[Row],
+    runs: Runs,
+    notes: Sequence[str],
+    out: Path,
+    tried: Sequence[Tried] = (),
 ) -> None:
     """Write the page. Raises UserError."""
     try:
-        write_whole(out, render(plan, rows, runs, notes))
+        write_whole(out, render(plan, rows, runs, notes, tried))
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}") from error
 
 
-def render(plan: Plan, rows: Sequence[Row], runs: Runs, notes: Sequence[str]) -> str:
+def render(
+    plan: Plan,
+    rows: Sequence[Row],
+    runs: Runs,
+    notes: Sequence[str],
+    tried: Sequence[Tried] = (),
+) -> str:
     """The page as text."""
     body = [_header(plan, notes), "<main>\n"]
+    if tried:
+        said = f"<p>{escape(tuning.MEANING)}</p>"
+        body.append(
+            section(tuning.TITLE, said + table("numbers", tuning.HEAD, tuning.lines_of(tried)))
+        )
     for step, compared in judged(plan, rows).items():
         names = _first(compared)
         drawn = [c for name in names if (c := differences(plan, compared, name))]
@@ -142,6 +168,7 @@ def _cell(compared: Compared) -> str:
     if compared.difference is not None:
         mark = f' <i class="{compared.verdict}">{compared.verdict}</i>' if compared.verdict else ""
         text += f"<br><span>{estimate(compared.difference, signed=True)}</span>{mark}"
+        text += f"<br><small>{resolution(compared).removeprefix('; ')}</small>"
     return text
 
 

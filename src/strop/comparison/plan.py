@@ -30,24 +30,27 @@ class Candidate(NamedTuple):
 
     label: str
     settings: RunConfig
-    values: Values = ()  # that a sweep sets
+    values: Values = ()  # that a sweep or tuning sets
+    of: str = ""  # the method's label, of a setting that tuning tries
 
 
 @dataclass(frozen=True)
 class Entry:
     """One of the methods: its label, and its configuration as TOML, without seed.
 
-    values: what a sweep has set, text by option.
+    values: what a sweep or tuning has set, text by option. of: the method that it is a setting of.
     """
 
     label: str
     config: str
     values: Values = ()
+    of: str = ""
 
     @property
     def slug(self) -> str:
         """The label as the beginning of a folder's name."""
-        plain = re.sub(r"[^A-Za-z0-9]+", "_", self.label).strip("_")
+        label = self.label.replace("=-", "=minus ")  # so that 1 and -1 have folders of their own
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")
         if len(plain) <= 60 and plain:
             return plain
         return f"{plain[:50]}_{hashlib.blake2b(self.label.encode(), digest_size=4).hexdigest()}"
@@ -96,8 +99,22 @@ class Scoring:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """How a setting of each method is chosen before methods are judged.
+
+    seeds: of the runs that choose, none of which is judged; metric: a number of their validation,
+    of which the highest chooses.
+    """
+
+    seeds: tuple[int, ...]
+    metric: str = "pass@1"
+
+
+@dataclass(frozen=True)
 class Plan:
-    """A whole comparison. swept: the method whose options' values are compared, if it is that."""
+    """A whole comparison. swept: the method whose options' values are compared, if it is that.
+    tuning: the entries are settings of methods, of which one each is chosen and judged.
+    """
 
     entries: tuple[Entry, ...]
     seeds: tuple[int, ...]
@@ -105,6 +122,7 @@ class Plan:
     scoring: Scoring
     baseline: str
     swept: str = ""
+    tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
         labels = [entry.label for entry in self.entries]
@@ -129,29 +147,41 @@ class Plan:
             self._check_one_start()
 
     def _check_validations(self) -> None:
-        """A yardstick of tokens and a target look at validation scores."""
-        if self.scoring.by == "steps" and self.scoring.target is None:
-            return
-        for entry in self.entries:
+        """A yardstick of tokens, a target and tuning look at validation scores."""
+        asking = {f"--by {self.scoring.by}": ""} if self.scoring.by != "steps" else {}
+        if self.scoring.target is not None:
+            asking["--target"] = self.scoring.target[0]
+        if self.tuning is not None:
+            asking["--tune-by"] = self.tuning.metric
+        for entry in self.entries if asking else ():
             evaluation = make(_raw(entry)).evaluation
-            asking = "--target" if self.scoring.target else f"--by {self.scoring.by}"
-            if not evaluation.every:
-                raise UserError(
-                    f"{asking} needs validations, {entry.label} has none: give evaluation.every=10"
-                )
-            wanted = K_OF.fullmatch(self.scoring.target[0]) if self.scoring.target else None
-            if wanted and int(wanted[1]) not in evaluation.ks:
-                known = ", ".join(map(str, evaluation.ks))
-                raise UserError(
-                    f"--target {wanted[0]}: validations of {entry.label} have k of {known}; give "
-                    "another one, or evaluation.num_samples"
-                )
+            for option, metric in asking.items():
+                if not evaluation.every:
+                    raise UserError(
+                        f"{option} needs validations, {entry.label} has none: give "
+                        "evaluation.every=10"
+                    )
+                wanted = K_OF.fullmatch(metric)
+                if wanted and int(wanted[1]) not in evaluation.ks:
+                    known = ", ".join(map(str, evaluation.ks))
+                    raise UserError(
+                        f"{option} {metric}: validations of {entry.label} have k of {known}; give "
+                        "another one, or evaluation.num_samples"
+                    )
 
     def _check_one_start(self) -> None:
         """All runs must begin with one model on one task."""
         for section in ("model", "data", "reward"):
             if len({repr(_raw(entry).get(section)) for entry in self.entries}) > 1:
                 raise UserError(f"--start scores one model on one task; the [{section}] differ")
+
+    @property
+    def num_runs(self) -> int:
+        """Of all stages."""
+        if self.tuning is None:
+            return len(self.entries) * len(self.seeds)
+        methods = len({entry.of for entry in self.entries})
+        return len(self.entries) * len(self.tuning.seeds) + methods * len(self.seeds)
 
     def to_json(self) -> str:
         """The text of plan.json."""
@@ -200,7 +230,8 @@ def read_plan(folder: Path) -> Plan:
     try:
         raw: dict[str, Any] = _tuples(json.loads(path.read_text(encoding="utf-8")))
         entries = tuple(Entry(**entry) for entry in raw.pop("entries"))
-        return Plan(entries=entries, scoring=Scoring(**raw.pop("scoring")), **raw)
+        tuning = Tuning(**found) if (found := raw.pop("tuning", None)) else None
+        return Plan(entries=entries, scoring=Scoring(**raw.pop("scoring")), tuning=tuning, **raw)
     except FileNotFoundError:
         raise UserError(f"{folder} is no comparison: it has no {NAME}") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -228,19 +259,21 @@ def plan_of(
     steps: int = 0,
     baseline: str = "",
     swept: str = "",
+    tuning: Tuning | None = None,
 ) -> Plan:
     """The plan of a comparison; without steps those of the first method. Raises UserError."""
     steps = steps or candidates[0].settings.training.steps
     scoring = scoring.resolved(steps)
     _check_scored(candidates, scoring)
     entries = tuple(_entry(each, steps, scoring.at) for each in candidates)
-    return Plan(entries, tuple(range(seeds)), steps, scoring, baseline or entries[0].label, swept)
+    baseline = baseline or entries[0].label
+    return Plan(entries, tuple(range(seeds)), steps, scoring, baseline, swept, tuning)
 
 
 def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
     """Raise UserError where no rows are there to score on, before any run is trained."""
     seen = []
-    for label, settings, _ in candidates if scoring.by == "steps" else ():
+    for label, settings, *_ in candidates if scoring.by == "steps" else ():
         data = settings.data
         if scoring.files:
             data = data.model_copy(update={**FILES_ALONE, "task": "", "files": scoring.files})
@@ -266,4 +299,4 @@ def _entry(candidate: Candidate, steps: int, scored: tuple[int, ...]) -> Entry:
         update={"steps": steps, "save_every": every, "keep_checkpoints": steps // every + 1}
     )
     whole = settings.model_copy(update={"training": training, "seed": 0}).complete()
-    return Entry(candidate.label, whole.to_toml(), candidate.values)
+    return Entry(candidate.label, whole.to_toml(), candidate.values, candidate.of)

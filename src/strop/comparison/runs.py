@@ -28,6 +28,7 @@ from strop.support.writing import write_whole
 from strop.tracking.metrics_file import NAME as METRICS
 from strop.training.record.lock import Lock
 
+COMPLETE = ".complete"  # a file in the folder of a run that has trained all its steps
 TAIL = 1 << 18  # bytes that hold a whole line of metrics
 PAUSE = 0.5  # seconds between two looks at the runs
 MOST_WAITING = 60.0  # seconds for a run that is still being saved
@@ -59,7 +60,7 @@ class Job:
     @property
     def ended(self) -> Path:
         """The file that says that its training is complete."""
-        return self.folder / ".complete"
+        return self.folder / COMPLETE
 
     def scores_file(self, step: int) -> Path:
         """Where the held-out scores of a checkpoint are kept; 0: of the model before training."""

@@ -3,8 +3,9 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from strop.comparison.names import HELDOUT, LATE, TRAINING
 from strop.comparison.plan import START, Plan, Scoring
 from strop.comparison.runs import Job
+from strop.evaluation.samples import Floats
 from strop.report.run_folder import Run, Series, read_run
 from strop.support.errors import UserError
 
@@ -20,12 +22,13 @@ NO_SCORE = re.compile(r"/(low|high|num_\w+)$|/(maj|distinct)@1$")
 
 
 class Row(NamedTuple):
-    """What one run had reached at one scored step."""
+    """What one run had reached at one scored step; by_prompt: scores of each held-out prompt."""
 
     label: str
     seed: int
     step: int
     found: dict[str, float]
+    by_prompt: Mapping[str, Floats] = MappingProxyType({})
 
 
 def collect(plan: Plan, jobs: Sequence[Job]) -> tuple[list[Row], dict[str, dict[int, Run]]]:
@@ -38,23 +41,27 @@ def collect(plan: Plan, jobs: Sequence[Job]) -> tuple[list[Row], dict[str, dict[
         run = read_run(job.folder)
         runs.setdefault(job.entry.label, {})[job.seed] = run
         if scoring.start and not rows and (path := job.scores_file(0)).exists():
-            rows += [Row(START, job.seed, step, _heldout(path, scoring.ks)) for step in scoring.at]
+            found, _ = _heldout(path, scoring.ks)
+            rows += [Row(START, job.seed, step, found) for step in scoring.at]
         for step in scoring.at:
-            found = {**_heldout(job.scores_file(step), scoring.ks), **_course(scoring, run, step)}
-            rows.append(Row(job.entry.label, job.seed, step, found))
+            found, by_prompt = _heldout(job.scores_file(step), scoring.ks)
+            found |= _course(scoring, run, step)
+            rows.append(Row(job.entry.label, job.seed, step, found, by_prompt))
     if scoring.by != "steps" and runs:
         rows = at_budget(plan, runs)
     return rows, runs
 
 
-def _heldout(path: Path, ks: Sequence[int]) -> dict[str, float]:
+def _heldout(path: Path, ks: Sequence[int]) -> tuple[dict[str, float], dict[str, Floats]]:
+    """What `strop eval` has found, and of each prompt."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}; remove it to score anew") from error
     names = [f"pass@{k}" for k in ks]
     names += [f"{kind}@{k}" for kind in ("maj", "distinct") for k in ks if k > 1]
-    return {n: float(found[n]) for n in (*names, *HELDOUT) if found.get(n) is not None}
+    each = {n: np.array(x, dtype=np.float64) for n, x in found.get("by_prompt", {}).items()}
+    return {n: float(found[n]) for n in (*names, *HELDOUT) if found.get(n) is not None}, each
 
 
 def _course(scoring: Scoring, run: Run, step: int) -> dict[str, float]:
@@ -207,4 +214,13 @@ def by_metric(
         for name, value in row.found.items():
             if math.isfinite(value):
                 found.setdefault(name, {}).setdefault(row.label, {})[row.seed] = value
+    return found
+
+
+def each_prompt(rows: Sequence[Row], step: int) -> dict[str, dict[str, dict[int, Floats]]]:
+    """metric -> label -> seed -> the scores of all held-out prompts, at a scored step."""
+    found: dict[str, dict[str, dict[int, Floats]]] = {}
+    for row in rows:
+        for name, value_P in row.by_prompt.items() if row.step == step else ():
+            found.setdefault(name, {}).setdefault(row.label, {})[row.seed] = value_P
     return found

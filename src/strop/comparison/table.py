@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from strop.comparison import tuning
 from strop.comparison.names import Number, number_of
 from strop.comparison.plan import START, Plan
-from strop.comparison.scores import Row, by_metric
+from strop.comparison.scores import Row, by_metric, each_prompt
+from strop.comparison.tuning import Tried
 from strop.comparison.verdict import FEWEST_SEEDS, Compared, judge
 from strop.evaluation.seeds import SeedEstimate
 from strop.support.errors import UserError
@@ -19,7 +21,10 @@ def judged(plan: Plan, rows: Sequence[Row]) -> dict[int, list[Compared]]:
     """Every scored step with its comparisons; at equal tokens one entry, 0."""
     if plan.scoring.by != "steps":
         return {0: judge(_once(by_metric(rows)), plan.baseline)}
-    return {step: judge(_once(by_metric(rows, step)), plan.baseline) for step in plan.scoring.at}
+    return {
+        step: judge(_once(by_metric(rows, step)), plan.baseline, each_prompt(rows, step))
+        for step in plan.scoring.at
+    }
 
 
 def _once(scores: dict[str, Any]) -> dict[str, Any]:
@@ -33,26 +38,36 @@ def labels_of(plan: Plan) -> list[str]:
     return [*([START] if plan.scoring.start else []), *(entry.label for entry in plan.entries)]
 
 
-def markdown(plan: Plan, rows: Sequence[Row], alike: Sequence[str] = ()) -> str:
+def markdown(
+    plan: Plan, rows: Sequence[Row], alike: Sequence[str] = (), tried: Sequence[Tried] = ()
+) -> str:
     """One table a scored step: a line a metric, a column a method; then what the numbers are.
 
-    alike: lines on methods that did what another one would have done.
+    alike: lines on methods that did what another one would have done. tried: all settings.
     """
     pieces, numbers = [note(plan)], dict[str, Number]()
+    if tried:
+        pieces += [f"\n## {tuning.TITLE}\n", f"{tuning.MEANING}\n", _line(tuning.HEAD)]
+        pieces.append(_line(["---"] * len(tuning.HEAD)))
+        pieces += [_line([_code(of), _code(label), *numbers_of])
+                   for of, label, *numbers_of in tuning.lines_of(tried)]  # fmt: skip
     labels = labels_of(plan)
     for step, compared in judged(plan, rows).items():
         if not compared:
             continue
         pieces.append(f"\n## {heading(plan, step)}\n")
-        pieces.append("|  | " + " | ".join(map(_code, labels)) + " |")
-        pieces.append("| --- |" + " --- |" * len(labels))
-        for name, line in lines(plan, compared):
-            pieces.append(f"| {name} | " + " | ".join(line) + " |")
+        pieces.append(_line(["", *map(_code, labels)]))
+        pieces.append(_line(["---"] * (1 + len(labels))))
+        pieces += [_line([name, *line]) for name, line in lines(plan, compared)]
         numbers |= {c.metric: number_of(c.metric, plan.scoring) for c in compared}
     pieces += [f"\n{line}" for line in alike]
     pieces.append("\n## What the numbers are\n")
     pieces += [f"- {number.name}: {number.meaning}" for number in numbers.values()]
     return "\n".join(pieces) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _code(label: str) -> str:
@@ -80,11 +95,18 @@ def note(plan: Plan, where: str = "after the semicolon") -> str:
     if len(plan.entries) > 1:
         text += f", {where} the paired difference from {plan.baseline}"
     if len(plan.seeds) < FEWEST_SEEDS:
-        return f"{text}. Fewer than {FEWEST_SEEDS} seeds decide nothing."
-    return (
-        f"{text}. A difference is called higher or lower where its interval leaves out 0 and the "
-        "p-value of the paired test, adjusted by Holm over the methods, is below 0.05."
-    )
+        text += f". Fewer than {FEWEST_SEEDS} seeds decide nothing."
+    else:
+        text += (
+            ". A difference is called higher or lower where its interval leaves out 0 and the "
+            "p-value of the paired test, adjusted by Holm over the methods, is below 0.05."
+        )
+    if len(plan.entries) > 1:
+        text += (
+            " What it resolves is the smallest true difference that 8 of 10 such comparisons find, "
+            "on these prompts and on other prompts of their kind."
+        )
+    return text
 
 
 def heading(plan: Plan, step: int) -> str:
@@ -101,21 +123,31 @@ def cell(compared: Compared) -> str:
     if compared.difference is None:
         return text
     text += f"; {estimate(compared.difference, signed=True)}"
-    return f"{text} {compared.verdict}".strip()
+    return f"{text} {compared.verdict}".strip() + resolution(compared)
 
 
 def estimate(found: SeedEstimate, signed: bool = False) -> str:
     """A value with its interval, if there is one."""
-    sign = "+" if signed else ""
-
-    def shown(value: float) -> str:
-        digits = 0 if size >= 1000 else 1 if size >= 100 else 3
-        return f"{value:{sign},.{digits}f}"
-
     size = max(abs(x) for x in found[:3] if not math.isnan(x))
-    if math.isnan(found.low):
-        return shown(found.value)
-    return f"{shown(found.value)} ({shown(found.low)} to {shown(found.high)})"
+    value, low, high = (_number(x, size, "+" if signed else "") for x in found[:3])
+    return value if math.isnan(found.low) else f"{value} ({low} to {high})"
+
+
+def _number(value: float, size: float = 0.0, sign: str = "") -> str:
+    """A number with the digits of one of that size."""
+    size = max(size, abs(value))
+    digits = 0 if size >= 1000 else 1 if size >= 100 else 3
+    return f"{value:{sign},.{digits}f}"
+
+
+def resolution(compared: Compared) -> str:
+    """The smallest differences that the comparison finds; empty for too few seeds."""
+    if math.isnan(compared.resolves):
+        return ""
+    text = f"; resolves {_number(compared.resolves)}"
+    if not math.isnan(compared.elsewhere):
+        text += f", on other prompts {_number(compared.elsewhere)}"
+    return text
 
 
 def one_run(row: Row, keys: Sequence[str]) -> list[str]:
@@ -126,7 +158,13 @@ def one_run(row: Row, keys: Sequence[str]) -> list[str]:
     return [row.label, str(row.seed), str(row.step), *values]
 
 
-def write_tables(plan: Plan, rows: Sequence[Row], folder: Path, alike: Sequence[str] = ()) -> None:
+def write_tables(
+    plan: Plan,
+    rows: Sequence[Row],
+    folder: Path,
+    alike: Sequence[str] = (),
+    tried: Sequence[Tried] = (),
+) -> None:
     """scores.csv, a line a run and scored step, and table.md. Raises UserError."""
     names = list(dict.fromkeys(name for row in rows for name in row.found))
     try:
@@ -135,6 +173,6 @@ def write_tables(plan: Plan, rows: Sequence[Row], folder: Path, alike: Sequence[
             table.writerow(["method", "seed", "step", *names])
             for row in rows:
                 table.writerow(one_run(row, names))
-        write_whole(folder / "table.md", markdown(plan, rows, alike))
+        write_whole(folder / "table.md", markdown(plan, rows, alike, tried))
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}") from error

@@ -1,16 +1,18 @@
-"""The values of a sweep: grids, equal factors, random draws."""
+"""The values of a sweep: grids, equal factors, random draws; the settings that tuning tries."""
 
 import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from strop.support.errors import UserError
 
 SPREAD = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*(grid|log|random)\((.*)\)\s*", re.S)
+RANGE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*([^\s,]+?)\.\.([^\s,]+?)(\s*,\s*log)?\s*")
 Values = tuple[tuple[str, str], ...]
 
 
@@ -45,12 +47,7 @@ def spread(text: str, seed: int = 0) -> Spread | None:
         share = np.random.default_rng([seed, *name.encode()]).random(count)
     else:
         share = np.linspace(0, 1, count)
-    if in_logs:
-        numbers = low * (high / low) ** share
-    else:
-        numbers = low + (high - low) * share
-    whole = all(re.fullmatch(r"[+-]?\d+", piece) for piece in pieces[:2])
-    shown = [f"{x:.0f}" if whole else f"{x:.3g}" for x in numbers]
+    shown = _between(low, high, in_logs, share, pieces)
     return Spread(
         name, tuple(shown if kind == "random" else dict.fromkeys(shown)), kind == "random"
     )
@@ -86,6 +83,49 @@ def combinations(spreads: Sequence[Spread]) -> list[Values]:
 def label_of_values(values: Values) -> str:
     """What a combination is called in tables."""
     return " ".join(f"{name}={value}" for name, value in values)
+
+
+def is_range(text: str) -> bool:
+    """Whether a word gives an option a range, as `training.lr=1e-4..1e-3,log`."""
+    return RANGE.fullmatch(text) is not None
+
+
+def settings_in(ranges: Sequence[str], count: int) -> list[Values]:
+    """So many settings inside ranges, each `name=LOW..HIGH` or `name=LOW..HIGH,log`.
+
+    A Latin hypercube: the range of each option is cut into `count` equal pieces, in the logarithm
+    with `log`, and the middle of each piece is taken once, in an order of the option's own. A name
+    always has the same order, so that methods which share a range try the same values of it.
+    Source: McKay, Beckman and Conover, Technometrics 21 (1979). Raises UserError.
+    """
+    columns = []
+    for text in ranges:
+        found = RANGE.fullmatch(text)
+        assert found is not None
+        name, *pieces, log = found.groups()
+        low, high, _ = _range(f"{name}=LOW..HIGH", [*pieces, str(count)], bool(log))
+        order = np.random.default_rng([*name.encode()]).permutation(count)
+        shown = _between(low, high, bool(log), (order + 0.5) / count, pieces)
+        columns.append([(name, value) for value in shown])
+    names = [column[0][0] for column in columns]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{name} has two ranges: give it one")
+    rows = list(zip(*columns, strict=True))
+    if len(set(rows)) < count:
+        raise UserError(
+            f"{' '.join(ranges)} holds fewer than {count} settings: widen it, or tune fewer"
+        )
+    return rows
+
+
+def _between(
+    low: float, high: float, in_logs: bool, share: Any, bounds: Sequence[str]
+) -> list[str]:
+    """Numbers at shares of the way between two; whole where both bounds are written so."""
+    numbers = low * (high / low) ** share if in_logs else low + (high - low) * share
+    whole = all(re.fullmatch(r"[+-]?\d+", piece) for piece in bounds[:2])
+    return [f"{x:.0f}" if whole else f"{x:.3g}" for x in numbers]
 
 
 def _named(spreads: Iterable[Spread], values: Iterable[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Samples a model on a set of prompts and scores the samples; of a run in training, as metrics."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from strop.batch.batch import Batch
 from strop.engines.asynchronous import asynchronous
 from strop.environments.tasks import Prompt
 from strop.evaluation.preferences import given_answer_metrics
-from strop.evaluation.samples import Estimate, Samples
-from strop.evaluation.summary import as_json, summarise
+from strop.evaluation.samples import Estimate, Floats, Samples
+from strop.evaluation.summary import as_json, by_prompt, summarise
 from strop.method import part as parts
 from strop.method.engine_needs import TOLD
 from strop.method.part import Draw, Use
@@ -31,6 +31,7 @@ class Evaluated:
     num_left_out: int  # prompts with fewer scored answers than the largest k
     training_reward: Estimate | None = None  # of the same answers, where something else scored them
     why_empty: str = ""  # why there are no numbers
+    by_prompt: dict[str, Floats] = field(default_factory=dict)  # scores of each prompt, [P]
 
 
 def evaluate(
@@ -77,7 +78,8 @@ def evaluate(
     samples = _samples(batch, services, graded, scored_B, engine.capabilities)
     estimates = summarise(samples, ks, seed=seed, leave_out=True)
     reward = None if judge is None else _mean_reward(batch, services, samples, seed)
-    return Evaluated(estimates, batch, int((scored_P < max(ks)).sum()), reward)
+    each = by_prompt(samples, ks, len(prompts))
+    return Evaluated(estimates, batch, int((scored_P < max(ks)).sum()), reward, by_prompt=each)
 
 
 def _mean_reward(

@@ -138,6 +138,20 @@ def as_json(estimates: Mapping[str, Estimate], prefix: str = "") -> dict[str, fl
     return flat
 
 
+def by_prompt(samples: Samples, ks: Sequence[int], num_prompts: int) -> dict[str, Floats]:
+    """`mean@n` and `pass@k` of each of the prompts 0 .. P-1, float [P]; NaN where too few of its
+    samples were scored.
+    """
+    kept = samples.only_scored()
+    n_P = np.bincount(kept.prompt_B, minlength=num_prompts)
+    right_P = np.bincount(kept.prompt_B, kept.right_B, num_prompts).astype(np.int64)
+    sum_P = np.bincount(kept.prompt_B, kept.score_B, num_prompts)
+    found = {"mean@n": np.where(n_P > 0, sum_P / np.maximum(n_P, 1), np.nan)}
+    for k in ks:
+        found[f"pass@{k}"] = np.where(n_P >= k, pass_at_k(np.maximum(n_P, k), right_P, k), np.nan)
+    return found
+
+
 @dataclass(frozen=True)
 class _Groups:
     """Prompts numbered 0 .. P-1."""

@@ -3,6 +3,9 @@
 import functools
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @functools.lru_cache(maxsize=4096)
 def t_quantile(p: float, df: int) -> float:
@@ -40,3 +43,28 @@ def central_probability(theta: float, df: int) -> float:
     if odd:
         return 2 / math.pi * (theta + math.sin(theta) * math.cos(theta) * total)
     return math.sin(theta) * total
+
+
+@functools.lru_cache(maxsize=256)
+def shift_found(df: int, level: float, power: float) -> float:
+    """The mean difference, in its standard errors, that a two-sided t-test finds with a chance.
+
+        P(|Z + shift| > t_df(1 - level / 2) S) = power,   Z normal, S^2 = chi^2_df / df
+
+    Bisection on the shift; the chance is summed over a grid of S. Source: the noncentral t
+    distribution, Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.9.
+    """
+    limit = t_quantile(1 - level / 2, df)
+    s = np.linspace(0, 1 + 12 / math.sqrt(df), 4001)[1:]
+    weight = np.exp((df - 1) * np.log(s) - df * (s**2 - 1) / 2)
+    weight /= weight.sum()
+    low, high = 0.0, 2 * limit + 10
+    while low < (middle := (low + high) / 2) < high and high - low > 1e-7:
+        beyond = 2 - _below(limit * s - middle) - _below(limit * s + middle)
+        low, high = (middle, high) if float(weight @ beyond) < power else (low, middle)
+    return low
+
+
+def _below(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """P(Z <= x) of a normal Z."""
+    return np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x.tolist()])
