@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="CSV file of every batch's numbers")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for label, words, _ in methods_of(options.methods):
+    for label, words, *_ in methods_of(options.methods):
         known = {row["credit"] for row in rows}
         rows += [row for row in measure(label, words, options) if row["credit"] not in known]
     show(rows)

@@ -26,6 +26,7 @@ IN_WORDS = {
     "gdpo": "",
     "lp_reg": "lp_reg(rho_pct=0.4, kappa=0.4)",
     "parl_bilevel": "",
+    "ppo_ewma": "",
     "prs": "",
     "remix": "",
     "rollout_gdro": "data.train_size=6 training.steps=12 sampling.num_rollouts=3",
@@ -61,7 +62,7 @@ def raw_of(lab, recipe, text, folder):
     """Settings of a short run of the recipe, under the options of the text."""
     for shipped, here in {**HERE, "STORE": str(folder / "store")}.items():
         text = text.replace(shipped, here)
-    ((_, (method, *options), _),) = methods_of(
+    ((_, (method, *options), *_),) = methods_of(
         [text if text.startswith(recipe) else f"{recipe} {text}"]
     )
     staleness = max([int(n) for n in re.findall(r"staleness=(\d)", text)], default=0)

@@ -617,6 +617,7 @@ class Options(TypedDict, total=False):
     control_beta: Number
     control_bounds: Any
     control_by_share: bool
+    control_decay: Number
     control_delta: Number
     control_every: Whole
     control_gain: Number

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.diagnosis.finding import Finding, mean
-from strop.diagnosis.signal import entropy, groups
+from strop.diagnosis.signal import entropy, groups, movement
 from strop.diagnosis.validation import parted
 from strop.support.errors import UserError
 from strop.support.exits import FAILED, OUTSIDE, Exit, causes
@@ -69,7 +69,7 @@ def examine(folder: Path) -> list[Finding]:
     """All questions, answered for the run in `folder`. Raises UserError when it is no run."""
     run = read(folder)
     checks = (
-        loss, entropy, groups, own_part, mismatch, order, cut_off, ends, unscored, finite,
+        loss, entropy, groups, movement, own_part, mismatch, order, cut_off, ends, unscored, finite,
     )  # fmt: skip
     found = [check(run) for check in checks]
     validated = parted([*lines_of(folder)])

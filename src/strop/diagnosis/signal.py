@@ -1,13 +1,16 @@
 """What a run's files say about its entropy and about groups that teach nothing."""
 
 from collections import Counter, defaultdict
+from statistics import stdev
 from typing import Any
 
 from strop.diagnosis.finding import Finding, mean, shortened
 
 FALLEN, COLLAPSED, RISEN = 0.5, 0.1, 3.0  # entropy late in the run / entropy at first
 NO_SIGNAL, LITTLE_SIGNAL = 0.9, 0.6  # share of groups whose rewards are all equal
+FAR = 0.02  # nats a token that the updates of a step have moved the policy, in their mean
 MOST_PROMPTS = 5
+FEWEST_STEPS = 30  # of a run whose course is judged
 
 
 def entropy(run: Any) -> Finding:
@@ -62,6 +65,47 @@ def _positive(rows: list[dict[str, Any]]) -> dict[str, float]:
 def _band(run: Any) -> dict[str, float]:
     low, high = run.series("entropy_control/low"), run.series("entropy_control/high")
     return {"band low": low[-1], "band high": high[-1]} if low and high else {}
+
+
+def movement(run: Any) -> Finding:
+    """Whether steps are too large for what they see: reward stands still while the policy moves.
+
+    Data to divergence: answers a step over the KL that its updates move the policy by; a plateau of
+    steps that are too large for their noise ends with a smaller step. Source: arXiv 2603.06009.
+    """
+    question = "Does reward stand still because steps are too large?"
+    moved, rewards = run.late("approx_kl"), run.series("reward")
+    if not moved or mean(moved) == 0 or len(rewards) < FEWEST_STEPS:
+        why = "Each step has one update, so nothing is seen to move" if moved and rewards else (
+            "The metrics have no approx_kl"
+        )  # fmt: skip
+        return Finding(question, "unknown", f"{why}, or there are fewer than {FEWEST_STEPS} steps.")
+    third = len(rewards) // 3
+    before, late = rewards[-2 * third : -third], rewards[-third:]
+    gain, error = mean(late) - mean(before), _error(before, late)
+    answers = mean(run.late("num_rollouts") or [0.0])
+    numbers = {"approx_kl": mean(moved), "answers a step": answers, "gain": gain, "error": error,
+               "answers for a nat": answers / mean(moved)}  # fmt: skip
+    answer = (
+        f"Reward went from {mean(before):.3f} to {mean(late):.3f} over the last two thirds (error "
+        f"of the difference {error:.3f}). The updates of a step move the policy by "
+        f"{mean(moved):.2g} nats a token, for {answers:.0f} answers; limit {FAR}."
+    )
+    if gain > error or mean(moved) <= FAR:
+        return Finding(question, "ok", answer, numbers=numbers)
+    advice = (
+        "lower training.lr fivefold and go on: if reward rises again, the steps were too large "
+    )
+    advice += (
+        "for their noise; more answers a step (with as many more updates, not larger ones), a "
+    )
+    advice += "tighter clip or fewer updates do the same; if it does not, it is something else"
+    return Finding(question, "note", answer, advice, numbers)
+
+
+def _error(before: list[float], late: list[float]) -> float:
+    """Standard error of the difference of two means."""
+    return sum(stdev(each) ** 2 / len(each) for each in (before, late)) ** 0.5
 
 
 def groups(run: Any) -> Finding:

@@ -411,8 +411,9 @@ def update(use: Use, batch: "Batch", state: Any, hook: str = "update") -> Any:
 LEARNERS = ("policy", "critic")
 # The knobs of controls that are outside the algorithm.
 LR = "training.lr"
-REFERENCE = "model.reference"  # the step whose weights the reference has; 0: the run's start
-OUTSIDE = (LR, REFERENCE)
+REFERENCE = "model.reference"  # the step at which it was renewed last; 0: it is the run's start
+REFERENCE_SHARE = "model.reference_share"  # of that step's policy in the reference
+OUTSIDE = (LR, REFERENCE, REFERENCE_SHARE)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import torch
 from strop.batch.batch import Batch
 from strop.method.algorithm import Algorithm, Method, Phases, phase_at, wanted_columns
 from strop.method.chains import Chains, generators, learnable
-from strop.method.part import LR, OUTSIDE, REFERENCE
+from strop.method.part import LR, OUTSIDE, REFERENCE, REFERENCE_SHARE
 from strop.support.errors import UserError
 from strop.training.learner.step_metrics import Clock, step_metrics
 from strop.training.learner.step_models import refresh
@@ -89,8 +89,9 @@ def train_step(
     # 9
     _end_of_step(algorithm, chains, batch)
     world.collector.learnt(step, batch)
-    if chains.state["knobs"].get(REFERENCE, 0) != knobs.get(REFERENCE, 0):
-        world.renew_reference()
+    moved = chains.state["knobs"]
+    if moved.get(REFERENCE, 0) != knobs.get(REFERENCE, 0):
+        world.renew_reference(moved.get(REFERENCE_SHARE, 1.0))
     if isinstance(method, Phases):
         metrics["phase"] = float(number)
         chains.state["phase"] = method.next(phase, step, world.num_steps, metrics)

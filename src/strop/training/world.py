@@ -1,12 +1,12 @@
 """What a training step acts on."""
 
 import functools
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from strop.batch.batch import Batch
 from strop.engines.base import Engine
@@ -116,10 +116,16 @@ class World:
         self.engine.load_weights(None, step)
         self.collector.renew(step)
 
-    def renew_reference(self) -> None:
-        """Give the reference the policy's weights of now."""
+    @torch.no_grad()
+    def renew_reference(self, share: float) -> None:
+        """Move the reference this share of the way to the policy's weights of now."""
         assert self.reference is not None, "setup refuses a method that renews what nothing reads"
-        _copy(self.policy.model.state_dict(), self.reference.model, self.trained())
+        policy, own = self.policy.model.state_dict(), self.reference.model.state_dict()
+        for name in self.trained():
+            if share == 1:
+                shards.put(policy[name], own[name])
+            else:
+                own[name].mul_(1 - share).add_(shards.parted(policy[name], own[name]), alpha=share)
 
     def reference_weights(self) -> dict[str, Tensor]:
         """Those of the reference's weights that are trained in the policy, for a checkpoint."""
@@ -127,11 +133,14 @@ class World:
         weights = self.reference.model.state_dict()
         return {name: weights[name] for name in self.trained()}
 
+    @torch.no_grad()
     def load_reference(self, weights: Mapping[str, Tensor]) -> None:
         """Go on with a renewed reference. Raises UserError for weights of another model."""
         if self.reference is None or set(weights) != set(self.trained()):
             raise UserError("the checkpoint's reference is of another model or method: keep both")
-        _copy(weights, self.reference.model, self.trained())
+        own = self.reference.model.state_dict()
+        for name in self.trained():
+            shards.put(weights[name], own[name])
 
     def trained(self) -> tuple[str, ...]:
         """Names of the policy's weights that are trained."""
@@ -150,11 +159,3 @@ class World:
         models = StepModels(self.policy, temperature, self.reference, self.critic)
         self.services.score_with(models)
         return models
-
-
-@torch.no_grad()
-def _copy(weights: Mapping[str, Tensor], model: nn.Module, names: Iterable[str]) -> None:
-    """Write the weights of these names into a model."""
-    own = model.state_dict()
-    for name in names:
-        shards.put(weights[name], own[name])

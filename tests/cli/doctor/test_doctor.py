@@ -78,6 +78,29 @@ def ask(strop: Strop) -> Any:
     return call
 
 
+STANDS_STILL = "Does reward stand still because steps are too large?"
+
+
+@pytest.mark.parametrize(
+    ("reward", "moved", "status"),
+    [
+        (lambda step: 0.5 + 0.01 * (-1) ** step, 0.05, "note"),
+        (lambda step: 0.5 + 0.01 * (-1) ** step, 0.01, "ok"),  # small steps
+        (lambda step: 0.01 * step, 0.05, "ok"),  # it learns
+        (lambda step: 0.5, 0.0, "unknown"),  # one update
+    ],
+)
+def test_a_plateau_of_large_steps(
+    ask: Any, tmp_path: Path, reward: Any, moved: float, status: str
+) -> None:
+    run = make_run(tmp_path / "run", 36, reward=reward, approx_kl=moved, num_rollouts=16)
+    found = ask(run)[1][STANDS_STILL]
+    assert found["status"] == status
+    if status == "note":
+        assert found["numbers"]["answers for a nat"] == pytest.approx(320)
+        assert "lower training.lr fivefold" in found["advice"]
+
+
 def only_problem(findings: dict[str, Any]) -> dict[str, Any]:
     (found,) = [f for f in findings.values() if f["status"] == "problem"]
     return found
@@ -87,9 +110,10 @@ def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
     code, findings = ask(make_run(tmp_path / "run"))
 
     assert code == 0
-    assert len(findings) == 10
-    unknown = findings.pop("Does the method differ from its parent?")  # this run has not asked
-    assert unknown["status"] == "unknown"
+    assert len(findings) == 11
+    # it has not asked, has one update a step
+    for question in ("Does the method differ from its parent?", STANDS_STILL):
+        assert findings.pop(question)["status"] == "unknown"
     assert {f["status"] for f in findings.values()} == {"ok"}
     assert findings["Did resuming skip or repeat data?"]["numbers"]["stored rollouts"] == 96
 

@@ -73,8 +73,10 @@ class RatioPerSequence:
             log_ratio_T = ratio_T.clamp(max=self.max_nats)
         else:
             log_ratio_T = ratio_N.clamp(max=self.max_nats)[unit_T]
+        near_T = moved_T.detach().clamp(-self.max_nats, self.max_nats)
         metrics = {
             "ratio/log_abs_mean": log_ratio_T.detach().abs(),
+            "approx_kl": near_T.expm1() - near_T,
             "ratio/token_distance_mean": (moved_T - log_ratio_T).detach().abs(),
         }
         return Result(log_ratio_T, metrics=metrics)

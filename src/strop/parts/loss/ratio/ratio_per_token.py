@@ -34,4 +34,6 @@ class RatioPerToken:
     def __call__(self, logp_T: Tensor, logp_old_T: Tensor) -> Result:
         old_T = torch.where(logp_old_T.isnan(), logp_T, logp_old_T).detach()
         log_ratio_T = (logp_T - old_T).clamp(-self.clamp_nats, self.clamp_nats)
-        return Result(log_ratio_T, metrics={"ratio/log_abs_mean": log_ratio_T.detach().abs()})
+        moved_T = log_ratio_T.detach()
+        metrics = {"ratio/log_abs_mean": moved_T.abs(), "approx_kl": moved_T.expm1() - moved_T}
+        return Result(log_ratio_T, metrics=metrics)
