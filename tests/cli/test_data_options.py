@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 from models import without_times
 
@@ -56,7 +57,7 @@ def test_sources_by_weight(train, strop, tmp_path):
     write(tmp_path / "more.jsonl", [{"prompt": f"{n}*9:", "answer": "x"} for n in range(3)])
     words = ["--map", "question=prompt", "--map", "solution=answer", "--data", "other=more.jsonl",
              "data.weights=[1, 3]", "training.save_every=1", "evaluation.every=0",
-             "sampling.num_prompts=6"]  # fmt: skip
+             "sampling.num_prompts=6", "training.rollouts_every=1"]  # fmt: skip
     said = train(*words, "training.steps=4")
     assert said.code == 0, said.err
     whole = without_times(tmp_path / "run")
@@ -67,9 +68,27 @@ def test_sources_by_weight(train, strop, tmp_path):
         assert line.get("sources/data/reward", 1.0) == 1.0
         assert line.get("sources/other/reward", 0.0) == 0.0
     assert whole[-1]["sources/other/epoch"] > 2
+    rows = pq.read_table(tmp_path / "run/rollouts/step-000001.parquet").to_pylist()
+    for row in rows:  # 1 of 4 draws is of 8 prompts, 3 of 4 are of 3
+        chance = 1 / 32 if row["reward"] == 1 else 1 / 4
+        assert row["draw/sample_probability"] == pytest.approx(chance)
     again = strop("train", "--resume", "run", "--step", "2")
     assert again.code == 0, again.err
     assert without_times(tmp_path / "run") == whole
+
+
+def test_sources_by_what_there_is_to_learn_from_them(train, strop, tmp_path):
+    """Both are decided after a step (one always right, one always wrong), so they come alike."""
+    write(tmp_path / "more.jsonl", [{"prompt": f"{n}*9:", "answer": "x"} for n in range(3)])
+    words = ["--map", "question=prompt", "--map", "solution=answer", "--data", "other=more.jsonl",
+             "evaluation.every=0", "sampling=draw_sources_by_gap | track_success",
+             "sampling.num_prompts=6"]  # fmt: skip
+    said = train(*words, "training.steps=2")
+    assert said.code == 0, said.err
+    first, second = without_times(tmp_path / "run")
+    assert first["sources/data/value"] == first["sources/other/value"] == 1.0  # nothing is known
+    assert second["sources/data/value"] == second["sources/other/value"] == 0.0
+    assert second["sources/other/probability"] == 0.5
 
 
 @pytest.mark.parametrize(

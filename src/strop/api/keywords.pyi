@@ -174,10 +174,12 @@ class Options(TypedDict, total=False):
     sampling_pace: Number
     sampling_percent: Number
     sampling_period: Whole
+    sampling_power: Number
     sampling_powers: Any
     sampling_progress: Any
     sampling_references: Whole
     sampling_relative: bool
+    sampling_scale: Number
     sampling_scores: Any
     sampling_set_apart: bool
     sampling_share: Number
@@ -277,6 +279,7 @@ class Options(TypedDict, total=False):
     reward_factor: Number
     reward_first: Any
     reward_flaw: str
+    reward_form: str
     reward_label: Number
     reward_leave_one_out: bool
     reward_length: Whole
@@ -286,6 +289,7 @@ class Options(TypedDict, total=False):
     reward_matching: str
     reward_max_length: Whole
     reward_missing: Number
+    reward_mix: Number
     reward_names: Any
     reward_needed: str
     reward_num_top: Whole

@@ -82,6 +82,8 @@ class Draw(NamedTuple):
     draw: which draw of the prompt in this step; rollouts of equal (uid, draw) form one group. The
     trainer numbers a sampler's draws; a curation that asks for more of a group names its draw.
     why: what made it so, in words for the files of rollouts; empty for draws in a fixed order.
+    probability: the chance that a draw of this step is of this prompt, where the sampler has a rule
+    for it; later estimates from what was logged need it.
     """
 
     uid: int
@@ -89,6 +91,7 @@ class Draw(NamedTuple):
     columns: Mapping[str, Any] = {}
     draw: int = 0
     why: str = ""
+    probability: float | None = None
 
     def because(self, why: str) -> "Draw":
         """The draw with one more reason."""

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -11,6 +11,15 @@ from strop.method.part import Draw, Result
 from strop.method.services import Texts
 from strop.parts.sampling._chosen import check_size
 from strop.support.errors import UserError
+
+
+class Source(NamedTuple):
+    """A source of the data: its prompts are so many of the pool, from a place on."""
+
+    name: str
+    weight: float
+    begin: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -50,26 +59,35 @@ class DrawFromSources:
         rng: torch.Generator,
         num_wanted: int | None = None,
     ) -> Result:
-        sources = texts.mixture or (("all", pool[-1] + 1 if pool else 0, 1.0),)
-        ends = [bisect_left(pool, end) for _, end, _ in sources]
-        begins = [0, *ends[:-1]]
-        _check(sources, begins, ends)
+        sources = sources_of(pool, texts)
+        return self.drawn(pool, sources, [s.weight for s in sources], state, rng, num_wanted)
+
+    def drawn(
+        self,
+        pool: tuple[int, ...],
+        sources: Sequence[Source],
+        weights: list[float],
+        state: dict[str, Any],
+        rng: torch.Generator,
+        num_wanted: int | None,
+    ) -> Result:
+        """Draws of a step, by weights of the sources."""
         num = len(sources)
         order = list(state["order"] or (torch.zeros(0, dtype=torch.int64),) * num)
         cursor, epoch = list(state["cursor"] or (0,) * num), list(state["epoch"] or (-1,) * num)
         draws = []
-        for at in self._chosen([weight for *_, weight in sources], num_wanted, rng):
+        for at in self._chosen(weights, num_wanted, rng):
             if cursor[at] >= len(order[at]):
-                order[at] = torch.randperm(ends[at] - begins[at], generator=rng)
+                order[at] = torch.randperm(sources[at].size, generator=rng)
                 cursor[at], epoch[at] = 0, epoch[at] + 1
-            row = begins[at] + order[at][cursor[at]].item()
-            draws.append(Draw(pool[row], self.num_rollouts))
+            row = sources[at].begin + order[at][cursor[at]].item()
+            chance = weights[at] / sum(weights) / sources[at].size
+            draws.append(Draw(pool[row], self.num_rollouts, probability=chance))
             cursor[at] += 1
-        sizes = [end - begin for begin, end in zip(begins, ends, strict=True)]
-        drawn = [max(e, 0) * size + c for e, size, c in zip(epoch, sizes, cursor, strict=True)]
+        drawn = [max(e, 0) * s.size + c for e, s, c in zip(epoch, sources, cursor, strict=True)]
         found = {
-            f"sources/{name}/epoch": count / size
-            for (name, *_), count, size in zip(sources, drawn, sizes, strict=True)
+            f"sources/{source.name}/epoch": count / source.size
+            for source, count in zip(sources, drawn, strict=True)
         }
         new = {"order": tuple(order), "cursor": tuple(cursor), "epoch": tuple(epoch)}
         return Result(tuple(draws), new, {**found, "data/epoch": sum(drawn) / len(pool)})
@@ -85,10 +103,18 @@ class DrawFromSources:
         return torch.multinomial(share, wanted, replacement=True, generator=rng).tolist()
 
 
-def _check(sources: Sequence[tuple[str, int, float]], begins: list[int], ends: list[int]) -> None:
-    """Raise UserError for a source without a prompt."""
-    for (name, *_), begin, end in zip(sources, begins, ends, strict=True):
-        if begin == end:
+def sources_of(pool: tuple[int, ...], texts: Texts) -> list[Source]:
+    """The sources of the data, or all prompts as one. Raises UserError for one without a prompt."""
+    mixture = texts.mixture or (("all", pool[-1] + 1 if pool else 0, 1.0),)
+    ends = [bisect_left(pool, end) for _, end, _ in mixture]
+    found = [
+        Source(name, weight, begin, end - begin)
+        for (name, _, weight), begin, end in zip(mixture, [0, *ends[:-1]], ends, strict=True)
+    ]
+    for source in found:
+        if not source.size:
             raise UserError(
-                f"no training prompt of the source {name} is left: give more rows, or leave it out"
+                f"no training prompt of the source {source.name} is left: give more rows, or leave "
+                "it out"
             )
+    return found

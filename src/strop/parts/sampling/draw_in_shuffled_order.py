@@ -52,6 +52,7 @@ class DrawInShuffledOrder:
             taken = order[cursor : cursor + wanted - len(chosen)].tolist()
             chosen += taken
             cursor += len(taken)
-        draws = tuple(Draw(pool[row], self.num_rollouts) for row in chosen)
+        chance = 1 / len(pool)  # over the orders: each prompt comes as often as any other
+        draws = tuple(Draw(pool[row], self.num_rollouts, probability=chance) for row in chosen)
         new = {"order": order, "cursor": cursor, "epoch": epoch}
         return Result(draws, new, {"data/epoch": epoch + cursor / len(pool)})

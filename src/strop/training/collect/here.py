@@ -278,7 +278,7 @@ def _sampler_columns(names: Iterable[str], draw_of: list[Draw], batch: Batch) ->
 
 
 def _logged(names: Iterable[str], draw_of: list[Draw], batch: Batch) -> dict[str, dict[int, Any]]:
-    """Returns these columns and the draws' reasons, by column and rollout, for rollout files."""
+    """Returns these columns, the draws' reasons and chances, by column and rollout, for files."""
     rollouts = batch["rollout_uid_B"].tolist()
     found: dict[str, dict[int, Any]] = {}
     for name in names:
@@ -288,4 +288,7 @@ def _logged(names: Iterable[str], draw_of: list[Draw], batch: Batch) -> dict[str
     if any(draw.why for draw in draw_of):
         whys = [draw_of[group].why for group in batch["group_B"].tolist()]
         found["draw/why"] = dict(zip(rollouts, whys, strict=True))
+    if any(draw.probability is not None for draw in draw_of):
+        chances = [draw_of[group].probability for group in batch["group_B"].tolist()]
+        found["draw/sample_probability"] = dict(zip(rollouts, chances, strict=True))
     return found
