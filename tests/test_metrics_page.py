@@ -141,9 +141,10 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     }
     found |= {name: keys_of_run(lab, name, folder) for name in EVALUATED}
     found |= {name: keys_of_steps(lab, name, folder) for name in extra}
-    for recipe, task in (("mrs", "corridor"), ("grpo", "hide_and_guess")):
+    paying = {"reward": "score_with_verifiers | reward_new_states"}
+    for recipe, task, stages in (("mrs", "corridor", paying), ("grpo", "hide_and_guess", {})):
         data = {"data": {"task": task}, "model": {"name": "tiny"}, "reward": {"functions": []}}
-        found[task] = keys_of_run(lab, recipe, folder, task, **data)
+        found[task] = keys_of_run(lab, recipe, folder, task, stages=stages, **data)
     several = {**data, "model": {"name": "tiny", "lora_rank": 2}}
     league = {"play": "each", "league_every": 1}
     found["league"] = keys_of_run(lab, "grpo", folder, "league", roles=league, **several)
@@ -160,7 +161,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     tools = {"data": asked, "model": {"name": str(model)}, "reward": {"functions": []}}
     found["tools"] = keys_of_run(lab, "grpo", folder, "tools", **tools)
     mixed = {"files": [str(lab.data), f"other={lab.data}"], "weights": [2, 1]}
-    found["mixed"] = keys_of_run(lab, "grpo", folder, "mixed", data=mixed)
+    by_gap = {"sampling": "draw_sources_by_gap | track_success"}
+    found["mixed"] = keys_of_run(lab, "grpo", folder, "mixed", data=mixed, stages=by_gap)
     ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}
     with collectors_copied():
         judged = {"every": 3, "num_samples": 2, "reward": [f"{lab.rewards}:even"]}

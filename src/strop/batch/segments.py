@@ -374,6 +374,13 @@ def count_of(key_N: Tensor) -> int:
     return int(key_N.max()) + 1 if key_N.numel() else 0
 
 
+def find(uid_N: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of `wanted` in the sorted `uid_N`, and whether each is there."""
+    row = torch.searchsorted(uid_N, wanted).clamp(max=max(uid_N.shape[0] - 1, 0))
+    known = uid_N[row] == wanted if uid_N.numel() else torch.zeros_like(wanted, dtype=torch.bool)
+    return row, known
+
+
 def reward_to_go(values_N: Tensor, key_N: Tensor, discount: float | Tensor = 1.0) -> Tensor:
     """sum_{m >= n, same key} discount^(m - n) values_m [N]; the rows of a key lie together.
 

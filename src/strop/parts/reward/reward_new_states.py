@@ -9,7 +9,6 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
-from strop.parts.sampling._tracked import find
 
 FORMS = ("product", "sum", "episodic", "global")
 
@@ -67,7 +66,7 @@ class RewardNewStates:
         state_K, rollout_K = state_K.cpu(), rollout_K.cpu()
         first_K = first_visits(state_K, rollout_K)
         known_N, count_N = state["states"], state["counts"]
-        row_K, seen_K = find(known_N, state_K)
+        row_K, seen_K = segments.find(known_N, state_K)
         before_K = torch.zeros_like(state_K) if not len(known_N) else count_N[row_K]
         rare_K = (torch.where(seen_K, before_K, 0) + 1).double().rsqrt()
         bonus_K = self._bonus(first_K.double(), rare_K)

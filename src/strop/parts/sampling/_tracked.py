@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop.batch.segments import find
+
 
 @dataclass(frozen=True)
 class Tracked:
@@ -38,10 +40,3 @@ class Tracked:
             taken(self.success_N, float("nan")),
             taken(self.answers_N),
         )
-
-
-def find(uid_N: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of `wanted` in the sorted `uid_N`, and whether each is there."""
-    row = torch.searchsorted(uid_N, wanted).clamp(max=max(uid_N.shape[0] - 1, 0))
-    known = uid_N[row] == wanted if uid_N.numel() else torch.zeros_like(wanted, dtype=torch.bool)
-    return row, known

@@ -9,7 +9,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.columns import Column
 from strop.method.part import Draw, Result, require, require_one_of
-from strop.parts.sampling._tracked import Tracked, find
+from strop.parts.sampling._tracked import Tracked
 
 COUNTS = ("right", "wrong", "answers")
 
@@ -99,7 +99,7 @@ class TrackSuccess:
         right_B = scored_B & (outcome_B >= self.success)
         answers_P = segments.count(group_B, uid_P.shape[0], scored_B)
         new_N = torch.unique(uid_P[answers_P > 0])
-        row_P, known_P = find(new_N, uid_P)
+        row_P, known_P = segments.find(new_N, uid_P)
         num = len(new_N) + 1  # the last one: of prompts without a scored answer
         row_B = torch.where(known_P, row_P, num - 1)[group_B]
         count_N = segments.count(row_B, num, scored_B)[:-1].double()
@@ -107,7 +107,7 @@ class TrackSuccess:
         step = state["steps"]
         old_N = state["uid"]
         uid_N = torch.unique(torch.cat([old_N, new_N]))
-        (at_old, _), (at_new, _) = find(uid_N, old_N), find(uid_N, new_N)
+        (at_old, _), (at_new, _) = segments.find(uid_N, old_N), segments.find(uid_N, new_N)
 
         def grown(column: Tensor, empty: float = 0.0) -> Tensor:
             wide = column.new_full((len(uid_N), *column.shape[1:]), empty)
