@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from strop.comparison import tuning
+from strop.comparison import early, tuning
 from strop.comparison.charts import AXES, curves, differences, laws, line_of, marked
 from strop.comparison.names import number_of
 from strop.comparison.plan import Plan
@@ -62,16 +62,15 @@ def render(
     """The page as text."""
     body = [_header(plan, notes), "<main>\n"]
     if tried:
-        said = f"<p>{escape(tuning.MEANING)}</p>"
-        body.append(
-            section(tuning.TITLE, said + table("numbers", tuning.HEAD, tuning.lines_of(tried)))
-        )
+        body.append(_told(tuning.TITLE, tuning.MEANING, tuning.HEAD, tuning.lines_of(tried)))
     for step, compared in judged(plan, rows).items():
         names = _first(compared)
         drawn = [c for name in names if (c := differences(plan, compared, name))]
         answer = charts_grid(responses(plan, compared, names), f"response-{step}")
         shown = _table(plan, compared) + charts_grid(drawn, f"difference-{step}")
         body.append(section(heading(plan, step), answer + shown))
+    if picks := early.lines_of(plan, rows):
+        body.append(_told(early.TITLE, early.meaning(plan), early.HEAD, picks))
     legend = _legend(plan)
     for by, charts in curves(runs, [entry.label for entry in plan.entries]):
         content = legend + charts_grid(charts, f"curve-{by}")
@@ -92,6 +91,10 @@ def render(
     body.append(section("Every run", _folded_table("Show the scores of each", _each(plan, rows))))
     body.append("</main>\n")
     return document(f"strop: {_title(plan)}", "".join(body))
+
+
+def _told(title: str, meaning: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return section(title, f"<p>{escape(meaning)}</p>" + table("numbers", head, rows))
 
 
 def _title(plan: Plan) -> str:

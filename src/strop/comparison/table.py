@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.comparison import tuning
+from strop.comparison import early, tuning
 from strop.comparison.names import Number, number_of
 from strop.comparison.plan import START, Plan
 from strop.comparison.scores import Row, by_metric, each_prompt
@@ -47,10 +47,8 @@ def markdown(
     """
     pieces, numbers = [note(plan)], dict[str, Number]()
     if tried:
-        pieces += [f"\n## {tuning.TITLE}\n", f"{tuning.MEANING}\n", _line(tuning.HEAD)]
-        pieces.append(_line(["---"] * len(tuning.HEAD)))
-        pieces += [_line([_code(of), _code(label), *numbers_of])
-                   for of, label, *numbers_of in tuning.lines_of(tried)]  # fmt: skip
+        named = [(_code(of), _code(label), *more) for of, label, *more in tuning.lines_of(tried)]
+        pieces += _section(tuning.TITLE, tuning.MEANING, tuning.HEAD, named)
     labels = labels_of(plan)
     for step, compared in judged(plan, rows).items():
         if not compared:
@@ -60,10 +58,20 @@ def markdown(
         pieces.append(_line(["---"] * (1 + len(labels))))
         pieces += [_line([name, *line]) for name, line in lines(plan, compared)]
         numbers |= {c.metric: number_of(c.metric, plan.scoring) for c in compared}
+    if picks := early.lines_of(plan, rows):
+        pieces += _section(early.TITLE, early.meaning(plan), early.HEAD, picks)
     pieces += [f"\n{line}" for line in alike]
     pieces.append("\n## What the numbers are\n")
     pieces += [f"- {number.name}: {number.meaning}" for number in numbers.values()]
     return "\n".join(pieces) + "\n"
+
+
+def _section(
+    title: str, meaning: str, head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> list[str]:
+    """A heading, what stands below it, and a table."""
+    lines = [_line(cells) for cells in (head, ["---"] * len(head), *rows)]
+    return [f"\n## {title}\n", f"{meaning}\n", *lines]
 
 
 def _line(cells: Sequence[str]) -> str:
