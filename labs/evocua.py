@@ -2,8 +2,8 @@
 EvoCUA, arXiv 2601.15876: its loop is published, its losses are not; docs/LABS.md says what is
 inferred.
 
-    python labs/evocua.py                        # two rounds, three seeds
-    python labs/evocua.py --seeds 1 --rounds 1   # one of each
+    strop labs evocua                        # two rounds, three seeds
+    strop labs evocua --seeds 1 --rounds 1   # one of each
 
 A page has a shelf with things to count and a button that saves. Headless Chromium shows it, and the
 policy sees its accessibility tree and presses elements by number. In a round
@@ -14,6 +14,7 @@ policy sees its accessibility tree and presses elements by number. In a round
    paired with a step that stayed on one (dpo).
 
 Needs Chromium: a program of the name chromium or chromium-browser, or the one that CHROMIUM names.
+Takes: two minutes a round; its three seeds of two rounds, four.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Capabilities that a model lacks, an adapter trained for each, and a router. After TRACE, arXiv
 2604.05336, of which only the abstract could be read; docs/LABS.md says what is inferred.
 
-    python labs/trace_capability.py                      # three seeds
-    python labs/trace_capability.py --seeds 1 --steps 40 --out labs/trace
+    strop labs trace_capability                      # three seeds
+    strop labs trace_capability --seeds 1 --steps 40 --out runs/trace
 
 1. The shipped model answers Countdown puzzles. Puzzles that need an operation, or brackets, are
    contrasted with those that do not: what its failures have in common is a deficit.
@@ -11,6 +11,8 @@
 3. A router reads a puzzle and names the adapter that answers it, or the model as it was.
 
 Beside it: one adapter of the same rank, trained by grpo on all puzzles with as many tokens.
+
+Takes: six minutes.
 """
 
 import argparse

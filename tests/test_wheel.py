@@ -53,6 +53,7 @@ def test_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> 
         for path in (source / "strop").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+    ours |= {f"strop/labs/{path.name}" for path in (ROOT / "labs").glob("*.py")}
     assert names == ours
     for name in (*(f"assets/tiny_countdown/{asset}" for asset in ASSETS), "py.typed",
                  "report/page.css", "report/page.js"):  # fmt: skip
@@ -77,6 +78,10 @@ def test_installed_wheel_trains_without_the_source_tree(installed: Path, tmp_pat
     assert Path(where) == installed / "strop" / "__init__.py"
     listed = run("-m", "strop", "recipes", "--json", cwd=tmp_path, **path)
     assert len(json.loads(listed)) >= 10
+    labs = json.loads(run("-m", "strop", "labs", "--json", cwd=tmp_path, **path))
+    assert {lab["name"] for lab in labs} == {each.stem for each in (ROOT / "labs").glob("*.py")}
+    told = run("-m", "strop", "labs", "worked_examples", cwd=tmp_path, **path)
+    assert told.startswith("symphony")
     run(
         "-m", "strop", "train", "--out", "run", "--quiet", "training.steps=1", "evaluation.every=0",
         "sampling.num_prompts=2", "sampling.num_rollouts=4", cwd=tmp_path, **path,

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from strop.catalogue import peers
-from strop.cli import listing
+from strop.cli import labs, listing
 from strop.support.about import VERSION
 from strop.support.errors import RunStopped, UserError
 from strop.support.garbage_collection import beginning
@@ -71,6 +71,7 @@ def root(
 
 app.command("recipes")(listing.recipes)
 app.command("parts")(listing.parts)
+app.command("labs", context_settings=labs.SETTINGS)(labs.labs)
 
 
 def _register() -> None:
