@@ -73,9 +73,9 @@ def mixture_deviation(mean: Floats, sd: Floats) -> Floats:
 
 
 PENALTIES: dict[str, Callable[[Floats, Floats], Floats]] = {
-    "max aleatoric": max_aleatoric, "max pairwise": max_pairwise,
-    "likelihood var.": likelihood_variance, "leave one out": leave_one_out,
-    "mixture sd": mixture_deviation,
+    "aleatoric": max_aleatoric, "pairwise": max_pairwise,
+    "likelihood": likelihood_variance, "one out": leave_one_out,
+    "mixture": mixture_deviation,
 }  # fmt: skip
 
 # ---- the world, its data and models of it
@@ -225,7 +225,7 @@ def main(words: Sequence[str] | None = None) -> None:
     judged, tuning = (
         [studied(seed + first) for seed in range(options.seeds)] for first in (0, 10**6)
     )
-    free = [each.returns["mixture sd", 0.0, 7] for each in judged]
+    free = [each.returns["mixture", 0.0, 7] for each in judged]
     best = true_return(planned(REAL, np.zeros(REAL.shape[:2])))
     print(f"no penalty: true return {interval(free)}; the best policy {best:.3f}")
     traces = []

@@ -225,6 +225,9 @@ def main(words: Sequence[str] | None = None) -> None:
             traces.append({"x": list(range(1, options.days + 1)), "name": policy, "mode": "lines",
                            "y": np.mean(days, axis=0).tolist(),
                            "line": {"color": colour, "width": 2}})  # fmt: skip
+        pairs = zip(found["mixed"], found["online"], strict=True)
+        more = [float(np.mean(a) - np.mean(b)) for a, b in pairs]
+        print(f"  mixed more than online by {interval(more)}")
         charts.append(Chart(f"{title}: income by day", "", tuple(traces), {"showlegend": True}))
     if options.picture:
         try:
