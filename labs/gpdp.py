@@ -52,11 +52,14 @@ def ricker(x: Floats, growth: float, capacity: float) -> Floats:
 
 
 def observed(rng: np.random.Generator, years: int = KNOWN) -> Floats:
-    """Stocks of a population that begins a little above its tipping point."""
-    stock = [TRUE[2] + 0.5]
-    for _ in range(years - 1):
-        stock.append(float(allen(np.array(stock[-1]), *TRUE) * np.exp(NOISE * rng.normal())))
-    return np.array(stock)
+    """Stocks of a population that begins a little above its tipping point and never falls below
+    it: a history that does is drawn anew, for what lies below is what nobody has seen."""
+    while True:
+        stock = [TRUE[2] + 0.5]
+        for _ in range(years - 1):
+            stock.append(float(allen(np.array(stock[-1]), *TRUE) * np.exp(NOISE * rng.normal())))
+        if min(stock) > TRUE[2]:
+            return np.array(stock)
 
 
 # ---- posteriors

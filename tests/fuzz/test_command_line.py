@@ -23,9 +23,11 @@ COMMANDS = {
     "doctor": ("--model", "--data", "--reward"),
     "recipes": ("--family",),
     "parts": (),
+    "labs": (),
 }  # fmt: skip
 RIGHT = {"recipes": "grpo", "parts": "advantage"}  # so that some words are none to refuse
-FLAGS = {"eval": ["--json", "--trust-files"], "recipes": ["--toml"], "doctor": ["--json"]}
+FLAGS = {"eval": ["--json", "--trust-files"], "recipes": ["--toml"], "doctor": ["--json"],
+         "labs": ["--json"]}  # fmt: skip
 SETTINGS = ("training.lr", "training.betas", "training.num_slots", "reward.timeout_seconds",
             "threads", "seed", "data.task", "data.task_config", "model.device", "model.dtype",
             "rollout.max_tokens", "loss.clip_high", "evaluation.k", "engine.kind", "advantage",

@@ -27,6 +27,10 @@ def test_allens_rule_has_a_tipping_point_and_rickers_none():
     assert (lab.ricker(np.array([0.1, 4.0]), 2, 8) > [0.1, 4.0]).all()
 
 
+def test_no_history_shows_the_tipping_point():
+    assert all(lab.observed(np.random.default_rng(seed)).min() > 5 for seed in range(20))
+
+
 def test_metropolis_finds_a_mean_and_a_deviation():
     rng = np.random.default_rng(0)
     drawn = lab.metropolis(lambda at: -0.5 * ((at[0] - 3) / 0.5) ** 2, [0.0], [1.0], rng, 16_000)
