@@ -1,7 +1,7 @@
 """Four lessons about gradients and estimates, each exact or simulated in seconds.
 
-    python labs/estimators.py              # all
-    python labs/estimators.py cut_ends
+    strop labs estimators              # all
+    strop labs estimators cut_ends
 
 cut_ends        what an answer that was cut off is worth: nothing, what a critic says, or no sample
 shifted         an importance weighted estimate, moved so that it has a floor
@@ -10,6 +10,8 @@ stock           what was earned so far in the prompt, where the worst outcomes c
 
 After arXiv 2402.12527 (edges of reach), 2301.12942 (refined regret), 2306.11246 (differentiable
 policy optimisation) and 2501.13028 (stock-augmented returns); docs/LABS.md says what each showed.
+
+Takes: a quarter of a minute.
 """
 
 import argparse

@@ -14,7 +14,7 @@ policy sees its accessibility tree and presses elements by number. In a round
    paired with a step that stayed on one (dpo).
 
 Needs Chromium: a program of the name chromium or chromium-browser, or the one that CHROMIUM names.
-Takes: two minutes a round; its three seeds of two rounds, four.
+Takes: two minutes a round.
 """
 
 import argparse
