@@ -14,7 +14,7 @@ generation: uniformly, by inverse gap weighting (SquareCB), or by FastCB. Looked
    to the next, with logs of all generations or of the last one alone, and with a model that can
    represent the reward or cannot.
 
-Takes: half a minute.
+Takes: a quarter of a minute.
 """
 
 import argparse

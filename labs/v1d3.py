@@ -12,7 +12,7 @@ with the value of logged days (offline), one that learns while it serves (online
 does so and at fixed times takes V <- w V_online + (1 - w) V_offline. The city is the one of the
 logged days, or its demand has moved.
 
-Takes: a minute.
+Takes: half a minute.
 """
 
 import argparse
