@@ -1,16 +1,16 @@
 """Which recipes another trainer can host: it draws the prompts and samples the answers by itself,
-gives columns of them, and lets the recipe do what lies between reward and gradient. docs/HOSTED.md
-has them all."""
+gives columns of them, and lets the recipe do what lies between reward and gradient. A server of
+Tinker's API leaves all but the model to strop. docs/HOSTED.md has them all."""
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from strop.batch.batch import DERIVED
-from strop.batch.columns import CURRENT, REFRESHED, RUN_WIDE, is_current
+from strop.batch.columns import CURRENT, KNOWN, REFRESHED, RUN_WIDE, is_current, is_value
 from strop.catalogue import catalogue
 from strop.catalogue.entries import Entry
-from strop.catalogue.seams import SERVICES, place_at
+from strop.catalogue.seams import SERVICES, STAGES, place_at
 from strop.method import notation, writing
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method
@@ -43,12 +43,15 @@ GROUPS = frozenset({"group_B", "uid_P", "draw_P", "reward_T"})
 @dataclass(frozen=True)
 class Host:
     """What a trainer gives to a recipe: columns of its rollouts and the run, columns of the policy
-    as it is now with gradient, and the stages that it hands over."""
+    as it is now with gradient, and the stages that it hands over. model_alone: it has the model,
+    and strop's own trainer does all else; engine: what its sampler can."""
 
     name: str
     columns: frozenset[str]
     current: frozenset[str]
     stages: tuple[str, ...]
+    model_alone: bool = False
+    engine: frozenset[str] = frozenset()
 
 
 TRL = Host(
@@ -67,12 +70,29 @@ VERL_LOSS = Host(
     frozenset({"logp_T"}),
     ("terms",),
 )
+# It gives log-probabilities of tokens, of the policy as it is now and as it was before training.
+TINKER = Host(
+    "Tinker",
+    frozenset(
+        name for name in KNOWN
+        if name not in REFRESHED and not is_value(name) and not is_current(name)
+        and not name.endswith("_TV") and name != "entropy_behavior_T"
+    ) | {"logp_old_T", "logp_ref_T"},
+    frozenset({"logp_T"}),
+    (*STAGES, "terms"),
+    model_alone=True,
+    engine=frozenset({"weights", "logp_model"}),
+)  # fmt: skip
 
 
 def why_not(method: Method, host: Host) -> str:
     """Why the host cannot run the method, in a few words; empty where it can."""
     for algorithm in method.algorithms:
-        for reason in (*_collecting(algorithm), *_learning(algorithm), *_columns(algorithm, host)):
+        if host.model_alone:
+            own = (*_asking_of_model(algorithm, host),)
+        else:
+            own = (*_collecting(algorithm), *_learning(algorithm))
+        for reason in (*own, *_columns(algorithm, host)):
             return reason
     return ""
 
@@ -154,6 +174,24 @@ def _collecting(algorithm: Algorithm) -> Iterator[str]:
     for path, use in algorithm.uses():
         if path.split(".")[0] not in ("sampling", "rollout") and (asked := services_of(use)):
             yield f"asks for {' and '.join(asked)} ({use.label})"
+
+
+def _asking_of_model(algorithm: Algorithm, host: Host) -> Iterator[str]:
+    """What it asks of a model beside log-probabilities of tokens, and of what samples with it."""
+    if algorithm.value_columns():
+        yield "trains a critic"
+    if (temperature := algorithm.rollout.part.temperature) != 1:
+        yield (
+            f"samples at temperature {temperature}, and the log-probabilities that it learns from "
+            f"are at 1 ({algorithm.rollout.label})"
+        )
+    for _, use in algorithm.uses():
+        for capability in sorted(set(getattr(use.part, "needs", ())) - host.engine):
+            yield f"needs a sampler with {capability!r} ({use.label})"
+        if any(p.name == "scoring" for p in parts.parameters(use.part)):
+            yield f"asks for scoring ({use.label})"
+    if "renews_reference" in algorithm.facts():
+        yield "gives its reference the policy's weights (renew_reference)"
 
 
 def services_of(use: Use) -> list[str]:
