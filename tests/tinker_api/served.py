@@ -7,7 +7,7 @@ import json
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -33,7 +33,12 @@ class Sampler(LocalEngine):
 
 
 class Trained:
-    """A model under training: weights, moments, gradients since the last step."""
+    """A model under training: weights, moments, gradients since the last step.
+
+    divides: the loss is divided by the sum of the weights, as a server had it.
+    """
+
+    divides = False
 
     def __init__(self, folder: Path) -> None:
         self.model = models.load(str(folder)).model.requires_grad_(True)
@@ -56,15 +61,18 @@ class Trained:
                 tokens = torch.tensor(np.concatenate(ids), dtype=torch.int64)[None]
                 logq = self.model(input_ids=tokens, use_cache=False).logits[0].log_softmax(-1)
                 logp = logq.gather(1, given["target_tokens"][:, None]).squeeze(1)
+                loss = -(logp * given["weights"]).sum()
+                if self.divides:
+                    loss = loss / given["weights"].sum().clamp(min=1e-9)
                 if not request.forward_only:
-                    (-(logp * given["weights"]).sum()).backward()
+                    loss.backward()
+                output.metrics["loss:sum"] += float(loss.detach())
                 found.append(logp.detach().numpy())
         ends = np.cumsum([0, *(4 * len(each) for each in found)]).astype(np.int64)
         record = output.loss_fn_outputs.add(num_datums=len(found))
         field = record.fields["logprobs"]
         field.data, field.offsets = np.concatenate(found).tobytes(), ends.tobytes()
         field.dtype = wire.DTYPE_FLOAT32
-        output.metrics["loss:sum"] = 0.0
         return output.SerializeToString()
 
     def step(self, given: dict[str, Any]) -> dict[str, float]:
@@ -92,11 +100,12 @@ class Trained:
 class Served:
     """The server: `url`, what it was asked for (`calls`) and what it has (`trained`, `saved`).
 
-    refuses: by the name of a call, the status and the words with which it is refused.
+    refuses: by the name of a call, the status and the words with which it is refused. others: the
+    folders of models that are sampled only, by name.
     """
 
-    def __init__(self, folder: Path, name: str, port: int = 0) -> None:
-        self.folder, self.name = folder, name
+    def __init__(self, folder: Path, name: str, others: Mapping[str, Path] | None = None) -> None:
+        self.folder, self.name, self.others = folder, name, others or {}
         self.calls: Counter[str] = Counter()
         self.trained: dict[str, Trained] = {}
         self.saved: dict[str, dict[str, Any]] = {}  # by path
@@ -135,7 +144,7 @@ class Served:
         class Http(ThreadingHTTPServer):
             daemon_threads, request_queue_size = True, 256
 
-        self.http = Http(("127.0.0.1", port), Handler)
+        self.http = Http(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
         for work in (self.http.serve_forever, self.draw):
             threading.Thread(target=work, daemon=True).start()
@@ -182,8 +191,9 @@ class Served:
         return plain({"request_id": name, **more})
 
     def on_get_server_capabilities(self, _: Any) -> Answer:
-        known = {"model_name": self.name, "max_context_length": 64}
-        return plain({"supported_models": [known]})
+        known = (self.name, *self.others)
+        told = [{"model_name": name, "max_context_length": 64} for name in known]
+        return plain({"supported_models": told})
 
     def on_client(self, _: Any) -> Answer:
         return plain({})
@@ -248,8 +258,11 @@ class Served:
         return name
 
     def on_create_sampling_session(self, given: Any) -> Answer:
-        path = given.get("model_path")
-        weights = self.saved[path]["model"] if path else None
+        path, weights = given.get("model_path"), None
+        if path:
+            weights = self.saved[path]["model"]
+        elif (name := given["base_model"]) in self.others:
+            weights = models.load(str(self.others[name])).model.state_dict()
         return plain({"sampling_session_id": self.sampler(weights)})
 
     def on_samplers(self, _: Any) -> Answer:

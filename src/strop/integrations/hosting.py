@@ -14,6 +14,7 @@ from strop.catalogue.seams import SERVICES, STAGES, place_at
 from strop.method import notation, writing
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method
+from strop.method.engine_needs import needs
 from strop.method.part import OUTSIDE, Use
 from strop.method.schedule import Schedule
 from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
@@ -186,8 +187,9 @@ def _asking_of_model(algorithm: Algorithm, host: Host) -> Iterator[str]:
             f"are at 1 ({algorithm.rollout.label})"
         )
     for _, use in algorithm.uses():
-        for capability in sorted(set(getattr(use.part, "needs", ())) - host.engine):
-            yield f"needs a sampler with {capability!r} ({use.label})"
+        for capability, why in needs(use):
+            if capability not in host.engine:
+                yield f"{why} ({use.label}), and {host.name}'s sampler has no {capability!r}"
         if any(p.name == "scoring" for p in parts.parameters(use.part)):
             yield f"asks for scoring ({use.label})"
     if "renews_reference" in algorithm.facts():
@@ -270,12 +272,14 @@ def _unread(column: str, required: bool, have: set[str], host: Host, use: Use) -
         yield f"reads {column} ({use.label}), which {host.name} does not have"
 
 
-HEADER = """# Recipes inside TRL and verl
+HEADER = """# Recipes inside TRL, in verl, and on Tinker's API
 
-What each of the two can host, and why not the rest. In TRL a recipe is an argument of
+What each of them can host, and why not the rest. In TRL a recipe is an argument of
 `StropGRPOTrainer`; it is hosted where all that it needs between reward and gradient is there. verl
 asks for advantages and for the loss apart, so either half stands alone.
-[COMING_FROM_TRL_AND_VERL.md](COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl) shows how.
+[COMING_FROM_TRL_AND_VERL.md](COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl) shows how. A server
+of Tinker's API has the model alone, and strop's own trainer does all else: what is refused there
+needs more of the model than log-probabilities of tokens ([TINKER.md](TINKER.md)).
 
 Recipes stand here with their default parameters. Some that are refused have a parameter that takes
 the hindrance away: `hosted as` names it where it is the asking for further rollouts, and without a
@@ -291,19 +295,22 @@ file.
 def page() -> str:
     """The text of docs/HOSTED.md."""
     rows = {entry.name: _row(entry) for entry in catalogue.recipes()}
-    counts = [sum(row[column].startswith("yes") for row in rows.values()) for column in range(3)]
+    counts = [sum(row[column].startswith("yes") for row in rows.values()) for column in range(4)]
     said = (
         f"Of {len(rows)} recipes TRL hosts {counts[0]}; verl takes the advantages of {counts[1]} "
-        f"and the losses of {counts[2]}.\n"
+        f"and the losses of {counts[2]}; {counts[3]} run on Tinker's API.\n"
     )
-    some = {name: row for name, row in rows.items() if any(each.startswith("yes") for each in row)}
+    some = {
+        name: row for name, row in rows.items() if any(each.startswith("yes") for each in row[:3])
+    }
     none: dict[str, tuple[str, ...]] = {
-        name: (row[0],) for name, row in rows.items() if name not in some
+        name: (row[0], row[3]) for name, row in rows.items() if name not in some
     }
     return "\n".join(
         [
-            HEADER, said, *_table(("recipe", "TRL", "verl: advantages", "verl: loss"), some), "",
-            "Hosted by neither:\n", *_table(("recipe", "it"), none), "",
+            HEADER, said,
+            *_table(("recipe", "TRL", "verl: advantages", "verl: loss", "Tinker"), some), "",
+            "Hosted by neither TRL nor verl:\n", *_table(("recipe", "it", "Tinker"), none), "",
         ]
     )  # fmt: skip
 
@@ -315,9 +322,13 @@ def _table(head: tuple[str, ...], rows: dict[str, tuple[str, ...]]) -> list[str]
 
 def _row(entry: Entry) -> tuple[str, ...]:
     """What stands in the columns of a recipe."""
-    how, why = hosted(entry.name, TRL)
-    trl = why or ("yes" if how == entry.name else f"yes, hosted as `{how}`")
-    return trl, _half(entry, VERL_ESTIMATOR), _half(entry, VERL_LOSS)
+    trl, tinker = (_whole(entry, host) for host in (TRL, TINKER))
+    return trl, _half(entry, VERL_ESTIMATOR), _half(entry, VERL_LOSS), tinker
+
+
+def _whole(entry: Entry, host: Host) -> str:
+    how, why = hosted(entry.name, host)
+    return why or ("yes" if how == entry.name else f"yes, hosted as `{how}`")
 
 
 def _half(entry: Entry, host: Host) -> str:

@@ -8,27 +8,22 @@ process: they come to one number a token, -dL/dlogp, which goes back as the weig
 """
 
 import json
-import math
 import os
-import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from strop.batch.batch import Batch
-from strop.engines.base import Ended, Engine, Event, Request
+from strop.engines.base import Engine
 from strop.engines.open import EngineSettings
-from strop.engines.remote_rows import Row, RowEngine
-from strop.engines.sampling import mix
 from strop.integrations import hosting
+from strop.integrations._tinker_sampler import TinkerEngine, first_line, told
 from strop.support.errors import RunStopped, UserError
 from strop.support.files import json_of
 from strop.training.learner import models
@@ -38,8 +33,9 @@ from strop.training.learner.policy import LARGEST_RATE, AdjointsOf, Policy
 PLACES = "tinker.json"  # in a checkpoint: where its weights lie on the server
 RANK = 32  # of the adapter that is trained, where none is given
 EPS = 1e-8  # AdamW's, as in a run whose weights lie here
-MOST_FAILURES = 16  # requests that fail with no answer between them; then the server is at fault
 REACH_SECONDS = 10.0
+LOSSES = ("loss:sum", "total_loss:sum")  # what servers call the sum of their loss
+TOLERANCE = 0.01  # of it, as a share of the sum of its parts' sizes
 
 
 class TinkerSettings(EngineSettings):
@@ -47,9 +43,15 @@ class TinkerSettings(EngineSettings):
 
     needs_model: ClassVar[bool] = True
     trains: ClassVar[bool] = True
-    url: str = Field(default="", description="the server; empty: TINKER_BASE_URL, else the service")
+    url: str = Field(
+        default="",
+        description="the server, without /v1; empty: strop starts it, or of Tinker's API "
+        "TINKER_BASE_URL, else the service",
+    )
     api_key_env: str = Field(
-        default="TINKER_API_KEY", description="environment variable with the server's key"
+        default="",
+        description="environment variable with the server's key; empty: none, or of Tinker's API "
+        "TINKER_API_KEY",
     )
     train_mlp: bool = Field(default=True, description="adapters on the layers behind attention")
     train_attn: bool = Field(default=True, description="adapters on attention")
@@ -57,6 +59,7 @@ class TinkerSettings(EngineSettings):
     ttl_seconds: int = Field(
         default=0, ge=0, description="seconds that the server keeps a checkpoint; 0: for ever"
     )
+    _opened: list["Server"] = PrivateAttr(default_factory=list)  # a policy's, and a teacher's
 
     def check_method(self, method: Any) -> None:
         """Raise UserError for a method that needs more than log-probabilities of tokens."""
@@ -68,7 +71,6 @@ class TinkerSettings(EngineSettings):
             (config.training.max_staleness, "training.max_staleness: steps wait for their answers"),
             (config.ray.address, "ray.address: the model lies on the server"),
             (config.roles.play, "roles.play: the server trains one adapter a run"),
-            (config.model.reference, "model.reference: a reference is the model before training"),
             (config.model.lora_alpha, "model.lora_alpha: the server sets it"),
             (config.model.lora_targets, "model.lora_targets: engine.train_mlp, train_attn and "
              "train_unembed say which layers"),
@@ -80,32 +82,18 @@ class TinkerSettings(EngineSettings):
         name = config.model.name if is_saved or not source else source
         places = json_of(saved.read_bytes()) if saved is not None and is_saved else {}
         tokenizer = models.tokenizer_of(name, config.model.chat_template)
-        return OnServer(Server(self, config, name, places), tokenizer, source or name)
+        server = Server(self, config, name, places)
+        self._opened.append(server)
+        return OnServer(server, tokenizer, source or name)
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
         """The engine over the sampler of `model`, which `load` gave."""
         return TinkerEngine(model, tokenizer, context_length)
 
-
-@contextmanager
-def told(url: str, kind: type[Exception] = RunStopped) -> Iterator[None]:
-    """Inside, what the client or the server says of a failure becomes an error of this kind."""
-    import httpx
-    import tinker
-
-    try:
-        yield
-    except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
-        raise kind(f"the server at {url} refuses the key: {_first(error)}") from error
-    except (tinker.TinkerError, httpx.HTTPError, ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, UserError | RunStopped):
-            raise
-        raise kind(f"the server at {url}: {_first(error)}") from error
-
-
-def _first(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+    def close(self) -> None:
+        """End all sessions."""
+        while self._opened:
+            self._opened.pop().close()
 
 
 class Server:
@@ -127,9 +115,7 @@ class Server:
         self.skeleton = models.skeleton(name)
         self.config = self.skeleton.config
         self.generation_config = getattr(self.skeleton, "generation_config", None)
-        self.url, self.service = self._connect()
-        self.longest = self._check_known()
-        self.waits = ThreadPoolExecutor(1)
+        self.url, self.service, self.longest = self._connect()
         self.trainer: Any = None
         self.trains = False
         self.pushed = False
@@ -138,8 +124,10 @@ class Server:
         """The model's weights, of which only the sizes are here."""
         return iter(self.skeleton.parameters())
 
-    def _connect(self) -> tuple[str, Any]:
-        """The address and the client. Raises UserError where there is no package, key or server."""
+    def _connect(self) -> tuple[str, Any, int]:
+        """The address, the client, and most tokens of a sequence, 0: not told. Raises UserError
+        where there is no package, key, server or such a model.
+        """
         try:
             import httpx
             import tinker
@@ -149,49 +137,42 @@ class Server:
                 f"engine.kind=tinker needs the package tinker ({error}): pip install "
                 "'strop[tinker]'"
             ) from error
-        url = resolve_base_url(self.settings.url or None)
+        url, variable = resolve_base_url(self.settings.url or None), self.settings.api_key_env
+        if variable and not os.environ.get(variable):
+            raise UserError(
+                f"the environment variable {variable} is not set: set it to the server's key, or "
+                "leave engine.api_key_env out"
+            )
         try:  # the client itself would try for five minutes
             httpx.get(f"{url}/api/v1/healthz", timeout=REACH_SECONDS)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UserError(
-                f"no server at {url}: {_first(error)}; check engine.url, which has no /api/v1"
+                f"no server at {url}: {first_line(error)}; check engine.url, which has no /api/v1"
             ) from error
-        key = os.environ.get(self.settings.api_key_env) or None
+        key = os.environ[variable] if variable else None
+        with told(url, UserError):
+            rest = tinker.RestClient(base_url=url, api_key=key)
+            found = rest.get_server_capabilities().result().supported_models
+        known = {model.model_name: model.max_context_length for model in found}
+        if known and self.name not in known:
+            raise UserError(
+                f"the server at {url} has no model {self.name!r}; it has "
+                f"{', '.join(sorted(filter(None, known)))}"
+            )
         with told(url, UserError):
             service = tinker.ServiceClient(base_url=url, api_key=key)
             service.holder  # noqa: B018  # which begins the session
-        return url, service
+        return url, service, known.get(self.name) or 0
 
-    def _check_known(self) -> int:
-        """Most tokens of a sequence, 0: not told. Raises UserError for a model it does not have."""
-        import tinker
-
-        with told(self.url, UserError):
-            rest = tinker.RestClient(
-                base_url=self.url, api_key=os.environ.get(self.settings.api_key_env) or None
-            )
-            models = rest.get_server_capabilities().result().supported_models
-        known = {model.model_name: model.max_context_length for model in models}
-        if known and self.name not in known:
-            raise UserError(
-                f"the server at {self.url} has no model {self.name!r}; it has "
-                f"{', '.join(sorted(filter(None, known)))}"
-            )
-        return known.get(self.name) or 0
-
-    def ask(self, begin: Callable[[], Any]) -> Any:
-        """What a call of the client comes to. Raises RunStopped.
-
-        It is waited for in a thread: the client complains where an event loop runs.
-        """
-        with told(self.url):
-            return self.waits.submit(lambda: begin().result()).result()
+    def ask(self, begin: Callable[[], Any], seconds: float | None = None) -> Any:
+        """What a call of the client comes to. Raises RunStopped."""
+        with told(self.url):  # its own `result` complains where an event loop runs
+            return begin().future().result(seconds)
 
     def close(self) -> None:
         """End the session. What the server says of it no longer matters."""
         with suppress(RunStopped):
-            self.ask(lambda: self.service.close("success"))
-        self.waits.shutdown()
+            self.ask(lambda: self.service.close("success"), REACH_SECONDS)
 
     # ---- training
 
@@ -213,9 +194,31 @@ class Server:
     def forward_backward(self, data: list[Any]) -> list[Tensor]:
         """The same, and the weighted gradient is added to what the next step takes."""
         learner = self.learner()
-        found = _logps(self.ask(lambda: learner.forward_backward(data, "cross_entropy")))
+        output = self.ask(lambda: learner.forward_backward(data, "cross_entropy"))
+        found = _logps(output)
+        self._check_loss(output.metrics, data, found)
         self.pushed = True
         return found
+
+    def _check_loss(
+        self, metrics: Mapping[str, float], data: list[Any], found: list[Tensor]
+    ) -> None:
+        """Raise RunStopped where the loss is not the sum that weights are meant for: some servers
+        divide it by the weights' sum, and the gradient with it.
+        """
+        parts = [
+            -each.loss_fn_inputs["weights"].to_torch() * logp[: len(each.model_input.to_ints())]
+            for each, logp in zip(data, found, strict=True)
+        ]
+        wanted = sum(float(part.sum()) for part in parts)
+        size = sum(float(part.abs().sum()) for part in parts)
+        told = next((metrics[name] for name in LOSSES if name in metrics), None)
+        if told is None or abs(told - wanted) > TOLERANCE * size + 1e-6:
+            says = "it tells none" if told is None else f"it tells {told:g}, which is {wanted:g}"
+            raise RunStopped(
+                f"the server at {self.url}: its loss cross_entropy has to be the sum of weight "
+                f"times -log-probability, and {says}: its gradient is not the recipe's"
+            )
 
     def step(self, lr: float) -> dict[str, float]:
         """An AdamW step; what the server tells of it."""
@@ -295,9 +298,9 @@ class OnServer(Remote):
         found: Any = ServerOptimiser()
         return ServerPolicy(self.model, optimiser=found, current=("logp_T",))
 
-    def start(self) -> Policy:
-        """The model before training."""
-        return ServerStart(self.model, current=("logp_T",))
+    def frozen(self) -> Policy:
+        """The model without the adapter that is trained."""
+        return FrozenOnServer(self.model, current=("logp_T",))
 
     def num_bytes(self) -> int:
         """No weights are written here."""
@@ -461,8 +464,8 @@ def _fixed(adjoints_of: AdjointsOf, num: int) -> Tensor | None:
     return -first if all(torch.equal(first, other) for other in others) else None
 
 
-class ServerStart(ServerPolicy):
-    """The model before training, which scores tokens only."""
+class FrozenOnServer(ServerPolicy):
+    """A model of the server as it is without training, which scores tokens only."""
 
     _sampler: Any = None
 
@@ -479,113 +482,3 @@ class ServerStart(ServerPolicy):
         ]
         found = [self.model.ask(lambda future=future: future) for future in begun]
         return {"logp_T": sequences.spread([torch.tensor(each[1:]) for each in found])}
-
-
-def seed_of(request: Request, size: int) -> int:
-    """The seed, of 31 bits, that a server is sent for a request behind so many tokens: what goes on
-    does not repeat what it goes on from.
-    """
-    seed = np.array([request.seed & (2**64 - 1)], np.uint64)
-    return int(mix(mix(seed) + np.uint64(size))[0] >> np.uint64(33))
-
-
-class TinkerEngine(RowEngine[Row]):
-    """Samples with the server's sampler of the weights of now, each request by a call of its own.
-
-    What is begun ends with the weights that it began with. An answer that fails ends its request as
-    "failed"; where MOST_FAILURES do so one after another, `step` raises RunStopped.
-    """
-
-    capabilities = frozenset({"weights", "logp_model"})
-    renews_alone = True
-
-    def __init__(self, server: Server, tokenizer: Any, context_length: int) -> None:
-        super().__init__(tokenizer.decode, context_length)
-        self.server = server
-        self.sampler: Any = None  # until it is first asked
-        self.num_failed = 0  # since the last answer
-        self.answers: queue.SimpleQueue[tuple[Row, Any]] = queue.SimpleQueue()
-
-    def step(self) -> list[Event]:
-        """Wait for an answer; return what there is to report."""
-        while not self.events and self.busy():
-            self._take(*self.answers.get())
-        while not self.answers.empty():
-            self._take(*self.answers.get())
-        events, self.events = self.events, []
-        return events
-
-    def load_weights(self, state: Any, version: int) -> None:
-        """Sample with the weights that the server has now, from the next request on."""
-        self.sampler, self.version = None, version
-
-    def close(self) -> None:
-        """End the session."""
-        self.server.close()
-
-    # ---- from here on: how
-
-    def _check(self, request: Request) -> int:
-        """At how many tokens the request is full. UserError for one that does not fit."""
-        if len(request.ids) >= self.context_length:
-            raise UserError(
-                f"the prompt has {len(request.ids)} tokens, the server's context "
-                f"{self.context_length}; shorten the prompt, at least one new token must fit"
-            )
-        return min(len(request.ids) + request.max_tokens, self.context_length)
-
-    def _row(self, id: int, request: Request, tokens: list[int], full: int) -> Row:
-        return Row(id, request, tokens, full)
-
-    def _drop(self, row: Row) -> None:
-        """Its answer is let go when it comes."""
-        row.events.append(Event(row.id, (), (), self.version, ended="aborted"))
-
-    def _ask(self, row: Row) -> None:
-        """Begin the call for a request."""
-        import tinker
-
-        if self.sampler is None:
-            self.sampler = self.server.sampler()
-        request, size = row.request, len(row.tokens)
-        params = tinker.SamplingParams(
-            max_tokens=row.full - size, temperature=request.temperature,
-            seed=seed_of(request, size),
-            stop=list(request.stop_strings or request.stop_ids),
-        )  # fmt: skip
-        with told(self.server.url):
-            future = self.sampler.sample(tinker.ModelInput.from_ints(row.tokens), 1, params)
-        future.future().add_done_callback(lambda done: self.answers.put((row, done)))
-
-    def _take(self, row: Row, done: Any) -> None:
-        """Report what a request was answered. Raises RunStopped where the server answers none."""
-        if row.ended:  # aborted meanwhile
-            return
-        row.ended = True
-        try:
-            with told(self.server.url):
-                answer = done.result().sequences[0]
-        except RunStopped as error:
-            self.num_failed += 1
-            if self.num_failed >= MOST_FAILURES:
-                raise
-            row.events.append(Event(row.id, (), (), self.version, ended="failed", why=str(error)))
-        else:
-            self.num_failed = 0
-            row.events.append(self._event(row, list(answer.tokens), list(answer.logprobs or ())))
-        self.events.append(row.events[-1])
-
-    def _event(self, row: Row, ids: list[int], logp: list[float]) -> Event:
-        """The whole answer; what lies behind its end is cut off."""
-        request = row.request
-        size, stopped = self._until_stop(row, ids)
-        full = len(row.tokens) + size >= row.full and not stopped
-        ended: Ended = "length" if full else "stop"
-        row.tokens += ids[:size]
-        known = logp[:size] if request.temperature == 1 else []
-        void = (0.0 if request.temperature == 0 else math.nan,) * size
-        wanted = "logp_model" in request.want
-        return Event(
-            row.id, tuple(ids[:size]), tuple(known) or void, self.version,
-            tuple(known) if wanted else (), ended=ended,
-        )  # fmt: skip

@@ -439,7 +439,7 @@ def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded
             "with: name a teacher with model.reference=FOLDER"
         )
     if isinstance(loaded, Remote):
-        return loaded.start()
+        return loaded.frozen()
     if loaded.adapter is not None and not renews:
         model, switch = loaded.model, loaded.without_adapter
         return Policy(model, policy.token_budget, policy.share, switch=switch, ranks=policy.ranks)
@@ -465,6 +465,8 @@ def _teacher(
             f"model.reference={name} has other tokens than {loaded.source}: probabilities of "
             "tokens can be compared between models of one tokenizer alone"
         )
+    if isinstance(other, Remote):
+        return other.frozen()
     model: Any = other.merged().model
     sizes = [len(each.get_output_embeddings().weight) for each in (model, loaded.model)]
     if sizes[0] != sizes[1] and reads - {"logp_ref_T"}:

@@ -132,8 +132,8 @@ class Remote(Loaded):
         """The policy, with its optimiser. training: the run's settings of training."""
         raise NotImplementedError
 
-    def start(self) -> Policy:
-        """The model that the run begins with, for reference terms."""
+    def frozen(self) -> Policy:
+        """The model as it is without training, for reference terms."""
         raise NotImplementedError
 
 
