@@ -6,7 +6,7 @@ import math
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,6 @@ from strop.engines.completions import MOST_FAILURES
 from strop.engines.remote_rows import Row, RowEngine
 from strop.engines.sampling import mix
 from strop.support.errors import RunStopped, UserError
-
-if TYPE_CHECKING:
-    from strop.integrations.tinker import Server
 
 
 @contextmanager
@@ -54,13 +51,14 @@ class TinkerEngine(RowEngine[Row]):
     """Samples with the server's sampler of the weights of now, each request by a call of its own.
 
     What is begun ends with the weights that it began with. An answer that fails ends its request as
-    "failed"; where MOST_FAILURES do so one after another, `step` raises RunStopped.
+    "failed"; where MOST_FAILURES do so one after another, `step` raises RunStopped. server: as
+    `integrations.tinker` has it.
     """
 
     capabilities = frozenset({"weights", "logp_model"})
     renews_alone = True
 
-    def __init__(self, server: Server, tokenizer: Any, context_length: int) -> None:
+    def __init__(self, server: Any, tokenizer: Any, context_length: int) -> None:
         super().__init__(tokenizer.decode, context_length)
         self.server = server
         self.sampler: Any = None  # until it is first asked
