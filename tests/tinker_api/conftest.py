@@ -20,3 +20,9 @@ def unclosed() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client tells its maker nothing of these tests."""
+    monkeypatch.setenv("TINKER_TELEMETRY", "0")
