@@ -10,6 +10,7 @@ from strop import functional as F
 from strop.catalogue import catalogue
 from strop.integrations.hosted import WEIGHT, Hosted, Rollouts, Update, merged
 from strop.integrations.hosting import (
+    TINKER,
     TRL,
     VERL_ESTIMATOR,
     VERL_LOSS,
@@ -276,3 +277,31 @@ def test_halves_for_verl() -> None:
     assert halves("drive") == ("changes over to another method on the way",) * 2
     assert halves("riskpo")[0] == "keeps state from step to step (weigh_lower_tail)"
     assert hosted("dapo", TRL) == ("dapo(refill=False)", "")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "why"),
+    [
+        ("entropy_bonus", "reads entropy_T (reward_entropy), which takes the whole"),
+        ("entrocraft", "reads entropy_old_T (keep_inside_entropy_band), which Tinker does not"),
+        ("ares_aepo", "reads entropy_behavior_T (mark_open_windows), and Tinker's sampler has no"),
+        ("hapo", "needs 'rules' (sample_at_entropy_temperature), and Tinker's sampler has no"),
+        ("gkd", "reads logq_TV (penalise_full_kl_to_reference), which takes the whole"),
+        ("vcpo", "asks for scoring (measure_rollout_gradients)"),
+        ("ppo_clip", "trains a critic"),
+        ("brorl", "gives its reference the policy's weights (renew_reference)"),
+    ],
+)
+def test_what_log_probabilities_of_tokens_do_not_give(recipe: str, why: str) -> None:
+    assert why_not(notation.recipe(recipe), TINKER).startswith(why)
+
+
+def test_all_but_the_model_is_strops_own_on_tinkers_api() -> None:
+    """Turns, chosen prompts, given answers, refilled batches, a reference, several updates."""
+    for recipe in ("gigpo", "prompt_gdro", "dpo", "dapo", "grpo(beta=0.1)", "gspo", "rloo"):
+        assert why_not(notation.recipe(recipe), TINKER) == ""
+    path = "rollout.sample_independently.temperature"
+    cool = notation.recipe("grpo").each(lambda each: each.with_knobs({path: 0.7}))
+    assert why_not(cool, TINKER).startswith("samples at temperature 0.7")
+    with pytest.raises(UserError, match=r"Tinker cannot host .*; grpo, which it changes, works"):
+        check(notation.recipe("entropy_bonus"), TINKER, "entropy_bonus")

@@ -163,6 +163,6 @@ def test_the_engine_of_a_command_is_read_as_it_is_written(lab):
     with pytest.raises(UserError, match=r"engine.kind = 'sglang': no such engine; there are local"):
         open_model(str(lab.model), engine="sglang(url='http://here')")
     with pytest.raises(
-        UserError, match=r"no option engine.url; engine.kind=completions or vllm has it"
+        UserError, match=r"no option engine.url; engine.kind=completions or vllm or tinker has it"
     ):
         open_model(str(lab.model), engine="local(url='http://here')")

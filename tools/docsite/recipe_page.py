@@ -180,14 +180,13 @@ def _tables(page: str) -> list[tuple[list[str], dict[str, list[str]]]]:
 
 
 def _hosts(name: str) -> str:
-    """What TRL and verl take of it, and why not the rest."""
+    """What TRL, verl and a server of Tinker's API take of it, and why not the rest."""
     for heads, rows in _tables("HOSTED.md"):
         if row := rows.get(f"`{name}`"):
-            both = heads == ["it"]
-            told = [f"- {'TRL and verl' if both else head}: {coded(cell)}" for head, cell in
+            told = [f"- {'TRL and verl' if head == 'it' else head}: {coded(cell)}" for head, cell in
                     zip(heads, row, strict=True)]  # fmt: skip
             text = "\n".join(told)
-            head = "## In TRL and verl { data-search-exclude }"
+            head = "## In TRL, verl and on Tinker's API { data-search-exclude }"
             return f"{head}\n\n{text}\n\n[How](../docs/{PEERS}).\n"
     return ""
 

@@ -102,6 +102,10 @@ class Options(TypedDict, total=False):
     engine_tensor_parallel_size: int
     engine_start_seconds: float
     engine_folder: str | Path
+    engine_train_mlp: bool
+    engine_train_attn: bool
+    engine_train_unembed: bool
+    engine_ttl_seconds: int
     ray_address: str | Path
     ray_num_engines: int
     ray_cpus_per_engine: int

@@ -80,7 +80,7 @@ class Progress:
         self.console.print(
             f"[bold]{escape(method)}[/] on {escape(task.name)}: {len(task.train)} "
             f"prompts, {escape(run.config.model.name)} ({model:.2f} M parameters, "
-            f"{run.config.model.dtype}, {run.world.policy.device}), steps {run.done + 1} to "
+            f"{run.loaded.where}), steps {run.done + 1} to "
             f"{self.steps} -> {escape(str(run.record.folder))}"
         )
         for note in run.world.services.notes:

@@ -19,17 +19,20 @@ ENGINES: dict[str, Any] = {
     "completions": "strop.engines.completions:CompletionsSettings",
     "vllm": "strop.engines.vllm.server_engine:VllmSettings",
     "vllm_here": "strop.engines.vllm.in_process:InProcessSettings",
+    "tinker": "strop.integrations.tinker:TinkerSettings",
 }
 
 
 class EngineSettings(BaseModel):
     """What the answers are sampled with; every kind of engine adds fields of its own.
 
-    needs_model: the engine samples with a model of this process, which is loaded for it.
+    needs_model: the engine samples with a model of this process, which is loaded for it. trains:
+    the model lies where the engine is, and is trained there; `load` gives what stands for it here.
     """
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
     needs_model: ClassVar[bool] = True
+    trains: ClassVar[bool] = False
     kind: str = Field(default="local", description=f"engine that samples: {', '.join(ENGINES)}")
 
     @field_validator("kind")
@@ -47,8 +50,19 @@ class EngineSettings(BaseModel):
         """
         raise UserError(f"{type(self).__name__} has no method open: give it one, for an engine")
 
+    def load(self, config: Any, source: str) -> Any:
+        """What stands for a model that is trained where the engine is, as `Loaded` has it.
+
+        config: the run's. source: a checkpoint or another model; empty: the run's own. Raises
+        UserError where it cannot be had.
+        """
+        raise NotImplementedError(f"{type(self).__name__} trains and has no method load")
+
     def check(self, num_steps: int) -> None:
         """Raise UserError for settings that make no sense in a run of so many steps."""
+
+    def check_method(self, method: Any) -> None:
+        """Raise UserError where the method cannot be trained where the engine is."""
 
     @property
     def most_tokens(self) -> int:

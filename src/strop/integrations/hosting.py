@@ -1,19 +1,20 @@
 """Which recipes another trainer can host: it draws the prompts and samples the answers by itself,
-gives columns of them, and lets the recipe do what lies between reward and gradient. docs/HOSTED.md
-has them all."""
+gives columns of them, and lets the recipe do what lies between reward and gradient. A server of
+Tinker's API leaves all but the model to strop. docs/HOSTED.md has them all."""
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from strop.batch.batch import DERIVED
-from strop.batch.columns import CURRENT, REFRESHED, RUN_WIDE, is_current
+from strop.batch.columns import CURRENT, KNOWN, REFRESHED, RUN_WIDE, is_current, is_value
 from strop.catalogue import catalogue
 from strop.catalogue.entries import Entry
-from strop.catalogue.seams import SERVICES, place_at
+from strop.catalogue.seams import SERVICES, STAGES, place_at
 from strop.method import notation, writing
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method
+from strop.method.engine_needs import needs
 from strop.method.part import OUTSIDE, Use
 from strop.method.schedule import Schedule
 from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
@@ -43,12 +44,15 @@ GROUPS = frozenset({"group_B", "uid_P", "draw_P", "reward_T"})
 @dataclass(frozen=True)
 class Host:
     """What a trainer gives to a recipe: columns of its rollouts and the run, columns of the policy
-    as it is now with gradient, and the stages that it hands over."""
+    as it is now with gradient, and the stages that it hands over. model_alone: it has the model,
+    and strop's own trainer does all else; engine: what its sampler can."""
 
     name: str
     columns: frozenset[str]
     current: frozenset[str]
     stages: tuple[str, ...]
+    model_alone: bool = False
+    engine: frozenset[str] = frozenset()
 
 
 TRL = Host(
@@ -67,12 +71,29 @@ VERL_LOSS = Host(
     frozenset({"logp_T"}),
     ("terms",),
 )
+# It gives log-probabilities of tokens, of the policy as it is now and as it was before training.
+TINKER = Host(
+    "Tinker",
+    frozenset(
+        name for name in KNOWN
+        if name not in REFRESHED and not is_value(name) and not is_current(name)
+        and not name.endswith("_TV") and name != "entropy_behavior_T"
+    ) | {"logp_old_T", "logp_ref_T"},
+    frozenset({"logp_T"}),
+    (*STAGES, "terms"),
+    model_alone=True,
+    engine=frozenset({"weights", "logp_model"}),
+)  # fmt: skip
 
 
 def why_not(method: Method, host: Host) -> str:
     """Why the host cannot run the method, in a few words; empty where it can."""
     for algorithm in method.algorithms:
-        for reason in (*_collecting(algorithm), *_learning(algorithm), *_columns(algorithm, host)):
+        if host.model_alone:
+            own = (*_asking_of_model(algorithm, host),)
+        else:
+            own = (*_collecting(algorithm), *_learning(algorithm))
+        for reason in (*own, *_columns(algorithm, host)):
             return reason
     return ""
 
@@ -156,6 +177,25 @@ def _collecting(algorithm: Algorithm) -> Iterator[str]:
             yield f"asks for {' and '.join(asked)} ({use.label})"
 
 
+def _asking_of_model(algorithm: Algorithm, host: Host) -> Iterator[str]:
+    """What it asks of a model beside log-probabilities of tokens, and of what samples with it."""
+    if algorithm.value_columns():
+        yield "trains a critic"
+    if (temperature := algorithm.rollout.part.temperature) != 1:
+        yield (
+            f"samples at temperature {temperature}, and the log-probabilities that it learns from "
+            f"are at 1 ({algorithm.rollout.label})"
+        )
+    for _, use in algorithm.uses():
+        for capability, why in needs(use):
+            if capability not in host.engine:
+                yield f"{why} ({use.label}), and {host.name}'s sampler has no {capability!r}"
+        if any(p.name == "scoring" for p in parts.parameters(use.part)):
+            yield f"asks for scoring ({use.label})"
+    if "renews_reference" in algorithm.facts():
+        yield "gives its reference the policy's weights (renew_reference)"
+
+
 def services_of(use: Use) -> list[str]:
     """What the part asks of a run beside columns and the scores of the rollouts themselves."""
     if isinstance(use.part, ASKING_FOR_SCORES):
@@ -232,12 +272,14 @@ def _unread(column: str, required: bool, have: set[str], host: Host, use: Use) -
         yield f"reads {column} ({use.label}), which {host.name} does not have"
 
 
-HEADER = """# Recipes inside TRL and verl
+HEADER = """# Recipes inside TRL, in verl, and on Tinker's API
 
-What each of the two can host, and why not the rest. In TRL a recipe is an argument of
+What each of them can host, and why not the rest. In TRL a recipe is an argument of
 `StropGRPOTrainer`; it is hosted where all that it needs between reward and gradient is there. verl
 asks for advantages and for the loss apart, so either half stands alone.
-[COMING_FROM_TRL_AND_VERL.md](COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl) shows how.
+[COMING_FROM_TRL_AND_VERL.md](COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl) shows how. A server
+of Tinker's API has the model alone, and strop's own trainer does all else: what is refused there
+needs more of the model than log-probabilities of tokens ([TINKER.md](TINKER.md)).
 
 Recipes stand here with their default parameters. Some that are refused have a parameter that takes
 the hindrance away: `hosted as` names it where it is the asking for further rollouts, and without a
@@ -253,19 +295,22 @@ file.
 def page() -> str:
     """The text of docs/HOSTED.md."""
     rows = {entry.name: _row(entry) for entry in catalogue.recipes()}
-    counts = [sum(row[column].startswith("yes") for row in rows.values()) for column in range(3)]
+    counts = [sum(row[column].startswith("yes") for row in rows.values()) for column in range(4)]
     said = (
         f"Of {len(rows)} recipes TRL hosts {counts[0]}; verl takes the advantages of {counts[1]} "
-        f"and the losses of {counts[2]}.\n"
+        f"and the losses of {counts[2]}; {counts[3]} run on Tinker's API.\n"
     )
-    some = {name: row for name, row in rows.items() if any(each.startswith("yes") for each in row)}
+    some = {
+        name: row for name, row in rows.items() if any(each.startswith("yes") for each in row[:3])
+    }
     none: dict[str, tuple[str, ...]] = {
-        name: (row[0],) for name, row in rows.items() if name not in some
+        name: (row[0], row[3]) for name, row in rows.items() if name not in some
     }
     return "\n".join(
         [
-            HEADER, said, *_table(("recipe", "TRL", "verl: advantages", "verl: loss"), some), "",
-            "Hosted by neither:\n", *_table(("recipe", "it"), none), "",
+            HEADER, said,
+            *_table(("recipe", "TRL", "verl: advantages", "verl: loss", "Tinker"), some), "",
+            "Hosted by neither TRL nor verl:\n", *_table(("recipe", "it", "Tinker"), none), "",
         ]
     )  # fmt: skip
 
@@ -277,9 +322,13 @@ def _table(head: tuple[str, ...], rows: dict[str, tuple[str, ...]]) -> list[str]
 
 def _row(entry: Entry) -> tuple[str, ...]:
     """What stands in the columns of a recipe."""
-    how, why = hosted(entry.name, TRL)
-    trl = why or ("yes" if how == entry.name else f"yes, hosted as `{how}`")
-    return trl, _half(entry, VERL_ESTIMATOR), _half(entry, VERL_LOSS)
+    trl, tinker = (_whole(entry, host) for host in (TRL, TINKER))
+    return trl, _half(entry, VERL_ESTIMATOR), _half(entry, VERL_LOSS), tinker
+
+
+def _whole(entry: Entry, host: Host) -> str:
+    how, why = hosted(entry.name, host)
+    return why or ("yes" if how == entry.name else f"yes, hosted as `{how}`")
 
 
 def _half(entry: Entry, host: Host) -> str:

@@ -42,6 +42,14 @@ def load_model(
     each with a device of its own. given: the model, where it is in memory already.
     """
     settings = config.model
+    if config.engine.trains:
+        if given is not None or not (ranks or Ranks()).alone:
+            raise UserError(
+                f"engine.kind={config.engine.kind} has the model elsewhere, for one process: give "
+                "its name, and train with one"
+            )
+        remote: Loaded = config.engine.load(config, source)
+        return remote
     names = config.roles.trained if config.roles.play else ()
     if names and not settings.lora_rank:
         raise UserError("roles.play trains adapters: give model.lora_rank, such as 16")

@@ -34,7 +34,7 @@ from strop.training.cluster.rewards import maker, shared_grader
 from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing
 from strop.training.learner.critic import Critic, make_critic
-from strop.training.learner.models import Loaded
+from strop.training.learner.models import Loaded, Remote
 from strop.training.learner.policy import MasterAdamW, Policy
 from strop.training.learner.step_models import freeze
 from strop.training.loading import load_model, open_engine
@@ -307,14 +307,7 @@ def _world(
     training, task = config.training, services.task
     if loaded.model.dtype == torch.float16:
         raise UserError("float16 gradients vanish below 6e-8: train with model.dtype=bfloat16")
-    policy = Policy(
-        loaded.model,
-        token_budget=training.tokens_on(loaded.model.device.type),
-        share=_share(training.share_prefixes, loaded.model, services),
-        max_grad_norm=training.max_grad_norm,
-        ranks=ranks,
-        adapters=loaded.names,
-    )
+    policy = _policy(config, loaded, services, ranks)
     settings = config.engine
     if learns and training.max_staleness and settings.kind != "local":
         settings = read({})  # the other process has the run's own
@@ -328,7 +321,7 @@ def _world(
         engine = _share_out(policy, reference, engine, loaded)
     if learns:
         services.sampling.cast.league = roles.league_of(config)
-        policy.optimiser = MasterAdamW(
+        policy.optimiser = policy.optimiser or MasterAdamW(
             list(policy.parameters()),
             lr=0.0,
             betas=training.betas,
@@ -351,6 +344,21 @@ def _world(
     )
     world.act(method.in_phase(1).at_step(1, training.steps))
     return world
+
+
+def _policy(config: RunConfig, loaded: Loaded, services: RunServices, ranks: Ranks) -> Policy:
+    """The policy, here or where the model is trained."""
+    training = config.training
+    if isinstance(loaded, Remote):
+        return loaded.policy(training)
+    return Policy(
+        loaded.model,
+        token_budget=training.tokens_on(loaded.model.device.type),
+        share=_share(training.share_prefixes, loaded.model, services),
+        max_grad_norm=training.max_grad_norm,
+        ranks=ranks,
+        adapters=loaded.names,
+    )
 
 
 def _engine(
@@ -430,6 +438,8 @@ def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded
             "the method learns from its reference alone, and that is the model that the run begins "
             "with: name a teacher with model.reference=FOLDER"
         )
+    if isinstance(loaded, Remote):
+        return loaded.frozen()
     if loaded.adapter is not None and not renews:
         model, switch = loaded.model, loaded.without_adapter
         return Policy(model, policy.token_budget, policy.share, switch=switch, ranks=policy.ranks)
@@ -455,6 +465,8 @@ def _teacher(
             f"model.reference={name} has other tokens than {loaded.source}: probabilities of "
             "tokens can be compared between models of one tokenizer alone"
         )
+    if isinstance(other, Remote):
+        return other.frozen()
     model: Any = other.merged().model
     sizes = [len(each.get_output_embeddings().weight) for each in (model, loaded.model)]
     if sizes[0] != sizes[1] and reads - {"logp_ref_T"}:

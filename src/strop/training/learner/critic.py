@@ -83,6 +83,11 @@ class Critic:
     target_tau: float = 0.0
 
     @property
+    def tells_late(self) -> bool:
+        """As its policy."""
+        return self.policy.tells_late
+
+    @property
     def heads(self) -> ValueHeads:
         """The heads of the adapter that the policy's passes run under."""
         return self.each[self.policy.acting].now

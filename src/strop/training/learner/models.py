@@ -22,6 +22,7 @@ from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
 from strop.training.learner import adapters
 from strop.training.learner.adapters import Lora
+from strop.training.learner.policy import Policy
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
@@ -43,6 +44,11 @@ class Loaded:
     source: str
     adapter: Any = None
     names: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Of what numbers the weights are and where they lie, for whoever watches the run."""
+        return f"{str(self.model.dtype).removeprefix('torch.')}, {self.model.device}"
 
     @property
     def context(self) -> int:
@@ -117,6 +123,18 @@ class Loaded:
                 f"{' or '.join(self.names)} in a checkpoint of the run"
             )
         return Loaded(adapters.merge(self.adapter), self.tokenizer, self.source)
+
+
+class Remote(Loaded):
+    """What stands here for a model that lies elsewhere and is trained there."""
+
+    def policy(self, training: Any) -> Policy:
+        """The policy, with its optimiser. training: the run's settings of training."""
+        raise NotImplementedError
+
+    def frozen(self) -> Policy:
+        """The model as it is without training, for reference terms."""
+        raise NotImplementedError
 
 
 def _turn_ends(tokenizer: Any) -> list[int]:

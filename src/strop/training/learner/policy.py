@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,9 @@ class Policy:
     _under: str = ""  # the adapter of now
 
     current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
+    # Whether a pass tells its columns with its gradient alone, so that losses are told of them
+    # afterwards, as with several processes; `push` may then ask for adjoints as often as it likes.
+    tells_late: ClassVar[bool] = False
 
     @property
     def device(self) -> torch.device:

@@ -107,7 +107,8 @@ class Tokens:
         """Choose the rollouts and measure them as the updates begin; the batch with row numbers."""
         self.rollouts_B = first_groups(batch["group_B"], batch.size("P"), self.limit)
         self.rows_T = segments.rows_of(batch["rollout_T"], self.rollouts_B, batch.size("B"))
-        missing = {name: now for name, now in MEASURED.items() if name not in batch}
+        known = models.policy.current
+        missing = {n: now for n, now in MEASURED.items() if n not in batch and now in known}
         if missing and self.rollouts_B.numel():
             with torch.random.fork_rng():
                 taken = batch.take(self.rollouts_B)

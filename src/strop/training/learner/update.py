@@ -245,7 +245,7 @@ class Learner:
             model.zero_gradient()  # every advantage is 0, but the optimiser still makes a step
         names = kernel.current_columns(terms)
         scope = kernel.scope_of(terms)
-        turns, alone = model.turns(prepared), model.ranks.alone
+        turns, alone = model.turns(prepared), model.ranks.alone and not model.tells_late
         if len(turns) == 1 and alone:  # in the batch's own order: draws do not depend on the split
             turns = [(prepared["index_B"], True)]
         measured = None

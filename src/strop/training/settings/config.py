@@ -133,6 +133,7 @@ class RunConfig(Section):
             for step in (1, self.training.steps):
                 algorithm.at_step(step, self.training.steps)
         self.engine.check(self.training.steps)
+        self.engine.check_method(method)
         for name, rate in (("training.lr", self.lr()), ("critic.lr", self.critic_lr())):
             first = before(rate, 1) if isinstance(rate, Schedule) else 1
             for step in (first, self.training.steps):
