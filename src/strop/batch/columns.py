@@ -112,6 +112,11 @@ STANDARD: tuple[Column, ...] = (
            "rollout", door=("logp_roll",), random="logp"),
     Column("entropy_behavior_T", "float", "engine's next-token entropy", "nats", "rollout",
            random="positive"),
+    Column("num_kept_T", "int", "tokens that top_p, top_k and min_p left, with "
+           "sampling_mask=renormalise; 0: all, -1: not known", "tokens", "rollout", door=None,
+           random="0"),
+    Column("kept_at_T", "int", "where their ids begin in `kept_ids`, which has those of all tokens",
+           "place", "rollout", door=None, random="0"),
     Column("logp_old_T", "float", "policy at the start of the update", "nats", "refresh",
            door=("logp_old", "logp_prox", "logp_start"), was="logp_T", random="logp"),
     Column("entropy_old_T", "float", "entropy at the start of the update", "nats", "refresh",

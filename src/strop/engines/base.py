@@ -26,7 +26,7 @@ Rule = Callable[["Tensor"], "Tensor"]
 Source = tuple[int, int] | None  # a request, and with how many of its tokens another one begins
 Ended = Literal["", "stop", "length", "aborted", "failed"]
 # What an engine can tell of the tokens that it draws, beside their log-probabilities.
-STATISTICS = frozenset({"entropy", "logp_model", "top"})
+STATISTICS = frozenset({"entropy", "kept", "logp_model", "top"})
 # rules: it applies those of a request. weights: it takes new ones.
 WAITING = 8  # requests that wait for each that can run; more are not taken before some of them do
 CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS
@@ -53,7 +53,7 @@ class Request:
     stop_ids: tuple[int, ...] = ()  # a drawn one ends the request and is its last token
     stop_strings: tuple[str, ...] = ()  # end once the text of the new tokens holds one of them
     seed: int = 0  # any integer; its lowest 64 bits count
-    want: frozenset[str] = frozenset()  # of "entropy", "logp_model", "top" ("top" needs num_top)
+    want: frozenset[str] = frozenset()  # of STATISTICS ("top" needs num_top)
     keep: bool = False  # a hint: requests that begin with its tokens follow, so hold its cache
     drawn: int = 0  # the last so many of ids were drawn for it before: stop strings see them
     weights: str = ""  # the adapter that draws it; empty: the model as it is, or its first
@@ -104,10 +104,21 @@ class Event(NamedTuple):
     top: tuple[Mapping[int, float], ...] = ()  # num_top log-probs before temperature and rules
     ended: Ended = ""
     why: str = ""  # of a request that failed
+    kept: tuple[bytes, ...] = ()  # int32 ids of the tokens that the rules left; empty: all of them
 
     def told(self, statistic: str) -> tuple[float, ...]:
-        """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it."""
+        """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it.
+
+        Of a token whose kept set is told, the model is what is drawn from: "logp_model" is `logp`.
+        """
+        if statistic == "logp_model" and self.kept:
+            return self.logp
         return getattr(self, statistic) or (math.nan,) * len(self.ids)
+
+    def part(self, first: int, last: int | None = None) -> Event:
+        """Its tokens from `first` up to `last`, with all that is told of them."""
+        columns = ("ids", "logp", "logp_model", "entropy", "top", "kept")
+        return self._replace(**{name: getattr(self, name)[first:last] for name in columns})
 
 
 @dataclass(frozen=True)
@@ -166,15 +177,7 @@ def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
         size = min(number, len(event.ids))
         number -= size
         if size:
-            cut = event._replace(
-                ids=event.ids[:size],
-                logp=event.logp[:size],
-                logp_model=event.logp_model[:size],
-                entropy=event.entropy[:size],
-                top=event.top[:size],
-                ended="",
-            )
-            kept.append(cut)
+            kept.append(event.part(0, size)._replace(ended=""))
     return tuple(kept)
 
 

@@ -119,8 +119,10 @@ class Own(Row):
 
     key: str = ""  # vLLM's name of it
     record: np.ndarray = field(default_factory=lambda: np.empty(0))  # of the newest draw
+    kept: bytes = b""  # what its rules left
     refused: str = ""
     unread: list[np.ndarray] = field(default_factory=list)  # records since the last event
+    sets: list[bytes] = field(default_factory=list)  # kept sets of these
 
     def __deepcopy__(self, memo: Any) -> Own:
         """vLLM copies what a request is asked with; this one is known to both sides."""
@@ -308,6 +310,7 @@ class InProcessEngine(RowEngine[Own]):
         stopped = self._until_stop(row, new)[1]
         row.tokens.append(int(new[0]))
         row.unread.append(record)
+        row.sets.append(row.kept)
         ended: Ended = "stop" if stopped else ""
         if not stopped and len(row.tokens) >= row.full:
             ended = "length"
@@ -326,14 +329,14 @@ class InProcessEngine(RowEngine[Own]):
         table = np.full((len(row.unread), width), np.nan)
         for line, record in zip(table, row.unread, strict=True):
             line[: len(record)] = record[:width]
-        event = event_of(row.id, row.request, table, self.version, ended)
+        event = event_of(row.id, row.request, table, self.version, ended, row.sets)
         if ended == "failed":
             usual = (
                 "no token could be drawn: the model's logits are not finite, or the rules "
                 f"{row.request.rules} leave none"
             )
             event = event._replace(why=row.refused or usual)
-        row.unread = []
+        row.unread, row.sets = [], []
         row.events.append(event)
         self.events.append(event)
         row.ended = bool(ended)

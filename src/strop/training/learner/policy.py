@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from strop.batch import segments
-from strop.batch.batch import Batch, position_of, to_padded
+from strop.batch.batch import KEPT_AT, KEPT_IDS, NUM_KEPT, Batch, position_of, to_padded
 from strop.head import head
 from strop.head.chunk import Distribution, Head, Others
 from strop.head.head import head_of, text_config, trunk_of
+from strop.head.kept import Kept
 from strop.support.adapted import routes_of, weights_of
 from strop.support.errors import RunStopped, UserError
 from strop.training.learner import prefix_sharing
@@ -186,7 +187,7 @@ class Policy:
                 hidden, ids = self._hidden(micro)
                 return head.columns(
                     self.head(temperature), hidden, ids, tuple(names),
-                    distributions=further, others=others,
+                    distributions=further, others=others, kept=kept_of(micro),
                 )  # fmt: skip
 
             values = self.compute(measured)
@@ -225,7 +226,7 @@ class Policy:
         columns are measured first over the same hidden states. seen: called with the states,
         without gradient.
         """
-        layout = self._layout(micro)
+        layout, kept = self._layout(micro), kept_of(micro)
 
         def pass_forward() -> tuple[Tensor, dict[str, Tensor]]:
             states, before_T, after_T = self._trunk(micro, layout)
@@ -235,7 +236,7 @@ class Policy:
             own, chosen = self.head(temperature), adjoints_of
             if whole:
                 with torch.no_grad():
-                    values = head.columns(own, hidden.detach(), ids, tuple(names))
+                    values = head.columns(own, hidden.detach(), ids, tuple(names), kept=kept)
                 known = adjoints_of(slice(None), values)
 
                 def chosen(rows: slice, _: dict[str, Tensor]) -> Mapping[str, Tensor]:
@@ -243,7 +244,7 @@ class Policy:
 
             return head.push_loss(
                 own, hidden, ids, chosen, tuple(names),
-                distributions=distributions or {}, others=others or {},
+                distributions=distributions or {}, others=others or {}, kept=kept,
             )  # fmt: skip
 
         with attending(
@@ -336,6 +337,14 @@ class Policy:
         if self.optimiser is not None:
             return (p for group in self.optimiser.param_groups for p in group["params"])
         return (p for p in self.model.parameters() if p.requires_grad)
+
+
+def kept_of(batch: Batch) -> Kept | None:
+    """What the log-probabilities of the policy tokens are over; None: the whole vocabulary."""
+    if KEPT_IDS not in batch.columns:
+        return None
+    mask_T = batch["mask_T"]
+    return Kept(batch[KEPT_IDS], batch[KEPT_AT][mask_T], batch[NUM_KEPT][mask_T])
 
 
 def _kl(rows: slice, logq_TV: Tensor, **others: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from strop.environments.base import JOINED
 from strop.method import notation, reading
 from strop.method.algorithm import Algorithm, Method
 from strop.method.check import check
+from strop.method.masks import with_mask
 from strop.method.part import Use
 from strop.method.schedule import Schedule, before, number_at
 from strop.parts.rollout.base import SamplingFields
@@ -126,7 +127,7 @@ class RunConfig(Section):
     def build(self) -> Method:
         """The method with all its options set, checked. Raises UserError."""
         method = composed(self.recipe, self.stages, self.phases).each(self.for_task)
-        method = with_options(method, self.algorithm, self.phases)
+        method = with_options(method, self.algorithm, self.phases).each(with_mask)
         check(method)
         method.check_steps(self.training.steps)
         for algorithm in method.algorithms:
