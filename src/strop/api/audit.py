@@ -28,8 +28,8 @@ COLUMNS = {
     "ess": "ESS",
     "no_signal": "silent",
     "thrown_away": "refilled",
-    "cut_scale": "cut scale",
-    "cut_bias": "cut bias",
+    "cut_scale": "c-scale",
+    "cut_bias": "c-bias",
     "ratio": "ratio",
 }
 PLAIN = ("ess", "ratio")  # which are exact whatever was drawn
