@@ -3,9 +3,11 @@
 import math
 
 import pytest
+from fakes.engine import TableEngine, by_last_token
 from models import without_times
 
-from strop.engines.base import Answer, Event, Request
+from strop.engines.base import CAPABILITIES, Answer, Event, Request
+from strop.method.engine_needs import check
 from strop.method.part import Draw
 from strop.parts.rollout._unfinished import Group, opened, put_off
 from strop.support.errors import UserError
@@ -51,16 +53,32 @@ def test_learner_and_sampler_agree_over_the_kept_sets_and_the_gradient_is_anothe
     assert abs(math.log(norms[0] / norms[1])) > 0.01
 
 
-def test_a_run_goes_on_as_if_it_had_not_stopped(lab, runner, tmp_path):
+def test_a_run_of_a_shell_goes_on_as_if_it_had_not_stopped(strop, lab, tmp_path):
     """Answers that are left unfinished, with their sets, are in its checkpoint."""
-    settings = raw(lab, "renormalise", "april_partial_rollout", 3, **{"rollout.min_p": 0.3})
-    settings["training"] |= {"save_every": 1, "token_budget": 24}
-    whole = lines_of(runner, settings, tmp_path / "whole")
-    half = {**settings, "training": {**settings["training"], "steps": 1}}
-    runner.whole(half, tmp_path / "half")
-    runner.go(runner.resume(tmp_path / "half", training={"steps": 3}))
-    resumed = without_times(tmp_path / "half")
-    assert whole[-1] == pytest.approx(resumed[-1], rel=0, abs=0, nan_ok=True)
+    words = ("rollout.min_p=0.3", "rollout.sampling_mask=renormalise", "training.token_budget=24")
+    words = ("train", "april_partial_rollout", *lab.arguments(*words))
+    for name, *more in (("whole",), ("half", "training.steps=1")):
+        said = strop(*words, *more, "--out", tmp_path / name)
+        assert said.code == 0, said.err
+    said = strop("train", "--resume", tmp_path / "half", "training.steps=3")
+    assert said.code == 0, said.err
+    whole, resumed = (without_times(tmp_path / name)[-1] for name in ("whole", "half"))
+    assert whole == pytest.approx(resumed, rel=0, abs=0, nan_ok=True)
+    assert 1 <= whole["sampling/kept_tokens"] < 20
+
+
+def test_an_engine_that_cannot_tell_is_refused():
+    settings = {"recipe": "grpo", "algorithm": {"rollout.top_p": 0.9}}
+    engine = TableEngine(by_last_token({}))
+    engine.capabilities = CAPABILITIES - {"kept"}
+    for mask in ("ignore", "weigh"):
+        settings["algorithm"]["rollout.sampling_mask"] = mask
+        check(config.make(settings).build().uses(), engine, "vllm")
+    settings["algorithm"]["rollout.sampling_mask"] = "renormalise"
+    with pytest.raises(
+        UserError, match=r"needs 'kept' \(sampling_mask=renormalise\), and .*'vllm'"
+    ):
+        check(config.make(settings).build().uses(), engine, "vllm")
 
 
 def test_an_answer_that_is_put_off_keeps_its_sets():
