@@ -9,6 +9,7 @@ from models import without_times
 from strop.engines.base import CAPABILITIES, Answer, Event, Request
 from strop.method.engine_needs import check
 from strop.method.part import Draw
+from strop.parts.rollout import substitutes
 from strop.parts.rollout._unfinished import Group, opened, put_off
 from strop.support.errors import UserError
 from strop.training.settings import config
@@ -130,3 +131,6 @@ def test_the_way_is_part_of_the_method_and_survives_its_file():
     part = config.make(settings).build().rollout.part
     assert [rule.k for rule in part.rules()[:1]] == [512]  # of a set that is recorded
     assert part.needs == {"rules", "kept"}
+    scoring = substitutes.scoring(part)  # any engine can
+    assert scoring.rules() == part.rules()
+    assert scoring.needs == {"rules"}
