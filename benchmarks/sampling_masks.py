@@ -16,7 +16,7 @@ from strop.training.settings.config import make
 
 CUTS = (
     ("top_k", 4), ("top_p", 0.95), ("top_p", 0.9), ("top_p", 0.8), ("top_p", 0.7), ("top_k", 3),
-    ("top_k", 2), ("min_p", 0.1), ("min_p", 0.3),
+    ("top_k", 2), ("min_p", 0.1), ("min_p", 0.2),
 )  # fmt: skip
 MASKS = ("ignore", "weigh", "renormalise")
 HEAD = ("cut", "mask", "ratio", "cut: scale", "bias", "whole: scale", "bias", "cut: bias, {n}",
