@@ -28,6 +28,7 @@ SizeName = Literal["num_turns", "num_rollouts", "num_groups"]
 SIZED_BY = {"T": "turn_T", "K": "rollout_K", "B": "group_B", "P": "uid_P"}
 # Rows of a table, by the name that a part asks for: an int, known without a wait for the device.
 SIZES = {"num_turns": "K", "num_rollouts": "B", "num_groups": "P"}
+EXPERTS = "experts_behavior_T"  # void where no engine that tells them drew the rollout
 DERIVED = ("rollout_T", "group_T", "group_K", "length_B", "size_B", "index_B", *SIZES)
 
 
@@ -175,6 +176,7 @@ class Batch:
 
         Raises ValueError when the two have different columns.
         """
+        self, other = self._with_void(other), other._with_void(self)
         if self.columns.keys() != other.columns.keys():
             odd = sorted(self.columns.keys() ^ other.columns.keys())
             raise ValueError(f"cannot join batches: {', '.join(odd)} stands in one of them only")
@@ -189,6 +191,13 @@ class Batch:
                 columns[name] = torch.cat([self[name], shifted])
         columns["group_B"] = torch.cat([self["group_B"], other["group_B"] + self.size("P")])
         return Batch(columns, _in_order=True)._merge_groups()
+
+    def _with_void(self, other: "Batch") -> "Batch":
+        """This batch with the experts that only the other one was told of: unknown ones."""
+        if EXPERTS not in other.columns or EXPERTS in self.columns:
+            return self
+        theirs = other.columns[EXPERTS]
+        return self.set(**{EXPERTS: theirs.new_full((self.size("T"), theirs.shape[1]), -1)})
 
     def _merge_groups(self) -> "Batch":
         """Make groups with equal (uid_P, draw_P) one; the first one's columns stay."""

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 Rule = Callable[["Tensor"], "Tensor"]
 Source = tuple[int, int] | None  # a request, and with how many of its tokens another one begins
 Ended = Literal["", "stop", "length", "aborted", "failed"]
+EXPERTS = "experts"  # which of a layer's experts each token went through
 # What an engine can tell of the tokens that it draws, beside their log-probabilities.
-STATISTICS = frozenset({"entropy", "logp_model", "top"})
+STATISTICS = frozenset({"entropy", "logp_model", "top", EXPERTS})
 # rules: it applies those of a request. weights: it takes new ones.
 WAITING = 8  # requests that wait for each that can run; more are not taken before some of them do
-CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS
+CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS - {EXPERTS}
 ADAPTERS = "adapters"  # it draws each request with the adapter that this names
 
 
@@ -53,7 +54,7 @@ class Request:
     stop_ids: tuple[int, ...] = ()  # a drawn one ends the request and is its last token
     stop_strings: tuple[str, ...] = ()  # end once the text of the new tokens holds one of them
     seed: int = 0  # any integer; its lowest 64 bits count
-    want: frozenset[str] = frozenset()  # of "entropy", "logp_model", "top" ("top" needs num_top)
+    want: frozenset[str] = frozenset()  # of STATISTICS ("top" needs num_top)
     keep: bool = False  # a hint: requests that begin with its tokens follow, so hold its cache
     drawn: int = 0  # the last so many of ids were drawn for it before: stop strings see them
     weights: str = ""  # the adapter that draws it; empty: the model as it is, or its first
@@ -104,6 +105,9 @@ class Event(NamedTuple):
     top: tuple[Mapping[int, float], ...] = ()  # num_top log-probs before temperature and rules
     ended: Ended = ""
     why: str = ""  # of a request that failed
+    # The experts of the passes since the last event, int16 [layers * k] each: those that drew `ids`
+    # from the token before them, and before the first event's those of the prompt's other tokens.
+    experts: tuple[bytes, ...] = ()
 
     def told(self, statistic: str) -> tuple[float, ...]:
         """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it."""
@@ -154,6 +158,10 @@ class Answer:
     def __add__(self, other: Answer) -> Answer:
         """This answer and what followed it at once as one: with the end of the other."""
         before = tuple(event._replace(ended="") if event.ended else event for event in self.events)
+        passes = sum(len(event.experts) for event in before)  # those of its prompt, and of ours
+        if passes and other.events:
+            first, *rest = other.events
+            other = Answer(other.request, (first._replace(experts=first.experts[passes:]), *rest))
         size = len(other.sequence) - len(self.request.ids)
         room = size - len(other.ids) + other.request.max_tokens
         return Answer(replace(self.request, max_tokens=room), before + other.events)
@@ -172,6 +180,7 @@ def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
                 logp_model=event.logp_model[:size],
                 entropy=event.entropy[:size],
                 top=event.top[:size],
+                experts=event.experts[: len(event.experts) - len(event.ids) + size],
                 ended="",
             )
             kept.append(cut)
