@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 from transformers.utils.logging import disable_progress_bar
 
 CHARACTERS = "0123456789+-*/(),:= \n"
@@ -38,14 +43,17 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def save_model(
     folder: Path, hidden: int = 32, layers: int = 2, seed: int = 0, context: int = 64,
-    ours: PreTrainedTokenizerFast | None = None,
+    ours: PreTrainedTokenizerFast | None = None, experts: int = 0,
 ) -> Path:  # fmt: skip
     """Write a random Qwen3 model and its tokenizer as a Hugging Face folder.
 
-    ours: the tokenizer, by default that of `tokenizer()`.
+    ours: the tokenizer, by default that of `tokenizer()`. experts: of a mixture, two a token.
     """
     ours = tokenizer() if ours is None else ours
-    config = Qwen3Config(
+    mixture = {"num_experts": experts, "moe_intermediate_size": hidden, "norm_topk_prob": True,
+               "num_experts_per_tok": 2}  # fmt: skip
+    config = (Qwen3MoeConfig if experts else Qwen3Config)(
+        **(mixture if experts else {}),
         vocab_size=len(ours), hidden_size=hidden, intermediate_size=2 * hidden,
         num_hidden_layers=layers, num_attention_heads=2, num_key_value_heads=2,
         head_dim=hidden // 2, max_position_embeddings=context, tie_word_embeddings=True,
@@ -54,7 +62,7 @@ def save_model(
     )  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config)
     disable_progress_bar()
     model.save_pretrained(folder)
     ours.save_pretrained(folder)
@@ -74,9 +82,10 @@ def save_data(folder: Path, num_rows: int = 12) -> tuple[Path, Path]:
 def exact_norms(patch: pytest.MonkeyPatch) -> None:
     """Let a float64 model be float64 throughout.
 
-    Norms round to float32 on their own; then no two orders of summing agree to 1e-8.
+    Norms and routers round to float32 on their own; then no two orders of summing agree to 1e-8.
     """
-    real = torch.Tensor.to
+    real, softmax = torch.Tensor.to, torch.nn.functional.softmax
+    patch.setattr(torch.nn.functional, "softmax", lambda x, dim, **_: softmax(x, dim))
     patch.setattr(torch.Tensor, "float", lambda tensor: tensor)
     patch.setattr(
         torch.Tensor, "to", lambda t, *a, **k: t if a == (torch.float32,) else real(t, *a, **k)

@@ -18,7 +18,7 @@ from metrics_page import (
     same_metric,
     undocumented,
 )
-from models import Lab
+from models import Lab, save_model
 from scripted_model import save_scripted
 from short_runs import Logged, make_lab, of_traces, run_of, settings_for
 
@@ -160,6 +160,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     asked = {"task": "tool_questions", "task_config": {"kinds": ["arithmetic"]}}
     tools = {"data": asked, "model": {"name": str(model)}, "reward": {"functions": []}}
     found["tools"] = keys_of_run(lab, "grpo", folder, "tools", **tools)
+    mixture = {"name": str(save_model(folder / "experts", experts=4)), "router_replay": "R3",
+               "router_aux_loss_coef": 0.1}  # fmt: skip
+    found["experts"] = keys_of_run(lab, "grpo", folder, "experts", model=mixture, training=once)
     mixed = {"files": [str(lab.data), f"other={lab.data}"], "weights": [2, 1]}
     by_gap = {"sampling": "draw_sources_by_gap | track_success"}
     found["mixed"] = keys_of_run(lab, "grpo", folder, "mixed", data=mixed, stages=by_gap)

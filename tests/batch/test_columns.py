@@ -107,7 +107,7 @@ def test_a_dtype_that_there_is_not():
 
 
 def test_current_refreshed_and_value_columns():
-    assert columns.CURRENT == ("logp_T", "entropy_T", "mean_logp_T")
+    assert columns.CURRENT == ("logp_T", "entropy_T", "mean_logp_T", "router_balance_T")
     assert columns.is_current("nucleus_entropy_0.8_T")
     assert columns.is_current("min_p_kl_1e-05_T")
     assert not columns.is_current("nucleus_entropy_T")

@@ -1,6 +1,7 @@
 """The vLLM engine, against a local engine behind a server that takes weights as vLLM does."""
 
 import copy
+import dataclasses
 import importlib.util
 import json
 import math
@@ -16,7 +17,7 @@ from fakes.engine import sample
 from fakes.models import VOCAB, tiny
 
 from strop.engines import completions, weights_folder
-from strop.engines.base import Request
+from strop.engines.base import ADAPTERS, Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.open import read
 from strop.engines.rules import BanTokens
@@ -112,6 +113,70 @@ def test_adapters_are_added_into_the_weights(served, model, tmp_path):
     with opened(served, model, tmp_path) as engine:
         check_agreement(engine, whole)
         check_agreement(engine, model)
+
+
+def test_each_version_of_an_adapter_goes_there_under_its_name(served, model, tmp_path):
+    """The base once, before; then the adapter alone. A request names the version that draws it."""
+    served.adapters = {}
+    served.worker = lambda *given, **more: (
+        worker(*given, **more) | ({"rank": 8} if given[1] == "strop_weights" else {})
+    )
+    adapters.add(model, Lora(2), seed=1)
+    with opened(served, model, tmp_path) as engine:
+        base = weights_folder.merged(model, base=True)
+        for name, weight in served.engine.model.model.state_dict().items():
+            assert torch.equal(weight, base[name])
+        for version in (0, 3):
+            if version:
+                move(model, by=0.3)
+                engine.load_weights(None, version)
+            ((label, found),) = served.adapters.items()
+            assert label == engine.names["default"]
+            assert label.endswith(f"-{version}")
+            first = "base_model.model.model.layers.0.self_attn.q_proj"
+            own = model.model.layers[0].self_attn.q_proj
+            assert torch.equal(found[f"{first}.lora_A.weight"], own.lora_A["default"].weight)
+            assert len(found) == 2 * sum(hasattr(m, "lora_A") for m in model.modules())
+            sample(engine, GREEDY)
+            assert {body["model"] for body in served.asked[-4:]} == {label}
+        assert served.orders.count("strop_load_weights") == 1
+        assert [path.name for path in engine.folder.path.iterdir()] == [label]
+    assert served.adapters == {}
+
+
+def test_several_adapters_go_there_beside_a_base_that_adds_nothing(served, model, tmp_path):
+    served.adapters = {}
+    served.worker = lambda *given, **more: (
+        worker(*given, **more) | ({"rank": 8} if given[1] == "strop_weights" else {})
+    )
+    adapters.add(model, Lora(2), seed=1, names=("left", "right"))
+    with opened(served, model, tmp_path) as engine:
+        assert ADAPTERS in engine.capabilities
+        assert [*engine.names] == ["base", "left", "right"]
+        assert {*served.adapters} == {*engine.names.values()}
+        for weights in ("", "base", "right"):
+            sample(engine, [dataclasses.replace(GREEDY[0], weights=weights)])
+            assert served.asked[-1]["model"] == engine.names[weights or "left"]
+        with pytest.raises(UserError, match="has no adapter 'middle'"):
+            engine.submit(dataclasses.replace(GREEDY[0], weights="middle"))
+
+
+def test_a_server_that_loads_no_adapters_is_told_how_to(served, model, tmp_path):
+    served.worker = lambda *given, **more: (
+        worker(*given, **more) | ({"rank": 8} if given[1] == "strop_weights" else {})
+    )
+    adapters.add(model, Lora(2), seed=1)
+    refused = pytest.raises(UserError, match="start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1")
+    with refused, opened(served, model, tmp_path):
+        raise AssertionError
+
+
+def test_a_server_without_room_for_adapters_gets_whole_weights_and_says_so(served, model, tmp_path):
+    adapters.add(model, Lora(2), seed=1)
+    with opened(served, model, tmp_path) as engine:
+        assert (
+            "was not started with --enable-lora --max-loras 2 --max-lora-rank 8" in engine.notes[0]
+        )
 
 
 def test_weights_may_be_given_by_name(served, model, tmp_path):

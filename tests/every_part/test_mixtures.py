@@ -10,7 +10,7 @@ import pytest
 import torch
 from mixtures import Ground, mixture
 
-from strop.batch.columns import STANDARD
+from strop.batch.columns import OF_EXPERTS, STANDARD
 from strop.catalogue.seams import CHAINS, PLACE_OF, SINGLE, kinds_at
 from strop.method import notation
 from strop.method.algorithm import Algorithm
@@ -18,7 +18,7 @@ from strop.method.check import check
 from strop.method.part import DRAWN_BY, Curated, Selected, Update, Use
 from strop.support.errors import UserError
 
-NAMES = tuple(c.name for c in STANDARD if not c.numbered)
+NAMES = tuple(c.name for c in STANDARD if not c.numbered and c.name not in OF_EXPERTS)
 # At each place: columns that the part answers with, and its answer.
 READERS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
     "reward": (("num_rollouts",), lambda given: torch.zeros(given["num_rollouts"])),

@@ -45,6 +45,7 @@ class Served:
     returns_ids: bool = True
     instead: Instead = lambda body: None
     worker: Callable[..., Any] | None = None  # of a server that takes weights, as vLLM does
+    adapters: dict[str, Any] | None = None  # of a server that takes them
     going: threading.Event = field(default_factory=threading.Event)  # not paused
     orders: list[str] = field(default_factory=list)  # but for completions
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -105,6 +106,16 @@ def obey(served: Served, path: str, body: dict[str, Any]) -> tuple[int, str]:
         served.going.clear()
     elif path == "/resume":
         served.going.set()
+    elif path.endswith("_lora_adapter"):
+        if served.adapters is None:
+            return 404, '{"detail": "Not Found"}'
+        if path.startswith("/v1/unload"):
+            del served.adapters[body["lora_name"]]
+        else:
+            assert not served.going.is_set(), "nothing is drawn while an adapter is loaded"
+            place = Path(body["lora_path"]) / "adapter_model.safetensors"
+            served.adapters[body["lora_name"]] = load_file(place)
+        return 200, "Success: it is no JSON"
     else:
         assert path == "/collective_rpc"
         with served.lock:

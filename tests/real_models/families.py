@@ -13,6 +13,7 @@ from transformers import (
     GraniteConfig,
     LlamaConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 SHARED = {
@@ -26,6 +27,11 @@ KINDS = ["sliding_attention", "full_attention"]
 FAMILIES: dict[str, Any] = {
     "qwen3-tied": Qwen3Config(**SHARED, tie_word_embeddings=True),
     "qwen3-untied": Qwen3Config(**SHARED, tie_word_embeddings=False),
+    "qwen3-moe": Qwen3MoeConfig(
+        **SHARED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+        norm_topk_prob=True,
+        experts_implementation="eager",  # the others count in float32, also those of float64
+    ),
     "llama-untied": LlamaConfig(**SHARED, tie_word_embeddings=False),
     "gemma3-softcap": Gemma3TextConfig(
         **SHARED, sliding_window=5, layer_types=KINDS, final_logit_softcapping=3.0

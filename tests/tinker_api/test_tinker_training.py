@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from models import Lab
+from models import Lab, save_model
 from runs import Runner
 from safetensors.torch import load_file
 from served import KEY, Served, flat
@@ -107,3 +107,24 @@ def test_as_here(
     assert (there_now - after).norm() < 1e-3 * (after - before).norm()
     assert {name: server.calls[name] for name in passes} == passes
     assert os.listdir(there / "rollouts") == os.listdir(here / "rollouts")
+
+
+def test_a_teacher_is_another_model_of_the_server(
+    lab: Lab, runner: Runner, seeds_as_sent: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    teacher = save_model(tmp_path / "teacher", seed=1)
+    here, there = tmp_path / "here", tmp_path / "there"
+    taught = {"name": str(lab.model), "reference": str(teacher)}
+    training = {"steps": 2, "save_every": 2}
+    raw = lab.raw("on_policy_distillation", "even", model=taught, training=training)
+    runner.whole(raw, here)
+    with Served(lab.model, str(lab.model), {str(teacher): teacher}) as server:
+        runner.whole({**raw, "engine": on(server)}, there)
+    for expected, found in zip(metrics(here), metrics(there), strict=True):
+        for name in SAME:
+            assert found.get(name) == pytest.approx(expected.get(name), rel=1e-3, abs=1e-5), name
+        assert found["reference/credit_mean"] == pytest.approx(
+            expected["reference/credit_mean"], rel=1e-3
+        )
+    assert metrics(there)[-1]["grad_norm"] > 0

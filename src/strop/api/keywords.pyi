@@ -19,6 +19,8 @@ class Options(TypedDict, total=False):
     model_gradient_checkpointing: bool
     model_attention: str | Path
     model_onednn: bool
+    model_router_replay: Literal["disabled", "R2", "R3"]
+    model_router_aux_loss_coef: float
     model_chat_template: str | Path
     model_reference: str | Path
     model_lora_rank: int

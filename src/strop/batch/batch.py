@@ -30,6 +30,7 @@ SIZED_BY = {"T": "turn_T", "K": "rollout_K", "B": "group_B", "P": "uid_P"}
 SIZES = {"num_turns": "K", "num_rollouts": "B", "num_groups": "P"}
 # The kept sets of tokens (`strop.batch.kept`): where in the ids of all a token's begin, how many.
 KEPT_AT, NUM_KEPT, KEPT_IDS = "kept_at_T", "num_kept_T", "kept_ids"
+EXPERTS = "experts_behavior_T"  # void where no engine that tells them drew the rollout
 DERIVED = ("rollout_T", "group_T", "group_K", "length_B", "size_B", "index_B", *SIZES)
 
 
@@ -179,6 +180,7 @@ class Batch:
         """
         if (KEPT_IDS in self.columns) != (KEPT_IDS in other.columns):
             return self._with_sets().join(other._with_sets())
+        self, other = self._with_void(other), other._with_void(self)
         if self.columns.keys() != other.columns.keys():
             odd = sorted(self.columns.keys() ^ other.columns.keys())
             raise ValueError(f"cannot join batches: {', '.join(odd)} stands in one of them only")
@@ -204,6 +206,13 @@ class Batch:
         none_T = torch.where(self["mask_T"], -1, 0)
         ids = none_T.new_empty(0, dtype=torch.int32)
         return self.set(**{KEPT_AT: torch.zeros_like(none_T), NUM_KEPT: none_T, KEPT_IDS: ids})
+
+    def _with_void(self, other: "Batch") -> "Batch":
+        """This batch with the experts that only the other one was told of: unknown ones."""
+        if EXPERTS not in other.columns or EXPERTS in self.columns:
+            return self
+        theirs = other.columns[EXPERTS]
+        return self.set(**{EXPERTS: theirs.new_full((self.size("T"), theirs.shape[1]), -1)})
 
     def _merge_groups(self) -> "Batch":
         """Make groups with equal (uid_P, draw_P) one; the first one's columns stay."""

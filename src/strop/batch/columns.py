@@ -117,6 +117,10 @@ STANDARD: tuple[Column, ...] = (
            random="0"),
     Column("kept_at_T", "int", "where their ids begin in `kept_ids`, which has those of all tokens",
            "place", "rollout", door=None, random="0"),
+    Column("experts_behavior_T", "int", "experts that the engine sent the token through, of each "
+           "layer [T, layers * k]; -1: unknown", "expert", "rollout", door=None),
+    Column("experts_old_T", "int", "the same of the policy at the start of the update", "expert",
+           "refresh", door=None, was="experts_T"),
     Column("logp_old_T", "float", "policy at the start of the update", "nats", "refresh",
            door=("logp_old", "logp_prox", "logp_start"), was="logp_T", random="logp"),
     Column("entropy_old_T", "float", "entropy at the start of the update", "nats", "refresh",
@@ -140,6 +144,8 @@ STANDARD: tuple[Column, ...] = (
            "loss", current=True, numbered=True, random="positive"),
     Column("min_p_kl_T", "float", "current divergence from the plausible tokens alone", "nats",
            "loss", current=True, numbered=True, random="positive"),
+    Column("router_balance_T", "float", "current unevenness of the experts' load; carries gradient",
+           "", "loss", current=True, random="positive"),
     Column("logq_TV", "float", "current log-probability of every token; carries gradient", "nats",
            "loss", door=("logits",), current=True),
     Column("logq_old_TV", "float", "the same at the start of the update", "nats", "loss",
@@ -244,6 +250,8 @@ REFRESHED = frozenset(
 )
 RUN_WIDE = tuple(c.name for c in STANDARD if c.writer == "trainer")  # known from the first step on
 OF_REFERENCE = frozenset({"logp_ref_T", "kl_ref_old_T", "logq_ref_TV"})
+# What a mixture of experts alone has.
+OF_EXPERTS = frozenset({"experts_behavior_T", "experts_old_T", "router_balance_T"})
 # Columns of a batch that are a column of the policy, as it was when the step began.
 OF_POLICY = {c.name: c.was for c in STANDARD if c.was}
 CURRENT = tuple(

@@ -29,6 +29,8 @@ ZERO_LOSS = 1e-6  # a loss closer to 0 is called 0
 ZERO_GRADIENT = 1e-12
 MISMATCH = 0.05  # nats a token: every ratio is off by about 5%
 MISMATCH_NOTE = 0.01
+DEAD = "router/frac_dead_experts"
+DEAD_NOTE = 0.1  # share of the experts that lost their tokens over the run
 CUT_OFF, CUT_OFF_NOTE = 0.2, 0.05  # share of answers
 UNSCORED = 0.05  # share of rollouts
 SHOWN = 5  # of a list of steps
@@ -72,6 +74,8 @@ def examine(folder: Path) -> list[Finding]:
         loss, entropy, groups, movement, own_part, mismatch, order, cut_off, ends, unscored, finite,
     )  # fmt: skip
     found = [check(run) for check in checks]
+    if run.series(DEAD):
+        found.append(experts(run))
     validated = parted([*lines_of(folder)])
     return found if validated is None else [*found, validated]
 
@@ -184,12 +188,27 @@ def mismatch(run: RunFiles) -> Finding:
     causes += "sampler draws from a cut distribution), an engine or model whose code differs; "
     causes += "correction=weigh_by_engine_ratio weighs it out, selection=drop_mismatched_rollouts "
     causes += "drops what is far off, and the recipe rollout_correction does both"
+    if any(run.late("router/frac_tokens_mismatched")):
+        causes += "; tokens go to other experts: model.router_replay=R3 replays the sampler's"
     if updates > 1:
         answer += f" {updates:g} updates a step: from the second on the policy's own movement is "
         answer += "in it, so this alone is no mismatch."
         return Finding(question, "note", answer, f"try one update a step to tell; {causes}",
                        numbers)  # fmt: skip
     return Finding(question, "problem" if now > MISMATCH else "note", answer, causes, numbers)
+
+
+def experts(run: RunFiles) -> Finding:
+    """Whether the experts of a mixture are left without tokens."""
+    dead, now = run.series(DEAD), mean(run.late(DEAD))
+    most = mean(run.late("router/max_load"))
+    answer = f"{now:.1%} of the experts get no token late in the run ({dead[0]:.1%} at first), the "
+    answer += f"busiest one of a layer {most:.3g} times its share."
+    numbers = {"first": dead[0], "late": now, "busiest": most}
+    if now - dead[0] < DEAD_NOTE:
+        return Finding("Do experts collapse?", "ok", answer, numbers=numbers)
+    advice = "balance them: model.router_aux_loss_coef=0.001, or more; or lower training.lr"
+    return Finding("Do experts collapse?", "problem", answer, advice, numbers)
 
 
 def own_part(run: RunFiles) -> Finding:

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 Rule = Callable[["Tensor"], "Tensor"]
 Source = tuple[int, int] | None  # a request, and with how many of its tokens another one begins
 Ended = Literal["", "stop", "length", "aborted", "failed"]
+EXPERTS = "experts"  # which of a layer's experts each token went through
 # What an engine can tell of the tokens that it draws, beside their log-probabilities.
-STATISTICS = frozenset({"entropy", "kept", "logp_model", "top"})
+STATISTICS = frozenset({"entropy", "kept", "logp_model", "top", EXPERTS})
 # rules: it applies those of a request. weights: it takes new ones.
 WAITING = 8  # requests that wait for each that can run; more are not taken before some of them do
-CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS
+CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS - {EXPERTS}
 ADAPTERS = "adapters"  # it draws each request with the adapter that this names
 
 
@@ -105,6 +106,9 @@ class Event(NamedTuple):
     ended: Ended = ""
     why: str = ""  # of a request that failed
     kept: tuple[bytes, ...] = ()  # int32 ids of the tokens that the rules left; empty: all of them
+    # The experts of the passes since the last event, int16 [layers * k] each: those that drew `ids`
+    # from the token before them, and before the first event's those of the prompt's other tokens.
+    experts: tuple[bytes, ...] = ()
 
     def told(self, statistic: str) -> tuple[float, ...]:
         """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it.
@@ -118,7 +122,10 @@ class Event(NamedTuple):
     def part(self, first: int, last: int | None = None) -> Event:
         """Its tokens from `first` up to `last`, with all that is told of them."""
         columns = ("ids", "logp", "logp_model", "entropy", "top", "kept")
-        return self._replace(**{name: getattr(self, name)[first:last] for name in columns})
+        cut = {name: getattr(self, name)[first:last] for name in columns}
+        if self.experts and last is not None:  # those before the first token stay with it
+            cut["experts"] = self.experts[: len(self.experts) - len(self.ids) + last]
+        return self._replace(**cut)
 
 
 @dataclass(frozen=True)
@@ -165,6 +172,10 @@ class Answer:
     def __add__(self, other: Answer) -> Answer:
         """This answer and what followed it at once as one: with the end of the other."""
         before = tuple(event._replace(ended="") if event.ended else event for event in self.events)
+        passes = sum(len(event.experts) for event in before)  # those of its prompt, and of ours
+        if passes and other.events:
+            first, *rest = other.events
+            other = Answer(other.request, (first._replace(experts=first.experts[passes:]), *rest))
         size = len(other.sequence) - len(self.request.ids)
         room = size - len(other.ids) + other.request.max_tokens
         return Answer(replace(self.request, max_tokens=room), before + other.events)

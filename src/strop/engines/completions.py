@@ -216,7 +216,9 @@ class CompletionsEngine(RowEngine[Asked]):
                 if row.ended:
                     raise Failed("aborted")
                 try:
-                    return self.client.ask(row.tokens, row.call, **options)
+                    return self.client.ask(
+                        row.tokens, row.call, **options, **self._model_of(row.request)
+                    )
                 except Failed:
                     if self.gate.is_open:
                         raise
@@ -262,6 +264,10 @@ class CompletionsEngine(RowEngine[Asked]):
             raise UserError(f"{why} (as did the {self.num_failed - 1} before)") from error
         row.events.append(Event(row.id, (), (), self.version, ended="failed", why=why))
         self.events.append(row.events[-1])
+
+    def _model_of(self, request: Request) -> dict[str, Any]:
+        """Which model of the server draws it now, where it is not the one that was met."""
+        return {}
 
     def _options(self, request: Request) -> dict[str, Any]:
         """How the tokens are drawn and end, as the server is told. UserError for another rule."""

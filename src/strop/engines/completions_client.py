@@ -137,11 +137,13 @@ class Client:
         return Answer(tuple(ids), logp, best)
 
     def call(
-        self, path: str, body: Mapping[str, Any] | None = None, call: Call | None = None
-    ) -> Any:
+        self, path: str, body: Mapping[str, Any] | None = None, call: Call | None = None,
+        as_json: bool = True,
+    ) -> Any:  # fmt: skip
         """What the server says, None: nothing: to a GET, with a body to a POST. Raises Failed."""
         try:
-            return self.http.ask(self.url + path, body, read=_json, call=call)
+            read = _json if as_json else bytes.decode
+            return self.http.ask(self.url + path, body, read=read, call=call)
         except TimeoutError as error:
             limit = f"{self.timeout_seconds:g} s, the limit of engine.timeout_seconds"
             raise Failed(f"no answer in {limit}") from error
@@ -154,7 +156,8 @@ class Client:
         """Take the model of this name, or the only one; its longest sequence, if that is told."""
         try:
             served: dict[str, int | None]
-            served = {each["id"]: each.get("max_model_len") for each in listed["data"]}
+            bases = [each for each in listed["data"] if not each.get("parent")]  # no adapters
+            served = {each["id"]: each.get("max_model_len") for each in bases}
             self.model = model or next(iter(served))
         except (LookupError, TypeError, AttributeError, StopIteration) as error:
             raise Failed("its /v1/models lists no models; is it a completions server?") from error

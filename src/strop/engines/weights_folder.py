@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from strop.support.adapted import PARAMETERS, routes_of
+from strop.support.adapted import BASE, PARAMETERS, routes_of
 from strop.support.errors import RunStopped, UserError
 from strop.support.writing import writing
 
@@ -79,16 +79,32 @@ class WeightsFolder:
             self.handle = -1
 
 
-def write(model: Any, folder: WeightsFolder, name: str) -> Path:
-    """Write model and weights in Hugging Face's layout; adapters are added into the weights."""
-    return folder.put(name, lambda path: model.save_pretrained(path, state_dict=merged(model)))
+def write(model: Any, folder: WeightsFolder, name: str, base: bool = False) -> Path:
+    """Write model and weights in Hugging Face's layout, as `merged` has them."""
+    weights = merged(model, base)
+    return folder.put(name, lambda path: model.save_pretrained(path, state_dict=weights))
 
 
-def merged(model: nn.Module) -> dict[str, Tensor]:
+def adapters_of(model: nn.Module) -> tuple[str, ...]:
+    """The names of the model's adapters, the base before several; empty where it has none."""
+    if (routes := routes_of(model)) is not None:
+        return (BASE, *routes.known)
+    found = (getattr(module, "active_adapters", ()) for module in model.modules()
+             if hasattr(module, "get_delta_weight"))  # fmt: skip
+    return tuple(next(found, ()))
+
+
+def rank_of(model: nn.Module) -> int:
+    """The largest rank of its adapters; 0 where it has none."""
+    ranks = [rank for module in model.modules() for rank in getattr(module, "r", {}).values()]
+    return max(ranks, default=0)
+
+
+def merged(model: nn.Module, base: bool = False) -> dict[str, Tensor]:
     """The weights by their names without adapters: W + alpha / rank * B A in place of W, or W alone
-    where there are several adapters.
+    where there are several adapters. base: W alone in any case.
     """
-    own, several = model.state_dict(), routes_of(model) is not None
+    own, several = model.state_dict(), base or routes_of(model) is not None
     for name, module in model.named_modules():
         if not hasattr(module, "get_delta_weight"):
             continue
@@ -104,7 +120,7 @@ def merged(model: nn.Module) -> dict[str, Tensor]:
 def write_adapter(
     model: nn.Module, folder: WeightsFolder, adapter: str, name: str, factor: float = 1.0
 ) -> Path:
-    """Write one of the model's several adapters in PEFT's layout. factor: on what it adds."""
+    """Write one of the model's adapters in PEFT's layout. factor: on what it adds."""
     layers = {
         path: module for path, module in model.named_modules()
         if adapter in getattr(module, "lora_A", {})

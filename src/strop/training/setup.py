@@ -32,7 +32,7 @@ from strop.training.cluster.engine_actors import open_pool
 from strop.training.cluster.environments import workers_on_ray
 from strop.training.cluster.rewards import maker, shared_grader
 from strop.training.collect.here import SynchronousCollector
-from strop.training.learner import prefix_sharing
+from strop.training.learner import prefix_sharing, routing
 from strop.training.learner.critic import Critic, make_critic
 from strop.training.learner.models import Loaded, Remote
 from strop.training.learner.policy import MasterAdamW, Policy
@@ -315,6 +315,7 @@ def _world(
     check_trainable(engine, settings.kind)
     check_engine(method.uses(), engine, settings.kind)
     roles.check_engine(config, engine)
+    routing.check(config.model.router_replay, method.reads(), policy, engine, settings.kind)
     services.notes += engine.notes
     reference = _reference(config, method, policy, loaded) if learns else None
     if not ranks.alone:
@@ -358,6 +359,7 @@ def _policy(config: RunConfig, loaded: Loaded, services: RunServices, ranks: Ran
         max_grad_norm=training.max_grad_norm,
         ranks=ranks,
         adapters=loaded.names,
+        replay=routing.REPLAYED[config.model.router_replay],
     )
 
 

@@ -25,6 +25,7 @@ from strop.method.algorithm import Algorithm, Method, Phases, phase_at, wanted_c
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import LR, OUTSIDE, REFERENCE, REFERENCE_SHARE
 from strop.support.errors import UserError
+from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
 from strop.training.learner.step_models import refresh
 from strop.training.learner.token_trace import Spectator
@@ -67,7 +68,9 @@ def train_step(
 
     # 5
     with clock("refresh"):
-        batch = refresh(batch, wanted_columns(algorithm), models)
+        noted = routing.to_note(algorithm.reads(("terms",)), batch, models.policy)
+        batch = refresh(batch, wanted_columns(algorithm) | noted, models)
+        batch = routing.with_load(batch, models.policy.experts)
     if algorithm.probes:
         with clock("probes"):
             batch = chains.write("probes", algorithm.probes, batch)
@@ -82,7 +85,7 @@ def train_step(
     with clock("update"):
         learned = Learner(models, lr, rng_of, spectator).learn(algorithm, batch)
         world.renew_engine(step)
-    metrics.update(step_metrics(batch), **learned.metrics)
+    metrics.update(step_metrics(batch), **routing.load_metrics(batch), **learned.metrics)
     if "sampling/oldest_age_steps" in metrics:
         metrics["sampling/effective_share"] = learned.effective
 

@@ -200,6 +200,20 @@ def test_a_mismatch_is_a_problem_with_one_update_and_a_note_with_several(
     assert theirs["Do sampler and trainer disagree?"]["status"] == "note"
 
 
+def test_experts_that_lose_their_tokens_are_a_problem(ask: Any, tmp_path: Path) -> None:
+    dead, load = "router/frac_dead_experts", {"router/max_load": 2.0}
+    code, found = ask(make_run(tmp_path / "even", **load, **{dead: 0.05}))
+    assert (code, found["Do experts collapse?"]["status"]) == (0, "ok")
+    lost = {dead: lambda step: 0.05 * step, "router/frac_tokens_mismatched": 0.1}
+    code, found = ask(make_run(tmp_path / "lost", **load, **lost))
+    assert code == 1
+    only = only_problem(found)
+    assert only["numbers"] == {
+        "first": 0.05, "late": pytest.approx(0.525), "busiest": 2.0
+    }  # fmt: skip
+    assert "model.router_aux_loss_coef" in only["advice"]
+
+
 @pytest.mark.parametrize(
     ("break_it", "said"),
     [

@@ -99,13 +99,15 @@ class SlotCache(Cache):
     """Slots of a growing number of places; `begin` comes before each forward pass.
 
     The last place is never read: padding of shorter rows is written there. max_tokens: most places
-    of all slots together; None: no bound.
+    of all slots together; None: no bound. notes: numbers of each token that are kept beside its
+    keys and values, as one more layer.
     """
 
     def __init__(
-        self, num_layers: int, num_slots: int, device: torch.device, max_tokens: int | None = None
-    ) -> None:
-        super().__init__(layers=[SlotLayer(self) for _ in range(num_layers)])
+        self, num_layers: int, num_slots: int, device: torch.device,
+        max_tokens: int | None = None, notes: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(layers=[SlotLayer(self) for _ in range(num_layers + notes)])
         self.num_slots = num_slots
         self.device = device
         self.max_tokens = max_tokens
@@ -118,6 +120,16 @@ class SlotCache(Cache):
         """Make ready for a forward pass that writes and reads what `span` says."""
         self.span = span
         self._written: dict[int, Tensor] = {}
+
+    def note(self, told: Tensor) -> None:
+        """Keep the notes [N, Q, size] of the tokens that the pass has written."""
+        told = told[:, None]
+        self.layers[-1].update(told, told[..., :1])
+
+    def noted(self, slot: int, start: int, end: int) -> Tensor:
+        """The notes [end - start, size] of some places of a slot."""
+        found: Tensor = self.layers[-1].keys[slot, 0, start:end]
+        return found
 
     def written(self, heads: int) -> Tensor:
         """[N * Q * heads] vectors of a store that this pass writes; one index for all layers."""

@@ -25,6 +25,7 @@ from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
 from strop.support.errors import UserError
+from strop.support.experts import experts_of
 
 UNBOUNDED = 1 << 40
 # Tokens of prompts that are computed in the time that a further pass takes, and most of one pass,
@@ -59,6 +60,7 @@ class CachedModel:
     several: `decode_several` will be called.
     call: places of a layer that are read in the time of one more call of attention.
     why_no_bands: why its layers read all rows up to the longest; empty where they take bands.
+    experts: those that it routes tokens to, which the cache then notes; None: it has none.
     why_not_fused: why the model's own modules make its passes; empty where `fused` does.
 
     Raises UserError when the model's architecture can't be cached in slots: a short decode is
@@ -76,6 +78,7 @@ class CachedModel:
         self.num_layers: int = config.num_hidden_layers
         self.packed = False
         self.routes = routes_of(model)
+        self.experts = experts_of(model)
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
         self.why_no_bands = "it has not been tried"
@@ -87,7 +90,11 @@ class CachedModel:
             if several:
                 self._check_several()
         self.call = self._call()
-        self.cache = SlotCache(self.num_layers, num_slots, self.device, max_cached)
+        self.cache = self._cache(num_slots, max_cached)
+
+    def _cache(self, num_slots: int, max_cached: int | None = None) -> SlotCache:
+        notes = self.experts is not None
+        return SlotCache(self.num_layers, num_slots, self.device, max_cached, notes)
 
     def forward(self, ids: Tensor, positions: Tensor, span: Span, **more: Any) -> Tensor:
         """Logits [N, V] of each row's last column; ids and positions [N, Q]."""
@@ -110,11 +117,15 @@ class CachedModel:
         masks = self.attention.masks(places, span.used)
         if self.fused is not None and self.fused.layers:
             return self.fused(ids, positions, masks, self.cache, span.used, logits, **more)
-        output = self.model(
-            input_ids=ids, position_ids=positions, attention_mask=masks,
-            past_key_values=self.cache, use_cache=True,
-            logits_to_keep=0 if logits == "all" else 1, **more,
-        )  # fmt: skip
+        watching = nullcontext() if self.experts is None else self.experts.watching()
+        with watching as watch:
+            output = self.model(
+                input_ids=ids, position_ids=positions, attention_mask=masks,
+                past_key_values=self.cache, use_cache=True,
+                logits_to_keep=0 if logits == "all" else 1, **more,
+            )  # fmt: skip
+        if watch is not None:
+            self.cache.note(watch.chosen().view(*ids.shape, -1))
         found: Tensor = output.logits
         return found if logits == "all" else found[:, -1]
 
@@ -315,7 +326,7 @@ class CachedModel:
     def _why_not(self, decoded: Trial, length: int, ends: Sequence[int]) -> str:
         """Why it does not give them; empty where it does."""
         tokens = [index % self.vocab_size for index in range(3, 3 + length)]
-        self.cache = SlotCache(self.num_layers, 2, self.device)
+        self.cache = self._cache(2)
         self.cache.reserve(length, 2)
         try:
             logits = decoded(tokens).double()

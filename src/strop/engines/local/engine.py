@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from strop.engines.base import (
     ADAPTERS,
     CAPABILITIES,
+    EXPERTS,
     WAITING,
     Answer,
     Ended,
@@ -66,11 +67,12 @@ class LocalEngine(Engine):
             raise UserError(f"num_slots is {num_slots}; the engine needs at least 1")
         check_module(model)
         routed = routes_of(model) is not None
-        self.capabilities = CAPABILITIES | ({ADAPTERS} if routed else set())
         self.version = version
         self.passes = None if speculate else Passes()  # a pass that checks drafts is like no other
         self.longest = max_cached_tokens
         self.model = CachedModel(model, num_slots, max_cached_tokens, several=speculate > 0)
+        told = {ADAPTERS: routed, EXPERTS: self.model.experts is not None}
+        self.capabilities = CAPABILITIES | {name for name, has in told.items() if has}
         self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
         self.vocab_size = self.model.vocab_size
         self.context_length = min(context_length or UNBOUNDED, self.model.context_length)

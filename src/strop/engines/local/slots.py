@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.engines.base import Ended, Event, Request
+from strop.engines.base import EXPERTS, Ended, Event, Request
 from strop.engines.local.cache import BLOCK, Band, Bands, SlotCache
 from strop.engines.local.ragged import Ragged
 from strop.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP, Sets, uniforms
@@ -543,8 +543,16 @@ class Slots:
         for slot, reason, (record, sets) in zip(slots, ended, known, strict=True):
             row = self.row(slot)
             event = event_of(row.id, row.request, record, version, reason, sets)
+            if EXPERTS in row.request.want:
+                event = event._replace(experts=self._experts(row, slot, len(record)))
             row.tokens.extend(event.ids)
             row.events.append(event)
             events.append(event)
         self.records.forget(slots)
         return events
+
+    def _experts(self, row: Row, slot: int, new: int) -> tuple[bytes, ...]:
+        """Those of the passes that drew the row's newest tokens; at first its prompt's too."""
+        end = int(self.table["length"][slot]) - 1
+        told = self.cache.noted(slot, end - new if row.events else 0, end).cpu().numpy()
+        return tuple(map(bytes, told))

@@ -23,12 +23,11 @@ from strop.engines.local.causal import load_state
 from strop.engines.local.slots import event_of
 from strop.engines.remote_rows import Row, RowEngine
 from strop.engines.sampling import LOGP, TOKEN, TOP
-from strop.engines.vllm.settings import VllmOptions
+from strop.engines.vllm.settings import VllmOptions, adapter_options
 from strop.engines.weights_folder import WeightsFolder
 from strop.support.adapted import BASE, routes_of, weights_of
 from strop.support.errors import UserError
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, as vLLM takes them
 PLACE = "make room in one of them"
 WORKER = "strop.engines.vllm.inside.strop_in_vllm.Weights"
 # In this process, with the threads that it has, and telling nobody.
@@ -79,11 +78,7 @@ class InProcessSettings(VllmOptions):
         from strop.engines.vllm.draws import Draws
 
         start = weights_folder.write(model, folder, "model")
-        routes = routes_of(model)
-        several = [] if routes is None else [
-            "--enable-lora", "--max-loras", str(1 + len(routes.known)), "--max-lora-rank",
-            str(_rank(model)),
-        ]  # fmt: skip
+        several = [] if routes_of(model) is None else adapter_options(model)
         words = self.options(
             model,
             "--model", str(start),
@@ -105,12 +100,6 @@ class InProcessSettings(VllmOptions):
             raise UserError(f"vLLM cannot begin: {error}") from error
         finally:
             shutil.rmtree(start, ignore_errors=True)
-
-
-def _rank(model: Any) -> int:
-    """The least rank of those that vLLM takes which no adapter of the model exceeds."""
-    ranks = [rank for module in model.modules() for rank in getattr(module, "r", {}).values()]
-    return min(rank for rank in RANKS if rank >= max(ranks))
 
 
 @dataclass(eq=False)

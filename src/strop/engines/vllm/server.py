@@ -117,7 +117,8 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     own = {name: value for name, value in own.items() if not TORCHRUN.match(name)}
     paths = os.pathsep.join(filter(None, (str(SIDE), own.get("PYTHONPATH", ""))))
     usage = {"VLLM_NO_USAGE_STATS": "1"}
-    return {**usage, **own, "PYTHONPATH": paths, "VLLM_SERVER_DEV_MODE": "1"}
+    opened = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    return {**usage, **own, "PYTHONPATH": paths, **opened}
 
 
 def _free_port() -> int:

@@ -1,8 +1,9 @@
 """The completions engine over a vLLM server that takes the weights that are trained.
 
-The weights go through a folder: written whole, loaded by vLLM's workers (vllm_side/), deleted. So
-they need neither a GPU of this process nor one group of processes with the server, and adapters
-are added in before. strop starts the server itself, unless it is given the url of one that runs.
+The weights go through a folder: written whole, loaded by vLLM's workers (inside/), deleted. So they
+need neither a GPU of this process nor one group of processes with the server. Of a model with
+adapters the base goes there once, and each version of an adapter alone, under a name of its own.
+strop starts the server itself, unless it is given the url of one that runs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,15 +22,16 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from strop.engines import weights_folder
-from strop.engines.base import Engine, Request
+from strop.engines.base import ADAPTERS, Engine, Request
 from strop.engines.completions import Asked, CompletionsEngine, CompletionsSettings
 from strop.engines.completions_client import Client
 from strop.engines.local.causal import load_state
 from strop.engines.rules import SharedRule
 from strop.engines.vllm import server as vllm_server
 from strop.engines.vllm.server import Server
-from strop.engines.vllm.settings import PROCESSORS, VllmOptions
-from strop.engines.weights_folder import WeightsFolder
+from strop.engines.vllm.settings import PROCESSORS, VllmOptions, adapter_options
+from strop.engines.weights_folder import WeightsFolder, adapters_of, rank_of
+from strop.support.adapted import BASE, routes_of
 from strop.support.errors import UserError
 from strop.support.http import Failed, Retries
 
@@ -94,7 +96,7 @@ class VllmSettings(VllmOptions, CompletionsSettings):
 
     def _start(self, model: Any, tokenizer: Any, folder: WeightsFolder) -> Server:
         """A server for the model as it is now, once it answers. Raises UserError."""
-        start = weights_folder.write(model, folder, "model")
+        start = weights_folder.write(model, folder, "model", base=True)
         tokenizer.save_pretrained(start)
         server = Server(self.python or sys.executable, folder.path, start, self._options(model))
         try:
@@ -109,12 +111,13 @@ class VllmSettings(VllmOptions, CompletionsSettings):
     def _options(self, model: Any) -> list[str]:
         """Those of `vllm serve`. It takes no processors of logits beside its own speculation."""
         rules = [] if "--spec" in self.args else [PROCESSORS, vllm_server.RULES]
+        adapters = adapter_options(model) if adapters_of(model) else []
         return self.options(
             model,
             "--tensor-parallel-size", str(self.tensor_parallel_size),
             "--logprobs-mode", "processed_logprobs",  # known at any temperature
             "--worker-extension-cls", vllm_server.WORKER,
-            *rules,
+            *rules, *adapters,
         )  # fmt: skip
 
 
@@ -131,6 +134,8 @@ class VllmEngine(CompletionsEngine):
     folder: WeightsFolder
     server: Server | None = None  # where strop started it
     knows_rules = False  # whether its workers have those of `strop_rules`
+    takes_adapters = False  # whether they go there as such
+    names: Mapping[str, str] = {}  # what the server calls the newest version of each adapter
 
     def follow(self, model: Any, folder: WeightsFolder, server: Server | None) -> None:
         """Sample with the weights of `model`, handed over in `folder`. Raises UserError."""
@@ -142,7 +147,18 @@ class VllmEngine(CompletionsEngine):
             how = NOT_READY.format(vllm_server.SIDE, vllm_server.WORKER)
             raise UserError(f"the server at {self.client.url}: {failed}; {how}") from failed
         self.knows_rules = all(each.get("rules") for each in found)
-        if server is None:  # else it was started with them
+        rank = rank_of(model)
+        self.takes_adapters = rank > 0 and all(each.get("rank", 0) >= rank for each in found)
+        if self.takes_adapters and routes_of(model) is not None:
+            self.capabilities |= {ADAPTERS}
+        elif rank and not self.takes_adapters:
+            self.notes = (
+                f"the server at {self.client.url} gets whole weights with adapters added in: it "
+                f"was not started with {' '.join(adapter_options(model))}",
+            )
+        if self.takes_adapters and server is None:  # else it was started with it
+            self._load(self.version, base=True)
+        if self.takes_adapters or server is None:
             self.load_weights(None, self.version)
 
     def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
@@ -150,14 +166,36 @@ class VllmEngine(CompletionsEngine):
 
         state: put into the model first. Raises UserError where the server does not take them.
         """
+        if state is not None:
+            load_state(self.model, state)
+        self._load(version, base=False)
+
+    def close(self) -> None:
+        """Let the threads go, end the server where it is ours."""
+        if self.server is None:
+            self._unload(self.names.values())
+        super().close()
+        if self.server is not None:
+            self.server.close()
+        self.folder.close()
+
+    # ---- from here on: how
+
+    def _load(self, version: int, base: bool) -> None:
+        """Give the server the model's weights of now: its adapters, or all. base: all but these."""
         place = self.folder.path / f"version-{version}"
+        as_adapters = self.takes_adapters and not base
         try:
-            if state is not None:
-                load_state(self.model, state)
-            weights_folder.write(self.model, self.folder, place.name)
+            if as_adapters:
+                places = self._write_adapters(version)
+            else:
+                weights_folder.write(self.model, self.folder, place.name, base)
             with self.gate.shut():
                 self._break_off()
-                self._hand_over(place, version)
+                if as_adapters:
+                    self._hand_over_adapters(places)
+                else:
+                    self._hand_over(place, version)
                 self.version = version
                 self._tell("/resume", {})
         except Failed as failed:
@@ -165,14 +203,54 @@ class VllmEngine(CompletionsEngine):
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
-    def close(self) -> None:
-        """Let the threads go, end the server where it is ours."""
-        super().close()
-        if self.server is not None:
-            self.server.close()
-        self.folder.close()
+    def _write_adapters(self, version: int) -> dict[str, Path]:
+        """Put each adapter into the folder, named as none is in another run. Of several the base is
+        one that adds nothing.
+        """
+        routes, run = routes_of(self.model), self.folder.path.name.rpartition("-")[2]
+        found = {}
+        for name in adapters_of(self.model):
+            source = routes.known[0] if routes is not None and name == BASE else name
+            found[name] = weights_folder.write_adapter(
+                self.model, self.folder, source, f"{name}-{run}-{version}", float(name != BASE)
+            )
+        return found
 
-    # ---- from here on: how
+    def _hand_over_adapters(self, places: Mapping[str, Path]) -> None:
+        """Have every worker load the adapters, under names that no other version has; then those
+        before are forgotten. Files stay as long as the server may read them again. Raises Failed.
+        """
+        for place in places.values():
+            asked = {"lora_name": place.name, "lora_path": str(place)}
+            try:
+                self._tell("/v1/load_lora_adapter", asked, as_json=False)
+            except Failed as failed:
+                if "already been loaded" not in str(failed):  # an order that was given twice
+                    raise Failed(
+                        f"{failed}: start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and give "
+                        "engine.folder a place that it sees"
+                    ) from failed
+        before, self.names = self.names, {name: place.name for name, place in places.items()}
+        self._unload(set(before.values()) - set(self.names.values()))
+
+    def _unload(self, labels: Iterable[str]) -> None:
+        """Have the server forget adapters, which it may have done by then."""
+        for label in labels:
+            shutil.rmtree(self.folder.path / label, ignore_errors=True)
+            with contextlib.suppress(Failed):
+                self.client.call("/v1/unload_lora_adapter", {"lora_name": label}, as_json=False)
+
+    def _model_of(self, request: Request) -> dict[str, Any]:
+        if not self.names:
+            return {}
+        first = next(name for name in self.names if name != BASE)
+        return {"model": self.names[request.weights or first]}
+
+    def _check(self, request: Request) -> int:
+        routes = routes_of(self.model)
+        if request.weights and routes is not None:
+            routes.check(request.weights)
+        return super()._check(request)
 
     def _options(self, request: Request) -> dict[str, Any]:
         """How the tokens are drawn and end. Rules that vLLM has no option for are applied by
@@ -237,9 +315,9 @@ class VllmEngine(CompletionsEngine):
             raise Failed(f"its workers answer {json.dumps(answer)[:300]} to {method}")
         return list(found)
 
-    def _tell(self, path: str, body: Mapping[str, Any]) -> Any:
+    def _tell(self, path: str, body: Mapping[str, Any], as_json: bool = True) -> Any:
         """What the server says to an order, which may be given twice. Raises Failed."""
-        return ORDERS(lambda: self.client.call(path, body))
+        return ORDERS(lambda: self.client.call(path, body, as_json=as_json))
 
     def _fail(self, row: Asked, error: Exception) -> None:
         if self.server is not None and self.server.dead():

@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from strop.engines.open import EngineSettings
+from strop.engines.weights_folder import adapters_of, rank_of
 from strop.support.errors import UserError
 
 PROCESSORS = "--logits-processors"
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, as vLLM takes them
 
 
 class VllmOptions(EngineSettings):
@@ -49,3 +51,10 @@ class VllmOptions(EngineSettings):
             *more,
             *shlex.split(self.args),
         ]  # fmt: skip
+
+
+def adapter_options(model: Any) -> list[str]:
+    """Room in vLLM for the model's adapters as such, and for one more of the newest version."""
+    rank = min(rank for rank in RANKS if rank >= rank_of(model))
+    room = str(1 + len(adapters_of(model)))
+    return ["--enable-lora", "--max-loras", room, "--max-lora-rank", str(rank)]

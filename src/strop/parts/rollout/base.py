@@ -12,10 +12,11 @@ from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from strop.batch.batch import Batch
+from strop.batch.batch import EXPERTS, Batch
 from strop.batch.kept import kept_columns
 from strop.engines.asynchronous import EngineLoop, asynchronous, on, run
 from strop.engines.base import Account, Answer, Ends, Engine, Event, Request
@@ -266,6 +267,7 @@ def assemble_turns(
             "draw_P": torch.tensor([draw.draw for draw in draws]),
             **_adapters(turns, turn_T),
             **_kept(events, mask_T),
+            **_experts(turns, size_K, first_B),
         }
     )
 
@@ -283,6 +285,29 @@ def _adapters(turns: Sequence[Turn], turn_T: Tensor) -> dict[str, Tensor]:
     if not any(turn.player.weights for turn in turns):
         return {}
     return {"adapter_T": torch.tensor([turn.player.number for turn in turns])[turn_T]}
+
+
+def _experts(turns: Sequence[Turn], size_K: Tensor, first_B: Tensor) -> dict[str, Tensor]:
+    """The column of the experts that tokens went through, where the engine told them.
+
+    What an action's request told ends before its last token, and begins with its context.
+    """
+    told = [[each for event in turn.events for each in event.experts] for turn in turns]
+    width = next((len(each[0]) for each in told if each), 0) // 2
+    if not width:
+        return {}
+    found = np.full((int(size_K.sum()), width), -1, dtype=np.int16)
+    end_K = size_K.cumsum(0).tolist()
+    opens, begun = set(first_B.tolist()), 0
+    for number, (turn, passes, end) in enumerate(zip(turns, told, end_K, strict=True)):
+        if number in opens or turn.opens:
+            begun = end - int(size_K[number])
+        own = passes[max(len(passes) - (end - 1 - begun), 0) :]
+        if own:
+            place = found[end - 1 - len(own) : end - 1]
+            unknown = place[:, 0] < 0
+            place[unknown] = np.frombuffer(b"".join(own), np.int16).reshape(-1, width)[unknown]
+    return {EXPERTS: torch.from_numpy(found)}
 
 
 def _ids(events: Sequence[Event]) -> list[int]:

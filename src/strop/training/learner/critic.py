@@ -144,7 +144,7 @@ class Critic:
                 copied = _values(self.slow, around)
                 values |= {slow_value(name): value for name, value in copied.items()}
             for name in names if counts else ():
-                found[name][rows] = values[name]
+                found[name][rows[micro["mask_T"]]] = values[name]
         return self.ranks.total(found)
 
     def push(

@@ -3,6 +3,7 @@ AdamW for weights of any precision."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,8 +21,10 @@ from strop.head.head import head_of, text_config, trunk_of
 from strop.head.kept import Kept
 from strop.support.adapted import routes_of, weights_of
 from strop.support.errors import RunStopped, UserError
-from strop.training.learner import prefix_sharing
-from strop.training.learner.prefix_sharing import Layout, attending, states_of
+from strop.support.experts import Experts, Watch, experts_of
+from strop.training.learner import prefix_sharing, routing
+from strop.training.learner.prefix_sharing import Layout, attending, pass_over
+from strop.training.learner.routing import BALANCE, NOW, Beside, Pass
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 
@@ -46,8 +49,8 @@ class Policy:
     context for forward passes, such as one with disabled adapters. ranks: the processes that share
     the forward passes; all of them call each method with the same batch. shell: the plain model if
     this one is sharded. adapters: the names of those that are trained, where there are several: a
-    turn is computed under the one that acts in it. Columns are of the logits divided by the
-    rollouts' temperature.
+    turn is computed under the one that acts in it. replay: the column of experts that passes
+    replay; empty: routers choose. Columns are of the logits divided by the rollouts' temperature.
     """
 
     model: Any
@@ -59,6 +62,7 @@ class Policy:
     ranks: Ranks = field(default_factory=Ranks)
     shell: shards.Shell | None = None
     adapters: tuple[str, ...] = ()
+    replay: str = ""
     _under: str = ""  # the adapter of now
 
     current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
@@ -72,6 +76,11 @@ class Policy:
         return next(self.model.parameters()).device
 
     @property
+    def experts(self) -> Experts | None:
+        """Those that the model routes tokens to; None: it has none."""
+        return experts_of(self.model)
+
+    @property
     def width(self) -> int:
         """Of the hidden states."""
         return int(text_config(self.model).hidden_size)
@@ -81,6 +90,7 @@ class Policy:
         own = PASS_TOKENS[batch["id_T"].device.type]
         plain, rows = batch.split(self.token_budget, own), None
         if self.share != "off":
+            batch = routing.told_apart(batch, self.replay)
             rows = prefix_sharing.worthwhile(batch, self.share, self.width, plain, own)
         if self.ranks.alone:
             budget = self.token_budget
@@ -152,12 +162,12 @@ class Policy:
 
     def passes(self, batch: Batch) -> Iterator[tuple[Batch, Tensor, bool]]:
         """The forward passes of this process over a batch, each under the adapter of its rows: the
-        rows' batch, where their policy tokens lie in the batch, and whether it counts.
+        rows' batch, where its tokens lie in the batch, and whether it counts.
         """
         for adapter, own, place_T in self.shares(batch):
             with self.under(adapter):
                 for index_B, counts in self.turns(own):
-                    rows = self.token_rows(own, index_B)
+                    rows = segments.rows_of(own["rollout_T"], index_B, own.size("B"))
                     yield own.take(index_B), rows if place_T is None else place_T[rows], counts
 
     def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:
@@ -178,23 +188,44 @@ class Policy:
         empty = torch.zeros(batch.size("T"), dtype=wide, device=self.device)
         further = {} if other is None else {KL: Distribution(_kl, (OTHER,))}
         found = {name: empty.clone() for name in (*names, *further)}
+        if NOW in found:
+            assert self.experts is not None
+            size = (batch.size("T"), self.experts.num_layers * self.experts.top_k)
+            found[NOW] = torch.zeros(size, dtype=torch.int64, device=self.device)
         for micro, rows, counts in self.passes(batch):
             others = {}
             if other is not None:
                 others = {OTHER: (other.whole_head(temperature), other.hidden(micro)[0])}
 
             def measured(micro: Batch = micro, others: Others = others) -> dict[str, Tensor]:
-                hidden, ids = self._hidden(micro)
-                return head.columns(
-                    self.head(temperature), hidden, ids, tuple(names),
-                    distributions=further, others=others, kept=kept_of(micro),
-                )  # fmt: skip
+                return self._measured(micro, names, temperature, further, others)
 
             values = self.compute(measured)
-            if counts:
-                for name, value in values.items():
-                    found[name][rows] = value
+            drawn = rows[micro["mask_T"]]
+            for name, value in values.items() if counts else ():
+                found[name][rows if name == NOW else drawn] = value.to(found[name].dtype)
         return self.ranks.total(found)
+
+    def _measured(
+        self, micro: Batch, names: Sequence[str], temperature: float,
+        further: Mapping[str, Distribution], others: Others,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """The columns of one pass: the head's and the routers'."""
+        layout = self._layout(micro)
+        with self._routed(micro, layout) as watch:
+            passed = self._trunk(micro, layout, **_with_routers(names))
+        hidden = passed.states.index_select(0, passed.before_T)
+        own = tuple(name for name in names if name not in (NOW, BALANCE))
+        found = head.columns(
+            self.head(temperature), hidden, micro["id_T"][micro["mask_T"]], own,
+            distributions=further, others=others, kept=kept_of(micro),
+        )  # fmt: skip
+        if BALANCE in names:
+            found[BALANCE] = routing.balances(micro, passed)
+        if NOW in names:
+            assert watch is not None
+            found[NOW] = routing.back(micro, watch.used(), layout)
+        return found
 
     def compute(self, make: Callable[[], T]) -> T:
         """Call `make` while the weights are gathered."""
@@ -227,30 +258,36 @@ class Policy:
         without gradient.
         """
         layout, kept = self._layout(micro), kept_of(micro)
+        own_names = tuple(name for name in names if name != BALANCE)
 
-        def pass_forward() -> tuple[Tensor, dict[str, Tensor]]:
-            states, before_T, after_T = self._trunk(micro, layout)
-            hidden, ids = states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
+        def pass_forward(watch: Watch | None) -> tuple[Tensor, dict[str, Tensor]]:
+            passed = self._trunk(micro, layout, **_with_routers(names))
+            states, ids = passed.states, micro["id_T"][micro["mask_T"]]
+            hidden = states.index_select(0, passed.before_T)
             if seen is not None:
-                seen((hidden.detach(), states.detach().index_select(0, after_T)))
+                seen((hidden.detach(), states.detach().index_select(0, passed.after_T)))
             own, chosen = self.head(temperature), adjoints_of
+            beside = Beside({BALANCE: routing.balances(micro, passed)} if BALANCE in names else {})
             if whole:
                 with torch.no_grad():
-                    values = head.columns(own, hidden.detach(), ids, tuple(names), kept=kept)
-                known = adjoints_of(slice(None), values)
+                    values = head.columns(own, hidden.detach(), ids, own_names, kept=kept)
+                known = adjoints_of(slice(None), values | beside.values(slice(None)))
 
                 def chosen(rows: slice, _: dict[str, Tensor]) -> Mapping[str, Tensor]:
                     return {name: adjoint[rows] for name, adjoint in known.items()}
 
-            return head.push_loss(
-                own, hidden, ids, chosen, tuple(names),
+            loss, values = head.push_loss(
+                own, hidden, ids, beside.split(chosen), own_names,
                 distributions=distributions or {}, others=others or {}, kept=kept,
             )  # fmt: skip
+            values |= beside.values(slice(None))
+            if watch is not None and self.experts is not None:
+                values |= routing.mismatch(micro, self.experts, watch, passed)
+            return loss + beside.loss(), values
 
-        with attending(
-            self.model, layout
-        ):  # also for backward, in which checkpointed layers run again
-            loss, values = self.compute(pass_forward)
+        # also for backward, in which checkpointed layers run again
+        with attending(self.model, layout), self._routed(micro, layout) as watch:
+            loss, values = self.compute(functools.partial(pass_forward, watch))
             loss.backward()
         return values
 
@@ -259,26 +296,42 @@ class Policy:
         return self.compute(lambda: self._hidden(micro))
 
     def _hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
-        states, before_T, _ = self._trunk(micro, self._layout(micro))
-        return states.index_select(0, before_T), micro["id_T"][micro["mask_T"]]
+        return self._around(micro)[0], micro["id_T"][micro["mask_T"]]
 
     def around(self, micro: Batch) -> Around:
         """Hidden states before and after the policy tokens of `micro`, in token order."""
+        return self.compute(lambda: self._around(micro))
 
-        def both() -> tuple[Tensor, Tensor]:
-            states, before_T, after_T = self._trunk(micro, self._layout(micro))
-            return states.index_select(0, before_T), states.index_select(0, after_T)
-
-        return self.compute(both)
+    def _around(self, micro: Batch) -> Around:
+        layout = self._layout(micro)
+        with self._routed(micro, layout):
+            states, before_T, after_T, _ = self._trunk(micro, layout)
+        return states.index_select(0, before_T), states.index_select(0, after_T)
 
     def _layout(self, micro: Batch) -> Layout | None:
         """Returns the forest of prefixes of `micro` if sharing saves work or memory requires it."""
         if self.share == "off":
             return None
-        return prefix_sharing.layout(micro, self.share, self.width, self.token_budget)
+        told = routing.told_apart(micro, self.replay)
+        layout = prefix_sharing.layout(told, self.share, self.width, self.token_budget)
+        if layout is None or told is micro:
+            return layout
+        ids_N = micro["id_T"][routing.token_of(layout.forest, micro)]
+        return replace(layout, forest=replace(layout.forest, id_N=ids_N))
 
-    def _trunk(self, micro: Batch, layout: Layout | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden states [M, width]; their rows before and after every policy token."""
+    @contextmanager
+    def _routed(self, micro: Batch, layout: Layout | None) -> Iterator[Watch | None]:
+        """Inside, a pass over `micro` replays what it should, and notes what routers choose."""
+        experts = self.experts
+        if experts is None:
+            yield None
+            return
+        replays = self.replay in micro
+        with experts.watching(routing.placed(micro, self.replay, layout) if replays else None) as w:
+            yield w
+
+    def _trunk(self, micro: Batch, layout: Layout | None, **more: Any) -> Pass:
+        """A pass of the trunk. more: what it is told beside its tokens."""
         context_T, num = micro.contexts()
         mask_T = micro["mask_T"]
         row_T, position_T = context_T[mask_T], position_of(context_T, num)[mask_T]
@@ -286,15 +339,20 @@ class Policy:
         before_T = (position_T - 1).clamp(min=0)
         if layout is not None:
             with self.switch():
-                states = states_of(self.model, layout)
+                output = pass_over(self.model, layout, **more)
             node_CL = layout.forest.node_CL
-            return states, node_CL[row_T, before_T], node_CL[row_T, position_T]
-        ids_NL = to_padded(micro["id_T"], context_T, num)
-        # Right padding under a causal mask: no token sees the padding, so no mask is needed.
-        with self.switch():
-            states = trunk_of(self.model)(input_ids=ids_NL, use_cache=False).last_hidden_state
-        first_T = row_T * ids_NL.shape[1]
-        return states.flatten(0, 1), first_T + before_T, first_T + position_T
+            before_T, after_T = node_CL[row_T, before_T], node_CL[row_T, position_T]
+        else:
+            ids_NL = to_padded(micro["id_T"], context_T, num)
+            # Right padding under a causal mask: no token sees the padding, so no mask is needed.
+            with self.switch():
+                output = trunk_of(self.model)(input_ids=ids_NL, use_cache=False, **more)
+            first_T = row_T * ids_NL.shape[1]
+            before_T, after_T = first_T + before_T, first_T + position_T
+        states: Tensor = output.last_hidden_state
+        return Pass(
+            states.flatten(0, 1), before_T, after_T, getattr(output, "router_logits", None) or ()
+        )
 
     def head(self, temperature: float) -> head.Head:
         """The model's head at a temperature."""
@@ -345,6 +403,11 @@ def kept_of(batch: Batch) -> Kept | None:
         return None
     mask_T = batch["mask_T"]
     return Kept(batch[KEPT_IDS], batch[KEPT_AT][mask_T], batch[NUM_KEPT][mask_T])
+
+
+def _with_routers(names: Sequence[str]) -> dict[str, bool]:
+    """What a pass of the trunk is told for columns of these names."""
+    return {"output_router_logits": True} if BALANCE in names else {}
 
 
 def _kl(rows: slice, logq_TV: Tensor, **others: Tensor) -> Tensor:

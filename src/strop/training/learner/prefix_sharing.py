@@ -343,18 +343,23 @@ def attending(model: Any, layout: Layout | None) -> Iterator[None]:
         config._attn_implementation = before
 
 
-def states_of(model: Any, layout: Layout) -> Tensor:
-    """Last hidden states [nodes, width] of the forest."""
+def pass_over(model: Any, layout: Layout, **more: Any) -> Any:
+    """What the model's trunk gives for the nodes of the forest, as one sequence."""
     if model.training and checkpoints(model):
         layout = replace(layout, sparing=False)
     with attending(model, layout):
-        output = trunk_of(model)(
+        return trunk_of(model)(
             input_ids=layout.forest.id_N[None],
             position_ids=layout.forest.depth_N[None],
             use_cache=False,
             strop_layout=layout,
+            **more,
         )
-    states: Tensor = output.last_hidden_state[0]
+
+
+def states_of(model: Any, layout: Layout) -> Tensor:
+    """Last hidden states [nodes, width] of the forest."""
+    states: Tensor = pass_over(model, layout).last_hidden_state[0]
     return states
 
 

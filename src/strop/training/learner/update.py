@@ -30,6 +30,7 @@ from strop.training.learner import kernel
 from strop.training.learner.critic import ROW, Critic, CriticInPass
 from strop.training.learner.kernel import Tally, View
 from strop.training.learner.policy import AdjointsOf, Policy
+from strop.training.learner.routing import MISMATCH
 from strop.training.learner.step_metrics import (
     compare_with_sampler,
     critic_metrics,
@@ -439,6 +440,10 @@ def _report(compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], ta
     """Metrics that need the columns of the pass: sampler against trainer, distribution terms."""
     if "logp_T" in columns:
         compare_with_sampler(compact, columns["logp_T"], tally)
+    if MISMATCH in columns:
+        differs_T = columns[MISMATCH][~columns[MISMATCH].isnan()]
+        tally.add("router/mismatch", differs_T.sum(), differs_T.numel())
+        tally.add("router/frac_tokens_mismatched", (differs_T > 0).sum(), differs_T.numel())
     for term in terms:
         name = f"distribution:{term.name}"
         if name in columns:

@@ -20,7 +20,7 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.data.chat import PLAIN, Chat
 from strop.engines.asynchronous import asynchronous
-from strop.engines.base import Answer, Engine, Request
+from strop.engines.base import EXPERTS, Answer, Engine, Request
 from strop.environments.tasks import Prompt, RewardSpec, Task
 from strop.method.services import Graded, Player
 from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
@@ -338,7 +338,7 @@ class RunSampling:
     stop_strings: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
     cast: Cast = field(default_factory=Cast)
-    wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy"})
+    wanted_statistics: frozenset[str] = frozenset({"logp_model", "entropy", EXPERTS})
     engine: Engine | None = None
     spent: int = 0  # tokens that parts requested in this step
     failures: list[str] = field(default_factory=list)  # why requests of this step failed

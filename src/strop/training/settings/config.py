@@ -32,6 +32,7 @@ from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError, check_value
 from strop.support.files import toml_of
 from strop.training.settings.method import (
+    balancing,
     complete,
     composed,
     drawing_from_sources,
@@ -127,6 +128,7 @@ class RunConfig(Section):
     def build(self) -> Method:
         """The method with all its options set, checked. Raises UserError."""
         method = composed(self.recipe, self.stages, self.phases).each(self.for_task)
+        method = method.each(lambda each: balancing(each, self.model.router_aux_loss_coef))
         method = with_options(method, self.algorithm, self.phases).each(with_mask)
         check(method)
         method.check_steps(self.training.steps)

@@ -7,9 +7,11 @@ from typing import Any
 
 from strop.method import notation, reading, writing
 from strop.method.algorithm import Algorithm, Method, Phase, Phases, read_until
-from strop.method.part import Use, name_of
+from strop.method.part import Term, Use, name_of
 from strop.method.schedule import Schedule
 from strop.method.writing import Text
+from strop.parts.loss.average.average_over_tokens import AverageOverTokens
+from strop.parts.loss.penalty.balance_experts import BalanceExperts
 from strop.parts.rollout import substitutes
 from strop.parts.sampling.draw_from_sources import DrawFromSources
 from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
@@ -17,6 +19,7 @@ from strop.support.errors import UserError
 from strop.training.settings.sections import PhaseSettings
 
 NONE: Mapping[str, PhaseSettings] = MappingProxyType({})
+ROUTER = "router"  # the name of the term that balances experts
 
 
 def composed(
@@ -144,6 +147,16 @@ def learning_from(kind: str, algorithm: Algorithm, recipe: str) -> Algorithm:
 def sampling_anew(algorithm: Algorithm) -> Algorithm:
     """The method with the policy's own answers in place of what it reads."""
     return dataclasses.replace(algorithm, rollout=Use(substitutes.plain(algorithm.rollout.part)))
+
+
+def balancing(algorithm: Algorithm, coef: float) -> Algorithm:
+    """The method with a term that balances experts (`model.router_aux_loss_coef`), if it has none
+    of that name.
+    """
+    if not coef or any(term.name == ROUTER for term in algorithm.terms):
+        return algorithm
+    term = Term(ROUTER, Use(BalanceExperts()), Use(AverageOverTokens()), coef=coef)
+    return dataclasses.replace(algorithm, terms=(*algorithm.terms, term))
 
 
 def drawing_from_sources(algorithm: Algorithm, recipe: str) -> Algorithm:

@@ -49,6 +49,16 @@ class ModelSettings(Section):
     onednn: bool = Field(
         default=True, description="on a CPU, oneDNN's products in linear layers of float32"
     )
+    router_replay: Literal["disabled", "R2", "R3"] = Field(
+        default="disabled",
+        description="of a mixture of experts, whose choices the updates' passes take: their own, "
+        "R2: those of the step's first pass, R3: the engine's",
+    )
+    router_aux_loss_coef: float = Field(
+        default=0.0, ge=0, le=1e3,
+        description="of the same: coefficient of the term that balances the load of experts, "
+        "balance_experts; 0: none",
+    )  # fmt: skip
     chat_template: str = Field(
         default="", description="file with a chat template for the tokenizer"
     )

@@ -14,10 +14,14 @@ class Weights:
     strop_version = 0  # of the weights that it samples with; 0: those it was started with
 
     def strop_weights(self) -> dict[str, Any]:
-        """The version that it samples with, and whether it applies the rules of requests."""
+        """The version that it samples with, whether it applies the rules of requests, and the
+        largest rank of adapters that it has room for.
+        """
         config = self.model_config  # type: ignore[attr-defined]
         rules = any(str(each).endswith(":Rules") for each in config.logits_processors or ())
-        return {"version": self.strop_version, "rules": rules}
+        lora = self.vllm_config.lora_config  # type: ignore[attr-defined]
+        rank = 0 if lora is None else lora.max_lora_rank
+        return {"version": self.strop_version, "rules": rules, "rank": rank}
 
     def strop_load_weights(self, folder: str, version: int) -> dict[str, Any]:
         """Take the weights of a folder in Hugging Face's layout; what is answered is the version.
