@@ -1,7 +1,7 @@
 """The engine that strategies are handed: requests are awaited, and their order changes nothing.
 
 One book of requests stands over every engine: what was begun, what came of it, and whose cache a
-new request may go on from. An engine beneath it takes a request, cancels one and works for a step.
+new request may go on from. An engine beneath it starts a request, cancels one, works for a while.
 The event loop of the coroutines, at the end, lets it work where an ordinary one would sleep.
 """
 
@@ -47,7 +47,7 @@ class Begun:
 
     def __init__(self, book: AsyncEngine, request: Request, account: Account) -> None:
         self.book, self.request, self.account = book, request, account
-        self.id = -1  # of the engine; -1: it waits in the book
+        self.id = -1  # at the engine; -1: that never had it
         self.events: list[Event] = []
         self.done = False
         self.refused: UserError | None = None
@@ -58,6 +58,13 @@ class Begun:
         if self.refused is not None:
             raise self.refused
         return Answer(self.request, tuple(self.events))
+
+    def rest(self) -> Request:
+        """What is still to be drawn."""
+        if not self.events:
+            return self.request
+        answer = self.answer()
+        return answer.more(self.request.max_tokens - len(answer.ids))
 
     def stop(self) -> Answer:
         """End it now; what it has drawn is in the answer, which has ended as "aborted"."""
@@ -97,8 +104,9 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.before_step: Callable[[], None] = lambda: None
-        self.queue: deque[Begun] = deque()  # the engine does not have them yet
-        self.running: dict[int, Begun] = {}
+        self.queue: deque[Begun] = deque()  # the engine does not have them
+        self.running: dict[int, Begun] = {}  # it has them
+        self.next_id = 0
         self.prefixes: dict[str, Prefixes] = {}  # by the weights that they were drawn with
         self.resting: list[asyncio.Future[None]] = []
         self.outer: list[asyncio.Future[None]] = []  # who waits for these too
@@ -215,25 +223,33 @@ class AsyncEngine:
 
     def busy(self) -> bool:
         """Whether a step can bring something."""
-        return bool(self.queue) or self.engine.busy()
+        return bool(self.queue or self.running)
 
-    def step(self) -> None:
+    def step(self, seconds: float | None = None) -> None:
         """Hand requests on as far as the engine takes them, let it work, and tell what came.
 
+        seconds: the longest that it waits for what is drawn elsewhere; None: until some comes.
         Raises RuntimeError where nothing is there to work on.
         """
         if not self.busy():
             raise RuntimeError("the engine has nothing to run: begin a request, or return")
         if self.unordered and len(self.queue) > 1:
             self.queue = deque(sorted(self.queue, key=lambda b: (b.request.ids, b.request.seed)))
-        while self.queue and not self.engine.full():
+        while self.queue and len(self.running) < self.engine.most_requests:
             self._hand_on(self.queue.popleft())
         self.before_step()  # an engine that renews alone knows by now what goes on
-        if not self.engine.busy():  # all were refused
+        if not self.running:  # all were refused
             return
-        for event in self.engine.step():
-            if (begun := self.running.get(event.request)) is not None:
+        broken = []
+        for event in self.engine.poll(seconds):
+            if (begun := self.running.get(event.request)) is None:
+                continue
+            if event.ended == "broken":
+                broken.append(self.running.pop(event.request))
+                event = event._replace(ended="")
+            if event.ids or event.ended:
                 self._hear(begun, event)
+        self.queue.extendleft(reversed(broken))
 
     def idle(self) -> None:
         """Do what is done before each step, while there is nothing to draw for now."""
@@ -259,13 +275,15 @@ class AsyncEngine:
         """End a request now."""
         if begun.done:
             return
-        if begun.id < 0:
+        new: list[Event] = []
+        if self.running.pop(begun.id, None) is None:
             self.queue.remove(begun)
-            new = [Event(-1, (), (), self.version, ended="aborted")]
         else:
-            del self.running[begun.id]
-            new = list(self.engine.abort(begun.id).events[len(begun.events) :])
-            self.engine.release(begun.id)
+            new = self.engine.cancel(begun.id)
+        if not new:
+            new = [Event(begun.id, (), (), self.version)]
+        if new[-1].ended in ("", "broken"):
+            new[-1] = new[-1]._replace(ended="aborted")
         for event in new:
             begun.events.append(event)
             begun.account.num_drawn += len(event.ids)
@@ -296,11 +314,13 @@ class AsyncEngine:
 
     def _hand_on(self, begun: Begun) -> None:
         """Give a request to the engine, with the place of the tokens that it has by now."""
-        request = begun.request
+        request = begun.rest()
         held = self.prefixes.get(request.weights)
         source = None if held is None else held.find(request.ids)
+        if begun.id < 0:
+            begun.id, self.next_id = self.next_id, self.next_id + 1
         try:
-            begun.id = self.engine.submit(request, source)
+            self.engine.start(begun.id, request, source)
         except UserError as error:
             begun.refused = error
             self._end(begun)
@@ -323,8 +343,6 @@ class AsyncEngine:
             account.kept.add(begun.id)
             held = self.prefixes.setdefault(begun.request.weights, Prefixes())
             held.add(begun.id, begun.answer().sequence)
-        else:
-            self.engine.release(begun.id)
         self._end(begun)
 
     def _end(self, begun: Begun) -> None:
@@ -340,7 +358,7 @@ class AsyncEngine:
                 held.remove(id)
                 if not held:
                     del self.prefixes[weights]
-        self.engine.release(id)
+        self.engine.cancel(id)
 
 
 async def gather(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
@@ -448,6 +466,9 @@ def _chains(tokens: Sequence[int]) -> list[int]:
     return found
 
 
+LOOK_SECONDS = 0.02  # at what else is awaited, while requests are drawn elsewhere
+
+
 class _Stepping(selectors.DefaultSelector):
     """Steps the engine while all coroutines wait, until one of them can go on."""
 
@@ -472,7 +493,7 @@ class _Stepping(selectors.DefaultSelector):
         if engine.busy():
             engine.woken = False
             while engine.busy() and not engine.woken:
-                engine.step()
+                engine.step(LOOK_SECONDS if outside else None)
                 if outside:
                     break
             return super().select(0)
