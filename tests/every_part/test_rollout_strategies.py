@@ -45,7 +45,7 @@ def rolled(place, draws, state=None, seed=0, step=1, engine=None):
         "state the fact samples_again: not all that is drawn is taken"
     )
     found = batch, new_state
-    assert not engine.busy()
+    assert not asynchronous(engine).busy()
     assert engine.rows == {}, "requests are left behind"
     return found
 
