@@ -1,12 +1,13 @@
 """Coroutines on an engine: what they are answered, and what ends their requests."""
 
 import asyncio
+import copy
 from dataclasses import replace
 
 import pytest
-from fakes.coroutines import TABLE, check_closed, go, local, requests, table, text, told
+from fakes.coroutines import TABLE, check_closed, go, local, model, requests, table, text, told
 from fakes.engine import TableEngine, by_last_token
-from fakes.models import VOCAB
+from fakes.models import VOCAB, tiny
 
 from strop.engines.asynchronous import AsyncEngine, asynchronous, gather
 from strop.engines.base import CAPABILITIES, Account, Answer, Request
@@ -213,6 +214,24 @@ def test_branches_share_what_they_begin_with():
     check_closed(engine)
 
 
+def test_a_cache_is_of_the_weights_that_wrote_it():
+    """What goes on after an update reads no cache of before."""
+    other = tiny("qwen3", context=128, seed=7)
+    engine, first = LocalEngine(copy.deepcopy(model()), decode=text, num_slots=8), []
+    book = asynchronous(engine)
+
+    async def goes_on():
+        first.append(await book.generate(Request(tuple(range(3, 15)), 6, seed=1, keep=True)))
+        engine.load_weights(other.state_dict(), 1)
+        return await book.generate(first[0].more(9, temperature=0.0))
+
+    found = go(engine, goes_on())
+    (fresh,) = asynchronous(LocalEngine(other, decode=text)).sample([found.request])
+    assert found.ids == fresh.ids
+    assert [event.version for event in (*first[0].events, *found.events)] == [0, 1]
+    assert found.ids != asynchronous(local()).sample([found.request])[0].ids
+
+
 def test_a_dropped_answer_has_no_cache():
     engine = local()
     book = asynchronous(engine)
@@ -257,6 +276,28 @@ def test_stop_keeps_the_tokens_and_counts_them(engine):
     assert len(answer.ids) == 4
     assert account.num_drawn == 8
     assert (account.num_begun, account.num_well, account.failures) == (3, 1, [])
+    check_closed(engine)
+
+
+@pytest.mark.parametrize("way", ["generate", "generate_all", "stream"])
+def test_what_is_cancelled_is_drawn_no_further(engine, way):
+    book, account = asynchronous(engine), Account()
+    whole = Request((3, 4), 90, seed=5)
+
+    async def cancels():
+        work = {"generate": lambda: book.generate(whole),
+                "generate_all": lambda: book.generate_all([whole]),
+                "stream": lambda: streamed(book, whole, 90)}[way]()  # fmt: skip
+        task = asyncio.ensure_future(work)
+        await book.generate(Request((3, 4), 4, seed=6))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not book.busy()
+        await book.generate(Request((3, 4), 3, seed=6))
+
+    go(engine, cancels(), account)
+    assert account.num_drawn == 4 + 4 + 3
     check_closed(engine)
 
 

@@ -1,7 +1,9 @@
 """The engine over a completions server, against the local engine behind that server."""
 
+import asyncio
 import math
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -11,7 +13,8 @@ from fakes.engine import Driven, TableEngine, by_last_token, in_pieces, sample
 from fakes.models import VOCAB, tiny
 
 from strop.engines import completions
-from strop.engines.base import Request
+from strop.engines.asynchronous import asynchronous, gather, run
+from strop.engines.base import Account, Request
 from strop.engines.completions import CompletionsSettings
 from strop.engines.local.engine import LocalEngine
 from strop.engines.open import read
@@ -208,6 +211,26 @@ def test_so_many_requests_run_at_once(table):
         answers = {tuple(joined(each, "ids")) for each in found}
     assert len(answers) > 3
     assert max(served.at_once) == 3
+
+
+def test_what_is_awaited_elsewhere_goes_on_while_the_server_takes_its_time(table):
+    """It answers once an environment has, which takes some calls in another thread."""
+    go_on, heard = threading.Event(), []
+
+    def instead(body):
+        heard.append(go_on.wait(10))
+
+    async def world():
+        for _ in range(3):
+            await asyncio.to_thread(time.sleep, 0.001)
+        go_on.set()
+
+    with serve(table, 4) as served, opened(served) as engine:
+        served.instead, book = instead, asynchronous(engine)
+        asked = book.generate(Request((0,), 4))
+        answer, _ = run(book, gather([asked, world()]), Account())
+    assert heard == [True]
+    assert len(answer.ids) == 4
 
 
 def test_an_aborted_request_is_over_and_the_others_are_not(table):

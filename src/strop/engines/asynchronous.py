@@ -141,13 +141,21 @@ class AsyncEngine:
         return begun
 
     async def generate(self, request: Request) -> Answer:
-        """The answer to a request."""
-        return await self.begin(request)
+        """The answer to a request; cancelled, it is drawn no further."""
+        return (await self.generate_all([request]))[0]
 
     async def generate_all(self, requests: Sequence[Request]) -> list[Answer]:
-        """The answers to requests that are drawn beside each other, in the order of these."""
+        """The answers to requests that are drawn beside each other, in the order of these.
+
+        Cancelled, they are drawn no further.
+        """
         begun = [self.begin(request) for request in requests]
-        await self.wait(begun)
+        try:
+            await self.wait(begun)
+        except asyncio.CancelledError:
+            for each in begun:
+                self.stop(each)
+            raise
         return [each.answer() for each in begun]
 
     async def stream(self, request: Request, every: int) -> AsyncIterator[Answer]:
@@ -158,7 +166,7 @@ class AsyncEngine:
         answer, left, whole = Answer(request, ()), request.max_tokens, True
         while whole and left:
             room = min(every, left)
-            piece = await self.begin(answer.more(room, keep=True))
+            piece = await self.generate(answer.more(room, keep=True))
             whole, left = piece.ended == "length" and len(piece.ids) == room, left - room
             answer += piece
             yield answer
