@@ -209,6 +209,13 @@ def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
     return tuple(kept)
 
 
+def taken_out(events: list[Event], id: int) -> list[Event]:
+    """The events of a request, which are taken out of these."""
+    own = [event for event in events if event.request == id]
+    events[:] = [event for event in events if event.request != id]
+    return own
+
+
 class Ends(NamedTuple):
     """Of some requests: how many came to an end, and why the others failed."""
 
@@ -276,7 +283,7 @@ class Engine(Protocol):
     def cancel(self, id: int) -> list[Event]:
         """Draw a request no further, and let go of its slot or cache; what was not told of it yet.
 
-        Nothing happens where it is forgotten by now. What is told of it later counts no more.
+        `poll` tells no more of it. Nothing happens where it is forgotten by now.
         """
         ...
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, field_validator
 
-from strop.engines.base import WAITING, Ended, Engine, Event, Request, Source
+from strop.engines.base import WAITING, Ended, Engine, Event, Request, Source, taken_out
 from strop.engines.completions_client import (
     NO_LOGPROBS,
     Answer,
@@ -156,7 +156,7 @@ class CompletionsEngine(Engine):
         if (row := self.under_way.pop(id, None)) is not None:
             row.cancelled = True  # before the thread that asks looks
             row.call.cancel()
-        return [event for event in self.events if event.request == id]
+        return taken_out(self.events, id)
 
     def poll(self, seconds: float | None = None) -> list[Event]:
         """Wait for an answer; return what there is to report. UserError for a broken server."""

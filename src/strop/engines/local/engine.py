@@ -20,6 +20,7 @@ from strop.engines.base import (
     Passes,
     Request,
     Source,
+    taken_out,
 )
 from strop.engines.local.causal import UNBOUNDED, CachedModel, Part, check_module
 from strop.engines.local.slots import Fill, Row, Slots
@@ -113,7 +114,7 @@ class LocalEngine(Engine):
         row.status = "ended"
         if row.slot >= 0:
             self.slots.free(row.slot)
-        return [event for event in self.events if event.request == id]
+        return taken_out(self.events, id)
 
     def forget(self) -> None:
         """Let go of all caches: they would take room from the update."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from strop.engines.base import WAITING, Engine, Event, Request, Source
+from strop.engines.base import WAITING, Engine, Event, Request, Source, taken_out
 
 NOWHERE = -1
 NEIGHBOURS = 16  # more requests than the idlest engine has, for one with its neighbour's prompt
@@ -158,7 +158,7 @@ class EnginePool(Engine):
             while id in self.open[known.engine]:
                 self._exchange()
         self.known.pop(id, None)
-        return [event for event in self.heard if event.request == id]
+        return taken_out(self.heard, id)
 
     def forget(self) -> None:
         """Let the engines know: caches only take room from the update."""
@@ -169,7 +169,7 @@ class EnginePool(Engine):
     def poll(self, seconds: float | None = None) -> list[Event]:
         """Wait until an engine brings something; what has come."""
         self._hand_out()
-        self._exchange(math.inf if seconds is None else seconds)
+        self._exchange(0 if self.heard else math.inf if seconds is None else seconds)
         found, self.heard = self.heard, []
         return found
 

@@ -27,6 +27,7 @@ from strop.engines.base import (
     Event,
     Request,
     Source,
+    taken_out,
 )
 from strop.engines.local.causal import load_state
 from strop.engines.local.slots import event_of
@@ -179,7 +180,7 @@ class InProcessEngine(Engine):
         """Draw a request no further; what was not told of it yet."""
         if id in self.running:
             self._stop(self.running[id], "")
-        return [event for event in self.events if event.request == id]
+        return taken_out(self.events, id)
 
     def poll(self, seconds: float | None = None) -> list[Event]:
         """Give every running row a token; return what there is to report."""
