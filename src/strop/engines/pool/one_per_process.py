@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 from strop.engines.base import Engine, Event, Request, Source
 
+NOBODY = -1
+
 
 class Asked(NamedTuple):
     """What an engine is to start."""
@@ -72,11 +74,12 @@ class ParallelEngine(Engine):
             for asked in queue:
                 self.inner.start(*asked)
             return self.inner.poll(seconds)
-        owners = self._deal(queue)
-        self.keeper |= {id: owner for (id, request, _), owner in zip(queue, owners, strict=True)
-                        if request.keep}  # fmt: skip
-        own = [asked for asked, owner in zip(queue, owners, strict=True)
-               if owner == self.ranks.number]  # fmt: skip
+        own = list[Asked]()
+        for asked, owner in zip(queue, self._deal(queue), strict=True):
+            if asked.request.keep:
+                self.keeper[asked.id] = owner
+            if owner == self.ranks.number:
+                own.append(asked)
         told = [event for each in self.ranks.gathered(self._run(own)) for event in each]
         return sorted(told, key=lambda event: event.request)
 
@@ -84,16 +87,13 @@ class ParallelEngine(Engine):
         """Who draws what: neighbours together, which share a prompt; what goes on from a request
         beside that.
         """
-        keepers = [None if each.source is None else self.keeper.get(each.source[0])
-                   for each in queue]  # fmt: skip
-        costs = [each.request.max_tokens if keeper is None else 0
-                 for each, keeper in zip(queue, keepers, strict=True)]  # fmt: skip
-        total, before, owners = sum(costs), 0, []
-        for cost, keeper in zip(costs, keepers, strict=True):
-            if keeper is None:
-                place = (2 * before + cost) * self.ranks.count // (2 * total)
-                keeper = min(place, int(self.ranks.count) - 1)
-            owners.append(keeper)
+        sources = [-1 if each.source is None else each.source[0] for each in queue]
+        owners = [self.keeper.get(source, NOBODY) for source in sources]
+        fresh = [n for n, owner in enumerate(owners) if owner == NOBODY]
+        costs = [queue[n].request.max_tokens for n in fresh]
+        total, before, last = sum(costs), 0, self.ranks.count - 1
+        for n, cost in zip(fresh, costs, strict=True):
+            owners[n] = min((2 * before + cost) * self.ranks.count // (2 * total), last)
             before += cost
         return owners
 
