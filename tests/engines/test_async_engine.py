@@ -252,6 +252,58 @@ def test_a_dropped_answer_has_no_cache():
     assert go(engine, drops()) == 15
 
 
+# ---- what engines break off
+
+
+class Breaking(TableEngine):
+    """Breaks off what it has under way, at every third step, in front of a token or behind it."""
+
+    def poll(self, seconds=None):
+        events = super().poll(seconds)
+        if self.num_steps % 3:
+            return events
+        going = [event for event in events if not event.ended]
+        for event in going:
+            self.cancel(event.request)
+        ends = [event._replace(ended="broken") for event in going]
+        return [*(event for event in events if event.ended), *(
+            end if end.request % 2 else end._replace(ids=(), logp=()) for end in ends)]  # fmt: skip
+
+
+def test_what_is_broken_off_is_begun_again_behind_its_tokens():
+    asked = requests(9, 12, stop_strings=("lm", "aa", "hj"))
+    expected = asynchronous(table()).sample(asked)
+    assert {answer.ended for answer in expected} == {"length", "stop"}
+    engine, account = Breaking(by_last_token(TABLE), text=text), Account()
+    book = asynchronous(engine)
+    found = go(engine, book.generate_all(asked), account)
+    assert told(found) == told(expected)
+    assert [answer.request for answer in found] == asked
+    assert account.num_drawn == sum(len(answer.ids) for answer in expected)
+    assert (account.num_begun, account.num_well) == (9, 9)
+    check_closed(engine)
+
+
+def test_what_was_broken_off_may_be_stopped_before_it_is_begun_again():
+    engine = Breaking(by_last_token(TABLE), text=text)
+    book = asynchronous(engine)
+
+    async def stops():
+        book.begin(Request((3, 4), 2, seed=1))
+        begun = book.begin(Request((3, 4), 9, seed=2))
+        while not (begun.events and book.queue):
+            book.step()
+        assert begun in book.queue
+        return begun.stop()
+
+    answer = go(engine, stops())
+    (whole,) = asynchronous(table()).sample([answer.request])
+    assert answer.ended == "aborted"
+    assert 0 < len(answer.ids) < 9
+    assert answer.ids == whole.ids[: len(answer.ids)]
+    check_closed(engine)
+
+
 # ---- ends
 
 
