@@ -188,7 +188,7 @@ def beside(name: str, rounds: int, there: Path, folder: Path) -> None:
 @contextmanager
 def without_reuse() -> Iterator[None]:
     """Inside, no request finds the cache of another one that ended."""
-    from strop.engines.asynchronous import Prefixes
+    from strop.engines.prefixes import Prefixes
 
     find = Prefixes.find
     Prefixes.find = lambda self, tokens: None  # type: ignore[method-assign]
