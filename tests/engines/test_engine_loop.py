@@ -3,15 +3,13 @@
 import asyncio
 import contextlib
 import gc
-import random
 import signal
 import threading
 import time
 import warnings
 
 import pytest
-from fakes.coroutines import TABLE, check_closed, go, requests, table, text, told
-from fakes.engine import TableEngine, by_last_token
+from fakes.coroutines import check_closed, go, requests, table, told
 
 from strop.engines.asynchronous import EngineLoop, asynchronous, gather, on
 from strop.engines.base import Account, Request
@@ -88,33 +86,6 @@ def test_other_waits_do_not_stop_the_engine(engine):
         return await book.generate(answer.request)
 
     assert told([go(engine, then_draws())]) == told([answer])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_processes_that_hear_in_different_orders_begin_in_one(seed):
-    """Who waits for environments wakes at any time; then all is sorted before it is dealt."""
-    begun: list[tuple[tuple[int, ...], int]] = []
-
-    class Lockstep(TableEngine):
-        lockstep = True
-
-        def start(self, id, request, source=None):
-            begun.append((request.ids, request.seed))
-            super().start(id, request, source)
-
-    engine = Lockstep(by_last_token(TABLE), text=text)
-    book, waits = asynchronous(engine), random.Random(seed)
-
-    async def plays(number):
-        answer = await book.generate(Request((3, number % 3), 2, seed=number))
-        await asyncio.to_thread(time.sleep, 0.02 * waits.random())
-        return await book.generate(answer.more(2))
-
-    go(engine, gather(plays(number) for number in range(6)))
-    assert [seed for _, seed in begun[:6]] == [*range(6)]
-    assert len(begun) == 12
-    assert begun[6:] == sorted(begun[6:])
-    assert engine.num_steps == 4  # nobody was drawn for before all had answered
 
 
 def test_a_wait_with_a_limit(engine):

@@ -127,9 +127,9 @@ class Recording(TableEngine):
         super().__init__(*args, **options)
         self.asked = []
 
-    def submit(self, request, source=None):
+    def start(self, id, request, source=None):
         self.asked.append(request)
-        return super().submit(request, source)
+        super().start(id, request, source)
 
 
 @every_part

@@ -161,7 +161,8 @@ class TableEngine(Engine):
         self.num_steps += bool(running)
         events = [self._draw(id, row) for id, row in running[: self.num_slots]]
         for event in events:
-            if event.ended and not self.rows[event.request].request.keep:
+            kept = self.rows[event.request].request.keep and event.ended != "failed"
+            if event.ended and not kept:
                 del self.rows[event.request]
         return events
 
