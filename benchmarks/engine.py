@@ -290,8 +290,8 @@ class Measured(LocalEngine):
 
     most = steps = 0
 
-    def step(self) -> Any:
-        found = super().step()
+    def poll(self, seconds: float | None = None) -> Any:
+        found = super().poll(seconds)
         self.steps += 1
         self.most = max(self.most, self.slots.cache.num_bytes())
         return found
@@ -350,23 +350,20 @@ def branches(name: str, model: Any, repeats: int) -> None:
     """Of kept parents, and of their tokens as new requests, in one engine."""
     parent = min(PARENT, model.config.max_position_embeddings - PROMPT - CHILD)
     engine = LocalEngine(model, num_slots=16 * 5)
-    ids = [
-        engine.submit(Request(prompt, parent, seed=n, keep=True))
-        for n, prompt in enumerate(prompts(model, 16))
-    ]
+    ids = range(16)
+    for id, prompt in zip(ids, prompts(model, 16), strict=True):
+        engine.start(id, Request(prompt, parent, seed=id, keep=True))
     finish(engine)
     # but the last: what goes on from all tokens takes over the slot, and the parent is kept no more
     tokens = {id: tuple(engine.known[id].tokens[:-1]) for id in ids}
 
     def go_on(number: int, branch: bool) -> None:
-        children = []
-        for seed, id in enumerate(ids * number):
+        for seed, id in enumerate([*ids] * number):
             request = Request(tokens[id], CHILD, seed=100 + seed, keep=branch)
-            source = (id, len(tokens[id])) if branch else None
-            children.append(engine.submit(request, source))
+            engine.start(100 + seed, request, (id, len(tokens[id])) if branch else None)
         finish(engine)
-        for child in children:
-            engine.release(child)
+        for child in range(100, 100 + 16 * number):
+            engine.cancel(child)
 
     for number in (1, 4):
         variants = {
@@ -382,8 +379,8 @@ def branches(name: str, model: Any, repeats: int) -> None:
 
 
 def finish(engine: LocalEngine) -> None:
-    while engine.busy():
-        engine.step()
+    while any(row.status != "ended" for row in engine.known.values()):
+        engine.poll()
 
 
 def main() -> None:

@@ -33,13 +33,12 @@ Counts = collections.Counter[str]
 
 def by_engine(engine: LocalEngine, asked: list[tuple[int, ...]]) -> Iterator[None]:
     """A step at each turn; the first, with the prompts, is over before."""
-    ids = [engine.submit(Request(own, EQUAL, seed=n)) for n, own in enumerate(asked)]
-    engine.step()
-    while engine.busy():
+    for number, own in enumerate(asked):
+        engine.start(number, Request(own, EQUAL, seed=number))
+    engine.poll()
+    while engine.known:
         yield
-        engine.step()
-    for id in ids:
-        engine.release(id)
+        engine.poll()
 
 
 def by_loop(model: Any, asked: list[tuple[int, ...]]) -> Iterator[None]:
@@ -124,16 +123,15 @@ def stream(number: int = 250, every: int = 50) -> Counts:
         numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
         ids = tuple(made.tokenizer.encode(f"{','.join(numbers)}:{drawn.randint(5, 50)}\n"))
         for _ in range(8):
-            engine.submit(Request(ids, 160, seed=begun, stop_ids=made.stop_ids))
+            engine.start(begun, Request(ids, 160, seed=begun, stop_ids=made.stop_ids))
             begun += 1
 
     for _ in range(16):
         begin()
     ended = 0
     for step in range(1, number + 1):
-        for event in engine.step():
+        for event in engine.poll():
             if event.ended:
-                engine.release(event.request)
                 ended += 1
                 if not ended % 8:
                     begin()

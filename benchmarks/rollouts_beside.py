@@ -188,7 +188,7 @@ def beside(name: str, rounds: int, there: Path, folder: Path) -> None:
 @contextmanager
 def without_reuse() -> Iterator[None]:
     """Inside, no request finds the cache of another one that ended."""
-    from strop.engines.asynchronous import Prefixes
+    from strop.engines.prefixes import Prefixes
 
     find = Prefixes.find
     Prefixes.find = lambda self, tokens: None  # type: ignore[method-assign]
@@ -279,29 +279,21 @@ def reuse(rounds: int) -> None:
 
 def at_once() -> Any:
     """An engine without a model: each request ends at the next step, with one token."""
-    from strop.engines.base import Answer, Engine, Event
+    from strop.engines.base import Engine, Event
 
     class AtOnce(Engine):
         capabilities, version = frozenset[str](), 0
 
         def __init__(self) -> None:
-            self.last, self.open = 0, list[int]()
+            self.open = list[int]()
 
-        def submit(self, request: Any, source: Any = None) -> int:
-            self.last += 1
-            self.open.append(self.last)
-            return self.last
+        def start(self, id: int, request: Any, source: Any = None) -> None:
+            self.open.append(id)
 
-        def abort(self, id: int) -> Answer:
+        def cancel(self, id: int) -> list[Event]:
             raise NotImplementedError("no request of this measurement is ended early")
 
-        def release(self, id: int) -> None:
-            return
-
-        def busy(self) -> bool:
-            return bool(self.open)
-
-        def step(self) -> list[Event]:
+        def poll(self, seconds: float | None = None) -> list[Event]:
             ended, self.open = self.open, []
             return [Event(id, (5,), (0.0,), 0, ended="length") for id in ended]
 
@@ -335,10 +327,10 @@ def by_hand() -> None:
     engine = at_once()
     for turn in range(EACH):
         asked = [Request((1, 2, 3), 1, seed=EACH * number + turn) for number in range(TASKS)]
-        begun = {engine.submit(request): request for request in asked}
-        for event in engine.step():
-            Answer(begun[event.request], (event,))
-            engine.release(event.request)
+        for number, request in enumerate(asked):
+            engine.start(number, request)
+        for event in engine.poll():
+            Answer(asked[event.request], (event,))
 
 
 def by_asyncio() -> None:

@@ -18,6 +18,7 @@ repeated. With --page they become the page's table.
 
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -25,6 +26,8 @@ from typing import Any
 
 import floor
 from floor_settings import Setting
+
+from strop.engines.base import Event
 
 HEAD = ("recipe", "task", "options", "first", "last", "sampled", "trained", "seconds", "own")
 PROMPTS, ANSWERS, EDGE = 8, 8, 5
@@ -131,13 +134,17 @@ class Course(floor.Course):
 
     def begin(self, run: Any, before: list[dict[str, float]]) -> None:
         """From here on count what the engine draws."""
-        engine, release = run.world.engine, run.world.engine.release
+        engine = run.world.engine
 
-        def counted(number: int) -> None:
-            self.drawn += sum(len(event.ids) for event in engine.abort(number).events)
-            release(number)
+        def counted(told: Callable[..., list[Event]]) -> Callable[..., list[Event]]:
+            def call(*given: Any) -> list[Event]:
+                events = told(*given)
+                self.drawn += sum(len(event.ids) for event in events)
+                return events
 
-        engine.release = counted
+            return call
+
+        engine.poll, engine.cancel = counted(engine.poll), counted(engine.cancel)
         self.worked = time.process_time()
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:

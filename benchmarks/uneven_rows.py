@@ -30,7 +30,7 @@ Counts = collections.Counter[str]
 def watch(engine: LocalEngine) -> Counts:
     """Count what the engine reads from now on."""
     found: Counts = collections.Counter()
-    decode, step = engine.model.decode, engine.step
+    decode, poll = engine.model.decode, engine.poll
 
     def counted(tokens: Any, positions: Any, bands: Any) -> Any:
         found["decode steps"] += 1
@@ -40,14 +40,14 @@ def watch(engine: LocalEngine) -> Counts:
         found["to the longest"] += len(tokens) * max(band.used for band in bands)
         return decode(tokens, positions, bands)
 
-    def timed() -> Any:
+    def timed(seconds: float | None = None) -> Any:
         begun = time.process_time()
-        events = step()
+        events = poll(seconds)
         found["ms"] += round(1000 * (time.process_time() - begun))
         return events
 
     engine.model.decode = counted  # type: ignore[method-assign]
-    engine.step = timed  # type: ignore[method-assign]
+    engine.poll = timed  # type: ignore[method-assign]
     return found
 
 

@@ -110,11 +110,11 @@ def find_caches(monkeypatch: pytest.MonkeyPatch) -> "Callable[[bool], list[Sourc
 
     Called with which; the list that it returns is given what is found for each request.
     """
-    from strop.engines import asynchronous
-    from strop.engines.asynchronous import Prefixes
+    from strop.engines import prefixes
+    from strop.engines.prefixes import Prefixes
 
     plain = Prefixes.find
-    monkeypatch.setattr(asynchronous, "BLOCK", 1)
+    monkeypatch.setattr(prefixes, "BLOCK", 1)
 
     def finding(whether: bool) -> "list[Source]":
         found: list[Source] = []

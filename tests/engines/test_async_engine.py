@@ -1,12 +1,13 @@
 """Coroutines on an engine: what they are answered, and what ends their requests."""
 
 import asyncio
+import copy
 from dataclasses import replace
 
 import pytest
-from fakes.coroutines import TABLE, check_closed, go, local, requests, table, text, told
+from fakes.coroutines import TABLE, check_closed, go, local, model, requests, table, text, told
 from fakes.engine import TableEngine, by_last_token
-from fakes.models import VOCAB
+from fakes.models import VOCAB, tiny
 
 from strop.engines.asynchronous import AsyncEngine, asynchronous, gather
 from strop.engines.base import CAPABILITIES, Account, Answer, Request
@@ -213,6 +214,24 @@ def test_branches_share_what_they_begin_with():
     check_closed(engine)
 
 
+def test_a_cache_is_of_the_weights_that_wrote_it():
+    """What goes on after an update reads no cache of before."""
+    other = tiny("qwen3", context=128, seed=7)
+    engine, first = LocalEngine(copy.deepcopy(model()), decode=text, num_slots=8), []
+    book = asynchronous(engine)
+
+    async def goes_on():
+        first.append(await book.generate(Request(tuple(range(3, 15)), 6, seed=1, keep=True)))
+        engine.load_weights(other.state_dict(), 1)
+        return await book.generate(first[0].more(9, temperature=0.0))
+
+    found = go(engine, goes_on())
+    (fresh,) = asynchronous(LocalEngine(other, decode=text)).sample([found.request])
+    assert found.ids == fresh.ids
+    assert [event.version for event in (*first[0].events, *found.events)] == [0, 1]
+    assert found.ids != asynchronous(local()).sample([found.request])[0].ids
+
+
 def test_a_dropped_answer_has_no_cache():
     engine = local()
     book = asynchronous(engine)
@@ -231,6 +250,87 @@ def test_a_dropped_answer_has_no_cache():
         return prefilled(engine) - before
 
     assert go(engine, drops()) == 15
+
+
+# ---- what engines break off
+
+
+class Breaking(TableEngine):
+    """Breaks off what it has under way, at every third step, in front of a token or behind it."""
+
+    def poll(self, seconds=None):
+        events = super().poll(seconds)
+        if self.num_steps % 3:
+            return events
+        going = [event for event in events if not event.ended]
+        for event in going:
+            self.cancel(event.request)
+        ends = [event._replace(ended="broken") for event in going]
+        return [*(event for event in events if event.ended), *(
+            end if end.request % 2 else end._replace(ids=(), logp=()) for end in ends)]  # fmt: skip
+
+
+def test_what_is_broken_off_is_begun_again_behind_its_tokens():
+    asked = requests(9, 12, stop_strings=("lm", "aa", "hj"))
+    expected = asynchronous(table()).sample(asked)
+    assert {answer.ended for answer in expected} == {"length", "stop"}
+    engine, account = Breaking(by_last_token(TABLE), text=text), Account()
+    book = asynchronous(engine)
+    found = go(engine, book.generate_all(asked), account)
+    assert told(found) == told(expected)
+    assert [answer.request for answer in found] == asked
+    assert account.num_drawn == sum(len(answer.ids) for answer in expected)
+    assert (account.num_begun, account.num_well) == (9, 9)
+    check_closed(engine)
+
+
+class Noting(Breaking):
+    """Tells the passes since its last event of a request, and at first those of what it began with
+    but the last token.
+    """
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        self.before = {}
+
+    def start(self, id, request, source=None):
+        self.before[id] = len(request.ids) - 1
+        super().start(id, request, source)
+
+    def poll(self, seconds=None):
+        return [self.noted(event) if event.ids else event for event in super().poll(seconds)]
+
+    def noted(self, event):
+        size = self.before.pop(event.request, 0) + len(event.ids)
+        return event._replace(experts=(b"pass",) * size)
+
+
+def test_passes_that_are_told_anew_after_a_break_count_once():
+    asked = requests(6, 12)
+    found = go(engine := Noting(by_last_token(TABLE)), asynchronous(engine).generate_all(asked))
+    for answer in found:
+        passes = sum(len(event.experts) for event in answer.events)
+        assert passes == len(answer.request.ids) - 1 + len(answer.ids)
+
+
+def test_what_was_broken_off_may_be_stopped_before_it_is_begun_again():
+    engine = Breaking(by_last_token(TABLE), text=text)
+    book = asynchronous(engine)
+
+    async def stops():
+        book.begin(Request((3, 4), 2, seed=1))
+        begun = book.begin(Request((3, 4), 9, seed=2))
+        while not (begun.events and book.queue):
+            book.step()
+        assert begun in book.queue
+        return begun.stop()
+
+    answer = go(engine, stops())
+    (whole,) = asynchronous(table()).sample([answer.request])
+    assert answer.ended == "aborted"
+    assert 0 < len(answer.ids) < 9
+    assert answer.ids == whole.ids[: len(answer.ids)]
+    check_closed(engine)
 
 
 # ---- ends
@@ -257,6 +357,28 @@ def test_stop_keeps_the_tokens_and_counts_them(engine):
     assert len(answer.ids) == 4
     assert account.num_drawn == 8
     assert (account.num_begun, account.num_well, account.failures) == (3, 1, [])
+    check_closed(engine)
+
+
+@pytest.mark.parametrize("way", ["generate", "generate_all", "stream"])
+def test_what_is_cancelled_is_drawn_no_further(engine, way):
+    book, account = asynchronous(engine), Account()
+    whole = Request((3, 4), 90, seed=5)
+
+    async def cancels():
+        work = {"generate": lambda: book.generate(whole),
+                "generate_all": lambda: book.generate_all([whole]),
+                "stream": lambda: streamed(book, whole, 90)}[way]()  # fmt: skip
+        task = asyncio.ensure_future(work)
+        await book.generate(Request((3, 4), 4, seed=6))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not book.busy()
+        await book.generate(Request((3, 4), 3, seed=6))
+
+    go(engine, cancels(), account)
+    assert account.num_drawn == 4 + 4 + 3
     check_closed(engine)
 
 

@@ -1,17 +1,20 @@
 """The engine over a completions server, against the local engine behind that server."""
 
+import asyncio
 import math
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
 import torch
 from fakes.completions_server import Letters, serve
-from fakes.engine import TableEngine, by_last_token, in_pieces, sample
+from fakes.engine import Driven, TableEngine, by_last_token, in_pieces, sample
 from fakes.models import VOCAB, tiny
 
 from strop.engines import completions
-from strop.engines.base import Request
+from strop.engines.asynchronous import asynchronous, gather, run
+from strop.engines.base import Account, Request
 from strop.engines.completions import CompletionsSettings
 from strop.engines.local.engine import LocalEngine
 from strop.engines.open import read
@@ -143,7 +146,7 @@ def test_rules_are_options_or_refused(table):
     with serve(table, 4) as served, opened(served) as engine:
         for rules, why in refused.items():
             with pytest.raises(UserError, match=why):
-                engine.submit(Request((0,), 3, rules=rules))
+                engine.start(0, Request((0,), 3, rules=rules))
         sample(engine, [Request((0,), 1, 0.0, (TopK(3),)), Request((0,), 1, 1.0, (MinP(0.2),))])
     asked = {body["temperature"]: (body["top_k"], body["min_p"]) for body in served.asked}
     assert asked == {0.0: (-1, 0.0), 1.0: (-1, 0.2)}  # the likeliest token is in every cut
@@ -154,7 +157,7 @@ def test_without_log_probabilities_none_is_told(table):
         assert engine.capabilities == {"rules"}
         (found,) = sample(engine, [Request((0,), 3, 0.5)])
         with pytest.raises(UserError, match="log-probabilities are not asked for"):
-            engine.submit(Request((0,), 3, want=WANT))
+            engine.start(0, Request((0,), 3, want=WANT))
     assert all(map(math.isnan, joined(found, "logp")))
     assert not any("logprobs" in body for body in served.bodies)
 
@@ -178,22 +181,19 @@ def test_an_answer_ends_where_the_request_says(table):
 
 
 def test_what_goes_on_is_asked_for_with_the_tokens_so_far(table):
-    with serve(table, 4) as served, opened(served) as engine:
+    with serve(table, 4) as served, opened(served) as opening:
+        engine = Driven(opening)
         id = engine.submit(Request((0,), 3, seed=5, keep=True))
         (first,) = engine.step()
-        assert (len(first.ids), first.ended, engine.busy()) == (3, "length", False)
+        assert (len(first.ids), first.ended, engine.under_way) == (3, "length", {})
         other = Request((0, *first.ids[:2], 3), 4, seed=5)
         branch, fresh = engine.submit(other, (id, 3)), engine.submit(other)
-        more = engine.submit(engine.abort(id).more(4), (id, 4))
-        events = {}
-        while engine.busy():
-            events |= {event.request: event for event in engine.step()}
-        assert events[branch].ids == events[fresh].ids
-        assert len(events[branch].ids) == 4
-        assert (len(events[more].ids), events[more].ended) == (4, "length")
-        engine.release(id)
-        with pytest.raises(UserError, match="no request 0"):
-            engine.abort(id)
+        more = engine.submit(engine.answers[id].more(4), (id, 4))
+        engine.finish()
+        assert engine.answers[branch].ids == engine.answers[fresh].ids
+        assert len(engine.answers[branch].ids) == 4
+        assert (len(engine.answers[more].ids), engine.answers[more].ended) == (4, "length")
+        assert opening.cancel(id) == []  # nothing is left of it
     bodies = {tuple(body["prompt"]): body for body in served.asked}
     assert bodies[0, *first.ids]["max_tokens"] == 4
     assert bodies[0, *first.ids]["seed"] != bodies[0,]["seed"]
@@ -213,6 +213,26 @@ def test_so_many_requests_run_at_once(table):
     assert max(served.at_once) == 3
 
 
+def test_what_is_awaited_elsewhere_goes_on_while_the_server_takes_its_time(table):
+    """It answers once an environment has, which takes some calls in another thread."""
+    go_on, heard = threading.Event(), []
+
+    def instead(body):
+        heard.append(go_on.wait(10))
+
+    async def world():
+        for _ in range(3):
+            await asyncio.to_thread(time.sleep, 0.001)
+        go_on.set()
+
+    with serve(table, 4) as served, opened(served) as engine:
+        served.instead, book = instead, asynchronous(engine)
+        asked = book.generate(Request((0,), 4))
+        answer, _ = run(book, gather([asked, world()]), Account())
+    assert heard == [True]
+    assert len(answer.ids) == 4
+
+
 def test_an_aborted_request_is_over_and_the_others_are_not(table):
     begun, go_on = threading.Event(), threading.Event()
 
@@ -221,14 +241,13 @@ def test_an_aborted_request_is_over_and_the_others_are_not(table):
             begun.set()
             go_on.wait(20)
 
-    with serve(table, 4) as served, opened(served, num_parallel=2) as engine:
-        served.instead = instead
+    with serve(table, 4) as served, opened(served, num_parallel=2) as opening:
+        served.instead, engine = instead, Driven(opening)
         slow, other = engine.submit(Request((3,), 4)), engine.submit(Request((0,), 4))
         assert begun.wait(20)
-        finished = engine.abort(slow)
-        assert finished.events[-1].ended == "aborted"
+        assert engine.cancel(slow).events == ()
         assert [event.request for event in engine.step()] == [other]
-        assert not engine.busy()
+        assert not engine.under_way
         go_on.set()
 
 
@@ -241,11 +260,11 @@ def test_an_aborted_request_lets_the_next_one_be_asked(table):
             begun.set()
             go_on.wait(20)
 
-    with serve(table, 4) as served, opened(served, num_parallel=1) as engine:
-        served.instead = instead
+    with serve(table, 4) as served, opened(served, num_parallel=1) as opening:
+        served.instead, engine = instead, Driven(opening)
         slow, other = engine.submit(Request((3,), 4)), engine.submit(Request((0,), 4))
         assert begun.wait(20)
-        engine.abort(slow)
+        engine.cancel(slow)
         assert [event.request for event in engine.step()] == [other]
         assert not go_on.is_set()
         go_on.set()
@@ -269,15 +288,14 @@ def test_far_more_requests_than_are_asked_at_once_wait(table):
     with serve(table, 4) as served, opened(served, num_parallel=2) as engine:
         most = 0
 
-        def watched(request, source, submit=engine.submit):
+        def watched(id, request, source, start=engine.start):
             nonlocal most
-            id = submit(request, source)
-            most = max(most, engine.asked.qsize())
-            return id
+            start(id, request, source)
+            most = max(most, len(engine.under_way))
 
-        engine.submit = watched
+        engine.start = watched
         assert len(sample(engine, [Request((0,), 2, seed=n) for n in range(60)])) == 60
-    assert most <= 8 * 2
+    assert most == (8 + 1) * 2
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -296,12 +314,10 @@ def test_a_request_that_fails_does_not_take_the_others_with_it(table):
     def instead(body):
         return (400, over) if body["prompt"] == [3] else None
 
-    with serve(table, 4) as served, opened(served) as engine:
-        served.instead = instead
+    with serve(table, 4) as served, opened(served) as opening:
+        served.instead, engine = instead, Driven(opening)
         ids = [engine.submit(Request((first,), 4, 0.0)) for first in (0, 3, 1, 2)]
-        events = []
-        while engine.busy():
-            events += engine.step()
+        events = [event for each in engine.finish().values() for event in each]
     failed = [event for event in events if event.ended == "failed"]
     events = [event for event in events if event.ended != "failed"]
     assert [event.request for event in failed] == [ids[1]]
@@ -377,7 +393,7 @@ def test_the_server_must_be_there_and_have_the_model(table):
             (found,) = sample(engine, [Request((0,), 99)])
             assert (len(joined(found, "ids")), found.events[-1].ended) == (31, "length")
             with pytest.raises(UserError, match="prompt has 32 tokens, the server's context 32"):
-                engine.submit(Request((0,) * 32, 1))
+                engine.start(0, Request((0,) * 32, 1))
             with pytest.raises(UserError, match="takes no weights"):
                 engine.load_weights(None, 1)
         served.models = {}

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from fakes.engine import in_pieces
+from fakes.engine import Driven, in_pieces
 from fakes.models import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.engines.asynchronous import asynchronous, gather, run
-from strop.engines.base import Account, Answer, Engine, Event, Request
+from strop.engines.base import Account, Answer, Event, Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, Turn
 from strop.training.cluster.engine_worker import Turns
@@ -59,7 +59,7 @@ class HereCrew:
             if number not in behind and self.versions[number] != self.version:
                 self.versions[number] = self.version
                 each.engine.load_weights(None, self.version)
-        if not wait:
+        if wait <= 0:
             return []
         if self.gone:
             back, self.gone = sorted(self.gone), set()
@@ -82,17 +82,12 @@ class HereCrew:
         pass
 
 
-def fleet(crew: HereCrew, renews_alone: bool = False) -> EnginePool:
+def pool(crew: HereCrew, renews_alone: bool = False) -> EnginePool:
     return EnginePool(crew, MODEL, lambda make: make(), renews_alone=renews_alone)
 
 
-def finish(engine: Engine, heard: dict[int, list[Event]] | None = None) -> dict[int, list[Event]]:
-    """Step until nothing runs."""
-    heard = {} if heard is None else heard
-    while engine.busy():
-        for event in engine.step():
-            heard.setdefault(event.request, []).append(event)
-    return heard
+def fleet(crew: HereCrew, renews_alone: bool = False) -> Driven:
+    return Driven(pool(crew, renews_alone))
 
 
 def new_ids(events: list[Event]) -> tuple[int, ...]:
@@ -107,30 +102,30 @@ REQUESTS = [
 PIECES = [(request, (99, 3, 4)[n % 3]) for n, request in enumerate(REQUESTS)]
 
 
-def drawn(engine: Engine) -> list[tuple[tuple[int, ...], str]]:
+def drawn(engine: EnginePool) -> list[tuple[tuple[int, ...], str]]:
     return [(answer.ids, answer.ended) for answer in in_pieces(engine, PIECES)]
 
 
 @functools.cache
 def plainly_drawn() -> list[tuple[tuple[int, ...], str]]:
     """By one engine, without a fleet, each in one piece."""
-    engine = local()
+    engine = Driven(local())
     ids = [engine.submit(request) for request in REQUESTS]
-    heard = finish(engine)
+    heard = engine.finish()
     return [(new_ids(heard[id]), heard[id][-1].ended) for id in ids]
 
 
 def test_one_engine_has_the_events_of_one_without_a_fleet():
-    plain, other = local(), fleet(HereCrew(1))
+    plain, other = Driven(local()), fleet(HereCrew(1))
     for engine in (plain, other):
         for request in REQUESTS:
             engine.submit(request)
-    assert finish(other) == finish(plain)
+    assert other.finish() == plain.finish()
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_several_engines_draw_the_same_tokens(count):
-    assert drawn(fleet(HereCrew(count))) == plainly_drawn()
+    assert drawn(pool(HereCrew(count))) == plainly_drawn()
 
 
 @given(st.integers(0, 2**30), st.floats(0.02, 0.4))
@@ -138,8 +133,7 @@ def test_several_engines_draw_the_same_tokens(count):
 def test_what_is_lost_is_drawn_again(seed, share):
     chance = random.Random(seed)
     crew = HereCrew(2, losing=lambda engine, turn: chance.random() < share)
-    engine = fleet(crew)
-    found = in_pieces(engine, PIECES)
+    found = in_pieces(pool(crew), PIECES)
     assert [(answer.ids, answer.ended) for answer in found] == plainly_drawn()
     for answer, (request, every) in zip(found, PIECES, strict=True):
         assert replace(answer.request, keep=False, max_tokens=request.max_tokens) == request
@@ -153,20 +147,20 @@ def test_what_is_lost_is_drawn_again(seed, share):
 
 def test_a_request_goes_where_its_source_is_and_has_the_tokens_of_a_single_engine():
     crew = HereCrew(2)
-    plain, engine = local(), fleet(crew)
+    plain, engine = Driven(local()), fleet(crew)
     found = []
     for each in (plain, engine):
         parents = [each.submit(Request((3, n), 6, seed=n, keep=True)) for n in (4, 5)]
-        first = finish(each)
-        begun = [(*each.abort(id).sequence[:4], 7) for id in parents]
+        first = each.finish()
+        begun = [(*each.answers[id].sequence[:4], 7) for id in parents]
         more = [
             each.submit(Request(ids, 5, seed=9), (id, 4))
             for id, ids in zip(parents, begun, strict=True)
         ]
-        heard = finish(each)
+        heard = each.finish()
         found.append([new_ids(first[id]) for id in parents] + [new_ids(heard[id]) for id in more])
     assert found[0] == found[1]
-    handed = {order[1]: number for number, order in crew.orders if order[0] == "submit"}
+    handed = {order[1]: number for number, order in crew.orders if order[0] == "start"}
     assert handed[0] != handed[1]
     assert [handed[2], handed[3]] == [handed[0], handed[1]]
     assert [order[3] for _, order in crew.orders if order[1] in (2, 3)] == [(0, 4), (1, 4)]
@@ -174,59 +168,55 @@ def test_a_request_goes_where_its_source_is_and_has_the_tokens_of_a_single_engin
 
 def test_what_goes_on_from_a_request_that_was_lost_is_sent_whole():
     crew = HereCrew(1, losing=lambda engine, turn: turn == 2)
-    engine, plain = fleet(crew), local()
+    engine, plain = fleet(crew), Driven(local())
     parent = engine.submit(Request((3, 4), 4, seed=1, keep=True))
-    finish(engine)
+    engine.finish()
     other = engine.submit(Request((3, 4), 4, seed=2))
-    finish(engine)
-    request = Request((*engine.abort(parent).sequence[:4], 7), 1, seed=9)
+    engine.finish()
+    request = Request((*engine.answers[parent].sequence[:4], 7), 1, seed=9)
     child, same = engine.submit(request, (parent, 4)), plain.submit(request)
-    assert new_ids(finish(engine)[child]) == new_ids(finish(plain)[same])
+    assert new_ids(engine.finish()[child]) == new_ids(plain.finish()[same])
     assert engine.lost == 1
-    assert crew.orders[-1] == (0, ("submit", child, request, None))
-    assert new_ids(engine.abort(other).events) != ()
+    assert crew.orders[-1] == (0, ("start", child, request, None))
+    assert engine.answers[other].ids != ()
 
 
-def test_an_aborted_request_has_what_was_drawn_of_it():
-    """Running, still waiting and ended ones; all are forgotten at the engine."""
+def test_a_cancelled_request_has_what_was_drawn_of_it():
+    """Running, still waiting and kept ones; all are forgotten at the engine."""
     crew = HereCrew(1, num_slots=2)
     engine = fleet(crew)
-    ended, running = (engine.submit(Request((3, 4), size, seed=size)) for size in (2, 8))
+    ended, running = (engine.submit(Request((3, 4), n, seed=n, keep=n == 2)) for n in (2, 8))
     heard: list[Event] = []
     while ended not in {event.request for event in heard if event.ended}:
         heard += engine.step()
     waiting = [engine.submit(Request((3, 5), 3, seed=n)) for n in range(2)]
-    free = new_ids(finish(local_with(Request((3, 4), 8, seed=8)))[0])
-    found = engine.abort(running)
-    assert found.events[-1].ended == "aborted"
-    assert new_ids(found.events) == free[: len(new_ids(found.events))]
-    assert [event.ended for event in engine.abort(ended).events] == ["length"]
-    assert [event.ended for event in engine.abort(waiting[0]).events] == ["aborted"]
-    assert list(finish(engine)) == [waiting[1]]
-    for id in (ended, running, *waiting):
-        engine.release(id)
-    engine.step()
-    assert not engine.busy()
+    found = engine.cancel(running)
+    assert found.ended == "aborted"
+    assert found.ids == alone(Request((3, 4), 8, seed=8))[: len(found.ids)]
+    assert found.ids
+    assert list(engine.known) == [ended, *waiting]
+    assert engine.cancel(waiting[0]).events == ()
+    assert list(engine.finish()) == [waiting[1]]
+    worker = crew.engines[0]
+    assert list(worker.engine.known) == [ended]
+    assert engine.engine.cancel(ended) == []
     engine.forget()
-    crew.exchange({}, set(), wait=True, behind=set())
-    assert not crew.engines[0].ids
-    assert not crew.engines[0].engine.known
+    crew.exchange({}, set(), wait=1, behind=set())
+    assert (worker.open, worker.engine.known, engine.known) == (set(), {}, {})
 
 
-def local_with(request: Request) -> LocalEngine:
-    engine = local()
-    engine.submit(request)
-    return engine
+def alone(request: Request) -> tuple[int, ...]:
+    """What it is answered without a fleet."""
+    (answer,) = asynchronous(local()).sample([request])
+    return answer.ids
 
 
-def test_an_abort_that_meets_a_loss_ends_the_request():
+def test_a_cancel_that_meets_a_loss_ends_the_request():
     engine = fleet(HereCrew(1, losing=lambda engine, turn: turn == 2))
     first, short, other = (engine.submit(Request((3, 4), size, seed=size)) for size in (6, 3, 9))
     assert [event.request for event in engine.step()] == [short]
-    found = engine.abort(first)
-    assert [event.ended for event in found.events] == ["aborted"]
-    expected = new_ids(finish(local_with(Request((3, 4), 9, seed=9)))[0])
-    assert new_ids(finish(engine)[other]) == expected
+    assert engine.cancel(first).ids == ()
+    assert new_ids(engine.finish()[other]) == alone(Request((3, 4), 9, seed=9))
     assert engine.lost == 1
 
 
@@ -237,9 +227,9 @@ def test_tokens_keep_the_version_that_drew_them():
     id, short = (engine.submit(Request((3, 4), size, seed=size)) for size in (8, 3))
     assert [event.request for event in engine.step()] == [short]
     engine.load_weights(None, 5)
-    heard = finish(engine)[id]
+    heard = engine.finish()[id]
     assert [(event.version, len(event.ids)) for event in heard] == [(0, 3), (5, 5)]
-    assert new_ids(heard) == new_ids(finish(local_with(Request((3, 4), 8, seed=8)))[0])
+    assert new_ids(heard) == alone(Request((3, 4), 8, seed=8))
     assert engine.lost == 1
 
 
@@ -248,23 +238,24 @@ def test_an_engine_takes_new_weights_when_its_own_have_ended_whatever_others_do(
     crew = HereCrew(2)
     engine = fleet(crew, renews_alone=True)
     short, long = (engine.submit(Request((3, n), 2, seed=n, keep=True)) for n in (4, 5))
-    finish(engine)
+    engine.finish()
     # both go on: one for some tokens, the other for a while, in pieces of two
-    more = engine.submit(Request((*engine.abort(short).sequence[:3], 7), 2, seed=9), (short, 3))
-    pieces = [engine.submit(engine.abort(long).more(2), (long, 4))]
+    begun = engine.answers[short].sequence[:3]
+    more = engine.submit(Request((*begun, 7), 2, seed=9), (short, 3))
+    pieces = [engine.submit(engine.answers[long].more(2, keep=True), (long, 4))]
     engine.load_weights(None, 5)
     first = engine.submit(Request((3, 6), 2, seed=6))  # nobody may begin it yet
-    heard: dict[int, list[Event]] = {}
     while len(pieces) < 5:
         for event in engine.step():
-            heard.setdefault(event.request, []).append(event)
             if event.request == pieces[-1]:
-                done = engine.abort(pieces[-1])
-                pieces.append(engine.submit(done.more(2), (pieces[-1], len(done.sequence))))
-    finish(engine, heard)
+                done = engine.answers[pieces[-1]]
+                source = pieces[-1], len(done.sequence)
+                pieces.append(engine.submit(done.more(2, keep=True), source))
+    engine.finish()
     later = engine.submit(Request((3, 6), 2, seed=7))
-    finish(engine, heard)
-    versions = {id: {event.version for event in heard[id]} for id in heard}
+    engine.finish()
+    told = {id: answer for id, answer in engine.answers.items() if id not in (short, long)}
+    versions = {id: {event.version for event in answer.events} for id, answer in told.items()}
     assert versions == {more: {0}, **{piece: {0} for piece in pieces}, first: {5}, later: {5}}
     number = {order[1]: number for number, order in crew.orders}
     assert number[more] == number[short] == number[first] != number[long]
@@ -273,7 +264,7 @@ def test_an_engine_takes_new_weights_when_its_own_have_ended_whatever_others_do(
 
 def test_what_a_coroutine_continues_has_the_weights_of_its_beginning():
     """New ones arrive before every step, when the next turns were asked for by then."""
-    engine = fleet(HereCrew(2), renews_alone=True)
+    engine = pool(HereCrew(2), renews_alone=True)
     book = asynchronous(engine)
     book.before_step = lambda: engine.load_weights(None, engine.version + 1)
 
@@ -295,12 +286,12 @@ def test_a_beginning_that_was_only_given_binds_nobody():
     engine = fleet(crew, renews_alone=True)
     prompt = tuple(range(3, 13))
     kept = [engine.submit(Request(prompt, 3, seed=n, keep=True)) for n in range(2)]
-    finish(engine)
-    begun = engine.abort(kept[0]).sequence
+    engine.finish()
+    begun = engine.answers[kept[0]].sequence
     first = engine.submit(Request((*begun[:11], 7), 2, seed=5), (kept[0], 11))
     engine.load_weights(None, 5)
     others = [engine.submit(Request((*prompt, 4), 2, seed=n), (kept[0], 10)) for n in range(4)]
-    heard = finish(engine)
+    heard = engine.finish()
     versions = {id: {event.version for event in heard[id]} for id in heard}
     assert versions == {first: {0}, **{id: {5} for id in others}}
     assert [order[3] for _, order in crew.orders if order[1] in others] == [None] * 4
@@ -312,18 +303,22 @@ def test_requests_of_one_prompt_stay_together_and_others_go_to_the_idlest():
     for prompt in range(4):
         for n in range(8):
             engine.submit(Request((3, 4 + prompt), 2, seed=n))
-    finish(engine)
+    engine.finish()
     groups = [{number for number, order in crew.orders if order[1] // 8 == p} for p in range(4)]
     assert groups == [{0}, {1}, {0}, {1}]
 
 
 def test_more_than_the_engines_have_room_for_waits_here():
+    """In the pool beyond two for each slot, in the book beyond ten."""
     crew = HereCrew(2, num_slots=2)
-    engine = fleet(crew)
-    ids = [engine.submit(Request((3, n % 7), 3, seed=n)) for n in range(40)]
-    assert engine.full()
-    engine.step()
-    assert len(crew.orders) == 8  # two for each of two slots of two engines
-    heard = finish(engine)
-    assert set(ids) - set(heard) <= set(ids[:8])
-    assert not engine.full()
+    engine = pool(crew)
+    asked = [Request((3, n % 7), 3, seed=n) for n in range(50)]
+    queued = []
+
+    def exchange(*given, exchange=crew.exchange, **named):
+        queued.append((len(engine.queue), len(crew.orders)))
+        return exchange(*given, **named)
+
+    crew.exchange = exchange
+    assert len(asynchronous(engine).sample(asked)) == 50
+    assert queued[:2] == [(32, 0), (32, 8)]

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fakes.engine import in_pieces, sample
+from fakes.engine import Driven, in_pieces, sample
 from fakes.models import from_table, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local.cache import BLOCK, SlotCache
 from strop.engines.local.engine import LocalEngine
@@ -29,8 +30,8 @@ REAL = tiny("qwen3", context=512)
 class Watched(LocalEngine):
     """Holds at every step that the cache has no more memory than the bound."""
 
-    def step(self):
-        events = super().step()
+    def poll(self, seconds=None):
+        events = super().poll(seconds)
         cache, bound = self.slots.cache, self.slots.cache.max_tokens
         for layer in cache.live_layers():
             for store in (layer.keys, layer.values):
@@ -117,65 +118,58 @@ def test_rows_that_made_room_go_on_where_they_were(bound):
 
 def test_rows_leave_only_where_the_longest_needs_their_room():
     """Two rows of 150 tokens and one that ends after 10 have 320 places: all three begin."""
-    e = engine(REAL, num_slots=8, max_cached_tokens=320)
+    e = Driven(engine(REAL, num_slots=8, max_cached_tokens=320))
     ids = [e.submit(Request((3, 4), size, seed=size)) for size in (148, 148, 10)]
-    events = []
-    while e.busy():
-        events += e.step()
+    heard = e.finish()
     assert e.widest == 3
     assert e.most > 2 * 148
-    told = [[event.ended for event in events if event.request == id] for id in ids]
-    assert told == [["length"]] * 3  # nobody had to leave
+    assert [[event.ended for event in heard[id]] for id in ids] == [["length"]] * 3  # all stayed
     ids = [e.submit(Request((3, 4), size, seed=size)) for size in (250, 250)]
-    events = []
-    while e.busy():
-        events += e.step()
-    told = [[event.ended for event in events if event.request == id] for id in ids]
+    heard = e.finish()
+    told = [[event.ended for event in heard[id]] for id in ids]
     assert told == [["length"], ["", "length"]]  # the younger one left, once
 
 
 def test_a_bound_is_kept_with_branches_kept_rows_and_pieces():
     e = engine(REAL, num_slots=12, max_cached_tokens=150)
-    parents = [e.submit(Request((3, 4 + i), 60, seed=i, keep=True)) for i in range(4)]
     asked = [Request((9, 4 + i), 70, seed=i) for i in range(4)]
-    in_turn = in_pieces(e, [(request, 9 + i) for i, request in enumerate(asked)])
-    for found, request in zip(in_turn, asked, strict=True):
-        assert found.ids == alone(REAL, request).ids
-    while e.busy():
-        e.step()
-    branches = {}
-    for i, parent in enumerate(parents):
-        for at in (10, 40):
-            tokens = (*e.known[parent].tokens[:at], 5)
-            request = Request(tokens, 30, seed=at + i, keep=True)
-            branches[e.submit(request, (parent, at))] = request
-    while e.busy():
-        e.step()
-    for id, request in branches.items():
-        assert joined(e.abort(id)) == joined(alone(REAL, request))
+    pieces = [(request, 9 + i) for i, request in enumerate(asked)]
+
+    async def tree(book):
+        roots = [Request((3, 4 + i), 60, seed=i, keep=True) for i in range(4)]
+        parents = await book.generate_all(roots)
+        return await book.generate_all([
+            parent.first(at - 2).more(30, given=(5,), seed=at + i)
+            for i, parent in enumerate(parents) for at in (10, 40)
+        ])  # fmt: skip
+
+    found = in_pieces(e, pieces, tree(asynchronous(e)))
+    for answer, request in zip(found, asked, strict=False):
+        assert answer.ids == alone(REAL, request).ids
+    assert len(found) == 4 + 8
+    for branch in found[4:]:
+        assert branch.ids == alone(REAL, replace(branch.request, keep=False)).ids
 
 
 def test_a_request_that_could_not_fit_is_refused():
     e = engine(num_slots=4, max_cached_tokens=100)
     with pytest.raises(UserError, match=r"come to 101 tokens, and engine.cache_tokens .* for 100"):
-        e.submit(Request((1, 2), 99))
+        e.start(0, Request((1, 2), 99))
     (found,) = sample(e, [Request((1, 2), 98, rules=(BanTokens((0,)),))])
     assert len(joined(found)) == 98
     assert e.most <= 100
 
 
 def test_new_weights_come_to_rows_that_wait_for_room():
-    e = engine(tiny("qwen3", context=512, seed=1), num_slots=8, max_cached_tokens=200)
+    e = Driven(engine(tiny("qwen3", context=512, seed=1), num_slots=8, max_cached_tokens=200))
     ids = [e.submit(Request((3, 4), 120, seed=seed)) for seed in range(3)]
-    events = []
     for _ in range(90):
-        events += e.step()
+        e.step()
     e.load_weights(tiny("qwen3", context=512, seed=2).state_dict(), 5)
-    while e.busy():
-        events += e.step()
+    e.finish()
     new = tiny("qwen3", context=512, seed=2)
     for seed, id in enumerate(ids):
-        own = [event for event in events if event.request == id]
+        own = e.answers[id].events
         before = [x for event in own if event.version == 0 for x in event.ids]
         after = [x for event in own if event.version == 5 for x in event.ids]
         expected = Request((3, 4, *before), 120 - len(before), seed=seed)
@@ -185,15 +179,15 @@ def test_new_weights_come_to_rows_that_wait_for_room():
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_an_aborted_request_frees_its_slot_for_the_next_step(keeps):
-    e = engine(REAL, num_slots=2, max_cached_tokens=260)
+    e = Driven(engine(REAL, num_slots=2, max_cached_tokens=260))
     first, second, waiting = (
         e.submit(Request((3, 4), 120, seed=seed, keep=keeps)) for seed in range(3)
     )
     for _ in range(5):
         e.step()
     assert e.known[waiting].slot == -1
-    assert len(e.abort(first).events[-1].ids) == 5
-    assert e.known[first].slot == -1  # at once
+    assert len(e.cancel(first).ids) == 5
+    assert e.slots.table["taken"].sum() == 1  # at once
     e.step()
     assert len(e._tokens(e.known[waiting])) == 2 + 1  # its first token is of this very step
     assert len(e._tokens(e.known[second])) == 2 + 6
@@ -201,10 +195,10 @@ def test_an_aborted_request_frees_its_slot_for_the_next_step(keeps):
 
 def test_the_cache_grows_by_blocks_and_gives_lines_back():
     """What it has beyond the longest row is an eighth and a block; the tail has few lines."""
-    e = engine(REAL, num_slots=64)
+    e = Driven(engine(REAL, num_slots=64))
     for i in range(24):
         e.submit(Request((3, 4), 300 if i == 0 else 20 + i, seed=i))
-    while e.busy():
+    while e.open:
         longest = e.slots.extent()[1]
         e.step()
         assert e.slots.cache.places <= longest + longest // 8 + 1 + BLOCK
@@ -338,17 +332,16 @@ def test_rules_that_cannot_be_applied_fail_their_own_requests():
 
 
 def test_far_more_requests_than_fit_wait():
-    """No more than eight for each slot are in the engine; the tokens are as ever."""
+    """Eight for each slot, beside the one that is in it; the tokens are as ever."""
     wanted = [Request((1 + n % 6,), 1 + n % 9, seed=n) for n in range(60)]
     e, most = engine(num_slots=2), []
 
-    def watched(request, source, submit=e.submit):
-        id = submit(request, source)
-        most.append(sum(row.status == "waiting" for row in e.known.values()))
-        return id
+    def watched(id, request, source, start=e.start):
+        start(id, request, source)
+        most.append(len(e.known))
 
-    e.submit = watched
+    e.start = watched
     for found in sample(e, wanted):
         assert joined(found) == joined(alone(MODEL, found.request))
-    assert max(most) == 8 * 2
+    assert max(most) == (8 + 1) * 2
     assert len(most) == 60

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fakes.engine import in_pieces, sample
+from fakes.engine import Driven, in_pieces, sample
 from fakes.models import VOCAB, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,17 +24,17 @@ def text(ids) -> str:
     return "".join(chr(97 + id) * 2 for id in ids)
 
 
-def engine(num_slots: int = 4, **fields) -> LocalEngine:
+def local(num_slots: int = 4, **fields) -> LocalEngine:
     return LocalEngine(fields.pop("model", MODEL), decode=text, num_slots=num_slots, **fields)
 
 
-def finish(e: LocalEngine) -> dict[int, list[Event]]:
-    """Step until nothing runs."""
-    heard: dict[int, list[Event]] = {}
-    while e.busy():
-        for event in e.step():
-            heard.setdefault(event.request, []).append(event)
-    return heard
+def engine(num_slots: int = 4, **fields) -> Driven:
+    return Driven(local(num_slots, **fields))
+
+
+def tokens(e: Driven, id: int) -> list[int]:
+    """Prompt and new tokens by now."""
+    return e._tokens(e.known[id]) if id in e.open else list(e.answers[id].sequence)
 
 
 def new_ids(events: list[Event]) -> list[int]:
@@ -44,7 +44,7 @@ def new_ids(events: list[Event]) -> list[int]:
 def run(request: Request, **fields) -> list[int]:
     e = engine(**fields)
     id = e.submit(request)
-    return new_ids(finish(e)[id])
+    return new_ids(e.finish()[id])
 
 
 def test_stop_id_ends_and_is_kept():
@@ -58,7 +58,7 @@ def test_ends_are_named():
     long = e.submit(Request((3, 4), 30, seed=5))
     short = e.submit(Request((3, 4), 3, seed=5))
     stop = e.submit(Request((3, 4), 8, seed=5, stop_ids=tuple(range(VOCAB))))
-    heard = finish(e)
+    heard = e.finish()
     assert [heard[id][-1].ended for id in (long, short, stop)] == ["length", "length", "stop"]
     assert [len(new_ids(heard[id])) for id in (long, short, stop)] == [8, 3, 1]
 
@@ -77,7 +77,7 @@ def test_stop_string_spanning_tokens(seed, start, length, offset):
 def test_pieces_equal_unbroken(num_slots, every):
     wanted = [Request((3, 4 + i % 2), 5 + i % 7, seed=i, stop_ids=(1,)) for i in range(10)]
     expected = [run(request) for request in wanted]
-    found = in_pieces(engine(num_slots), [(request, every) for request in wanted])
+    found = in_pieces(local(num_slots), [(request, every) for request in wanted])
     assert [list(answer.ids) for answer in found] == expected
     for answer in found:
         assert all(len(event.ids) == every for event in answer.events[:-1])
@@ -87,10 +87,10 @@ def test_pieces_equal_unbroken(num_slots, every):
 def test_what_goes_on_takes_changes():
     e = engine()
     id = e.submit(Request((3, 4), 3, seed=1, keep=True))
-    finish(e)
-    first = e.abort(id)
+    e.finish()
+    first = e.answers[id]
     more = e.submit(first.more(3, temperature=0.0), (id, 5))
-    assert new_ids(finish(e)[more]) == run(Request(first.sequence, 3, temperature=0.0))
+    assert new_ids(e.finish()[more]) == run(Request(first.sequence, 3, temperature=0.0))
 
 
 @given(
@@ -106,27 +106,25 @@ def test_a_branch_equals_the_request_alone(num_slots, new_kept, given, keep, end
     others = [e.submit(Request((7, 8, 9), 12, seed=70 + i)) for i in range(2)]
     parent = e.submit(Request((3, 4, 5), 9, seed=2, keep=keep))
     if ended:
-        finish(e)
+        e.finish()
     else:
-        while not e.known[parent].slot >= 0 or len(e._tokens(e.known[parent])) < 3 + new_kept:
+        while parent in e.open and len(tokens(e, parent)) < 3 + new_kept:
             e.step()
-            if e.known[parent].status == "ended":
-                break
     at = 3 + new_kept
-    request = Request((*e._tokens(e.known[parent])[:at], *given), 6, seed=99)
+    request = Request((*tokens(e, parent)[:at], *given), 6, seed=99)
     branch = e.submit(request, (parent, at))
-    heard = finish(e)
+    heard = e.finish()
     assert new_ids(heard[branch]) == run(request)
-    assert all(e.known[id].status == "ended" for id in (*others, parent))
+    assert all(e.answers[id].ended == "length" for id in (*others, parent))
 
 
 def test_a_branch_with_its_parents_seed_repeats_it():
     e = engine()
     parent = e.submit(Request((3, 4, 5), 9, seed=2))
-    finish(e)
-    whole = e.known[parent].tokens
+    e.finish()
+    whole = tokens(e, parent)
     same = e.submit(Request(tuple(whole[:6]), 6, seed=2), (parent, 6))
-    assert new_ids(finish(e)[same]) == whole[6:]
+    assert new_ids(e.finish()[same]) == whole[6:]
 
 
 def prefilled(e: LocalEngine, monkeypatch) -> list[int]:
@@ -148,9 +146,9 @@ def test_a_branch_of_a_running_row_copies_its_cache(monkeypatch):
     for _ in range(6):
         e.step()
     widths = prefilled(e, monkeypatch)
-    tokens = e._tokens(e.known[parent])[:8]
-    e.submit(Request((*tokens, 1), 9, seed=1), (parent, 8))  # eight cached, 1 is the next input
-    e.submit(Request((*tokens, 1, 2, 3), 9, seed=1), (parent, 8))  # two given ones to compute
+    begun = tokens(e, parent)[:8]
+    e.submit(Request((*begun, 1), 9, seed=1), (parent, 8))  # eight cached, 1 is the next input
+    e.submit(Request((*begun, 1, 2, 3), 9, seed=1), (parent, 8))  # two given ones to compute
     e.step()
     assert widths == [2]
 
@@ -159,10 +157,10 @@ def test_a_branch_of_a_running_row_copies_its_cache(monkeypatch):
 def test_a_kept_row_saves_the_prefill_of_what_goes_on_from_it(monkeypatch, keep):
     e = engine()
     parent = e.submit(Request((3, 4, 5), 6, seed=2, keep=keep))
-    finish(e)
+    e.finish()
     widths = prefilled(e, monkeypatch)
-    e.submit(Request((*e.known[parent].tokens[:7], 1), 1, seed=1), (parent, 7))
-    finish(e)
+    e.submit(Request((*tokens(e, parent)[:7], 1), 1, seed=1), (parent, 7))
+    e.finish()
     assert widths == ([] if keep else [7])
 
 
@@ -172,29 +170,29 @@ def test_branches_of_kept_rows_are_right_when_slots_are_short(num_slots, branche
     e = engine(num_slots)
     prompts = [(3, 4, 5), (3, 4, 5), (6, 7), (8,)]
     parents = [e.submit(Request(ids, 8, seed=i, keep=True)) for i, ids in enumerate(prompts)]
-    finish(e)
+    e.finish()
     wanted = {}
     for i, (parent, number) in enumerate(zip(parents, branches, strict=True)):
-        tokens = e.known[parent].tokens
+        above = tokens(e, parent)
         for k in range(number):
             seed = 50 + 10 * i + k
-            request = Request((*tokens[:at], *(1,) * k), 5, seed=seed, keep=True)
-            branch = e.submit(request, (parent, min(at, len(tokens))))
+            request = Request((*above[:at], *(1,) * k), 5, seed=seed, keep=True)
+            branch = e.submit(request, (parent, min(at, len(above))))
             wanted[branch] = run(request)
     fresh = e.submit(Request((3, 4, 5), 5, seed=7))  # shares a prompt with two parents
     wanted[fresh] = run(Request((3, 4, 5), 5, seed=7))
-    heard = finish(e)
+    heard = e.finish()
     assert {id: new_ids(heard[id]) for id in wanted} == wanted
 
 
 def test_a_lone_request_goes_on_in_its_ended_sources_slot(monkeypatch):
     e = engine(num_slots=3)
     parents = [e.submit(Request((3 + i, 4), 6, seed=i, keep=True)) for i in range(3)]
-    finish(e)
+    e.finish()
     widths = prefilled(e, monkeypatch)
     for parent in parents:
-        e.submit(Request((*e.known[parent].tokens, 1, 2), 3, seed=9), (parent, 8))
-    finish(e)
+        e.submit(Request((*tokens(e, parent), 1, 2), 3, seed=9), (parent, 8))
+    e.finish()
     assert widths == [2, 2, 2]
 
 
@@ -204,33 +202,38 @@ def test_equal_prompts_are_prefilled_once(monkeypatch):
     for seed in range(8):
         e.submit(Request((3, 4, 5, 6), 2 + seed, seed=seed))
         e.submit(Request((3, 4, 5, 7), 2 + seed, seed=seed))
-    finish(e)
+    e.finish()
     assert widths == [3, 3]
 
 
-def test_abort_frees_the_slot_and_returns_the_tokens():
+def test_a_cancelled_request_frees_the_slot_and_tells_its_tokens():
     e = engine(num_slots=1)
     running, waiting = (e.submit(Request((3, 4), 20, seed=seed)) for seed in (1, 2))
     for _ in range(5):
         assert e.step() == []
-    finished = e.abort(running)
-    assert new_ids(list(finished.events)) == run(Request((3, 4), 20, seed=1))[:5]
-    assert finished.events[-1].ended == "aborted"
-    assert list(finish(e)) == [waiting]  # nothing more is heard of the aborted one
-    queued = e.submit(Request((3, 4), 2))
-    assert e.abort(queued).events == (Event(queued, (), (), 0, ended="aborted"),)
-    assert not e.busy()
+    assert list(e.cancel(running).ids) == run(Request((3, 4), 20, seed=1))[:5]
+    assert list(e.finish()) == [waiting]  # nothing more is heard of the cancelled one
+    begun = e.submit(Request((3, 4), 2))
+    e.step()
+    e.load_weights(None, 1)  # what it has is reported, and not yet told
+    assert len(e.cancel(begun).ids) == 1
+    assert e.engine.poll() == []
+    assert (e.known, list(e.waiting)) == ({}, [])
 
 
-def test_release_forgets():
-    e = engine(num_slots=1)
-    id = e.submit(Request((3, 4), 3, keep=True))
-    finish(e)
-    e.release(id)
+@pytest.mark.parametrize("forgets", ["cancel", "forget"])
+def test_a_kept_cache_is_held_until_it_is_let_go_of(forgets):
+    e = engine(num_slots=2)
+    id, other = (e.submit(Request((3, 4), 3, seed=n, keep=not n)) for n in range(2))
+    whole = e.finish()
+    assert list(e.known) == [id] != [other]
+    assert e.slots.table["taken"].sum() == 1
+    getattr(e.engine, forgets)(*([id] if forgets == "cancel" else []))
     assert not e.slots.table["taken"].any()
-    for call in (e.release, e.abort, lambda id: e.submit(Request((3, 4), 1), (id, 1))):
-        with pytest.raises(UserError, match=f"no request {id}"):
-            call(id)
+    assert e.engine.cancel(id) == []
+    begun = (3, 4, *new_ids(whole[id])[:2])
+    more = e.submit(Request(begun, 3, seed=5), (id, 4))  # as if there were no source
+    assert new_ids(e.finish()[more]) == run(Request(begun, 3, seed=5))
 
 
 def test_new_weights_change_version_and_distribution():
@@ -241,7 +244,7 @@ def test_new_weights_change_version_and_distribution():
     early = [event for _ in range(3) for event in e.step()]
     assert early == []
     e.load_weights(new.state_dict(), 8)
-    heard = finish(e)
+    heard = e.finish()
     for id, request in zip(ids, wanted, strict=True):
         before = [x for event in heard[id] if event.version == 7 for x in event.ids]
         after = [x for event in heard[id] if event.version == 8 for x in event.ids]
@@ -258,7 +261,7 @@ def test_weights_changed_in_place():
     model.load_state_dict(new.state_dict())
     e.load_weights(None, 3)
     id = e.submit(Request((3, 4), 8, seed=0))
-    events = finish(e)[id]
+    events = e.finish()[id]
     assert new_ids(events) == run(Request((3, 4), 8, seed=0), model=new)
     assert events[0].version == 3
 
@@ -283,7 +286,7 @@ def test_seeds_are_taken_modulo_64_bits():
 
 def test_frequencies_of_the_first_token():
     number = 4000
-    e = engine(num_slots=500)
+    e = local(num_slots=500)
     found = sample(e, [Request((3, 4), 1, seed=seed) for seed in range(number)])
     count = torch.bincount(torch.tensor([f.events[0].ids[0] for f in found]), minlength=VOCAB)
     with torch.no_grad():
@@ -316,7 +319,7 @@ def test_refusals(fields, words):
 
 def test_stop_strings_need_text():
     with pytest.raises(UserError, match="tokenizer"):
-        LocalEngine(MODEL).submit(Request((1,), 4, stop_strings=("a",)))
+        LocalEngine(MODEL).start(0, Request((1,), 4, stop_strings=("a",)))
 
 
 def test_attention_that_cannot_be_masked_is_refused():
@@ -332,7 +335,7 @@ def test_broken_logits_are_reported():
     with torch.no_grad():
         model.lm_head.weight.fill_(math.nan)
     ids = [e.submit(Request((3, 4), 2)), e.submit(Request((5,), 2, rules=(TopK(3),)))]
-    for id, events in finish(e).items():
+    for id, events in e.finish().items():
         (event,) = events
         assert (event.ids, event.ended) == ((), "failed")
         assert ("TopK(k=3)" in event.why) == (id == ids[1])

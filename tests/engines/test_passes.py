@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from fakes.engine import sample
+from fakes.engine import Driven, sample
 from fakes.models import tiny
 
 from strop.engines.base import Request, Sums
@@ -56,14 +56,12 @@ def test_decode_steps_and_prefill_by_hand():
 
 
 def test_caches_are_read_again_after_new_weights():
-    engine = LocalEngine(MODEL, num_slots=2)
-    id = engine.submit(Request((1, 2, 3), 6, seed=1))
+    engine = Driven(LocalEngine(MODEL, num_slots=2))
+    engine.submit(Request((1, 2, 3), 6, seed=1))
     for _ in range(3):
         engine.step()
     engine.load_weights(None, 1)
-    while engine.busy():
-        engine.step()
-    engine.release(id)
+    engine.finish()
     told = engine.passes.told()
     assert (told["prefill/passes"], told["prefill/tokens"]) == (2, 2 + 5)
     assert (told["decode/passes"], told["decode/rows"]) == (6, 6)

@@ -5,7 +5,7 @@ from itertools import takewhile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.engines.asynchronous import BLOCK, Prefixes
+from strop.engines.prefixes import BLOCK, Prefixes
 
 # Two tokens and one beginning for many make long common beginnings, and blocks that differ late.
 TOKENS = st.integers(0, 1)

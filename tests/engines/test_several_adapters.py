@@ -96,7 +96,7 @@ def test_what_goes_on_from_a_held_cache_has_the_cache_of_its_own_adapter(find_ca
 
 def test_an_adapter_that_is_not_there_is_refused_and_so_are_several_where_there_is_one():
     with pytest.raises(UserError, match="no adapter 'third'; it has first, second"):
-        LocalEngine(MODEL).submit(Request((3,), 2, weights="third"))
+        LocalEngine(MODEL).start(0, Request((3,), 2, weights="third"))
     with pytest.raises(UserError, match="needs an engine with 'adapters'"):
         sample(LocalEngine(tiny("qwen3")), [Request((3,), 2, weights="first")])
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fakes.engine import in_pieces, sample
+from fakes.engine import Driven, in_pieces, sample
 from fakes.models import FAMILIES, VOCAB, from_table, tiny
 
 from strop.engines.base import Request
@@ -198,9 +198,13 @@ def test_the_same_drafts_every_time():
 
 def test_likely_drafts_save_passes():
     def passes(engine, asked):
+        driven, number = Driven(engine), 0
         for each in asked:
-            engine.submit(each)
-        return sum(1 for _ in iter(lambda: engine.busy() and engine.step() is not None, False))
+            driven.submit(each)
+        while driven.open:
+            driven.step()
+            number += 1
+        return number
 
     asked = group(8, 60)
     engine = drafting(CHAIN, most=4, eager=False, num_slots=8)
@@ -237,35 +241,33 @@ def test_pieces_are_as_long_as_they_were(every):
 
 
 def test_what_goes_on_drafts_from_the_group_that_it_comes_from():
-    engine, other = drafting(CHAIN, num_slots=4), plain(CHAIN, num_slots=4)
+    engine, other = Driven(drafting(CHAIN, num_slots=4)), Driven(plain(CHAIN, num_slots=4))
     found = []
     for each in (engine, other):
         id = each.submit(Request((1, 2), 30, seed=3, keep=True))
-        while each.busy():
-            each.step()
-        tokens = each.known[id].tokens
+        each.finish()
+        tokens = each.answers[id].sequence
         branches = [
             each.submit(Request((*tokens[:at], *given), 32 - at - len(given), seed=8), (id, at))
             for at, given in ((6, ()), (12, (4,)))
         ]
-        before = each.drafts[1]
-        while each.busy():
-            each.step()
-        found.append([each.known[branch].tokens for branch in branches])
         assert len({each.known[own].group for own in (id, *branches)}) == 1
+        before = each.drafts[1]
+        each.finish()
+        found.append([each.answers[branch].sequence for branch in branches])
         assert (each.drafts[1] > before + 10) == (each is engine)
     assert found[0] == found[1]
 
 
 def test_aborted_and_failed_rows_keep_what_they_drew():
     """A row that is aborted after some steps has a beginning of its tokens without drafts."""
-    engine = drafting(CHAIN, num_slots=3)
+    engine = Driven(drafting(CHAIN, num_slots=3))
     whole = told(sample(plain(CHAIN, num_slots=3), group(3, 40)))
     ids = [engine.submit(each) for each in group(3, 40)]
     for _ in range(6):
         engine.step()
     for id, (tokens, _, _) in zip(ids, whole, strict=True):
-        kept = joined(engine.abort(id))
+        kept = joined(engine.cancel(id))
         assert len(kept) > 6
         assert kept == tokens[: len(kept)]
     assert not engine.slots.table["taken"].any()
@@ -290,7 +292,7 @@ def test_a_draft_after_which_the_model_is_not_finite_spoils_nothing():
 def test_new_weights_in_the_middle():
     """Drafts of the old weights' text are drawn by the new ones."""
     other = from_table([[0.05, 0.05, 0.1, 0.2, 0.6]] * 5, context=512)
-    engine = drafting(from_table(TABLE, context=512), num_slots=20)
+    engine = Driven(drafting(from_table(TABLE, context=512), num_slots=20))
     requests = group(200, 8)
     for each in requests:
         engine.submit(replace(each, max_tokens=20))
@@ -298,8 +300,8 @@ def test_new_weights_in_the_middle():
         engine.step()
     engine.load_weights(other.state_dict(), 1)
     drawn = Counter()
-    while engine.busy():
-        for event in engine.step():
+    for events in engine.finish().values():
+        for event in events:
             if event.version == 1:
                 drawn.update(event.ids)
     shares = [drawn[token] / drawn.total() for token in range(5)]

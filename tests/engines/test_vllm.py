@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fakes.completions_server import Letters, complete, serve, worker
-from fakes.engine import sample
+from fakes.engine import Driven, sample
 from fakes.models import VOCAB, tiny
 
 from strop.engines import completions, weights_folder
@@ -202,16 +202,14 @@ def test_a_request_under_way_goes_on_with_the_new_weights(served, model, tmp_pat
         return None
 
     first = local(copy.deepcopy(model))
-    with opened(served, model, tmp_path) as engine:
-        served.instead = instead
+    with opened(served, model, tmp_path) as opening:
+        served.instead, engine = instead, Driven(opening)
         monkeypatch.setattr(served.going, "clear", paused.set)
         id = engine.submit(Request((3, 4), 9, 0.0, want=WANT))
         assert begun.wait(20)
         move(model)
         engine.load_weights(None, 5)
-        events = []
-        while engine.busy():
-            events += engine.step()
+        events = engine.finish()[id]
     assert [(e.request, e.version, len(e.ids), e.ended) for e in events] == [
         (id, 0, 3, ""), (id, 5, 6, "length")
     ]  # fmt: skip
@@ -233,8 +231,8 @@ def test_a_request_that_came_behind_the_pause_is_asked_again(served, model, tmp_
             return 500, "broken off"
         return None
 
-    with opened(served, model, tmp_path) as engine:
-        served.instead = instead
+    with opened(served, model, tmp_path) as opening:
+        served.instead, engine = instead, Driven(opening)
         engine.submit(Request((3, 4), 9, 0.0))
         assert begun.wait(20)
         move(model)
@@ -247,9 +245,7 @@ def test_a_request_that_came_behind_the_pause_is_asked_again(served, model, tmp_
 def test_a_version_that_a_worker_does_not_answer_is_never_sampled_with(served, model, tmp_path):
     with opened(served, model, tmp_path) as engine:
         served.worker = lambda served, method, folder, version: {"version": version - 1}
-        engine.submit(Request((3, 4), 2))
-        while engine.busy():
-            engine.step()
+        sample(engine, [Request((3, 4), 2)])
         number = len(served.bodies)
         with pytest.raises(UserError, match=r"not every worker has weights 4: .*\"version\": 3"):
             engine.load_weights(None, 4)
@@ -294,7 +290,7 @@ def test_rules_that_it_has_no_option_for_are_refused(served, model, tmp_path):
         opened(served, model, tmp_path) as engine,
         pytest.raises(UserError, match=r"cannot apply BanTokens.*one TopK.* strop_processors"),
     ):
-        engine.submit(Request((3,), 2, rules=(BanTokens((1,)),)))
+        engine.start(0, Request((3,), 2, rules=(BanTokens((1,)),)))
 
 
 def test_log_probabilities_are_known_at_any_temperature(served, model, tmp_path):

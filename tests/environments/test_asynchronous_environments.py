@@ -89,9 +89,9 @@ class Counting(TableEngine):
         super().__init__(by_last_token({0: [0.0, 1.0], 1: [0.0, 1.0]}))
         self.lockstep, self.asked = lockstep, []
 
-    def submit(self, request, source=None):
+    def start(self, id, request, source=None):
         self.asked.append(request.seed)
-        return super().submit(request, source)
+        super().start(id, request, source)
 
 
 async def played(engine: AsyncEngine, seconds: list[float]):

@@ -101,8 +101,8 @@ def test_three_steps_are_those_that_were_kept(entry, stages):
 class Shuffled(TableEngine):
     """Tells what came of a step in another order each time."""
 
-    def step(self):
-        events = super().step()
+    def poll(self, seconds=None):
+        events = super().poll(seconds)
         random.Random(self.num_steps).shuffle(events)
         return events
 

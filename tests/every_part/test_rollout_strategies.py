@@ -47,7 +47,7 @@ def rolled(place, draws, state=None, seed=0, step=1, engine=None):
         "state the fact samples_again: not all that is drawn is taken"
     )
     found = batch, new_state
-    assert not engine.busy()
+    assert not asynchronous(engine).busy()
     assert engine.rows == {}, "requests are left behind"
     return found
 
@@ -129,9 +129,9 @@ class Recording(TableEngine):
         super().__init__(*args, **options)
         self.asked = []
 
-    def submit(self, request, source=None):
+    def start(self, id, request, source=None):
         self.asked.append(request)
-        return super().submit(request, source)
+        super().start(id, request, source)
 
 
 @every_part

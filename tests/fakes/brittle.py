@@ -10,9 +10,9 @@ from strop.engines.rules import BanTokens
 class BrittleEngine(LocalEngine):
     """Every fourth request fails: its rule knows another vocabulary."""
 
-    def submit(self, request, source=None):
-        rules = (*request.rules, BanTokens((10**6,))) if self.next_id % 4 == 1 else request.rules
-        return super().submit(replace(request, rules=rules), source)
+    def start(self, id, request, source=None):
+        rules = (*request.rules, BanTokens((10**6,))) if id % 4 == 1 else request.rules
+        super().start(id, replace(request, rules=rules), source)
 
 
 class BrittleSettings(EngineSettings):

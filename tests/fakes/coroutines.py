@@ -49,5 +49,5 @@ def check_closed(engine: Engine) -> None:
     """Nothing is left of what was begun."""
     book = asynchronous(engine)
     assert not any([book.queue, book.running, book.prefixes, book.resting, book.outer])
-    assert not engine.busy()
+    assert not book.busy()
     assert not (engine.rows if isinstance(engine, TableEngine) else engine.known)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
-from strop.engines.asynchronous import asynchronous
+from strop.engines.asynchronous import asynchronous, gather, run
 from strop.engines.base import (
     CAPABILITIES,
+    Account,
     Answer,
     Ended,
     Engine,
@@ -30,28 +32,79 @@ def sample(engine: Engine, requests: Sequence[Request]) -> list[Answer]:
     return asynchronous(engine).sample(requests)
 
 
-def in_pieces(engine: Engine, asked: Sequence[tuple[Request, int]]) -> list[Answer]:
-    """Answers to requests, each in pieces of so many tokens that go on from one another."""
-    answers = [Answer(request, ()) for request, _ in asked]
-    going: dict[int, int] = {}
+def in_pieces(
+    engine: Engine,
+    asked: Sequence[tuple[Request, int]],
+    beside: Coroutine[Any, Any, list[Answer]] | None = None,
+) -> list[Answer]:
+    """Answers to requests, each in pieces of so many tokens that go on from one another, and those
+    that a coroutine `beside` them gives.
+    """
+    book = asynchronous(engine)
 
-    def go_on(place: int, before: int | None = None) -> None:
-        request, every = asked[place]
-        left = request.max_tokens - len(answers[place].ids)
-        more = answers[place].more(min(every, left), keep=True)
-        source = None if before is None else (before, len(more.ids))
-        going[engine.submit(more, source)] = place
+    async def whole(request: Request, every: int) -> Answer:
+        return [answer async for answer in book.stream(request, every)][-1]
 
-    for place in range(len(asked)):
-        go_on(place)
-    while going:
-        for event in engine.step():
-            if event.ended and event.request in going:
-                place = going.pop(event.request)
-                answers[place] += engine.abort(event.request)
-                if event.ended == "length" and len(answers[place].ids) < asked[place][0].max_tokens:
-                    go_on(place, event.request)
-    return answers
+    async def both() -> list[Answer]:
+        work = gather(whole(*each) for each in asked)
+        pieces, others = (await work, []) if beside is None else await gather([work, beside])
+        return [*pieces, *others]
+
+    return run(book, both(), Account())
+
+
+class Driven:
+    """An engine that a test hands requests to and steps by itself. `answers`: so far, by number."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.answers: dict[int, Answer] = {}
+        self.open: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def submit(self, request: Request, source: Source = None) -> int:
+        id = len(self.answers)
+        self.engine.start(id, request, source)
+        self.answers[id] = Answer(request, ())
+        self.open.add(id)
+        return id
+
+    def step(self) -> list[Event]:
+        """What came; what was broken off is begun again."""
+        found = [event for event in self.engine.poll() if event.request in self.open]
+        again = [event.request for event in found if event.ended == "broken"]
+        found = [event if event.ended != "broken" else event._replace(ended="") for event in found]
+        found = [event for event in found if event.ids or event.ended]
+        for event in found:
+            self._hear(event)
+        for id in again:
+            answer = self.answers[id]
+            left = answer.request.max_tokens - len(answer.ids)
+            self.engine.start(id, answer.more(left))
+        return found
+
+    def finish(self) -> dict[int, list[Event]]:
+        """Step until nothing runs; what came of each."""
+        heard: dict[int, list[Event]] = {}
+        while self.open:
+            for event in self.step():
+                heard.setdefault(event.request, []).append(event)
+        return heard
+
+    def cancel(self, id: int) -> Answer:
+        """What came of it by now."""
+        for event in self.engine.cancel(id):
+            self._hear(event)
+        self.open.discard(id)
+        return self.answers[id]
+
+    def _hear(self, event: Event) -> None:
+        answer = self.answers[event.request]
+        self.answers[event.request] = Answer(answer.request, (*answer.events, event))
+        if event.ended:
+            self.open.discard(event.request)
 
 
 def by_last_token(table: Mapping[int, Sequence[float]]) -> Probabilities:
@@ -64,7 +117,6 @@ class _Row:
     request: Request
     new: list[int] = field(default_factory=list)
     ended: bool = False
-    events: list[Event] = field(default_factory=list)
 
 
 class TableEngine(Engine):
@@ -90,49 +142,33 @@ class TableEngine(Engine):
         self.text = text
         self.version = 0
         self.rows: dict[int, _Row] = {}
-        self.next_id = self.num_steps = self.num_tokens = 0
+        self.num_steps = self.num_tokens = 0
 
-    def submit(self, request: Request, source: Source = None) -> int:
+    def start(self, id: int, request: Request, source: Source = None) -> None:
         if len(request.ids) >= self.context_length:
             raise UserError("the prompt does not fit the context")
         if source is not None:
-            row = self._row(source[0])
+            row = self.rows[source[0]]
             assert request.ids[: source[1]] == (*row.request.ids, *row.new)[: source[1]]
-        self.rows[self.next_id] = _Row(request)
-        self.next_id += 1
-        return self.next_id - 1
+        self.rows[id] = _Row(request)
 
-    def abort(self, id: int) -> Answer:
-        row = self._row(id)
-        if not row.ended:
-            row.ended = True
-            row.events.append(Event(id, (), (), self.version, ended="aborted"))
-        return Answer(row.request, tuple(row.events))
+    def cancel(self, id: int) -> list[Event]:
+        self.rows.pop(id, None)
+        return []
 
-    def release(self, id: int) -> None:
-        self.abort(id)
-        del self.rows[id]
-
-    def busy(self) -> bool:
-        return any(not row.ended for row in self.rows.values())
-
-    def step(self) -> list[Event]:
-        events = []
+    def poll(self, seconds: float | None = None) -> list[Event]:
         running = [(id, row) for id, row in self.rows.items() if not row.ended]
         self.num_steps += bool(running)
-        for id, row in running[: self.num_slots]:
-            events.append(self._draw(id, row))
-            row.events.append(events[-1])
+        events = [self._draw(id, row) for id, row in running[: self.num_slots]]
+        for event in events:
+            kept = self.rows[event.request].request.keep and event.ended != "failed"
+            if event.ended and not kept:
+                del self.rows[event.request]
         return events
 
     def load_weights(self, state: Probabilities | None, version: int) -> None:
         self.probabilities = state or self.probabilities
         self.version = version
-
-    def _row(self, id: int) -> _Row:
-        if id not in self.rows:
-            raise UserError(f"the engine has no request {id}")
-        return self.rows[id]
 
     def _draw(self, id: int, row: _Row) -> Event:
         request, tokens = row.request, (*row.request.ids, *row.new)

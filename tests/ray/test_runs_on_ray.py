@@ -75,10 +75,10 @@ def hurt(run: Any, number: int, how: signal.Signals) -> None:
     crew, place = run.world.engine.crew, run.world.engine.places[number]
     exchange = crew.exchange
 
-    def exchanging(orders: Any, busy: set[int], wait: bool, behind: set[int]) -> Any:
+    def exchanging(orders: Any, busy: set[int], wait: float, behind: set[int]) -> Any:
         if number in (orders if how == signal.SIGSTOP else busy):
             if how == signal.SIGKILL:
-                exchange(orders, busy, False, behind)
+                exchange(orders, busy, 0, behind)
                 orders = {}
             os.kill(place[1], how)
             crew.exchange = exchange
@@ -139,13 +139,14 @@ def test_an_engine_heeds_who_has_opened_it_last_and_forgets_what_others_asked(la
     member = EngineWorker(config.make(raw_of(lab)).model_dump(), torch.get_num_threads(), [])
     assert member.turn("one", [], None, 0) is None  # a new process, which is to be opened
     member.open("one")
-    member.turn("one", [("submit", 7, Request((4, 5), 3, seed=1), None)], None, 0)
-    assert member.turns.ids
+    asked = [Request((4, 5), 3, seed=1, keep=True), Request((4, 5), 20, seed=2)]
+    member.turn("one", [("start", 7 + n, each, None) for n, each in enumerate(asked)], None, 0)
+    assert (member.turns.open, [*member.turns.engine.known]) == ({8}, [7, 8])
     member.open("two")
-    assert not member.turns.ids
+    assert (member.turns.open, [*member.turns.engine.known]) == (set(), [])
     with pytest.raises(RunStopped, match="another process has this engine by now"):
         member.turn("one", [], None, 0)
-    found = member.turn("two", [("submit", 7, Request((4, 5), 3, seed=1), None)], None, 0)
+    found = member.turn("two", [("start", 7, Request((4, 5), 3, seed=1), None)], None, 0)
     assert {event.request for event in found.events} == {7}
 
 

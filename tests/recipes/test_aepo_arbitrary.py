@@ -27,9 +27,9 @@ SERVICES = FakeServices(
 class Recording(TableEngine):
     """Keeps the temperatures that it was asked for."""
 
-    def submit(self, request, source=None):
+    def start(self, id, request, source=None):
         self.asked = [*getattr(self, "asked", ()), request.temperature]
-        return super().submit(request, source)
+        super().start(id, request, source)
 
 
 def rolled(part):

@@ -166,13 +166,13 @@ def test_a_token_that_the_model_does_not_know(client):
 
 def slowly(engine):
     """The engine, whose steps take a while."""
-    step = engine.step
+    poll = engine.poll
 
-    def slow():
+    def slow(seconds):
         time.sleep(0.05)
-        return step()
+        return poll(seconds)
 
-    engine.step = slow
+    engine.poll = slow
     return engine
 
 
@@ -182,7 +182,7 @@ def test_the_request_of_a_client_that_goes_away_ends():
         with pytest.raises(Exception, match="timed out"):
             client.post("/v1/completions", json={"prompt": [3], "n": 3}, timeout=0.5)
         wait_for(lambda: not backend.engine.running)
-        assert not engine.busy()
+        assert not engine.known
         body = {"prompt": [3], "max_tokens": 2}
         assert client.post("/v1/completions", json=body).status_code == 200
 
@@ -212,10 +212,10 @@ def test_an_engine_that_breaks_ends_all(capfd):
     engine = local()
     backend = EngineBackend(asynchronous(engine), max_model_len=CONTEXT)
 
-    def broken():
+    def broken(seconds):
         raise ZeroDivisionError("the engine")
 
-    engine.step = broken
+    engine.poll = broken
     with (
         backend,
         PolicyServer(by_bytes(), Chat(), backend, model="tiny", max_model_len=CONTEXT) as server,

@@ -29,7 +29,7 @@ Answer = tuple[int, str, bytes]  # status, type, body
 class Sampler(LocalEngine):
     """The local engine as it is, whatever a test puts in its place elsewhere."""
 
-    submit = LocalEngine.submit
+    start = LocalEngine.start
 
 
 class Trained:
@@ -308,14 +308,17 @@ class Served:
                 ids, params["max_tokens"], params["temperature"], seed=params.get("seed") or 0,
                 stop_ids=() if strings else tuple(stop), stop_strings=strings,
             )  # fmt: skip
-            futures[engine.submit(request)] = (future, scored)
+            id = next(self.number)
+            engine.start(id, request)
+            futures[id] = (future, scored)
         rows: dict[int, list[Any]] = {id: [] for id in futures}
-        while engine.busy():
-            for event in engine.step():
+        running = set(futures)
+        while running:
+            for event in engine.poll():
                 rows[event.request].append(event)
+                running -= {event.request} if event.ended else set()
         for id, (future, scored) in futures.items():
             future.set_result(sampled(rows[id], scored))
-            engine.release(id)
 
 
 def flat(tensors: Iterable[torch.Tensor | None]) -> torch.Tensor:

@@ -39,13 +39,13 @@ def server(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
 @pytest.fixture
 def seeds_as_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine here draws with the seeds that a server is sent."""
-    plain = LocalEngine.submit
+    plain = LocalEngine.start
 
-    def submit(engine: LocalEngine, request: Any, source: Any = None) -> int:
+    def start(engine: LocalEngine, id: int, request: Any, source: Any = None) -> None:
         sent = seed_of(request, len(request.ids))
-        return plain(engine, dataclasses.replace(request, seed=sent), None)
+        plain(engine, id, dataclasses.replace(request, seed=sent), None)
 
-    monkeypatch.setattr(LocalEngine, "submit", submit)
+    monkeypatch.setattr(LocalEngine, "start", start)
 
 
 @pytest.fixture

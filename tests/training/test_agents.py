@@ -365,9 +365,9 @@ def test_a_call_that_the_agent_gives_up_is_drawn_no_further(
     ended: list[str] = []
     step, stop = AsyncEngine.step, AsyncEngine.stop
 
-    def slowly(self: AsyncEngine) -> None:
+    def slowly(self: AsyncEngine, seconds: float | None = None) -> None:
         time.sleep(0.3)
-        step(self)
+        step(self, seconds)
 
     def stopped(self: AsyncEngine, begun: Any) -> None:
         was_open = not begun.done

@@ -24,10 +24,10 @@ from strop.training.settings import config
 class PoorEngine(LocalEngine):
     """A local engine that refuses what it is said to lack."""
 
-    def submit(self, request, source=None):
+    def start(self, id, request, source=None):
         assert request.want <= self.capabilities
         assert "rules" in self.capabilities or not request.rules
-        return super().submit(request, source)
+        super().start(id, request, source)
 
     def load_weights(self, state, version):
         if "weights" not in self.capabilities:
@@ -108,8 +108,8 @@ def test_parts_of_ones_own_choice_are_asked_too(lab, runner, tmp_path):
 class Idle:
     capabilities, version = CAPABILITIES, 0
 
-    def submit(self, request):
-        return 0
+    def start(self, id, request, source):
+        return
 
 
 class IdleSettings(EngineSettings):
@@ -126,7 +126,7 @@ class ClosedSettings(EngineSettings):
     [
         (
             IdleSettings,
-            r"the engine 'own': Idle has no method abort: add it, as strop.engines.base.Engine",
+            r"the engine 'own': Idle has no method cancel: add it, as strop.engines.base.Engine",
         ),
         (ClosedSettings, r"the engine 'own': ClosedSettings has no method open\(model, tokenizer,"),
     ],

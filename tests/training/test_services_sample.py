@@ -3,6 +3,7 @@ import torch
 from models import Lab
 from runs import Runner
 
+from strop.engines.asynchronous import asynchronous
 from strop.support.errors import UserError
 from strop.tracking.metrics_file import read_metrics
 
@@ -29,7 +30,7 @@ def test_requests_of_parts_run_on_the_rollouts_engine_and_are_counted(lab, tmp_p
     assert told.pop("services/tokens_sampled") == tokens
     assert told["perf/decode/rows"] == tokens  # one of each row and step
     assert all(name.startswith("perf/") for name in told)
-    assert not run.world.engine.busy()
+    assert not asynchronous(run.world.engine).busy()
     table = services.scoring.embeddings()
     assert table.shape == (run.world.engine.vocab_size, 32)
     assert not table.requires_grad

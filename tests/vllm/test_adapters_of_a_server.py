@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from fakes.engine import sample
+from fakes.engine import Driven, sample
 from servers import served
 from test_real_vllm import check_events, requests
 
@@ -39,8 +39,10 @@ def test_each_version_is_an_adapter_with_its_own_numbers(engine, adapted, monkey
     held = {engine.version: copy.deepcopy(adapted.model)}
     check_events(sample(engine, requests()), held)
     asked = requests(1, max_tokens=2) + requests(12, max_tokens=110, temperature=1.3)
-    rows = [engine.submit(request) for request in asked]
-    events = engine.step()
+    driven = Driven(engine)
+    for request in asked:
+        driven.submit(request)
+    driven.step()
     for step in (1, 2):
         move(adapted.model, step)
         engine.load_weights(None, engine.version + 1)
@@ -50,11 +52,9 @@ def test_each_version_is_an_adapter_with_its_own_numbers(engine, adapted, monkey
         assert [path.name for path in engine.folder.path.glob("default*")] == [
             *engine.names.values()
         ]
-    while engine.busy():
-        events += engine.step()
-    finished = [engine.abort(row) for row in rows]
-    for row in rows:
-        engine.release(row)
+    while driven.open:
+        driven.step()
+    finished = [*driven.answers.values()]
     assert {event.version for each in finished for event in each.events} >= {0, 2}
     check_events(finished, held)
     check_events(sample(engine, requests() + requests(temperature=0.7)), held)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Strop
-from fakes.engine import sample
+from fakes.engine import Driven, sample
 
 from strop.engines.base import Request
 from strop.engines.rules import BanTokens, MinP, TopK, TopP
@@ -92,16 +92,15 @@ def test_adapters_arrive_as_weights(engine, loaded):
 def test_requests_under_way_go_on_with_the_new_weights(engine, loaded):
     held = {engine.version: copy.deepcopy(loaded.model)}
     asked = requests(1, max_tokens=2) + requests(12, max_tokens=110, temperature=1.3)
-    rows = [engine.submit(request) for request in asked]
-    events = engine.step()  # the first one's end; the others are under way
+    driven = Driven(engine)
+    for request in asked:
+        driven.submit(request)
+    driven.step()  # the first one's end; the others are under way
     move(loaded.model, 4)
     engine.load_weights(None, engine.version + 1)
     held[engine.version] = loaded.model
-    while engine.busy():
-        events += engine.step()
-    finished = [engine.abort(row) for row in rows]
-    for row in rows:
-        engine.release(row)
+    driven.finish()
+    finished = [*driven.answers.values()]
     drawn_by = [{event.version for event in each.events if event.ids} for each in finished]
     assert drawn_by[0] == {min(held)}
     assert set(held) in drawn_by  # begun with the old weights, ended with the new ones
@@ -110,21 +109,13 @@ def test_requests_under_way_go_on_with_the_new_weights(engine, loaded):
 
 def test_what_goes_on_and_cuts(engine, loaded):
     held = {engine.version: loaded.model}
-    id = engine.submit(Request((3, 5), 5, 0.0, want=WANT, keep=True))
-    while engine.busy():
-        engine.step()
-    first = engine.abort(id)
+    (first,) = sample(engine, [Request((3, 5), 5, 0.0, want=WANT)])
     assert (len(first.ids), first.ended) == (5, "length")
     asked = [first.first(2).more(9, given=(6,)), first.more(7)]
-    begun = [engine.submit(asked[0], (id, 4)), engine.submit(asked[1], (id, 7))]
-    while engine.busy():
-        engine.step()
-    branch, rest = (engine.abort(each) for each in begun)
+    branch, rest = sample(engine, asked)
     assert branch.request.ids == (3, 5, *first.ids[:2], 6)
     assert (len(branch.ids), len((first + rest).ids)) == (9, 12)
     check_events([branch, first + rest], held)
-    for each in (id, *begun):
-        engine.release(each)
     (cut,) = sample(engine, requests(1, rules=(TopK(1),), want=frozenset()))
     assert max(map(abs, cut.events[0].logp)) < ATOL  # of what is drawn from: one token
 
@@ -163,9 +154,9 @@ def test_rules_that_it_does_not_know_are_refused_by_name(engine):
         return logits / 2
 
     with pytest.raises(UserError, match=r"a vLLM server cannot apply <function .*halve"):
-        engine.submit(requests(1, rules=(halve,), want=frozenset())[0])
+        engine.start(0, requests(1, rules=(halve,), want=frozenset())[0])
     with pytest.raises(UserError, match=r"BanTokens.ids has 9999; the vocabulary has"):
-        engine.submit(requests(1, rules=(BanTokens((9999,)),), want=frozenset())[0])
+        engine.start(0, requests(1, rules=(BanTokens((9999,)),), want=frozenset())[0])
 
 
 def children(pid):

@@ -1,7 +1,7 @@
 """The engine that strategies are handed: requests are awaited, and their order changes nothing.
 
 One book of requests stands over every engine: what was begun, what came of it, and whose cache a
-new request may go on from. An engine beneath it takes a request, cancels one and works for a step.
+new request may go on from. An engine beneath it starts a request, cancels one, works for a while.
 The event loop of the coroutines, at the end, lets it work where an ordinary one would sleep.
 """
 
@@ -28,6 +28,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from strop.engines.base import ADAPTERS, Account, Answer, Engine, Event, Request
+from strop.engines.prefixes import Prefixes
 from strop.support.errors import UserError
 
 T = TypeVar("T")
@@ -47,8 +48,9 @@ class Begun:
 
     def __init__(self, book: AsyncEngine, request: Request, account: Account) -> None:
         self.book, self.request, self.account = book, request, account
-        self.id = -1  # of the engine; -1: it waits in the book
+        self.id = -1  # at the engine; -1: that never had it
         self.events: list[Event] = []
+        self.passes = 0  # told before it was begun again: the engine tells them anew
         self.done = False
         self.refused: UserError | None = None
         self.waiters: list[Waiter] = []
@@ -58,6 +60,13 @@ class Begun:
         if self.refused is not None:
             raise self.refused
         return Answer(self.request, tuple(self.events))
+
+    def rest(self) -> Request:
+        """What is still to be drawn."""
+        if not self.events:
+            return self.request
+        answer = self.answer()
+        return answer.more(self.request.max_tokens - len(answer.ids))
 
     def stop(self) -> Answer:
         """End it now; what it has drawn is in the answer, which has ended as "aborted"."""
@@ -97,8 +106,9 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.before_step: Callable[[], None] = lambda: None
-        self.queue: deque[Begun] = deque()  # the engine does not have them yet
-        self.running: dict[int, Begun] = {}
+        self.queue: deque[Begun] = deque()  # the engine does not have them
+        self.running: dict[int, Begun] = {}  # it has them
+        self.next_id = 0
         self.prefixes: dict[str, Prefixes] = {}  # by the weights that they were drawn with
         self.resting: list[asyncio.Future[None]] = []
         self.outer: list[asyncio.Future[None]] = []  # who waits for these too
@@ -133,13 +143,21 @@ class AsyncEngine:
         return begun
 
     async def generate(self, request: Request) -> Answer:
-        """The answer to a request."""
-        return await self.begin(request)
+        """The answer to a request; cancelled, it is drawn no further."""
+        return (await self.generate_all([request]))[0]
 
     async def generate_all(self, requests: Sequence[Request]) -> list[Answer]:
-        """The answers to requests that are drawn beside each other, in the order of these."""
+        """The answers to requests that are drawn beside each other, in the order of these.
+
+        Cancelled, they are drawn no further.
+        """
         begun = [self.begin(request) for request in requests]
-        await self.wait(begun)
+        try:
+            await self.wait(begun)
+        except asyncio.CancelledError:
+            for each in begun:
+                self.stop(each)
+            raise
         return [each.answer() for each in begun]
 
     async def stream(self, request: Request, every: int) -> AsyncIterator[Answer]:
@@ -150,7 +168,7 @@ class AsyncEngine:
         answer, left, whole = Answer(request, ()), request.max_tokens, True
         while whole and left:
             room = min(every, left)
-            piece = await self.begin(answer.more(room, keep=True))
+            piece = await self.generate(answer.more(room, keep=True))
             whole, left = piece.ended == "length" and len(piece.ids) == room, left - room
             answer += piece
             yield answer
@@ -215,25 +233,35 @@ class AsyncEngine:
 
     def busy(self) -> bool:
         """Whether a step can bring something."""
-        return bool(self.queue) or self.engine.busy()
+        return bool(self.queue or self.running)
 
-    def step(self) -> None:
+    def step(self, seconds: float | None = None) -> None:
         """Hand requests on as far as the engine takes them, let it work, and tell what came.
 
+        seconds: the longest that it waits for what is drawn elsewhere; None: until some comes.
         Raises RuntimeError where nothing is there to work on.
         """
         if not self.busy():
             raise RuntimeError("the engine has nothing to run: begin a request, or return")
         if self.unordered and len(self.queue) > 1:
             self.queue = deque(sorted(self.queue, key=lambda b: (b.request.ids, b.request.seed)))
-        while self.queue and not self.engine.full():
+        while self.queue and len(self.running) < self.engine.most_requests:
             self._hand_on(self.queue.popleft())
         self.before_step()  # an engine that renews alone knows by now what goes on
-        if not self.engine.busy():  # all were refused
+        if not self.running:  # all were refused
             return
-        for event in self.engine.step():
-            if (begun := self.running.get(event.request)) is not None:
+        broken = []
+        for event in self.engine.poll(seconds):
+            if (begun := self.running.get(event.request)) is None:
+                continue
+            if event.ended == "broken":
+                broken.append(self.running.pop(event.request))
+                event = event._replace(ended="")
+            if event.ids or event.ended:
                 self._hear(begun, event)
+        for begun in broken:
+            begun.passes = sum(len(event.experts) for event in begun.events)
+        self.queue.extendleft(reversed(broken))
 
     def idle(self) -> None:
         """Do what is done before each step, while there is nothing to draw for now."""
@@ -259,13 +287,15 @@ class AsyncEngine:
         """End a request now."""
         if begun.done:
             return
-        if begun.id < 0:
+        new: list[Event] = []
+        if self.running.pop(begun.id, None) is None:
             self.queue.remove(begun)
-            new = [Event(-1, (), (), self.version, ended="aborted")]
         else:
-            del self.running[begun.id]
-            new = list(self.engine.abort(begun.id).events[len(begun.events) :])
-            self.engine.release(begun.id)
+            new = self.engine.cancel(begun.id)
+        if not new:
+            new = [Event(begun.id, (), (), self.version)]
+        if new[-1].ended in ("", "broken"):
+            new[-1] = new[-1]._replace(ended="aborted")
         for event in new:
             begun.events.append(event)
             begun.account.num_drawn += len(event.ids)
@@ -296,11 +326,13 @@ class AsyncEngine:
 
     def _hand_on(self, begun: Begun) -> None:
         """Give a request to the engine, with the place of the tokens that it has by now."""
-        request = begun.request
+        request = begun.rest()
         held = self.prefixes.get(request.weights)
         source = None if held is None else held.find(request.ids)
+        if begun.id < 0:
+            begun.id, self.next_id = self.next_id, self.next_id + 1
         try:
-            begun.id = self.engine.submit(request, source)
+            self.engine.start(begun.id, request, source)
         except UserError as error:
             begun.refused = error
             self._end(begun)
@@ -308,6 +340,8 @@ class AsyncEngine:
         self.running[begun.id] = begun
 
     def _hear(self, begun: Begun, event: Event) -> None:
+        if begun.passes and event.experts:
+            event, begun.passes = event._replace(experts=event.experts[begun.passes :]), 0
         begun.events.append(event)
         account = begun.account
         account.num_drawn += len(event.ids)
@@ -323,8 +357,6 @@ class AsyncEngine:
             account.kept.add(begun.id)
             held = self.prefixes.setdefault(begun.request.weights, Prefixes())
             held.add(begun.id, begun.answer().sequence)
-        else:
-            self.engine.release(begun.id)
         self._end(begun)
 
     def _end(self, begun: Begun) -> None:
@@ -340,7 +372,7 @@ class AsyncEngine:
                 held.remove(id)
                 if not held:
                     del self.prefixes[weights]
-        self.engine.release(id)
+        self.engine.cancel(id)
 
 
 async def gather(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
@@ -362,90 +394,7 @@ def asynchronous(engine: Engine) -> AsyncEngine:
     return found
 
 
-BLOCK = 8  # tokens that requests must share
-
-
-class Prefixes:
-    """Requests that have ended with their caches held, by the blocks of their tokens.
-
-    Each beginning of whole blocks has a chained hash. Of the requests that share the longest chain
-    with the asked tokens the one with the longest common beginning is found. Where none shares a
-    block, a request is found of which all tokens are a beginning: what goes on from a short one
-    belongs to it too, with its weights.
-    """
-
-    def __init__(self) -> None:
-        self.tokens: dict[int, tuple[int, ...]] = {}
-        self.ids: dict[tuple[int, ...], dict[int, None]] = {}  # the newest last
-        self.chains: dict[int, list[int]] = {}
-        self.by_chain: dict[int, dict[int, None]] = {}  # a hash -> requests, the newest last
-
-    def __bool__(self) -> bool:
-        return bool(self.tokens)
-
-    def add(self, id: int, tokens: tuple[int, ...]) -> None:
-        """Hold a request of these tokens."""
-        self.tokens[id] = tokens
-        self.ids.setdefault(tokens, {})[id] = None
-        self.chains[id] = _chains(tokens)
-        for chain in self.chains[id]:
-            self.by_chain.setdefault(chain, {})[id] = None
-
-    def remove(self, id: int) -> None:
-        """Hold it no longer."""
-        tokens = self.tokens.pop(id)
-        del self.ids[tokens][id]
-        if not self.ids[tokens]:
-            del self.ids[tokens]
-        for chain in self.chains.pop(id):
-            del self.by_chain[chain][id]
-            if not self.by_chain[chain]:
-                del self.by_chain[chain]
-
-    def id_of(self, tokens: tuple[int, ...]) -> int | None:
-        """The newest request of exactly these tokens."""
-        found = self.ids.get(tokens)
-        return next(reversed(found)) if found else None
-
-    def find(self, tokens: tuple[int, ...]) -> tuple[int, int] | None:
-        """A request, and with how many of its tokens these begin; None: there is none."""
-        chains = _chains(tokens)
-        for number in range(len(chains), 0, -1):
-            if found := self.by_chain.get(chains[number - 1]):
-                return self._longest(found, tokens, number * BLOCK)
-        for size in range(min(len(tokens), BLOCK - 1), 0, -1):
-            if (id := self.id_of(tokens[:size])) is not None:
-                return id, size
-        return None
-
-    def _longest(
-        self, found: Iterable[int], tokens: tuple[int, ...], known: int
-    ) -> tuple[int, int] | None:
-        """Of requests that share so many tokens, but no block more, the one that shares most.
-
-        None where they only have one hash.
-        """
-        rest, best, most = tokens[known : known + BLOCK], -1, -1
-        for id in found:
-            common = 0
-            for one, other in zip(self.tokens[id][known : known + BLOCK], rest, strict=False):
-                if one != other:
-                    break
-                common += 1
-            if common > most:
-                best, most = id, common
-                if common == len(rest):
-                    break
-        return (best, known + most) if self.tokens[best][:known] == tokens[:known] else None
-
-
-def _chains(tokens: Sequence[int]) -> list[int]:
-    """A hash of each beginning of whole blocks, the shortest first."""
-    found, chain = [], 0
-    for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
-        chain = hash((chain, *tokens[start : start + BLOCK]))
-        found.append(chain)
-    return found
+LOOK_SECONDS = 0.02  # at what else is awaited, while requests are drawn elsewhere
 
 
 class _Stepping(selectors.DefaultSelector):
@@ -472,7 +421,7 @@ class _Stepping(selectors.DefaultSelector):
         if engine.busy():
             engine.woken = False
             while engine.busy() and not engine.woken:
-                engine.step()
+                engine.step(LOOK_SECONDS if outside else None)
                 if outside:
                     break
             return super().select(0)

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 Rule = Callable[["Tensor"], "Tensor"]
 Source = tuple[int, int] | None  # a request, and with how many of its tokens another one begins
-Ended = Literal["", "stop", "length", "aborted", "failed"]
+# broken: the engine draws it no further; the book begins it again behind its tokens, so that no
+# answer ever ends so.
+Ended = Literal["", "stop", "length", "aborted", "failed", "broken"]
 EXPERTS = "experts"  # which of a layer's experts each token went through
 # What an engine can tell of the tokens that it draws, beside their log-probabilities.
 STATISTICS = frozenset({"entropy", "kept", "logp_model", "top", EXPERTS})
 # rules: it applies those of a request. weights: it takes new ones.
-WAITING = 8  # requests that wait for each that can run; more are not taken before some of them do
+WAITING = 8  # requests that wait for each that can run; an engine is handed no more
 CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS - {EXPERTS}
 ADAPTERS = "adapters"  # it draws each request with the adapter that this names
 
@@ -86,6 +88,35 @@ class Request:
         window = max(len(string.encode()) for string in self.stop_strings) + 4
         text = decode(new[-window:])
         return any(string in text for string in self.stop_strings)
+
+    def until_stop(
+        self, tokens: Sequence[int], new: Sequence[int], decode: Callable[[Sequence[int]], str]
+    ) -> tuple[int, bool]:
+        """How many of the new tokens belong to its answer, and whether the last one ends it.
+
+        tokens: its prompt and what it has drawn before these.
+        """
+        known = [*tokens[len(self.ids) - self.drawn :]]
+        for size, token in enumerate(new, 1):
+            known.append(token)
+            if token in self.stop_ids or (self.stop_strings and self.is_stopped(known, decode)):
+                return size, True
+        return len(new), False
+
+    def check_fits(self, context_length: int, vocab_size: int) -> None:
+        """Raise UserError where a model cannot have its tokens."""
+        if len(self.ids) >= context_length:
+            raise UserError(
+                f"the prompt has {len(self.ids)} tokens, the context {context_length}; "
+                "shorten the prompt, at least one new token must fit"
+            )
+        for name in ("ids", "stop_ids"):
+            ids = getattr(self, name)
+            if ids and not (min(ids) >= 0 and max(ids) < vocab_size):
+                raise UserError(
+                    f"Request.{name} has a token id outside [0, {vocab_size}), the model's "
+                    "vocabulary; is this the model's own tokenizer?"
+                )
 
 
 class Event(NamedTuple):
@@ -192,6 +223,13 @@ def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
     return tuple(kept)
 
 
+def taken_out(events: list[Event], id: int) -> list[Event]:
+    """The events of a request, which are taken out of these."""
+    own = [event for event in events if event.request == id]
+    events[:] = [event for event in events if event.request != id]
+    return own
+
+
 class Ends(NamedTuple):
     """Of some requests: how many came to an end, and why the others failed."""
 
@@ -229,54 +267,56 @@ class Account:
 class Engine(Protocol):
     """Generates. Strategies do not call it: `engines.asynchronous` keeps the book of requests.
 
+    It starts a request, cancels one, and works for a while; it keeps of a request what drawing it
+    takes, and forgets it with its last event. One that asked to `keep` its cache is a source until
+    it is cancelled.
+
     An engine is a class over this one. What is written out here holds for an engine that keeps no
     weights but those that it samples with.
     """
 
     capabilities: frozenset[str]  # out of CAPABILITIES, and ADAPTERS
     version: int  # of the weights that sample now
+    most_requests: int = 1 << 62  # requests that it is handed at once
     longest: int | None = None  # tokens of a sequence that it has room for; None: as the model has
     drafts: tuple[int, int] = (0, 0)  # tokens drafted so far, those of them that were then drawn
     passes: Passes | None = None  # what its passes took so far; None: it does not measure them
     notes: tuple[str, ...] = ()  # what to tell whoever runs it, once
     renews_alone: bool = False  # what it has begun ends with the weights that were there then
-    lockstep: bool = False  # several processes hand it the same requests, and step it together
+    lockstep: bool = False  # several processes hand it the same requests, and poll it together
 
-    def submit(self, request: Request, source: Source = None) -> int:
-        """Queue a request and return its id; UserError when it cannot fit the context.
+    def start(self, id: int, request: Request, source: Source = None) -> None:
+        """Draw a request, whose events have this number; UserError when it cannot fit the context.
 
-        source: a request that is not released, and with how many of its tokens, prompt included,
-        this one begins; an engine that holds its cache need not compute them again.
+        id: greater than those of all that were begun before it. source: a request that has ended
+        with `keep`, and with how many of its tokens, prompt included, this one begins; an engine
+        that holds its cache need not compute them again.
         """
         ...
 
-    def abort(self, id: int) -> Answer:
-        """End a request now, free its slot; its last event (ended "aborted") is in the answer."""
+    def cancel(self, id: int) -> list[Event]:
+        """Draw a request no further, and let go of its slot or cache; what was not told of it yet.
+
+        `poll` tells no more of it. Nothing happens where it is forgotten by now.
+        """
         ...
 
-    def release(self, id: int) -> None:
-        """Forget a request: its tokens, its cache, its events. It is no source any more."""
-        ...
-
-    def forget(self) -> None:
-        """Nothing is begun for now: let go of what only speeds requests up."""
-        return
-
-    def busy(self) -> bool:
-        """True while a step can bring something: running or waiting requests, unread events."""
-        ...
-
-    def full(self) -> bool:
-        """True while so many requests wait that others had better not be submitted yet."""
-        return False
-
-    def step(self) -> list[Event]:
+    def poll(self, seconds: float | None = None) -> list[Event]:
         """Advance all running requests by one token or more; return what there is to report.
+
+        Called while some are under way. One that draws elsewhere waits for an event, for no longer
+        than so many seconds; None: until there is one.
 
         A request that cannot go on ends as "failed" and says why; it may have no token. The others
         go on. What is raised is of the engine as a whole.
         """
         ...
+
+    def forget(self) -> None:
+        """Nothing is under way: let go of what ended requests have left, and of what only speeds
+        requests up.
+        """
+        return
 
     def load_weights(self, state: Any, version: int) -> None:
         """Sample with other weights from the next token on; state None: those in the model.

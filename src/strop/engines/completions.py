@@ -11,6 +11,7 @@ import math
 import os
 import queue
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, field_validator
 
-from strop.engines.base import WAITING, Ended, Engine, Event, Request
+from strop.engines.base import WAITING, Ended, Engine, Event, Request, Source, taken_out
 from strop.engines.completions_client import (
     NO_LOGPROBS,
     Answer,
@@ -27,7 +28,6 @@ from strop.engines.completions_client import (
     Told,
 )
 from strop.engines.open import EngineSettings
-from strop.engines.remote_rows import Row, RowEngine
 from strop.engines.rules import MinP, TopK, TopP
 from strop.engines.sampling import mix
 from strop.support.errors import UserError
@@ -98,13 +98,16 @@ class CompletionsSettings(EngineSettings):
 
 
 @dataclass(eq=False)
-class Asked(Row):
+class Asked:
     """A request to a server."""
 
+    id: int
+    request: Request
     call: Call = field(default_factory=Call)  # the one that is under way
+    cancelled: bool = False
 
 
-class CompletionsEngine(RowEngine[Asked]):
+class CompletionsEngine(Engine):
     """Samples by calls of /v1/completions, `num_parallel` at once, one for each request.
 
     The server has the beginning of a request that goes on from another one in its prefix cache. It
@@ -113,9 +116,9 @@ class CompletionsEngine(RowEngine[Asked]):
     the server.
 
     An answer ends where the request says, whatever else the server takes for an end: what lies
-    behind is cut off, what it broke off is gone on with. A call that fails for the moment is tried
-    again; what fails for good ends its request as "failed", the others go on. Where MOST_FAILURES
-    do so one after another, `step` raises UserError.
+    behind is cut off, what it broke off is begun again behind that. A call that fails for the
+    moment is tried again; what fails for good ends its request as "failed", the others go on. Where
+    MOST_FAILURES do so one after another, `poll` raises UserError.
 
     A log-probability of an event is NaN where the server's are of something else.
     """
@@ -123,25 +126,43 @@ class CompletionsEngine(RowEngine[Asked]):
     def __init__(
         self, client: Client, tokenizer: Any, num_parallel: int, context_length: int
     ) -> None:
-        super().__init__(tokenizer.decode, context_length)
+        self.version = 0
+        self.decode = tokenizer.decode
+        self.longest = self.context_length = context_length
+        self.most_requests = (WAITING + 1) * num_parallel
         told = {"logp_model"} if client.logprobs else set()
         self.capabilities = frozenset({"rules"} | told)
         self.client = client
         self.num_parallel = num_parallel
         self.gate = Gate()
+        self.under_way: dict[int, Asked] = {}
+        self.events: list[Event] = []  # not yet returned by `poll`
         self.num_failed = 0  # since the last answer
         self.threads: list[threading.Thread] = []
         self.asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[tuple[Asked, Answer | Exception]] = queue.SimpleQueue()
 
-    def full(self) -> bool:
-        """True while far more requests wait than are asked at once."""
-        return self.asked.qsize() >= WAITING * self.num_parallel and self.busy()
+    def start(self, id: int, request: Request, source: Source = None) -> None:
+        """Give a request to the threads. Raises UserError where the server cannot do it."""
+        self._check(request)
+        row = self.under_way[id] = Asked(id, request)
+        self.asked.put(row)
+        if len(self.threads) < min(self.num_parallel, len(self.under_way)):
+            self.threads.append(threading.Thread(target=self._work, daemon=True))
+            self.threads[-1].start()
 
-    def step(self) -> list[Event]:
+    def cancel(self, id: int) -> list[Event]:
+        """Break its call off; another one may be asked."""
+        if (row := self.under_way.pop(id, None)) is not None:
+            row.cancelled = True  # before the thread that asks looks
+            row.call.cancel()
+        return taken_out(self.events, id)
+
+    def poll(self, seconds: float | None = None) -> list[Event]:
         """Wait for an answer; return what there is to report. UserError for a broken server."""
-        while not self.events and self.busy():
-            self._take(*self.answers.get())
+        with suppress(queue.Empty):
+            while not self.events and self.under_way:
+                self._take(*self.answers.get(timeout=seconds))
         while not self.answers.empty():
             self._take(*self.answers.get())
         events, self.events = self.events, []
@@ -153,8 +174,8 @@ class CompletionsEngine(RowEngine[Asked]):
 
     def close(self) -> None:
         """Let the threads and the connections go."""
-        for id in list(self.rows):
-            self.release(id)
+        for id in list(self.under_way):
+            self.cancel(id)
         for _ in self.threads:
             self.asked.put(None)
         self.threads = []
@@ -162,8 +183,8 @@ class CompletionsEngine(RowEngine[Asked]):
 
     # ---- from here on: how
 
-    def _check(self, request: Request) -> int:
-        """At how many tokens the request is full. UserError where the server cannot do it."""
+    def _check(self, request: Request) -> None:
+        """UserError where the server cannot do it."""
         if len(request.ids) >= self.context_length:
             raise UserError(
                 f"the prompt has {len(request.ids)} tokens, the server's context "
@@ -173,39 +194,26 @@ class CompletionsEngine(RowEngine[Asked]):
         if "logp_model" in request.want and not knows(told, request)[1]:
             raise UserError(f"the server's log-probabilities are {OTHERS[told]}; {NO_LOGPROBS}")
         self._options(request)
-        return min(len(request.ids) + request.max_tokens, self.context_length)
 
-    def _row(self, id: int, request: Request, tokens: list[int], full: int) -> Asked:
-        return Asked(id, request, tokens, full)
-
-    def _drop(self, row: Asked) -> None:
-        """Break its call off; another one may be asked."""
-        row.ended = True  # before the thread that asks looks
-        row.call.cancel()
-        row.events.append(Event(row.id, (), (), self.version, ended="aborted"))
-
-    def _ask(self, row: Asked) -> None:
-        """Give a request to the threads."""
-        self.asked.put(row)
-        if len(self.threads) < min(self.num_parallel, len(self.rows)):
-            self.threads.append(threading.Thread(target=self._work, daemon=True))
-            self.threads[-1].start()
+    def _room(self, request: Request) -> int:
+        """Most new tokens."""
+        return min(request.max_tokens, self.context_length - len(request.ids))
 
     def _work(self) -> None:
         """A thread's life: ask what there is to ask, one after another."""
         while (row := self.asked.get()) is not None:
             try:
                 answer: Answer | Exception = self._persist(row)
-            except Exception as error:  # raised by `step`
+            except Exception as error:  # raised by `poll`
                 answer = error
             self.answers.put((row, answer))
 
     def _persist(self, row: Asked) -> Answer:
         """Ask until there is an answer, or no more hope of one. Raises Failed."""
-        tokens, seed = row.tokens, np.array([row.request.seed & (2**64 - 1)], np.uint64)
-        options = self._options(row.request)
-        options["seed"] = int(mix(mix(seed) + np.uint64(len(tokens)))[0] >> np.uint64(1))
-        options["max_tokens"] = row.full - len(tokens)
+        request, seed = row.request, np.array([row.request.seed & (2**64 - 1)], np.uint64)
+        options = self._options(request)
+        options["seed"] = int(mix(mix(seed) + np.uint64(len(request.ids)))[0] >> np.uint64(1))
+        options["max_tokens"] = self._room(request)
         return RETRIES(lambda: self._pass(row, options), lambda wait: row.call.over.wait(wait))
 
     def _pass(self, row: Asked, options: dict[str, Any]) -> Answer:
@@ -213,57 +221,54 @@ class CompletionsEngine(RowEngine[Asked]):
         while True:
             with self.gate.passing():
                 row.call = Call()
-                if row.ended:
-                    raise Failed("aborted")
+                if row.cancelled:
+                    raise Failed("cancelled")
                 try:
                     return self.client.ask(
-                        row.tokens, row.call, **options, **self._model_of(row.request)
+                        row.request.ids, row.call, **options, **self._model_of(row.request)
                     )
                 except Failed:
                     if self.gate.is_open:
                         raise
 
     def _take(self, row: Asked, answer: Answer | Exception) -> None:
-        """Report what a request was answered, and ask on where that is not all."""
-        if row.ended:  # aborted meanwhile
+        """Report what a request was answered."""
+        if row.cancelled:
             return
         if isinstance(answer, Exception):
             self._fail(row, answer)
             return
         self.num_failed = 0
-        size, stopped = self._until_stop(row, answer.ids)
-        row.tokens += answer.ids[:size]
-        ended: Ended = "stop" if stopped else ""
-        if not stopped and len(row.tokens) >= row.full:
-            ended = "length"
+        request = row.request
+        size, stopped = request.until_stop(request.ids, answer.ids, self.decode)
+        ended: Ended = "broken"  # by the server, as at an end-of-text token that is no end of it
+        if stopped or size >= self._room(request):
+            ended = "stop" if stopped else "length"
         void, zeros, logp = (math.nan,) * size, (0.0,) * size, answer.logp[:size]
-        drawn, model = knows(self.client.told, row.request)
-        sampled = zeros if row.request.temperature == 0 else logp if drawn else void
-        wanted = model and "logp_model" in row.request.want
+        drawn, model = knows(self.client.told, request)
+        sampled = zeros if request.temperature == 0 else logp if drawn else void
+        wanted = model and "logp_model" in request.want
         event = Event(
             row.id, answer.ids[:size], sampled, self.version, logp if wanted else (), ended=ended
         )
-        row.events.append(event)
+        self._end(event)
+
+    def _end(self, event: Event) -> None:
+        del self.under_way[event.request]
         self.events.append(event)
-        if ended:
-            row.ended = True
-        else:  # the server broke off, as at an end-of-text token that the request does not name
-            self._ask(row)
 
     def _fail(self, row: Asked, error: Exception) -> None:
         """End a request that has no answer. UserError where the server gives none to anybody."""
-        row.ended = True
         if not isinstance(error, Failed):
             raise error
         why = (
-            f"the server at {self.client.url}: a request of {len(row.tokens)} tokens failed: "
+            f"the server at {self.client.url}: a request of {len(row.request.ids)} tokens failed: "
             f"{error}"
         )
         self.num_failed += 1
         if self.num_failed >= MOST_FAILURES:
             raise UserError(f"{why} (as did the {self.num_failed - 1} before)") from error
-        row.events.append(Event(row.id, (), (), self.version, ended="failed", why=why))
-        self.events.append(row.events[-1])
+        self._end(Event(row.id, (), (), self.version, ended="failed", why=why))
 
     def _model_of(self, request: Request) -> dict[str, Any]:
         """Which model of the server draws it now, where it is not the one that was met."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import queue
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
-from strop.engines.base import Ended, Event, Request
+from strop.engines.base import Ended, Engine, Event, Request, Source, taken_out
 from strop.engines.completions import MOST_FAILURES
-from strop.engines.remote_rows import Row, RowEngine
 from strop.engines.sampling import mix
 from strop.support.errors import RunStopped, UserError
 
@@ -47,11 +46,11 @@ def seed_of(request: Request, size: int) -> int:
     return int(mix(mix(seed) + np.uint64(size))[0] >> np.uint64(33))
 
 
-class TinkerEngine(RowEngine[Row]):
+class TinkerEngine(Engine):
     """Samples with the server's sampler of the weights of now, each request by a call of its own.
 
     What is begun ends with the weights that it began with. An answer that fails ends its request as
-    "failed"; where MOST_FAILURES do so one after another, `step` raises RunStopped. server: as
+    "failed"; where MOST_FAILURES do so one after another, `poll` raises RunStopped. server: as
     `integrations.tinker` has it.
     """
 
@@ -59,16 +58,36 @@ class TinkerEngine(RowEngine[Row]):
     renews_alone = True
 
     def __init__(self, server: Any, tokenizer: Any, context_length: int) -> None:
-        super().__init__(tokenizer.decode, context_length)
+        self.version = 0
+        self.decode = tokenizer.decode
+        self.longest = self.context_length = context_length
         self.server = server
         self.sampler: Any = None  # until it is first asked
         self.num_failed = 0  # since the last answer
-        self.answers: queue.SimpleQueue[tuple[Row, Any]] = queue.SimpleQueue()
+        self.under_way: dict[int, Request] = {}
+        self.events: list[Event] = []  # not yet returned by `poll`
+        self.answers: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
-    def step(self) -> list[Event]:
+    def start(self, id: int, request: Request, source: Source = None) -> None:
+        """Begin the call for a request. UserError for one that does not fit."""
+        if len(request.ids) >= self.context_length:
+            raise UserError(
+                f"the prompt has {len(request.ids)} tokens, the server's context "
+                f"{self.context_length}; shorten the prompt, at least one new token must fit"
+            )
+        self._ask(id, request)
+        self.under_way[id] = request
+
+    def cancel(self, id: int) -> list[Event]:
+        """Its answer is let go when it comes."""
+        self.under_way.pop(id, None)
+        return taken_out(self.events, id)
+
+    def poll(self, seconds: float | None = None) -> list[Event]:
         """Wait for an answer; return what there is to report."""
-        while not self.events and self.busy():
-            self._take(*self.answers.get())
+        with suppress(queue.Empty):
+            while not self.events and self.under_way:
+                self._take(*self.answers.get(timeout=seconds))
         while not self.answers.empty():
             self._take(*self.answers.get())
         events, self.events = self.events, []
@@ -84,43 +103,31 @@ class TinkerEngine(RowEngine[Row]):
 
     # ---- from here on: how
 
-    def _check(self, request: Request) -> int:
-        """At how many tokens the request is full. UserError for one that does not fit."""
-        if len(request.ids) >= self.context_length:
-            raise UserError(
-                f"the prompt has {len(request.ids)} tokens, the server's context "
-                f"{self.context_length}; shorten the prompt, at least one new token must fit"
-            )
-        return min(len(request.ids) + request.max_tokens, self.context_length)
+    def _room(self, request: Request) -> int:
+        """Most new tokens."""
+        return min(request.max_tokens, self.context_length - len(request.ids))
 
-    def _row(self, id: int, request: Request, tokens: list[int], full: int) -> Row:
-        return Row(id, request, tokens, full)
-
-    def _drop(self, row: Row) -> None:
-        """Its answer is let go when it comes."""
-        row.events.append(Event(row.id, (), (), self.version, ended="aborted"))
-
-    def _ask(self, row: Row) -> None:
-        """Begin the call for a request."""
+    def _ask(self, id: int, request: Request) -> None:
         import tinker
 
         if self.sampler is None:
             self.sampler = self.server.sampler()
-        request, size = row.request, len(row.tokens)
         params = tinker.SamplingParams(
-            max_tokens=row.full - size, temperature=request.temperature,
-            seed=seed_of(request, size),
+            max_tokens=self._room(request), temperature=request.temperature,
+            seed=seed_of(request, len(request.ids)),
             stop=list(request.stop_strings or request.stop_ids),
         )  # fmt: skip
         with told(self.server.url):
-            future = self.sampler.sample(tinker.ModelInput.from_ints(row.tokens), 1, params)
-        future.future().add_done_callback(lambda done: self.answers.put((row, done)))
+            future = self.sampler.sample(tinker.ModelInput.from_ints(list(request.ids)), 1, params)
+        version = self.version
+        future.future().add_done_callback(lambda done: self.answers.put((id, (version, done))))
 
-    def _take(self, row: Row, done: Any) -> None:
+    def _take(self, id: int, answered: tuple[int, Any]) -> None:
         """Report what a request was answered. Raises RunStopped where the server answers none."""
-        if row.ended:  # aborted meanwhile
+        request = self.under_way.pop(id, None)
+        if request is None:  # cancelled meanwhile
             return
-        row.ended = True
+        version, done = answered
         try:
             with told(self.server.url):
                 answer = done.result().sequences[0]
@@ -128,23 +135,20 @@ class TinkerEngine(RowEngine[Row]):
             self.num_failed += 1
             if self.num_failed >= MOST_FAILURES:
                 raise
-            row.events.append(Event(row.id, (), (), self.version, ended="failed", why=str(error)))
-        else:
-            self.num_failed = 0
-            row.events.append(self._event(row, list(answer.tokens), list(answer.logprobs or ())))
-        self.events.append(row.events[-1])
+            self.events.append(Event(id, (), (), version, ended="failed", why=str(error)))
+            return
+        self.num_failed = 0
+        ids, logp = tuple(answer.tokens), tuple(answer.logprobs or ())
+        self.events.append(self._event(id, request, version, ids, logp))
 
-    def _event(self, row: Row, ids: list[int], logp: list[float]) -> Event:
+    def _event(
+        self, id: int, request: Request, version: int, ids: tuple[int, ...], logp: tuple[float, ...]
+    ) -> Event:
         """The whole answer; what lies behind its end is cut off."""
-        request = row.request
-        size, stopped = self._until_stop(row, ids)
-        full = len(row.tokens) + size >= row.full and not stopped
+        size, stopped = request.until_stop(request.ids, ids, self.decode)
+        full = size >= self._room(request) and not stopped
         ended: Ended = "length" if full else "stop"
-        row.tokens += ids[:size]
-        known = logp[:size] if request.temperature == 1 else []
+        known = logp[:size] if request.temperature == 1 else ()
         void = (0.0 if request.temperature == 0 else math.nan,) * size
         wanted = "logp_model" in request.want
-        return Event(
-            row.id, tuple(ids[:size]), tuple(known) or void, self.version,
-            tuple(known) if wanted else (), ended=ended,
-        )  # fmt: skip
+        return Event(id, ids[:size], known or void, version, known if wanted else (), ended=ended)

@@ -9,7 +9,7 @@ from strop.method import part as parts
 from strop.method.part import Use
 from strop.support.errors import UserError
 
-METHODS = ("submit", "abort", "release", "busy", "step", "load_weights")
+METHODS = ("start", "cancel", "poll", "load_weights")
 # Columns that only an engine can fill, and the statistic that they are.
 TOLD = {"entropy_behavior_T": "entropy", "logp_sampler_T": "logp_model"}
 

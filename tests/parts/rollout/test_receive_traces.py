@@ -69,9 +69,9 @@ def test_a_call_goes_on_in_the_next_step_with_its_tokens_so_far() -> None:
     late = ModelCall("generate", (5, 5))
 
     class Steady(TableEngine):
-        def step(self) -> list[Any]:
+        def poll(self, seconds: float | None = None) -> list[Any]:
             time.sleep(0.02)  # so that somebody looks between two tokens
-            return super().step()
+            return super().poll(seconds)
 
     live, engine = Slow(lambda uid: (1, 2), more=(late,), max_tokens=2), Steady(even)
     first = served(live, engine, (Draw(0, 1),), most=40)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.engine import sample
+from fakes.engine import Driven, sample
 from packaging.requirements import Requirement
 
 from strop.engines.base import CAPABILITIES, STATISTICS, Request
@@ -125,33 +125,28 @@ def test_what_cannot_be_drawn_fails_alone(engine, local, loaded):
         assert ours.events[-1].why == theirs.events[-1].why
     assert [each.failed for each in found] == [False, False, True, True]
     with pytest.raises(UserError, match="token id outside"):
-        engine.submit(Request((number,), 1))
+        engine.start(0, Request((number,), 1))
 
 
 def drawn(engine):
-    """An answer, what goes on from it, a branch of it, and one that is aborted."""
-    fields = {"want": STATISTICS, "num_top": 2}
-    id = engine.submit(Request((3, 5), 5, 0.8, seed=4, keep=True, **fields))
-    while engine.busy():
-        engine.step()
-    first = engine.abort(id)
-    branch = engine.submit(first.first(2).more(9, given=(6,), seed=9), (id, 4))
-    more = engine.submit(first.more(7), (id, 7))
-    while engine.busy():
-        engine.step()
-    other = engine.submit(Request((3, 5), 40, 0.8, seed=5, want=STATISTICS, num_top=2))
+    """An answer, what goes on from it, a branch of it, and one that is cancelled."""
+    driven, fields = Driven(engine), {"want": STATISTICS, "num_top": 2}
+    id = driven.submit(Request((3, 5), 5, 0.8, seed=4, keep=True, **fields))
+    driven.finish()
+    first = driven.answers[id]
+    driven.submit(first.first(2).more(9, given=(6,), seed=9), (id, 4))
+    driven.submit(first.more(7), (id, 7))
+    driven.finish()
+    other = driven.submit(Request((3, 5), 40, 0.8, seed=5, **fields))
     for _ in range(3):
-        engine.step()
-    found = [engine.abort(each) for each in (id, branch, more, other)]
-    for each in (id, branch, more, other):
-        engine.release(each)
-    return found
+        driven.step()
+    driven.cancel(other)
+    driven.cancel(id)
+    return [*driven.answers.values()]
 
 
-def test_what_goes_on_and_aborts(engine, local):
+def test_what_goes_on_and_what_is_cancelled(engine, local):
     found, expected = drawn(engine), drawn(local)
-    ends = [each.events[-1].ended for each in expected]
-    assert ends[-1] == "aborted"
     assert len(joined(found[3], "ids")) == 3
     check_alike(found, expected)
     assert not engine.running
@@ -166,17 +161,15 @@ def move(model, seed):
 
 def under_an_update(engine, model, version):
     """Answers of which some are under way while the weights change."""
-    rows = [engine.submit(each) for each in requests(12, max_tokens=30)]
+    driven = Driven(engine)
+    for each in requests(12, max_tokens=30):
+        driven.submit(each)
     for _ in range(4):
-        engine.step()
+        driven.step()
     move(model, version)
     engine.load_weights(None, version)
-    while engine.busy():
-        engine.step()
-    found = [engine.abort(row) for row in rows]
-    for row in rows:
-        engine.release(row)
-    return found
+    driven.finish()
+    return [*driven.answers.values()]
 
 
 def test_new_weights_are_drawn_with_from_the_next_token_on(engine, local, loaded):

@@ -15,13 +15,13 @@ from strop.engines.base import (
     CAPABILITIES,
     EXPERTS,
     WAITING,
-    Answer,
     Ended,
     Engine,
     Event,
     Passes,
     Request,
     Source,
+    taken_out,
 )
 from strop.engines.local.causal import UNBOUNDED, CachedModel, Part, check_module
 from strop.engines.local.slots import Fill, Row, Slots
@@ -68,6 +68,7 @@ class LocalEngine(Engine):
         check_module(model)
         routed = routes_of(model) is not None
         self.version = version
+        self.most_requests = (WAITING + 1) * num_slots
         self.passes = None if speculate else Passes()  # a pass that checks drafts is like no other
         self.longest = max_cached_tokens
         self.model = CachedModel(model, num_slots, max_cached_tokens, several=speculate > 0)
@@ -86,49 +87,41 @@ class LocalEngine(Engine):
         self.speculation = (
             Speculation(self.model, self.slots, speculate, self._draw) if speculate else None
         )
-        self.known: dict[int, Row] = {}
+        self.known: dict[int, Row] = {}  # under way, or ended with `keep`
         self.waiting: deque[Row] = deque()
-        self.events: list[Event] = []  # not yet returned by step
-        self.next_id = 0
+        self.events: list[Event] = []  # not yet returned by `poll`
         self.plan: Plan | None = None
 
-    def submit(self, request: Request, source: Source = None) -> int:
-        """Queue a request and return its id; UserError when it cannot fit the context."""
+    def start(self, id: int, request: Request, source: Source = None) -> None:
+        """Draw a request; UserError when it cannot fit the context."""
         self._check(request)
-        row = Row(self.next_id, request, list(request.ids))
+        row = Row(id, request, list(request.ids))
         row.prompt_hash = row.group = hash((request.weights, request.ids))
-        if source is not None:
-            parent = self._find(source[0])
+        parent = None if source is None else self.known.get(source[0])
+        if source is not None and parent is not None:
             assert parent.request.weights == request.weights, "caches are of their weights"
             row.source, row.group = (parent, source[1]), parent.group
-        self.known[row.id] = row
+        self.known[id] = row
         self.waiting.append(row)
-        self.next_id += 1
-        return row.id
 
-    def abort(self, id: int) -> Answer:
-        """End a request now, free its slot; its last event (ended "aborted") is in the answer."""
-        row = self._find(id)
-        if row.status != "ended":
-            if row.slot >= 0:
-                self.slots.report([row.slot], ["aborted"], self.version)
-            else:
-                self.waiting.remove(row)
-                row.events.append(Event(id, (), (), self.version, ended="aborted"))
-            self._end(row)
-        self.events = [event for event in self.events if event.request != id]
-        return Answer(row.request, tuple(row.events))
-
-    def release(self, id: int) -> None:
-        """Forget a request: its tokens, its cache, its events. It is no source any more."""
-        row = self._find(id)
-        self.abort(id)
+    def cancel(self, id: int) -> list[Event]:
+        """Draw a request no further and free its slot; what was not told of it yet."""
+        row = self.known.pop(id, None)
+        if row is None:
+            return []
+        if row.status == "waiting":
+            self.waiting.remove(row)
+        elif row.status == "running":
+            self.events += self.slots.report([row.slot], [""], self.version)
+        row.status = "ended"
         if row.slot >= 0:
             self.slots.free(row.slot)
-        del self.known[id]
+        return taken_out(self.events, id)
 
     def forget(self) -> None:
-        """Let go of what only speeds requests up: it would take room from the update."""
+        """Let go of all caches: they would take room from the update."""
+        for id in list(self.known):
+            self.cancel(id)
         self.slots.cache.shrink(KEPT_CACHE_BYTES)
         self.model.unpack()
         if self.speculation is not None:  # a run that is resumed here must draft the same
@@ -139,14 +132,6 @@ class LocalEngine(Engine):
         """Tokens that were drafted so far, and those of them that were drawn."""
         made = self.speculation
         return (0, 0) if made is None else (made.drafted, made.accepted)
-
-    def busy(self) -> bool:
-        """True while a step can bring something: running or waiting requests, unread events."""
-        return bool(self.waiting) or bool(self.events) or bool(self.slots.table["running"].any())
-
-    def full(self) -> bool:
-        """True while far more requests wait than have slots."""
-        return len(self.waiting) >= WAITING * len(self.slots.rows) and self.busy()
 
     def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
         """Sample with other weights from the next token on; all caches are computed afresh.
@@ -160,7 +145,7 @@ class LocalEngine(Engine):
         self.model.renew(state)
         self.version = version
 
-    def step(self) -> list[Event]:
+    def poll(self, seconds: float | None = None) -> list[Event]:
         """Give every running row one token; return what there is to report."""
         with self.model.generating():
             if self.waiting and not self.slots.table["running"].all():
@@ -174,24 +159,13 @@ class LocalEngine(Engine):
     # ---- from here on: how
 
     def _check(self, request: Request) -> None:
-        if len(request.ids) >= self.context_length:
-            raise UserError(
-                f"the prompt has {len(request.ids)} tokens, the context {self.context_length}; "
-                "shorten the prompt, at least one new token must fit"
-            )
+        request.check_fits(self.context_length, self.vocab_size)
         bound, most = self.slots.cache.max_tokens, self._limit(request)
         if bound is not None and most > bound:
             raise UserError(
                 f"a request may come to {most} tokens, and engine.cache_tokens gives room for "
                 f"{bound}: raise it, or lower rollout.max_tokens"
             )
-        for name in ("ids", "stop_ids"):
-            ids = getattr(request, name)
-            if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
-                raise UserError(
-                    f"Request.{name} has a token id outside [0, {self.vocab_size}), the model's "
-                    "vocabulary; is this the model's own tokenizer?"
-                )
         if request.weights and self.model.routes is not None:
             self.model.routes.check(request.weights)
         if request.stop_strings and self.decode is None:
@@ -199,13 +173,6 @@ class LocalEngine(Engine):
 
     def _limit(self, request: Request) -> int:
         return min(len(request.ids) + request.max_tokens, self.context_length)
-
-    def _find(self, id: int) -> Row:
-        if id not in self.known:
-            raise UserError(
-                f"the engine has no request {id}; it was never submitted or is released"
-            )
-        return self.known[id]
 
     def _length(self, slot: int) -> int:
         return int(self.slots.table["length"][slot])
@@ -217,15 +184,13 @@ class LocalEngine(Engine):
         new: list[int] = unread[:, 0].astype(np.int64).tolist()
         return row.tokens + new
 
-    def _end(self, row: Row) -> None:
-        kept = (
-            row.request.keep and row.slot >= 0 and row.events[-1].ended not in ("aborted", "failed")
-        )
+    def _end(self, row: Row, keep: bool) -> None:
         row.status = "ended"
-        if kept:
+        if keep:
             self.slots.hold(row.slot)
-        elif row.slot >= 0:
+        else:
             self.slots.free(row.slot)
+            del self.known[row.id]
 
     def _suspend(self, slots: Sequence[int]) -> None:
         """Report what running rows have drawn and take their slots; they wait before all others."""
@@ -360,7 +325,7 @@ class LocalEngine(Engine):
         rows = [slots.row(slot) for slot in reported]
         self.events += slots.report(reported, reasons, self.version)
         for row in rows:
-            self._end(row)
+            self._end(row, row.request.keep)
 
     def _fail(self, slots: list[int], plan: Plan) -> None:
         """End rows for which no token could be drawn; the others do not notice."""
@@ -372,7 +337,7 @@ class LocalEngine(Engine):
         why = [plan.refused.get(rules) or usual.format(rules) for rules in asked]
         self.events += self.slots.fail(slots, why, self.version)
         for row in rows:
-            self._end(row)
+            self._end(row, False)
 
     def _has_stop_string(self, row: Row) -> bool:
         assert self.decode is not None

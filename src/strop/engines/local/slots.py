@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -187,7 +187,6 @@ class Row:
     slot: int = -1  # -1: has no cache
     source: tuple[Row, int] | None = None  # one that it begins like, and for how many tokens
     heir: Row | None = None  # who went on in its slot
-    events: list[Event] = field(default_factory=list)
     prompt_hash: int = 0
     group: int = 0  # hash of the prompt that it and what it goes on from began with
 
@@ -529,12 +528,9 @@ class Slots:
         """
         self.table["length"][slots] -= 1
         self.records.take_back(slots)
-        for slot, reason in zip(slots, why, strict=True):
-            row = self.row(slot)
-            (event,) = self.report([slot], ["failed"], version)
-            row.events[-1] = event._replace(why=reason)
+        events = self.report(slots, ["failed"] * len(slots), version)
         self.cache.clear(slots)
-        return [self.row(slot).events[-1] for slot in slots]
+        return [event._replace(why=reason) for event, reason in zip(events, why, strict=True)]
 
     def report(self, slots: Sequence[int], ended: Sequence[Ended], version: int) -> list[Event]:
         """Turn what each row has sampled since its last report into one event a row."""
@@ -546,7 +542,6 @@ class Slots:
             if EXPERTS in row.request.want:
                 event = event._replace(experts=self._experts(row, slot, len(record)))
             row.tokens.extend(event.ids)
-            row.events.append(event)
             events.append(event)
         self.records.forget(slots)
         return events
@@ -554,5 +549,6 @@ class Slots:
     def _experts(self, row: Row, slot: int, new: int) -> tuple[bytes, ...]:
         """Those of the passes that drew the row's newest tokens; at first its prompt's too."""
         end = int(self.table["length"][slot]) - 1
-        told = self.cache.noted(slot, end - new if row.events else 0, end).cpu().numpy()
+        is_first = len(row.tokens) == len(row.request.ids)
+        told = self.cache.noted(slot, 0 if is_first else end - new, end).cpu().numpy()
         return tuple(map(bytes, told))

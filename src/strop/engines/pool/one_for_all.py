@@ -1,8 +1,8 @@
 """One engine shared by several processes: the first one calls it, all receive its events.
 
 For an engine that samples outside the processes, such as a vLLM server. Every process runs the same
-strategies and gives the same commands. Those of the first reach the engine, and it broadcasts every
-event in the order of arrival, so all have the same rollouts whatever the engine's timing.
+strategies and begins the same requests. Those of the first reach the engine, and it broadcasts
+every event in the order of arrival, so all have the same rollouts whatever the engine's timing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from strop.engines.base import Answer, Engine, Event
-from strop.engines.pool.one_per_process import EVERYONE, ParallelEngine
+from strop.engines.base import Engine, Event
+from strop.engines.pool.one_per_process import ParallelEngine
 
 
 class SharedEngine(ParallelEngine):
@@ -21,15 +21,15 @@ class SharedEngine(ParallelEngine):
     def __init__(self, open: Callable[[], Engine], ranks: Any) -> None:
         self.first: list[Engine] = []  # the engine, where this is the first process
 
-        def begin() -> tuple[frozenset[str], int, int | None]:
+        def begin() -> tuple[frozenset[str], int, int | None, int]:
             self.first.append(open())
-            return self.first[0].capabilities, self.first[0].version, self.first[0].longest
+            inner = self.first[0]
+            return inner.capabilities, inner.version, inner.longest, inner.most_requests
 
-        told: tuple[frozenset[str], int, int | None] = ranks.from_first(begin)
+        told: tuple[frozenset[str], int, int | None, int] = ranks.from_first(begin)
         inner: Any = self.first[0] if self.first else None  # the others' is asked nothing
         super().__init__(inner, ranks, None)
-        self.capabilities, self.now, self.longest = told
-        self.is_full = False
+        self.capabilities, self.now, self.longest, self.most_requests = told
 
     @property
     def version(self) -> int:  # type: ignore[override]
@@ -41,35 +41,23 @@ class SharedEngine(ParallelEngine):
         """It has none."""
         return 0, 0
 
-    def full(self) -> bool:
-        """True while so many requests wait that others had better not be submitted yet."""
-        return self.is_full
+    def cancel(self, id: int) -> list[Event]:
+        """Draw a request no further; what only the first process could know is told to nobody."""
+        self.queue = [each for each in self.queue if each.id != id]
+        for engine in self.first:
+            engine.cancel(id)
+        return []
 
-    def abort(self, id: int) -> Answer:
-        """End a request now; its last event (ended "aborted") is in the answer."""
-        known = self.known[id]
-        if not known.ended:
-            if id in self.queue:
-                self.queue.remove(id)
-            if known.inner >= 0:
-                self.inner.abort(known.inner)
-            known.hear(Event(id, (), (), self.version, ended="aborted"))
-        return Answer(known.request, tuple(known.events))
-
-    def step(self) -> list[Event]:
+    def poll(self, seconds: float | None = None) -> list[Event]:
         """Wait, in the first process, until there is something to tell; all hear it."""
         queue, self.queue = self.queue, []
 
-        def ask() -> tuple[list[Event], bool]:
-            for id in queue:
-                self._begin(id, EVERYONE)
-            events = self._own(self.inner.step()) if self.inner.busy() else []
-            return events, self.inner.full()
+        def ask() -> list[Event]:
+            for asked in queue:
+                self.inner.start(*asked)
+            return self.inner.poll()
 
-        told: list[Event]
-        told, self.is_full = self.ranks.from_first(ask)
-        for event in told:
-            self.known[event.request].hear(event)
+        told: list[Event] = self.ranks.from_first(ask)
         return list(told)
 
     def forget(self) -> None:

@@ -3,8 +3,8 @@
 A request goes to the worker with the fewest requests, or to the one that has its neighbour with the
 same prompt; one that begins with the tokens of another goes to the worker that holds that. What is
 drawn depends on (seed, position, weights) alone, so a request has the same tokens on any worker. A
-worker that is lost loses nothing: the pool sends its open requests to another one, or to itself
-once it is restarted, behind the tokens received.
+worker that is lost loses nothing: its open requests are broken off, and begun again behind the
+tokens received by another one, or by itself once it is restarted.
 
 `Workers` carries the messages (strop.training.cluster.engine_actors does it over Ray). Among
 several training processes the first one sends them, and all receive the same answers in the same
@@ -13,18 +13,18 @@ order.
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from strop.engines.base import WAITING, Answer, Engine, Event, Request, Source
+from strop.engines.base import WAITING, Engine, Event, Request, Source, taken_out
 
 NOWHERE = -1
 NEIGHBOURS = 16  # more requests than the idlest engine has, for one with its neighbour's prompt
 AHEAD = 2  # requests that an engine is handed, for each that it can run at once
 
-# What an engine is told, in this order: (its name, the request's id, what belongs to it).
+# What an engine is told: the name of a method of `Engine`, and what that is given.
 Order = tuple[Any, ...]
 
 
@@ -69,12 +69,12 @@ class Workers(Protocol):
         ...
 
     def exchange(
-        self, orders: Mapping[int, list[Order]], busy: set[int], wait: bool, behind: set[int]
+        self, orders: Mapping[int, list[Order]], busy: set[int], wait: float, behind: set[int]
     ) -> list[tuple[int, News]]:
         """Give orders, let the engines with orders or in `busy` work on, and tell what came.
 
-        wait: until something has come. behind: who draws on with the weights that it has. Raises
-        what an engine raised, RunStopped where none is left.
+        wait: so many seconds, or until something has come. behind: who draws on with the weights
+        that it has. Raises what an engine raised, RunStopped where none is left.
         """
         ...
 
@@ -85,38 +85,12 @@ class Workers(Protocol):
 
 @dataclass(eq=False)
 class Known:
-    """A request. engine: who has it. before: its tokens that this engine was sent with it."""
+    """A request that waits for an engine, or that one draws or keeps the cache of."""
 
     id: int
     request: Request
     source: Source = None
     engine: int = NOWHERE
-    before: int = 0
-    ended: bool = False
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> list[int]:
-        """Prompt and new tokens by now."""
-        return [*self.request.ids, *(id for event in self.events for id in event.ids)]
-
-    def hear(self, event: Event) -> None:
-        """Keep an event of its own."""
-        self.events.append(event)
-        self.ended = bool(event.ended)
-
-    def rest(self) -> Request:
-        """What is still to be drawn, after all that was heard."""
-        request, tokens = self.request, self.tokens
-        before = len(tokens) - len(request.ids)
-        if not before:
-            return request
-        return replace(
-            request,
-            ids=tuple(tokens),
-            max_tokens=request.max_tokens - before,
-            drawn=request.drawn + before,
-        )
 
 
 class EnginePool(Engine):
@@ -143,14 +117,14 @@ class EnginePool(Engine):
         self.capabilities = frozenset.intersection(*(each.capabilities for each in facts))
         self.longest = facts[0].longest
         self.num_slots = facts[0].num_slots
+        self.most_requests = (WAITING + AHEAD) * self.num_slots * len(facts)
         self.alive = dict.fromkeys(range(len(facts)), True)
         self.version = 0
         self.lost = 0  # engines, so far
         self.drafted = dict.fromkeys(self.alive, (0, 0))
         self.drafted_before = 0, 0  # by those that were lost
         self.known: dict[int, Known] = {}
-        self.next_id = 0
-        self.queue: deque[Known] = deque()  # for no engine yet
+        self.queue: list[Known] = []  # for no engine yet
         self.orders: dict[int, list[Order]] = {number: [] for number in self.alive}
         self.open: dict[int, set[int]] = {number: set() for number in self.alive}
         self.heard: list[Event] = []
@@ -168,53 +142,34 @@ class EnginePool(Engine):
         made = [self.drafted_before, *self.drafted.values()]
         return sum(all for all, _ in made), sum(drawn for _, drawn in made)
 
-    def submit(self, request: Request, source: Source = None) -> int:
-        """Queue a request and return its id."""
-        known = Known(self.next_id, request, source)
-        self.next_id += 1
-        self.known[known.id] = known
-        self.queue.append(known)
-        return known.id
+    def start(self, id: int, request: Request, source: Source = None) -> None:
+        """Queue a request."""
+        self.known[id] = Known(id, request, source)
+        self.queue.append(self.known[id])
 
-    def abort(self, id: int) -> Answer:
-        """End a request now; its last event (ended "aborted") is in the answer."""
-        known = self.known[id]
-        if not known.ended and known.engine != NOWHERE:
-            self.orders[known.engine].append(("abort", id))
-            self.open[known.engine].add(id)
-            while not known.ended and known.engine != NOWHERE:
+    def cancel(self, id: int) -> list[Event]:
+        """Draw a request no further; once its engine has heard of it, what was not told yet."""
+        if (known := self.known.get(id)) is None:
+            return []
+        if known.engine == NOWHERE:
+            self.queue.remove(known)
+        else:
+            self.orders[known.engine].append(("cancel", id))
+            while id in self.open[known.engine]:
                 self._exchange()
-        if not known.ended:
-            known.hear(Event(id, (), (), self.version, ended="aborted"))
-            if known in self.queue:
-                self.queue.remove(known)
-        self.heard = [event for event in self.heard if event.request != id]
-        return Answer(known.request, tuple(known.events))
-
-    def release(self, id: int) -> None:
-        """Forget a request: its tokens, its events, and its cache."""
-        self.abort(id)
-        known = self.known.pop(id)
-        if known.engine != NOWHERE:
-            self.orders[known.engine].append(("release", id))
+        self.known.pop(id, None)
+        return taken_out(self.heard, id)
 
     def forget(self) -> None:
-        """Let the engines know what is released: caches only take room from the update."""
-        self._exchange(wait=False)
+        """Let the engines know: caches only take room from the update."""
+        for orders in self.orders.values():
+            orders.append(("forget",))
+        self._exchange(wait=0)
 
-    def busy(self) -> bool:
-        """True while a step can bring something."""
-        return bool(self.heard or self.queue) or any(self.open.values())
-
-    def full(self) -> bool:
-        """True while far more requests wait than the engines can run."""
-        return len(self.queue) >= WAITING * self.num_slots * len(self.open) and self.busy()
-
-    def step(self) -> list[Event]:
+    def poll(self, seconds: float | None = None) -> list[Event]:
         """Wait until an engine brings something; what has come."""
-        if self.queue or any(self.open.values()):
-            self._hand_out()
-            self._exchange()
+        self._hand_out()
+        self._exchange(0 if self.heard else math.inf if seconds is None else seconds)
         found, self.heard = self.heard, []
         return found
 
@@ -228,7 +183,7 @@ class EnginePool(Engine):
         if self.renews_alone:
             self.behind = set(self.open)
             self._hand_out()
-        self._exchange(wait=False)  # so that they come while something else is done
+        self._exchange(wait=0)  # so that they come while something else is done
 
     def close(self) -> None:
         """End the engines."""
@@ -239,25 +194,21 @@ class EnginePool(Engine):
 
     def _hand_out(self) -> None:
         """Give waiting requests to engines that have room, in the order that they came in."""
+        self.queue.sort(key=lambda known: known.id)  # what was broken off before all else
         if self.behind:  # which are so until nothing goes on from what they have begun
-            self.queue = deque(known for known in self.queue if not self._hand_on(known))
+            self.queue = [known for known in self.queue if not self._hand_on(known)]
             self.behind = {number for number in self.behind if self.open[number]}
-        self.queue = deque(known for known in self.queue if not self._hand(known))
+        self.queue = [known for known in self.queue if not self._hand(known)]
 
     def _hand_on(self, known: Known) -> bool:
         """Give a request to the engine that has its source; False where there is none.
 
         A request that shares no more than what its source was given goes on from nothing.
         """
-        if known.source is None or known.events:
+        above = None if known.source is None else self.known.get(known.source[0])
+        if known.source is None or above is None or known.source[1] <= len(above.request.ids):
             return False
-        source, size = known.source
-        above = self.known.get(source)
-        if above is None or above.engine == NOWHERE or above.before:
-            return False
-        if size <= len(above.request.ids):
-            return False
-        self._order(known, above.engine, ("submit", known.id, known.request, (source, size)))
+        self._order(known, above.engine, known.source)
         return True
 
     def _hand(self, known: Known) -> bool:
@@ -267,14 +218,13 @@ class EnginePool(Engine):
         engine = self._idlest(known.request.ids)
         if engine == NOWHERE:
             return False
-        known.before = len(known.tokens) - len(known.request.ids)
-        self._order(known, engine, ("submit", known.id, known.rest(), None))
+        self._order(known, engine, None)
         self.last = engine, known.request.ids
         return True
 
-    def _order(self, known: Known, engine: int, order: Order) -> None:
+    def _order(self, known: Known, engine: int, source: Source) -> None:
         known.engine = engine
-        self.orders[engine].append(order)
+        self.orders[engine].append(("start", known.id, known.request, source))
         self.open[engine].add(known.id)
 
     def _idlest(self, ids: tuple[int, ...]) -> int:
@@ -292,7 +242,7 @@ class EnginePool(Engine):
             least = engine
         return least if loads[least] < AHEAD * self.num_slots else NOWHERE
 
-    def _exchange(self, wait: bool = True) -> None:
+    def _exchange(self, wait: float = math.inf) -> None:
         """Let the engines work, and take in what came."""
         orders = {number: own for number, own in self.orders.items() if own}
         self.orders = {number: [] for number in self.orders}
@@ -309,21 +259,21 @@ class EnginePool(Engine):
 
     def _hear(self, number: int, events: Iterable[Event]) -> None:
         for event in events:
-            known = self.known[event.request]
-            known.hear(event)
+            if (known := self.known.get(event.request)) is None:  # cancelled
+                continue
             if event.ended:
                 self.open[number].discard(known.id)
+                if not (known.request.keep and event.ended in ("stop", "length")):
+                    del self.known[known.id]
             self.heard.append(event)
 
     def _lose(self, number: int) -> None:
-        """Take back what an engine had, to be sent again before all else."""
+        """Break off what an engine had."""
         self.alive[number], self.lost = False, self.lost + 1
         self.behind.discard(number)
+        for id in sorted(self.open[number]):
+            self.heard.append(Event(id, (), (), self.version, ended="broken"))
+        self.known = {id: known for id, known in self.known.items() if known.engine != number}
         self.orders[number], self.open[number] = [], set()
         (made, drawn), (more, of_them) = self.drafted_before, self.drafted[number]
         self.drafted_before, self.drafted[number] = (made + more, drawn + of_them), (0, 0)
-        had = [known for known in self.known.values() if known.engine == number]
-        for known in reversed(had):
-            known.engine = NOWHERE
-            if not known.ended:
-                self.queue.appendleft(known)

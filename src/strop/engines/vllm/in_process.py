@@ -18,10 +18,19 @@ import torch
 from torch import Tensor
 
 from strop.engines import weights_folder
-from strop.engines.base import ADAPTERS, CAPABILITIES, WAITING, Ended, Engine, Event, Request
+from strop.engines.base import (
+    ADAPTERS,
+    CAPABILITIES,
+    WAITING,
+    Ended,
+    Engine,
+    Event,
+    Request,
+    Source,
+    taken_out,
+)
 from strop.engines.local.causal import load_state
 from strop.engines.local.slots import event_of
-from strop.engines.remote_rows import Row, RowEngine
 from strop.engines.sampling import LOGP, TOKEN, TOP
 from strop.engines.vllm.settings import VllmOptions, adapter_options
 from strop.engines.weights_folder import WeightsFolder
@@ -103,14 +112,16 @@ class InProcessSettings(VllmOptions):
 
 
 @dataclass(eq=False)
-class Own(Row):
+class Own:
     """A request, and what is drawn for it."""
 
-    key: str = ""  # vLLM's name of it
+    id: int
+    request: Request
+    tokens: list[int]  # the prompt's and the new ones
     record: np.ndarray = field(default_factory=lambda: np.empty(0))  # of the newest draw
     kept: bytes = b""  # what its rules left
     refused: str = ""
-    unread: list[np.ndarray] = field(default_factory=list)  # records since the last event
+    records: list[np.ndarray] = field(default_factory=list)  # of all draws
     sets: list[bytes] = field(default_factory=list)  # kept sets of these
 
     def __deepcopy__(self, memo: Any) -> Own:
@@ -118,24 +129,27 @@ class Own(Row):
         return self
 
 
-class InProcessEngine(RowEngine[Own]):
+class InProcessEngine(Engine):
     """Samples by steps of a vLLM in this process, with the weights of a model of it.
 
-    New weights end what vLLM has under way and empty its prefix cache; the rows then go on with all
-    of their tokens. Of a model with several adapters vLLM has the base once, and new weights are
-    new adapters.
+    New weights break off what vLLM has under way, and empty its prefix cache. Of a model with
+    several adapters vLLM has the base once, and new weights are new adapters.
     """
 
     def __init__(
         self, vllm: Any, model: Any, tokenizer: Any, folder: WeightsFolder, num_slots: int,
         context_length: int,
     ) -> None:  # fmt: skip
-        super().__init__(tokenizer.decode, context_length)
+        self.version = 0
+        self.decode = tokenizer.decode
+        self.longest = self.context_length = context_length
+        self.most_requests = (WAITING + 1) * num_slots
         self.capabilities = CAPABILITIES
-        self.vllm, self.model, self.folder, self.num_slots = vllm, model, folder, num_slots
+        self.vllm, self.model, self.folder = vllm, model, folder
         self.vocab_size = int(model.get_input_embeddings().num_embeddings)
-        self.running: dict[str, Own] = {}  # by vLLM's name
-        self.num_asked = self.num_adapters = 0
+        self.running: dict[int, Own] = {}
+        self.events: list[Event] = []  # not yet returned by `poll`
+        self.num_adapters = 0
         self.broken = ""
         self.routes = routes_of(model)
         self.adapters: dict[str, Any] = {}  # as vLLM asks for them, by name
@@ -143,17 +157,29 @@ class InProcessEngine(RowEngine[Own]):
             self.capabilities |= {ADAPTERS}
             self._write_adapters()
 
-    def full(self) -> bool:
-        """True while far more requests wait than run."""
-        return len(self.running) >= (WAITING + 1) * self.num_slots
+    def start(self, id: int, request: Request, source: Source = None) -> None:
+        """Give a request to vLLM; UserError where it cannot be drawn."""
+        self._check(request)
+        row = self.running[id] = Own(id, request, list(request.ids))
+        weights = request.weights or ("" if self.routes is None else self.routes.known[0])
+        self.vllm.add_request(
+            str(id), {"prompt_token_ids": list(request.ids)}, self._params(row),
+            lora_request=self.adapters.get(weights),
+        )  # fmt: skip
 
-    def step(self) -> list[Event]:
+    def cancel(self, id: int) -> list[Event]:
+        """Draw a request no further; what was not told of it yet."""
+        if id in self.running:
+            self._stop(self.running[id], "")
+        return taken_out(self.events, id)
+
+    def poll(self, seconds: float | None = None) -> list[Event]:
         """Give every running row a token; return what there is to report."""
         if self.broken:
             raise UserError(self.broken)
         if self.running:
             for output in self.vllm.step():
-                row = self.running.get(output.request_id)
+                row = self.running.get(int(output.request_id))
                 if row is not None and output.outputs[0].token_ids:
                     self._take(row, output.outputs[0].token_ids, output.finished)
         events, self.events = self.events, []
@@ -163,10 +189,8 @@ class InProcessEngine(RowEngine[Own]):
         """Sample with other weights from the next token on; see Engine.load_weights."""
         if state is not None:
             load_state(self.model, state)
-        under_way = list(self.running.values())
-        for row in under_way:
-            self._stop(row)
-            self._report(row, "")
+        for row in list(self.running.values()):
+            self._stop(row, "broken")
         if self.routes is not None:
             self._write_adapters()
             if not self.vllm.reset_prefix_cache():
@@ -174,8 +198,6 @@ class InProcessEngine(RowEngine[Own]):
         else:
             self._write(version)
         self.version = version
-        for row in under_way:
-            self._ask(row)
 
     def _write(self, version: int) -> None:
         """Give vLLM the model's weights of now."""
@@ -225,8 +247,8 @@ class InProcessEngine(RowEngine[Own]):
             destroy_model_parallel,
         )
 
-        for id in list(self.rows):
-            self.release(id)
+        for row in list(self.running.values()):
+            self._stop(row, "")
         self.vllm.engine_core.shutdown()
         destroy_model_parallel()
         destroy_distributed_environment()
@@ -234,89 +256,58 @@ class InProcessEngine(RowEngine[Own]):
 
     # ---- from here on: how
 
-    def _row(self, id: int, request: Request, tokens: list[int], full: int) -> Own:
-        return Own(id, request, tokens, full)
-
-    def _check(self, request: Request) -> int:
-        if len(request.ids) >= self.context_length:
-            raise UserError(
-                f"the prompt has {len(request.ids)} tokens, the context {self.context_length}; "
-                "shorten the prompt, at least one new token must fit"
-            )
-        for name in ("ids", "stop_ids"):
-            ids = getattr(request, name)
-            if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
-                raise UserError(
-                    f"Request.{name} has a token id outside [0, {self.vocab_size}), the model's "
-                    "vocabulary; is this the model's own tokenizer?"
-                )
+    def _check(self, request: Request) -> None:
+        request.check_fits(self.context_length, self.vocab_size)
         if request.weights and self.routes is not None:
             self.routes.check(request.weights)
-        return min(len(request.ids) + request.max_tokens, self.context_length)
 
-    def _ask(self, row: Own) -> None:
+    def _room(self, request: Request) -> int:
+        """Most new tokens."""
+        return min(request.max_tokens, self.context_length - len(request.ids))
+
+    def _params(self, row: Own) -> Any:
+        """How vLLM draws for a row."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         from strop.engines.vllm.draws import ASKED
 
-        self.num_asked += 1
-        row.key = str(self.num_asked)
-        params = SamplingParams(
+        return SamplingParams(
             temperature=0.0,  # what is drawn leaves it one token
-            max_tokens=row.full - len(row.tokens),
+            max_tokens=self._room(row.request),
             stop_token_ids=list(row.request.stop_ids),
             ignore_eos=True,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
             extra_args={ASKED: row},
         )
-        self.running[row.key] = row
-        weights = row.request.weights or ("" if self.routes is None else self.routes.known[0])
-        self.vllm.add_request(
-            row.key, {"prompt_token_ids": list(row.tokens)}, params,
-            lora_request=self.adapters.get(weights),
-        )  # fmt: skip
 
-    def _stop(self, row: Own) -> None:
+    def _stop(self, row: Own, ended: Ended) -> None:
         """Let vLLM draw no more for it."""
-        del self.running[row.key]
-        self.vllm.abort_request([row.key])
-
-    def _drop(self, row: Own) -> None:
-        if row.key in self.running:
-            self._stop(row)
-        self._report(row, "aborted")
+        self.vllm.abort_request([str(row.id)])
+        self._end(row, ended)
 
     def _take(self, row: Own, new: list[int], finished: bool) -> None:
         """A new token of a row."""
         record = row.record
         if np.isnan(record[LOGP]):
-            self._stop(row)
-            self._report(row, "failed")
+            self._stop(row, "failed")
             return
         assert list(new) == [int(record[TOKEN])], "vLLM took another token than was drawn"
-        stopped = self._until_stop(row, new)[1]
+        stopped = row.request.until_stop(row.tokens, new, self.decode)[1]
         row.tokens.append(int(new[0]))
-        row.unread.append(record)
+        row.records.append(record)
         row.sets.append(row.kept)
-        ended: Ended = "stop" if stopped else ""
-        if not stopped and len(row.tokens) >= row.full:
-            ended = "length"
-        if finished:
-            del self.running[row.key]
-        elif ended:
-            self._stop(row)
-        if ended:
-            self._report(row, ended)
+        full = len(row.records) >= self._room(row.request)
+        if stopped or full:
+            (self._end if finished else self._stop)(row, "stop" if stopped else "length")
 
-    def _report(self, row: Own, ended: Ended) -> None:
-        """An event with what was drawn since the last one."""
-        if not row.unread and not ended:
-            return
+    def _end(self, row: Own, ended: Ended) -> None:
+        """Report all that was drawn for a row."""
+        del self.running[row.id]
         width = TOP + 2 * row.request.num_top
-        table = np.full((len(row.unread), width), np.nan)
-        for line, record in zip(table, row.unread, strict=True):
+        table = np.full((len(row.records), width), np.nan)
+        for line, record in zip(table, row.records, strict=True):
             line[: len(record)] = record[:width]
         event = event_of(row.id, row.request, table, self.version, ended, row.sets)
         if ended == "failed":
@@ -325,7 +316,4 @@ class InProcessEngine(RowEngine[Own]):
                 f"{row.request.rules} leave none"
             )
             event = event._replace(why=row.refused or usual)
-        row.unread, row.sets = [], []
-        row.events.append(event)
         self.events.append(event)
-        row.ended = bool(ended)

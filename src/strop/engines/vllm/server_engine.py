@@ -246,11 +246,11 @@ class VllmEngine(CompletionsEngine):
         first = next(name for name in self.names if name != BASE)
         return {"model": self.names[request.weights or first]}
 
-    def _check(self, request: Request) -> int:
+    def _check(self, request: Request) -> None:
         routes = routes_of(self.model)
         if request.weights and routes is not None:
             routes.check(request.weights)
-        return super()._check(request)
+        super()._check(request)
 
     def _options(self, request: Request) -> dict[str, Any]:
         """How the tokens are drawn and end. Rules that vLLM has no option for are applied by
@@ -290,7 +290,7 @@ class VllmEngine(CompletionsEngine):
         """Pause the server and take what the calls under way have brought."""
         self._tell("/pause?mode=abort", {})
         if not self.gate.empty(ANSWER_SECONDS):  # those that came to it after the pause
-            for row in self.rows.values():
+            for row in self.under_way.values():
                 row.call.cancel()
             if not self.gate.empty(self.client.timeout_seconds):
                 raise Failed("calls that were broken off do not end")

@@ -98,7 +98,7 @@ class RayWorkers:
             worker.staged = version if has else -1
 
     def exchange(
-        self, orders: Mapping[int, list[Order]], busy: set[int], wait: bool, behind: set[int]
+        self, orders: Mapping[int, list[Order]], busy: set[int], wait: float, behind: set[int]
     ) -> list[tuple[int, News]]:
         """Let the engines work and return their news; see Workers."""
         for number, own in orders.items():
@@ -109,14 +109,16 @@ class RayWorkers:
             if wanted and len(worker.turns) < TURNS and worker.opening is None:
                 self._start(worker, renew)
         news: list[tuple[int, News]] = []
-        while wait and not news:
+        until = time.monotonic() + wait
+        while not news and (left := until - time.monotonic()) > 0:
             pending = {
                 ref: n for n, worker in enumerate(self.seats)
                 for ref in (worker.turns or [worker.opening])[:1] if ref is not None
             }  # fmt: skip
             if not pending:
                 break
-            ready, _ = self.ray.wait(list(pending), num_returns=1, timeout=LOOK_SECONDS)
+            seconds = min(LOOK_SECONDS, left)
+            ready, _ = self.ray.wait(list(pending), num_returns=1, timeout=seconds)
             if ready:
                 ready, _ = self.ray.wait(list(pending), num_returns=len(pending), timeout=0)
             for ref in sorted(ready, key=lambda ref: pending[ref]):

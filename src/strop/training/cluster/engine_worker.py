@@ -25,53 +25,34 @@ TURN_SECONDS = 0.2  # after which a tick ends even without events
 
 
 class Turns:
-    """Executes orders on an engine and returns its events under the request ids of the caller."""
+    """Executes orders on an engine and returns its events."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.ids: dict[int, int] = {}  # the caller's id -> the engine's
-        self.names: dict[int, int] = {}  # the engine's id -> the caller's
-        self.num_returned: dict[
-            int, int
-        ] = {}  # number of events returned of each request, by the caller's id
+        self.open: set[int] = set()  # requests that it draws
 
     def turn(self, orders: Iterable[Order]) -> Turn:
         """Execute the orders, then run the engine until there are events or time is up."""
         events: list[Event] = []
-        for order in orders:
-            events += self._execute(*order)
+        for what, *given in orders:
+            told = getattr(self.engine, what)(*given)
+            if what == "start":
+                self.open.add(given[0])
+            elif what == "cancel" and given[0] in self.open:
+                events += [*told, Event(given[0], (), (), self.engine.version, ended="aborted")]
+                self.open.remove(given[0])
         started = time.monotonic()
-        while self.engine.busy() and not events and time.monotonic() - started < TURN_SECONDS:
-            for event in self.engine.step():
-                name = self.names[event.request]
-                self.num_returned[name] += 1
-                events.append(event._replace(request=name))
+        while self.open and not events and time.monotonic() - started < TURN_SECONDS:
+            events += self.engine.poll(TURN_SECONDS)
+            self.open -= {event.request for event in events if event.ended}
         return Turn(tuple(events), self.engine.drafts)
 
     def clear(self) -> None:
-        """Abort and release all requests."""
-        for name in list(self.ids):
-            self._execute("abort", name)
-            self._execute("release", name)
-
-    def _execute(self, what: str, name: int, *more: Any) -> list[Event]:
-        if what == "submit":
-            request, source = more
-            if source is not None:
-                source = (self.ids[source[0]], source[1]) if source[0] in self.ids else None
-            own = self.engine.submit(request, source)
-            self.ids[name], self.names[own], self.num_returned[name] = own, name, 0
-        elif what == "abort":
-            new = self.engine.abort(self.ids[name]).events[self.num_returned[name] :]
-            self.num_returned[name] += len(new)
-            return [event._replace(request=name) for event in new]
-        else:
-            own = self.ids.pop(name)
-            del self.names[own], self.num_returned[name]
-            self.engine.release(own)
-            if not self.ids:
-                self.engine.forget()
-        return []
+        """Let the engine begin afresh."""
+        for id in self.open:
+            self.engine.cancel(id)
+        self.open = set()
+        self.engine.forget()
 
 
 STAGED = "staged"
