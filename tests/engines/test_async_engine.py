@@ -445,11 +445,12 @@ def test_a_failed_request_is_an_answer_and_all_failed_an_error():
 
 
 def test_what_an_engine_lacks_is_said():
-    book = asynchronous(table(capabilities=CAPABILITIES - {"rules", "top", "entropy"}))
+    book = asynchronous(table(capabilities=CAPABILITIES - {"rules", "top", "entropy", "kept"}))
     lacking = {
         "rules": {"rules": (TopK(2),)},
         "top": {"num_top": 2},
         "entropy": {"want": frozenset({"entropy", "logp_model"})},
+        "kept": {"want": frozenset({"kept"})},
     }
     assert book.capabilities == {"weights", "logp_model"}
     for name, fields in lacking.items():

@@ -27,7 +27,7 @@ def sample(request: Request, number: int, logits: torch.Tensor = LOGITS):
     seeds = np.arange(number, dtype=np.uint64)
     uniform = torch.from_numpy(uniforms(seeds, np.full(number, 7, np.uint64)))
     plan = make_plan([request] * number, logits.shape[1], torch.device("cpu"))
-    return draw(logits.expand(number, -1), plan, uniform)
+    return draw(logits.expand(number, -1), plan, uniform)[:2]
 
 
 def chi_square(token: torch.Tensor, probabilities: list[float]) -> float:
@@ -115,9 +115,9 @@ def test_mixed_rows_do_what_each_alone_does():
     ]
     uniform = torch.rand(5, generator=generator, dtype=torch.float64)
     device = torch.device("cpu")
-    token, record = draw(logits, make_plan(requests, 9, device), uniform)
+    token, record, _ = draw(logits, make_plan(requests, 9, device), uniform)
     for i, request in enumerate(requests):
-        alone, alone_record = draw(
+        alone, alone_record, _ = draw(
             logits[i : i + 1], make_plan([request], 9, device), uniform[i : i + 1]
         )
         assert int(alone) == int(token[i])
@@ -148,7 +148,7 @@ def test_a_large_vocabulary_is_drawn_from_by_blocks(size, dtype):
     uniform[:60], uniform[60:120] = 0.0, 1 - 2.0**-52
     plan = make_plan([Request((0,), 1, want=frozenset({"entropy"}))] * 300, size,
                      torch.device("cpu"))  # fmt: skip
-    token, record = draw(logits, plan, uniform)
+    token, record, _ = draw(logits, plan, uniform)
     weight = logits.double().softmax(-1)
     ends = weight.cumsum(-1)
     below = ends.gather(1, token[:, None])[:, 0] - weight.gather(1, token[:, None])[:, 0]

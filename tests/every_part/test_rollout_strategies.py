@@ -7,6 +7,8 @@ from every import every
 from fakes.engine import TableEngine
 from staged import alike, copied, entries, restored
 
+from strop.batch.batch import KEPT_AT, KEPT_IDS, NUM_KEPT
+from strop.batch.kept import check_known
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import STATISTICS
 from strop.method import part as parts
@@ -141,7 +143,10 @@ def test_an_engine_that_has_no_more_than_it_needs_is_enough(entry, stages):
     assert batch.size("P") == 2
 
 
-OPTIONS = {"temperature": 0.7, "top_p": 0.9, "top_k": 4, "min_p": 0.01, "max_tokens": 9}
+OPTIONS = {
+    "temperature": 0.7, "top_p": 0.9, "top_k": 4, "min_p": 0.01, "max_tokens": 9,
+    "sampling_mask": "renormalise",
+}  # fmt: skip
 
 
 @every_part
@@ -167,6 +172,20 @@ def test_every_option_of_sampling_reaches_the_requests(entry, stages):
         assert len(drawn) * 2 >= len({r.seed for r in engine.asked})
         if not each.given:
             assert int(batch["length_B"].max()) <= 9
+        check_kept(part, batch)
+
+
+def check_kept(part, batch):
+    """Of each token whose draw is known it is known what was kept, and it is among that."""
+    if any(getattr(part, f"needs_{records}") for records in ("traces", "live", "agent")):
+        return  # refused with this option
+    check_known(batch)
+    if KEPT_IDS in batch:
+        number_T = batch[NUM_KEPT]
+        for token in (number_T > 0).nonzero().flatten().tolist():
+            first = int(batch[KEPT_AT][token])
+            kept = batch[KEPT_IDS][first : first + int(number_T[token])]
+            assert int(batch["id_T"][token]) in kept.tolist()
 
 
 @every_part

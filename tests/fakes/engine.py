@@ -176,7 +176,7 @@ class TableEngine(Engine):
         seed = np.array([request.seed & (2**64 - 1)], np.uint64)
         uniform = uniforms(seed, np.array([len(tokens)], np.uint64))
         plan = make_plan([request], probabilities.shape[1], torch.device("cpu"))
-        token, record = draw(probabilities.log(), plan, torch.from_numpy(uniform))
+        token, record, sets = draw(probabilities.log(), plan, torch.from_numpy(uniform))
         values = record[0].tolist()
         if not math.isfinite(values[1]):
             return self._failed(id, row, "no token could be drawn")
@@ -192,6 +192,7 @@ class TableEngine(Engine):
             entropy=(values[ENTROPY],) if "entropy" in request.want else (),
             top=(top,) if request.num_top else (),
             ended=self._ended(row),
+            kept=(b"" if sets is None else sets[0],) if "kept" in request.want else (),
         )
 
     def _failed(self, id: int, row: _Row, why: str) -> Event:

@@ -16,7 +16,9 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     "Look and compare": (
         "RUN_FOLDER.md", "TRACKING.md", "INSPECT.md", "COMPARE.md", "AUDIT.md",
     ),
-    "Scale": ("ENGINES.md", "SERVING.md", "SCALE.md", "STALENESS.md", "PLAN.md"),
+    "Scale": (
+        "ENGINES.md", "SERVING.md", "SCALE.md", "STALENESS.md", "SAMPLING_MASKS.md", "PLAN.md",
+    ),
     "Other libraries": ("COMING_FROM_TRL_AND_VERL.md", "TINKER.md", "HOSTED.md"),
     "Reference": ("NOTATION.md", "METRICS.md", "BATCH.md", "PADDED.md", "UNIFIED_ESTIMATOR.md",
                   "WITHOUT_A_RECIPE.md"),

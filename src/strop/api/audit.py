@@ -28,7 +28,11 @@ COLUMNS = {
     "ess": "ESS",
     "no_signal": "silent",
     "thrown_away": "refilled",
+    "cut_scale": "c-scale",
+    "cut_bias": "c-bias",
+    "ratio": "ratio",
 }
+PLAIN = ("ess", "ratio")  # which are exact whatever was drawn
 LOWEST = {"group": 1, "success": -math.inf, "staleness": 0, "updates": 1}
 MOST = {"staleness": 10_000, "updates": 10_000}  # each is a step that is computed
 MOST_ANSWERS = 4_000_000  # that a setting draws: minutes, and some GB
@@ -45,8 +49,9 @@ class Part:
     rows: tuple[Row, ...]
 
     def shown(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and lines of a table, with ESS and refilled only where they are not as usual."""
-        usual = {"ess": "1.000", "thrown_away": "0.000"}
+        """Heads and lines of a table, some columns only where they are not as usual."""
+        usual = {"ess": "1.000", "thrown_away": "0.000", "ratio": "1.000"}
+        usual |= {"cut_scale": "-", "cut_bias": "-"}
         texts = [
             (name, {k: _shown(getattr(each, k)) for k in COLUMNS}) for name, each in self.found
         ]
@@ -204,7 +209,7 @@ def _part(
         found = one(settings, setting, limits, phase)
         values = {key: getattr(found, key) for key in COLUMNS}
         row = {"recipe": label, **dataclasses.asdict(setting), "exact": found.exact}
-        row |= {key: value if key == "ess" else value.value for key, value in values.items()}
+        row |= {key: value if key in PLAIN else value.value for key, value in values.items()}
         rows.append(row)
         tell(row)
         what = f"{SHORT.get(name, name)} {getattr(setting, name):g}" if name else "base"

@@ -70,7 +70,7 @@ class InferenceModel:
             )
         loaded = load_model(config, model, config.engine.needs_model, given=given)
         engine = open_engine(config, config.engine.newest(), loaded)
-        sampler = Use(substitutes.plain(part))
+        sampler = Use(substitutes.scoring(part))
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
         services = make_services(config, loaded, task, sampler.part)
         services.attach(engine)

@@ -252,6 +252,7 @@ class Options(TypedDict, total=False):
     rollout_reflection_tokens: Whole
     rollout_reminder: str
     rollout_reminder_turns: Any
+    rollout_sampling_mask: str
     rollout_scale: Any
     rollout_segment_tokens: Whole
     rollout_select_temperature: Number

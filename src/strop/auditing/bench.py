@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from strop.auditing.tree import Tree
+from strop.auditing.tree import Tree, cut
 from strop.batch.batch import Batch
 from strop.batch.columns import is_value
 from strop.engines.base import Event
@@ -196,6 +196,10 @@ class Bench:
         self.models = StepModels(policy, 1.0, reference, critic)
         self.services = TreeServices(self.tree)
         self.wanted = (wanted_columns(self.algorithm) - set(heads)) | set(heads)
+        part = self.algorithm.rollout.part
+        self.rules, self.renormalises = part.rules(), part.renormalises
+        self.cut = cut(self.behaviour, self.rules)
+        self.drawn_AN = self.cut.log_softmax(0)
         self.logp_AN = self.behaviour.log_softmax(0)
         self.entropy_N = -(self.logp_AN.exp() * self.logp_AN).sum(0)
         self.episodes = self.algorithm.rollout.part.needs_environment
@@ -267,15 +271,14 @@ class Bench:
         """An answer as one turn, or as one turn an action."""
         tree, ids = self.tree, self.tree.prompt_ids(prompt)
         nodes = [tree.node(prompt, path[:at]) for at in range(len(path))]
-        logp = [float(self.logp_AN[a, node]) for a, node in zip(path, nodes, strict=True)]
-        entropy = self.entropy_N[nodes].tolist()
+        drawn, logp = (x_AN[path, nodes].tolist() for x_AN in (self.drawn_AN, self.logp_AN))
+        event = Event(
+            0, path, tuple(drawn), 0, tuple(logp), tuple(self.entropy_N[nodes].tolist()), (),
+            "stop", kept=tuple(map(self._kept, nodes)) if self.renormalises else (),
+        )  # fmt: skip
         if not self.episodes:
-            event = Event(0, path, tuple(logp), 0, tuple(logp), tuple(entropy), (), "stop")
             return [Turn(ids, [event])]
-        events = [
-            Event(0, (a,), (p,), 0, (p,), (h,), (), "stop")
-            for a, p, h in zip(path, logp, entropy, strict=True)
-        ]
+        events = [event.part(at, at + 1) for at in range(len(path))]
         last = len(path) - 1
         return [
             Turn(
@@ -284,6 +287,12 @@ class Bench:
             )
             for at, event in enumerate(events)
         ]  # fmt: skip
+
+    def _kept(self, node: int) -> bytes:
+        """What the rules leave at a node, as an engine tells it."""
+        inside_A = self.cut[:, node] > -math.inf
+        ids = inside_A.nonzero()[:, 0].to(torch.int32)
+        return b"" if inside_A.all() else ids.numpy().tobytes()
 
 
 def check_countable(algorithm: Algorithm) -> None:

@@ -41,6 +41,9 @@ class Audit:
     ess: float
     no_signal: Number
     thrown_away: Number
+    cut_scale: Number
+    cut_bias: Number
+    ratio: float
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,15 @@ def audit(
         cosine  = <E d, grad J> / (|E d| |grad J|)
         noise   = sqrt(E |d - E d|^2) / |E d|
         success_change, entropy_change = <grad J, E d>, <grad H, E d>, first order, per unit of step
-        ess     = 1 / E_b[(p / b)^2], answers of the behaviour policy b that count, as a share
+        ess     = E_b[p / b]^2 / E_b[(p / b)^2], answers of the behaviour policy b that count, as a
+                  share
         no_signal = P(d = 0); thrown_away = P(curation asks for other groups); the rest given not
+        cut_scale, cut_bias: towards the gradient of J behind the rollout's top_p, top_k and min_p
+        ratio   = E_b[p / b] of a token
+
+    b is what is left of the answers' policy by those rules; p the learner's: the whole policy, or
+    with sampling_mask=renormalise what is left of it where b was cut.
+
 
     One group of `group_size` answers a prompt. Where the groups are few enough, all are
     enumerated: multisets with multinomial weights, or every order of them where a part states that
@@ -81,7 +91,7 @@ def audit(
     Raises Uncountable for a method whose step needs more than answers and rewards.
     """
     bench = Bench(algorithm, tree, theta, theta if behaviour is None else behaviour, step)
-    logp_PL = tree.logp_PL(bench.behaviour)
+    logp_PL = tree.logp_PL(bench.cut)
     ordered = bool(algorithm.facts() & BY_ORDER)
     blocks = []
     if _num_groups(tree, group_size, ordered) <= limits.most:
@@ -92,13 +102,18 @@ def audit(
         per = max(1, len(drawn) // BLOCKS)
         blocks = [_collect(bench, drawn[i : i + per], seed + i) for i in range(0, len(drawn), per)]
     truth = tree.truth(theta)
-    whole = _summary(_joined(blocks), truth)
-    within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth)
-    ratio_PL = tree.logp_PL(theta) - logp_PL
-    ess = 1 / float((logp_PL + 2 * ratio_PL).exp().sum(1).mean())
+    cut_slope = tree.success_slope(theta, bench.rules) if bench.rules else None
+    whole = _summary(_joined(blocks), truth, cut_slope)
+    within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth, cut_slope)
+    p = theta.masked_fill(bench.cut == -math.inf, -math.inf) if bench.renormalises else theta
+    possible_PL = logp_PL > -math.inf
+    ratio_PL = torch.where(possible_PL, tree.logp_PL(p) - logp_PL, 0)
+    mean, square = ((logp_PL + n * ratio_PL).exp().sum(1).mean() for n in (1, 2))
     numbers = {name: Number(value, within[name]) for name, value in whole.items()}
-    num_groups = sum(block.groups for block in blocks)
-    return Audit(truth=truth, exact=exact, num_groups=num_groups, ess=ess, **numbers)
+    return Audit(
+        truth=truth, exact=exact, num_groups=sum(block.groups for block in blocks),
+        ess=float(mean**2 / square), ratio=tree.mean_ratio(p, bench.cut), **numbers,
+    )  # fmt: skip
 
 
 class _Sums(NamedTuple):
@@ -142,19 +157,21 @@ def _joined(blocks: list[_Sums]) -> _Sums:
     return _Sums(*(sum(column[1:], column[0]) for column in columns))
 
 
-def _summary(sums: _Sums, truth: Truth) -> dict[str, float]:
+def _summary(sums: _Sums, truth: Truth, cut_slope: Tensor | None) -> dict[str, float]:
     """The numbers of an Audit that come from the moves."""
     if sums.weight == 0:
         raise Uncountable("curation asks for other groups whatever is drawn")
     mean, slope = sums.move / sums.weight, truth.success_slope
     along = float((mean * slope).sum())
     length, true_length = float(mean.norm()), float(slope.norm())
-    scale = along / true_length**2 if true_length else math.nan
-    off = float((mean - scale * slope).norm())
+    scale, bias = _towards(mean, slope)
+    cut_scale, cut_bias = (math.nan,) * 2 if cut_slope is None else _towards(mean, cut_slope)
     spread = math.sqrt(max(0.0, sums.square / sums.weight - length**2))
     return {
         "scale": scale,
-        "bias": _over(off, abs(scale) * true_length),
+        "bias": bias,
+        "cut_scale": cut_scale,
+        "cut_bias": cut_bias,
         "cosine": _over(along, length * true_length),
         "noise": _over(spread, length),
         "success_change": along,
@@ -164,13 +181,22 @@ def _summary(sums: _Sums, truth: Truth) -> dict[str, float]:
     }
 
 
+def _towards(mean: Tensor, slope: Tensor) -> tuple[float, float]:
+    """Scale and bias of the mean step towards a gradient."""
+    length = float(slope.norm())
+    scale = float((mean * slope).sum()) / length**2 if length else math.nan
+    off = float((mean - scale * slope).norm())
+    return scale, _over(off, abs(scale) * length)
+
+
 def _over(top: float, bottom: float) -> float:
     return top / bottom if bottom > 1e-12 else math.nan
 
 
-def _within(blocks: list[_Sums], truth: Truth) -> dict[str, float]:
+def _within(blocks: list[_Sums], truth: Truth, cut_slope: Tensor | None) -> dict[str, float]:
     """Half widths of Student-t intervals over the blocks left out in turn (jackknife)."""
-    left = [_summary(_joined([b for b in blocks if b is not block]), truth) for block in blocks]
+    others = [_joined([b for b in blocks if b is not block]) for block in blocks]
+    left = [_summary(each, truth, cut_slope) for each in others]
     n = len(left)
     found = {}
     for name in left[0]:
@@ -198,7 +224,8 @@ def _all_groups(
             if not ordered:
                 logp += math.lgamma(size + 1)
                 logp -= sum(math.lgamma(group.count(number) + 1) for number in set(group))
-            found.append((group, math.exp(logp)))
+            if logp > -math.inf:  # else it is never drawn
+                found.append((group, math.exp(logp)))
         ways.append(found)
     for chosen in itertools.product(*ways):
         yield [group for group, _ in chosen], math.prod(p for _, p in chosen)

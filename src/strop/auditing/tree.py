@@ -7,6 +7,7 @@ node, so nothing that is measured on it comes from a network's shape.
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from strop.engines.base import Rule
 from strop.support.errors import UserError
 
 MOST_PATHS = 4096  # of one prompt
@@ -110,6 +112,18 @@ class Tree:
         logp_PLD = logp_AN[actions.expand(self.num_prompts, -1, -1), nodes + first_P]
         return torch.where(there, logp_PLD, 0.0).sum(-1)
 
+    def mean_ratio(self, theta: Tensor, drawn: Tensor) -> float:
+        """Mean over the tokens that are drawn with the logits `drawn` of how many times likelier
+        they are with `theta`.
+        """
+        nodes, actions, there = self._steps
+        own_AN, drawn_AN = theta.log_softmax(0), drawn.log_softmax(0)
+        first_P = torch.arange(self.num_prompts)[:, None, None] * self.num_nodes
+        place = actions.expand(self.num_prompts, -1, -1), nodes + first_P
+        ratio_PLD = torch.where(drawn_AN == -math.inf, 0, own_AN - drawn_AN).exp()[place]
+        weight_PLD = self.logp_PL(drawn).exp()[:, :, None] * there
+        return float((ratio_PLD * weight_PLD).sum() / weight_PLD.sum())
+
     def values_N(self, theta: Tensor) -> Tensor:
         """Expected reward [P * N] from every node on; 0 where no path passes."""
         nodes, _, there = self._steps
@@ -121,6 +135,13 @@ class Tree:
             value.scatter_add_(1, at, (p_PL * self.rewards_PL)[:, on])
             mass.scatter_add_(1, at, p_PL[:, on])
         return torch.where(mass > 0, value / mass.clamp(min=1e-300), 0.0).flatten()
+
+    def success_slope(self, theta: Tensor, rules: Sequence[Rule] = ()) -> Tensor:
+        """The gradient of the policy's success behind these cuts, as they fall at theta."""
+        theta = theta.detach().double().requires_grad_()
+        p_PL = self.logp_PL(cut(theta, rules)).exp()
+        (slope,) = torch.autograd.grad((p_PL * self.rewards_PL.double()).sum(1).mean(), theta)
+        return slope
 
     def truth(self, theta: Tensor) -> Truth:
         """Success and entropy of the policy, exactly, with their gradients."""
@@ -137,6 +158,14 @@ class Tree:
             torch.autograd.grad(value, theta, retain_graph=True)[0] for value in (success, entropy)
         )
         return Truth(success.item(), entropy.item(), *slopes)
+
+
+def cut(theta: Tensor, rules: Sequence[Rule]) -> Tensor:
+    """The logits [A, N] with -inf for what the rules of a draw remove."""
+    logits_NA = theta.T
+    for rule in rules:
+        logits_NA = rule(logits_NA)
+    return logits_NA.T
 
 
 def paths_of(depth: int, branching: int, ragged: bool) -> list[tuple[int, ...]]:

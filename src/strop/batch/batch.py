@@ -28,6 +28,8 @@ SizeName = Literal["num_turns", "num_rollouts", "num_groups"]
 SIZED_BY = {"T": "turn_T", "K": "rollout_K", "B": "group_B", "P": "uid_P"}
 # Rows of a table, by the name that a part asks for: an int, known without a wait for the device.
 SIZES = {"num_turns": "K", "num_rollouts": "B", "num_groups": "P"}
+# The kept sets of tokens (`strop.batch.kept`): where in the ids of all a token's begin, how many.
+KEPT_AT, NUM_KEPT, KEPT_IDS = "kept_at_T", "num_kept_T", "kept_ids"
 EXPERTS = "experts_behavior_T"  # void where no engine that tells them drew the rollout
 DERIVED = ("rollout_T", "group_T", "group_K", "length_B", "size_B", "index_B", *SIZES)
 
@@ -176,6 +178,8 @@ class Batch:
 
         Raises ValueError when the two have different columns.
         """
+        if (KEPT_IDS in self.columns) != (KEPT_IDS in other.columns):
+            return self._with_sets().join(other._with_sets())
         self, other = self._with_void(other), other._with_void(self)
         if self.columns.keys() != other.columns.keys():
             odd = sorted(self.columns.keys() ^ other.columns.keys())
@@ -190,7 +194,18 @@ class Batch:
                 shifted = torch.where(other[name] < 0, other[name], shifted)
                 columns[name] = torch.cat([self[name], shifted])
         columns["group_B"] = torch.cat([self["group_B"], other["group_B"] + self.size("P")])
+        if KEPT_IDS in columns:
+            columns[KEPT_IDS] = torch.cat([self[KEPT_IDS], other[KEPT_IDS]])
+            columns[KEPT_AT] = torch.cat([self[KEPT_AT], other[KEPT_AT] + len(self[KEPT_IDS])])
         return Batch(columns, _in_order=True)._merge_groups()
+
+    def _with_sets(self) -> "Batch":
+        """The batch with columns of kept sets; where it had none, no token's is known."""
+        if KEPT_IDS in self.columns:
+            return self
+        none_T = torch.where(self["mask_T"], -1, 0)
+        ids = none_T.new_empty(0, dtype=torch.int32)
+        return self.set(**{KEPT_AT: torch.zeros_like(none_T), NUM_KEPT: none_T, KEPT_IDS: ids})
 
     def _with_void(self, other: "Batch") -> "Batch":
         """This batch with the experts that only the other one was told of: unknown ones."""

@@ -112,6 +112,11 @@ STANDARD: tuple[Column, ...] = (
            "rollout", door=("logp_roll",), random="logp"),
     Column("entropy_behavior_T", "float", "engine's next-token entropy", "nats", "rollout",
            random="positive"),
+    Column("num_kept_T", "int", "tokens that top_p, top_k and min_p left, with "
+           "sampling_mask=renormalise; 0: all, -1: not known", "tokens", "rollout", door=None,
+           random="0"),
+    Column("kept_at_T", "int", "where their ids begin in `kept_ids`, which has those of all tokens",
+           "place", "rollout", door=None, random="0"),
     Column("experts_behavior_T", "int", "experts that the engine sent the token through, of each "
            "layer [T, layers * k]; -1: unknown", "expert", "rollout", door=None),
     Column("experts_old_T", "int", "the same of the policy at the start of the update", "expert",

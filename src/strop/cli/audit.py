@@ -61,7 +61,9 @@ def audit(
     scale: how many times the true policy gradient the mean step goes; bias: the rest of it over
     that; noise: its standard deviation over its length; success', entropy': their change, first
     order, per unit of step; ESS: effective sample size of the answers, as a share; silent: share of
-    groups that move nothing; refilled: share of groups for which the method asks for others.
+    groups that move nothing; refilled: share of groups for which the method asks for others;
+    c-scale, c-bias: towards the gradient of the policy that top_p, top_k or min_p leave; ratio: how
+    many times likelier the learner finds a token than what drew it, on average.
     """
     from strop.api.audit import audits, base_of
     from strop.api.options import settings_of

@@ -29,7 +29,7 @@ Source = tuple[int, int] | None  # a request, and with how many of its tokens an
 Ended = Literal["", "stop", "length", "aborted", "failed", "broken"]
 EXPERTS = "experts"  # which of a layer's experts each token went through
 # What an engine can tell of the tokens that it draws, beside their log-probabilities.
-STATISTICS = frozenset({"entropy", "logp_model", "top", EXPERTS})
+STATISTICS = frozenset({"entropy", "kept", "logp_model", "top", EXPERTS})
 # rules: it applies those of a request. weights: it takes new ones.
 WAITING = 8  # requests that wait for each that can run; an engine is handed no more
 CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS - {EXPERTS}
@@ -136,13 +136,27 @@ class Event(NamedTuple):
     top: tuple[Mapping[int, float], ...] = ()  # num_top log-probs before temperature and rules
     ended: Ended = ""
     why: str = ""  # of a request that failed
+    kept: tuple[bytes, ...] = ()  # int32 ids of the tokens that the rules left; empty: all of them
     # The experts of the passes since the last event, int16 [layers * k] each: those that drew `ids`
     # from the token before them, and before the first event's those of the prompt's other tokens.
     experts: tuple[bytes, ...] = ()
 
     def told(self, statistic: str) -> tuple[float, ...]:
-        """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it."""
+        """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it.
+
+        Of a token whose kept set is told, the model is what is drawn from: "logp_model" is `logp`.
+        """
+        if statistic == "logp_model" and self.kept:
+            return self.logp
         return getattr(self, statistic) or (math.nan,) * len(self.ids)
+
+    def part(self, first: int, last: int | None = None) -> Event:
+        """Its tokens from `first` up to `last`, with all that is told of them."""
+        columns = ("ids", "logp", "logp_model", "entropy", "top", "kept")
+        cut = {name: getattr(self, name)[first:last] for name in columns}
+        if self.experts and last is not None:  # those before the first token stay with it
+            cut["experts"] = self.experts[: len(self.experts) - len(self.ids) + last]
+        return self._replace(**cut)
 
 
 @dataclass(frozen=True)
@@ -205,16 +219,7 @@ def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
         size = min(number, len(event.ids))
         number -= size
         if size:
-            cut = event._replace(
-                ids=event.ids[:size],
-                logp=event.logp[:size],
-                logp_model=event.logp_model[:size],
-                entropy=event.entropy[:size],
-                top=event.top[:size],
-                experts=event.experts[: len(event.experts) - len(event.ids) + size],
-                ended="",
-            )
-            kept.append(cut)
+            kept.append(event.part(0, size)._replace(ended=""))
     return tuple(kept)
 
 

@@ -51,6 +51,7 @@ class Plan:
     rules: tuple[tuple[Rows, tuple[Rule, ...]], ...]  # rows that share these rules
     model: Rows | None  # rows that want logp_model or entropy
     top: Rows | None
+    kept: np.ndarray  # [N] bool: rows that want to know what their rules keep; on the host
     num_top: int  # most that any row asks for
     stops: np.ndarray  # [sets, V] bool: tokens that end a request; on the host
     stop_set: np.ndarray  # [N] row of `stops`
@@ -111,6 +112,9 @@ def make_plan(
         rules=tuple((chosen, each) for chosen, each in ruled if chosen is not None),
         model=rows([bool({"logp_model", "entropy"} & request.want) for request in requests]),
         top=rows([bool(request.num_top) for request in requests]),
+        kept=np.array([bool(request.rules) and "kept" in request.want for request in requests])[
+            like
+        ],
         num_top=max((request.num_top for request in requests), default=0),
         stops=stops,
         stop_set=stop_set_of[like],
@@ -125,8 +129,14 @@ def _numbered(values: Sequence[Asked]) -> tuple[list[Asked], np.ndarray]:
     return list(numbers), np.array(of)
 
 
-def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw by inverse CDF: token ids [N], records [N, plan.width] float64 (NaN: not wanted).
+# Of each row the int32 ids that its rules kept, as bytes: empty where that is all, and where it is
+# not wanted.
+Sets: TypeAlias = np.ndarray
+
+
+def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor, Sets | None]:
+    """Draw by inverse CDF: token ids [N], records [N, plan.width] float64 (NaN: not wanted), and
+    the kept sets [N] where a row wants them.
 
     logits [N, V] at temperature 1; uniform [N] float64. A row without any allowed token, or with
     logits that are not finite, gets a NaN log-probability, and so does one whose rules raise
@@ -151,7 +161,22 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor]:
         record[:, LOGP_MODEL] = record[:, LOGP]
         record[:, ENTROPY] = drawn.entropy
     _add_statistics(record, token, logits, scaled, plan)
-    return token[:, 0], record
+    return token[:, 0], record, _kept(ruled, plan.kept) if plan.kept.any() else None
+
+
+def _kept(ruled: Tensor, wanted: np.ndarray) -> Sets:
+    """The sets that are left of the rows that want to know them."""
+    place = np.flatnonzero(wanted)
+    rows = torch.from_numpy(place).to(ruled.device)
+    inside = ruled[rows] > -torch.inf  # of logits that are not numbers: nothing
+    number = inside.sum(-1)
+    inside &= (number < ruled.shape[-1])[:, None]  # all of them is an empty set
+    ids = inside.nonzero()[:, 1].to(torch.int32).cpu().numpy()
+    ends = inside.sum(-1).cumsum(0).cpu().numpy()
+    found = np.full(len(wanted), b"", dtype=object)
+    for row, each in zip(place.tolist(), np.split(ids, ends[:-1]), strict=True):
+        found[row] = each.tobytes()
+    return found
 
 
 class Weights(NamedTuple):

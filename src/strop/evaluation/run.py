@@ -54,7 +54,7 @@ def evaluate(
     A prompt of which a verifier scored fewer than k answers takes no part in pass@k. Without any
     prompt that has enough there are no numbers, and `why_empty` says why.
     """
-    rollout = Use(substitutes.plain(rollout.part))
+    rollout = Use(substitutes.scoring(rollout.part))
     draws = tuple(Draw(prompt.uid, num_samples) for prompt in prompts)
     rng = torch.Generator().manual_seed(seed)
     handed = {"draws": draws, "engine": asynchronous(engine), "rng": rng}

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from strop.head.kept import Kept, restrict
 from strop.support.errors import UserError
 from strop.support.linear import add_product
 
@@ -217,6 +218,7 @@ class HeadCall:
     names: tuple[str, ...]
     distributions: Distributions
     others: Others
+    kept: Kept | None = None  # what logp_T is over; None: the whole vocabulary
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -344,7 +346,7 @@ class Softmax(NamedTuple):
     """The softmax of a chunk, unnormalised: p = exp_CV / sum_C1, log p = shifted_CV - log_sum_C1.
 
     `shifted_CV` is None where nothing asked for it; then `exp_CV` took over its buffer. `slopes`
-    are the derivatives of the columns over a part of the vocabulary.
+    are the derivatives of the columns over a part of the vocabulary; logp_T is one at `cut_C`.
     """
 
     shifted_CV: Tensor | None
@@ -352,6 +354,7 @@ class Softmax(NamedTuple):
     sum_C1: Tensor
     log_sum_C1: Tensor
     slopes: Mapping[str, Slope] = {}
+    cut_C: Tensor | None = None  # None: nowhere
 
 
 def _row_dot(left_CV: Tensor, right_CV: Tensor) -> Tensor:
@@ -366,6 +369,7 @@ def measure(
     scratch_CV: Tensor | None,
     keep_logq: bool,
     needs_slopes: bool = False,
+    kept: Kept | None = None,
 ) -> tuple[Softmax, dict[str, Tensor]]:
     """The softmax of a chunk (overwriting its logits) and the columns that `names` asks for.
 
@@ -374,6 +378,7 @@ def measure(
     """
     logits_CV.sub_(logits_CV.amax(-1, keepdim=True))
     picked_C = logits_CV.gather(1, id_C.unsqueeze(1)).squeeze(1)
+    over = None if kept is None or "logp_T" not in names else restrict(logits_CV, picked_C, kept)
     mean_C = logits_CV.mean(-1) if "mean_logp_T" in names else None
     exp_CV = torch.exp(logits_CV, out=logits_CV if scratch_CV is None else scratch_CV)
     shifted_CV = None if scratch_CV is None else logits_CV
@@ -388,6 +393,9 @@ def measure(
             slopes |= {} if slope is None else {name: slope}
         elif name == "logp_T":
             columns[name] = picked_C - log_sum_C
+            if over is not None:
+                columns[name] = torch.where(over.cut_C, over.logp_C, columns[name])
+                slopes[name] = Slope(-over.share_CS, over.index_CS)
         elif name == "entropy_T":
             assert shifted_CV is not None
             columns[name] = log_sum_C - _row_dot(exp_CV, shifted_CV) / sum_C
@@ -401,7 +409,8 @@ def measure(
         assert shifted_CV is not None
         shifted_CV.sub_(log_sum_C1)
         log_sum_C1 = torch.zeros_like(log_sum_C1)
-    return Softmax(shifted_CV, exp_CV, sum_C1, log_sum_C1, slopes), columns
+    cut_C = None if over is None else over.cut_C
+    return Softmax(shifted_CV, exp_CV, sum_C1, log_sum_C1, slopes, cut_C), columns
 
 
 def grad_logits(
@@ -418,12 +427,14 @@ def grad_logits(
         d mean_logp / dz_j = 1/V - p_j
         d L / dz_j         = g_j - p_j sum_k g_k          for g = dL / d log p
 
-    All of them have a factor p_j, so one product with p serves all; the rest is added after it.
+    All of them have a factor p_j, so one product with p serves all; the rest is added after it, and
+    of a logp over a kept set what stands in `strop.head.kept`.
     """
     zero_C = torch.zeros_like(softmax.sum_C1.squeeze(1))
     logp_C = adjoints.get("logp_T", zero_C)
     mean_C = adjoints.get("mean_logp_T", zero_C)
-    on_p_C1 = -(logp_C + mean_C).unsqueeze(1)
+    whole_C = logp_C if softmax.cut_C is None else torch.where(softmax.cut_C, 0, logp_C)
+    on_p_C1 = -(whole_C + mean_C).unsqueeze(1)
     if grad_logq_CV is not None:
         on_p_C1 = on_p_C1 - grad_logq_CV.sum(-1, keepdim=True)
     if "entropy_T" in adjoints:

@@ -48,6 +48,7 @@ from strop.head.chunk import (
     measure,
     working_dtype,
 )
+from strop.head.kept import Kept
 from strop.support.errors import UserError
 from strop.support.linear import Linear
 
@@ -74,13 +75,14 @@ def columns(
     *,
     distributions: Distributions | None = None,
     others: Others | None = None,
+    kept: Kept | None = None,
 ) -> Columns:
     """The columns `names` and one column for each of `distributions`, without gradient.
 
-    `hidden_TD[t]` is the state that predicts `id_T[t]`. Raises UserError for shapes that do not
-    fit and for unknown names.
+    `hidden_TD[t]` is the state that predicts `id_T[t]`. kept: the sets [T] that logp_T is over.
+    Raises UserError for shapes that do not fit and for unknown names.
     """
-    call = HeadCall(head, names, distributions or {}, others or {})
+    call = HeadCall(head, names, distributions or {}, others or {}, kept)
     return run(call, hidden_TD, id_T, None, Gradients()).columns
 
 
@@ -93,6 +95,7 @@ def push(
     *,
     distributions: Distributions | None = None,
     others: Others | None = None,
+    kept: Kept | None = None,
     grad_weight_VD: Tensor | None = None,
 ) -> Pushed:
     """Columns and, in the same pass, the gradients that their adjoints give.
@@ -107,7 +110,7 @@ def push(
     that no second [V, D] is allocated. Raises UserError as `columns` does, and for an adjoint of
     a column that is not there or has none.
     """
-    call = HeadCall(head, names, distributions or {}, others or {})
+    call = HeadCall(head, names, distributions or {}, others or {}, kept)
     needs = (True, head.weight.requires_grad, head.bias is not None and head.bias.requires_grad)
     gradients = allocate(head, hidden_TD, needs, grad_weight_VD)
     return run(call, hidden_TD, id_T, adjoints_of, gradients)
@@ -122,6 +125,7 @@ def push_loss(
     *,
     distributions: Distributions | None = None,
     others: Others | None = None,
+    kept: Kept | None = None,
 ) -> tuple[Tensor, Columns]:
     """`push` as a node of autograd: the loss sum(adjoint * column), and the detached columns.
 
@@ -129,7 +133,7 @@ def push_loss(
     scales them and hands them to whatever made the hidden states and the weight, so tied
     embeddings, adapters, sharding and checkpointing need nothing special. Backward runs once.
     """
-    call = HeadCall(head, names, distributions or {}, others or {})
+    call = HeadCall(head, names, distributions or {}, others or {}, kept)
     loss, *values = _PushLoss.apply(
         hidden_TD, head.weight, head.bias, id_T, adjoints_of, call, torch.is_grad_enabled()
     )
@@ -144,13 +148,14 @@ def differentiable_columns(
     *,
     distributions: Distributions | None = None,
     others: Others | None = None,
+    kept: Kept | None = None,
 ) -> Columns:
     """The same as `columns`, with gradient to hidden states, weight and bias by autograd.
 
     `sum_pi_squared_T` and `min_p_logp_K_T` carry no gradient. Backward computes the logits a
     second time.
     """
-    call = HeadCall(head, names, distributions or {}, others or {})
+    call = HeadCall(head, names, distributions or {}, others or {}, kept)
     values = _Columns.apply(hidden_TD, head.weight, head.bias, id_T, call)
     return dict(zip(call.all_names, values, strict=True))
 
@@ -356,6 +361,7 @@ class _Workspace:
             scratch_CV,
             keep_logq=bool(call.distributions),
             needs_slopes=self.pushes,
+            kept=None if call.kept is None else call.kept.rows(rows),
         )
         if not call.distributions:
             return softmax, columns, (None, {})

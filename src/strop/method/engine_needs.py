@@ -54,7 +54,8 @@ def check_trainable(engine: Engine, kind: str) -> None:
 def needs(use: Use) -> Iterator[tuple[str, str]]:
     """Every capability that a part needs, and why."""
     for capability in sorted(getattr(use.part, "needs", ())):
-        yield capability, f"needs {capability!r}"
+        why = " (sampling_mask=renormalise)" if capability == "kept" else ""
+        yield capability, f"needs {capability!r}{why}"
     columns = [read.column for read in parts.reads(use)]
     for hook in ("observe", "update"):
         columns += parts.update_reads(use, hook)

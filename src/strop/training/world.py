@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
+from strop.batch.kept import check_known
 from strop.engines.base import Engine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.method.algorithm import Algorithm
@@ -108,8 +109,11 @@ class World:
         return {name: torch.tensor(value) for name, value in numbers.items()}
 
     def collect(self, algorithm: Algorithm, chains: Chains, step: int, clock: Clock) -> Batch:
-        """Stages 1 to 4 of a step."""
-        return self.collector.collect(self, algorithm, step, chains, clock)
+        """Stages 1 to 4 of a step. Raises UserError where kept sets are needed and not known."""
+        batch = self.collector.collect(self, algorithm, step, chains, clock)
+        if algorithm.rollout.part.renormalises:
+            check_known(batch)
+        return batch
 
     def renew_engine(self, step: int) -> None:
         """Sample with the weights of now, which are those after `step`."""

@@ -12,7 +12,7 @@ from strop.method.part import Draw
 from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError
 
-NAMES = ["max_tokens", "temperature", "top_p", "top_k", "min_p"]
+NAMES = ["max_tokens", "temperature", "top_p", "top_k", "min_p", "sampling_mask"]
 TEXTS = FakeTexts({3: (3, 4), 5: (5, 6)})
 SAMPLING = FakeSampling(
     answer_tokens=20, stop_ids=(7,), stop_strings=("end",), wanted_statistics=frozenset({"entropy"})
@@ -32,6 +32,7 @@ def test_a_strategy_has_them_before_its_own():
     assert [field.name for field in fields(SampleTwice)] == [*NAMES, "share"]
     assert SampleTwice(top_k=3, share=0.1).sampling() == {
         "max_tokens": 0, "temperature": 1.0, "top_p": 1.0, "top_k": 3, "min_p": 0.0,
+        "sampling_mask": "ignore",
     }  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def test_the_catalogue_shows_them_with_their_comments():
     )
     assert plain.fields == greedy.fields
     assert [field.name for field in plain.fields] == NAMES
-    assert [field.default for field in plain.fields] == ["0", "1.0", "1.0", "0", "0.0"]
+    assert [field.default for field in plain.fields] == ["0", "1.0", "1.0", "0", "0.0", "'ignore'"]
     assert (
         plain.fields[3].comment == "Number of likeliest tokens kept; 0: all. Default: ours (off)."
     )

@@ -70,6 +70,7 @@ def check_alike(found, expected):
     """Equal tokens and ends; log-probabilities and statistics to the last digits."""
     for ours, theirs in zip(found, expected, strict=True):
         assert joined(ours, "ids") == joined(theirs, "ids")
+        assert joined(ours, "kept") == joined(theirs, "kept")
         assert ours.events[-1].ended == theirs.events[-1].ended
         for name in ("logp", "logp_model", "entropy"):
             assert joined(ours, name) == pytest.approx(joined(theirs, name), abs=ATOL)

@@ -10,8 +10,13 @@ WORDS = ["--model", "tiny", "training.steps=2", "evaluation.every=0", "sampling.
          "training.lr=1e-3"]  # fmt: skip
 
 
-# entropy and rules; forks; adapters
-@pytest.mark.parametrize("words", [("hapo",), ("spo_tree",), ("grpo", "model.lora_rank=2")])
+CUT = ("rollout.top_p=0.8", "rollout.sampling_mask=renormalise")
+
+
+# entropy and rules; forks; adapters; kept sets
+@pytest.mark.parametrize(
+    "words", [("hapo",), ("spo_tree",), ("grpo", "model.lora_rank=2"), ("grpo", *CUT)]
+)
 def test_a_run_has_the_numbers_of_the_local_engine(words, tmp_path, monkeypatch, capsys):
     strop = Strop(monkeypatch, capsys)
     found = []

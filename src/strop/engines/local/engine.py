@@ -296,9 +296,9 @@ class LocalEngine(Engine):
             requests, like = slots.ways(number)
             self.plan = make_plan(requests, self.vocab_size, self.model.device, like)
             slots.changed = False
-        token, record = draw(logits, self.plan, uniform)
+        token, record, sets = draw(logits, self.plan, uniform)
         told = record.cpu().numpy()
-        slots.write(token, told)
+        slots.write(token, told, sets)
         if self.passes is not None:
             self.passes.add_decode(bands, tokens, time.perf_counter() - begun)
         return self.plan, told

@@ -17,27 +17,36 @@ from torch import Tensor
 from strop.engines.base import EXPERTS, Ended, Event, Request
 from strop.engines.local.cache import BLOCK, Band, Bands, SlotCache
 from strop.engines.local.ragged import Ragged
-from strop.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP, uniforms
+from strop.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP, Sets, uniforms
 
 
 class Records:
     """Records [tokens, width] of each slot since its last report; columns of `sampling.draw`.
 
     What a step has drawn is put away as it came; it is dealt out to the rows once one is asked for.
+    `sets` has their kept sets, in the same places; None: no row wanted them yet.
     """
 
     def __init__(self, num_slots: int) -> None:
         self.store = np.zeros((0, num_slots, 2))
+        self.sets: np.ndarray | None = None
         self.number = np.zeros(num_slots, np.int64)  # of each slot's, those of `steps` left out
         self.steps: list[np.ndarray] = []  # of the first slots each
 
-    def append(self, told_NW: np.ndarray) -> None:
+    def append(self, told_NW: np.ndarray, sets_N: Sets | None = None) -> None:
         """One more record for each of the first slots."""
-        if self.steps and self.steps[-1].shape != told_NW.shape:
+        if sets_N is not None or (self.steps and self.steps[-1].shape != told_NW.shape):
             self.deal()
         self.steps.append(told_NW)
+        if sets_N is not None:
+            row = np.arange(len(sets_N))
+            place = self.number[: len(sets_N)].copy()
+            self.deal()
+            self._sets()[place, row] = sets_N
 
-    def append_several(self, ragged: Ragged, number_N: np.ndarray, told_TW: np.ndarray) -> None:
+    def append_several(
+        self, ragged: Ragged, number_N: np.ndarray, told_TW: np.ndarray, sets_T: Sets | None = None
+    ) -> None:
         """The first `number_N` of the records that each of the first slots has in `told_TW`."""
         self.deal()
         before = self.number[: len(number_N)]
@@ -46,6 +55,8 @@ class Records:
         row = ragged.row[kept]
         place = before[row] + ragged.column[kept]
         self.store[place, row, : told_TW.shape[1]] = told_TW[kept]
+        if sets_T is not None:
+            self._sets()[place, row] = sets_T[kept]
         before += number_N
 
     def deal(self) -> None:
@@ -64,10 +75,19 @@ class Records:
         self.deal()
         return [self.store[: self.number[slot], slot] for slot in slots]
 
+    def sets_of(self, slots: Sequence[int]) -> list[Sequence[bytes]]:
+        """The kept sets of each of these slots, where any are known."""
+        self.deal()
+        if self.sets is None:
+            return [()] * len(slots)
+        return [self.sets[: self.number[slot], slot].tolist() for slot in slots]
+
     def forget(self, slots: Sequence[int]) -> None:
         """What these slots had is told, or of no use."""
         self.deal()
         self.number[slots] = 0
+        if self.sets is not None:
+            self.sets[:, slots] = b""
 
     def take_back(self, slots: Sequence[int]) -> None:
         """Forget the newest record of each of these slots."""
@@ -79,6 +99,8 @@ class Records:
         self.deal()
         most = int(self.number[source].max())
         self.store[:most, target] = self.store[:most, source]
+        if self.sets is not None:
+            self.sets[:most, target] = self.sets[:most, source]
         self.number[target] = self.number[source]
 
     def _reserve(self, length: int, width: int) -> None:
@@ -89,10 +111,30 @@ class Records:
         grown = np.zeros((length, slots, max(width, old_width)))
         grown[:old_length, :, :old_width] = self.store
         self.store = grown
+        if self.sets is not None:
+            self._sets()
+
+    def _sets(self) -> np.ndarray:
+        """The kept sets, with as many places as there are for records."""
+        old, (length, slots, _) = self.sets, self.store.shape
+        if old is None or len(old) < length:
+            self.sets = np.full((length, slots), b"", dtype=object)
+            if old is not None:
+                self.sets[: len(old)] = old
+        assert self.sets is not None
+        return self.sets
 
 
-def event_of(id: int, request: Request, record: np.ndarray, version: int, ended: Ended) -> Event:
-    """What the records [N, columns of `sampling.draw`] of a row's new tokens say."""
+def event_of(
+    id: int, request: Request, record: np.ndarray, version: int, ended: Ended,
+    sets: Sequence[bytes] = (),
+) -> Event:  # fmt: skip
+    """What the records [N, columns of `sampling.draw`] of a row's new tokens say, and their kept
+    sets; those of a request without rules are all empty.
+    """
+    kept: tuple[bytes, ...] = ()
+    if "kept" in request.want:
+        kept = tuple(sets) if request.rules and sets else (b"",) * len(record)
     top: tuple[dict[int, float], ...] = ()
     if request.num_top:
         pairs = record[:, TOP : TOP + 2 * request.num_top]
@@ -111,6 +153,7 @@ def event_of(id: int, request: Request, record: np.ndarray, version: int, ended:
         entropy=column("entropy", ENTROPY),
         top=top,
         ended=ended,
+        kept=kept,
     )
 
 
@@ -456,9 +499,11 @@ class Slots:
             self.reach = min(2 * self.reach, AHEAD)
         return self.ahead.pop()
 
-    def write(self, token: Tensor, told: np.ndarray) -> None:
-        """Append one token to each of the first rows, with its records [N, width] on the host."""
-        self.records.append(told)
+    def write(self, token: Tensor, told: np.ndarray, sets: Sets | None) -> None:
+        """Append one token to each of the first rows, with its records [N, width] and kept sets on
+        the host.
+        """
+        self.records.append(told, sets)
         self.last[: len(token)] = token
         self.table["length"][: len(token)] += 1
         self.longest += 1
@@ -466,10 +511,11 @@ class Slots:
         self.quiet -= 1
 
     def write_several(
-        self, ragged: Ragged, number_N: np.ndarray, token_T: Tensor, told: np.ndarray
-    ) -> None:
+        self, ragged: Ragged, number_N: np.ndarray, token_T: Tensor, told: np.ndarray,
+        sets: Sets | None,
+    ) -> None:  # fmt: skip
         """Append the first `number_N` of the tokens that each of the first rows has drawn."""
-        self.records.append_several(ragged, number_N, told)
+        self.records.append_several(ragged, number_N, told, sets)
         newest = np.flatnonzero(ragged.column == number_N[ragged.row] - 1)
         self.last[: ragged.num_rows] = token_T[torch.from_numpy(newest).to(token_T.device)]
         self.table["length"][: ragged.num_rows] += number_N
@@ -489,9 +535,10 @@ class Slots:
     def report(self, slots: Sequence[int], ended: Sequence[Ended], version: int) -> list[Event]:
         """Turn what each row has sampled since its last report into one event a row."""
         events = []
-        for slot, reason, record in zip(slots, ended, self.records.of(slots), strict=True):
+        known = zip(self.records.of(slots), self.records.sets_of(slots), strict=True)
+        for slot, reason, (record, sets) in zip(slots, ended, known, strict=True):
             row = self.row(slot)
-            event = event_of(row.id, row.request, record, version, reason)
+            event = event_of(row.id, row.request, record, version, reason, sets)
             if EXPERTS in row.request.want:
                 event = event._replace(experts=self._experts(row, slot, len(record)))
             row.tokens.extend(event.ids)

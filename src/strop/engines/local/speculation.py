@@ -19,7 +19,7 @@ from strop.engines.local.causal import CachedModel
 from strop.engines.local.continuations import Continuations
 from strop.engines.local.ragged import Ragged, lay_out
 from strop.engines.local.slots import RECENT, Slots
-from strop.engines.sampling import LOGP, TOKEN, Plan, draw, make_plan, uniforms
+from strop.engines.sampling import LOGP, TOKEN, Plan, Sets, draw, make_plan, uniforms
 
 # What a step costs beside its tokens, in what one token more costs: as such, for each row, and for
 # each row of a step with drafts, whose attention is padded. Measured on a CPU with the shipped
@@ -37,6 +37,7 @@ class Drawn(NamedTuple):
     told: np.ndarray  # records
     stops: np.ndarray  # it ends its request
     fails: np.ndarray  # none could be drawn
+    sets: Sets | None = None  # what its rules kept
 
     @property
     def token(self) -> np.ndarray:
@@ -86,7 +87,7 @@ class Speculation:
         self._count(int(drafts.sum()), int((kept - 1).sum()), float(chance.sum()))
         self._remember(drawn, new, kept)
         newest = np.concatenate([[0], (drafts + 1).cumsum()[:-1]]) + kept - 1
-        self.slots.write_several(ragged, kept, token_T, drawn.told)
+        self.slots.write_several(ragged, kept, token_T, drawn.told, drawn.sets)
         return drawn.plan, drawn.stops[newest], drawn.fails[newest]
 
     def _without(self, number: int) -> tuple[Plan, np.ndarray, np.ndarray]:
@@ -127,9 +128,9 @@ class Speculation:
             logits = self.model.decode_several(numbers[0], ragged, first, bands)
         requests, like = slots.ways(number)
         plan = make_plan(requests, self.model.vocab_size, device, like[row])
-        token_T, record = draw(logits, plan, numbers[1].view(torch.float64))
+        token_T, record, sets = draw(logits, plan, numbers[1].view(torch.float64))
         told = record.cpu().numpy()
-        return ragged, token_T, Drawn(plan, row, column, told, *plan.ends(told))
+        return ragged, token_T, Drawn(plan, row, column, told, *plan.ends(told), sets)
 
     def _remember(self, drawn: Drawn, new: np.ndarray, kept: np.ndarray) -> None:
         """Learn what rows have drawn, and what their newest tokens are."""

@@ -25,6 +25,7 @@ class Drawn(Protocol):
     request: Request
     tokens: list[int]
     record: np.ndarray
+    kept: bytes  # of the newest draw
     refused: str  # why rules could not be applied
 
 
@@ -51,10 +52,11 @@ class Draws(PerRequest[Drawn]):
         positions = np.array([len(each.tokens) for each in drawn], np.uint64)
         bits = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
         index = torch.tensor(list(rows), device=logits.device)
-        token, record = draw(logits[index], self.plan, bits)
+        token, record, sets = draw(logits[index], self.plan, bits)
         logits[index] = -torch.inf
         logits[index, token] = 0.0
-        for each, values in zip(drawn, record.cpu().numpy(), strict=True):
+        for row, (each, values) in enumerate(zip(drawn, record.cpu().numpy(), strict=True)):
             each.record = values
+            each.kept = b"" if sets is None else sets[row]
             each.refused = self.plan.refused.get(each.request.rules, "")
         return logits

@@ -119,8 +119,10 @@ class Own:
     request: Request
     tokens: list[int]  # the prompt's and the new ones
     record: np.ndarray = field(default_factory=lambda: np.empty(0))  # of the newest draw
+    kept: bytes = b""  # what its rules left
     refused: str = ""
     records: list[np.ndarray] = field(default_factory=list)  # of all draws
+    sets: list[bytes] = field(default_factory=list)  # kept sets of these
 
     def __deepcopy__(self, memo: Any) -> Own:
         """vLLM copies what a request is asked with; this one is known to both sides."""
@@ -295,6 +297,7 @@ class InProcessEngine(Engine):
         stopped = row.request.until_stop(row.tokens, new, self.decode)[1]
         row.tokens.append(int(new[0]))
         row.records.append(record)
+        row.sets.append(row.kept)
         full = len(row.records) >= self._room(row.request)
         if stopped or full:
             (self._end if finished else self._stop)(row, "stop" if stopped else "length")
@@ -306,7 +309,7 @@ class InProcessEngine(Engine):
         table = np.full((len(row.records), width), np.nan)
         for line, record in zip(table, row.records, strict=True):
             line[: len(record)] = record[:width]
-        event = event_of(row.id, row.request, table, self.version, ended)
+        event = event_of(row.id, row.request, table, self.version, ended, row.sets)
         if ended == "failed":
             usual = (
                 "no token could be drawn: the model's logits are not finite, or the rules "

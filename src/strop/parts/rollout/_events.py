@@ -13,14 +13,7 @@ def without_first(events: Sequence[Event], number: int) -> tuple[Event, ...]:
         left = min(number, len(event.ids))
         number -= left
         if left < len(event.ids) or place == len(events) - 1:
-            cut = event._replace(
-                ids=event.ids[left:],
-                logp=event.logp[left:],
-                logp_model=event.logp_model[left:],
-                entropy=event.entropy[left:],
-                top=event.top[left:],
-            )
-            kept.append(cut)
+            kept.append(event.part(left))
     return tuple(kept)
 
 
@@ -28,5 +21,6 @@ def void(events: Sequence[Event]) -> list[Event]:
     """The events where another context stands before them: nothing is known of their draws."""
     none = math.nan
     return [
-        e._replace(logp=(none,) * len(e.ids), logp_model=(), entropy=(), top=()) for e in events
+        e._replace(logp=(none,) * len(e.ids), logp_model=(), entropy=(), top=(), kept=())
+        for e in events
     ]

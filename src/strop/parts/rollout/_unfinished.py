@@ -144,9 +144,12 @@ def _numbers(event: Event) -> tuple[Any, ...]:
         torch.tensor(told, dtype=torch.float64),
         event.version,
         event.ended,
-    )
+        tuple(torch.frombuffer(bytearray(ids), dtype=torch.int32) if ids else torch.empty(0)
+              for ids in event.kept),
+    )  # fmt: skip
 
 
-def _event(ids: Any, told: Any, version: int, ended: Any) -> Event:
+def _event(ids: Any, told: Any, version: int, ended: Any, kept: Sequence[Any] = ()) -> Event:
     logp, logp_model, entropy = (tuple(row) for row in told.tolist())
-    return Event(0, tuple(ids.tolist()), logp, version, logp_model, entropy, ended=ended)
+    sets = tuple(each.numpy().tobytes() for each in kept)
+    return Event(0, tuple(ids.tolist()), logp, version, logp_model, entropy, ended=ended, kept=sets)

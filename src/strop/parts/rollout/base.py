@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import EXPERTS, Batch
+from strop.batch.kept import kept_columns
 from strop.engines.asynchronous import EngineLoop, asynchronous, on, run
 from strop.engines.base import Account, Answer, Ends, Engine, Event, Request
 from strop.engines.rules import MinP, TopK, TopP
-from strop.method.part import Draw, require
+from strop.method.part import Draw, require, require_one_of
 from strop.method.services import ALONE, Player, Sampling, Services, Texts
 from strop.support.errors import UserError
 from strop.support.exits import Exit
@@ -31,6 +32,8 @@ Rollouts: TypeAlias = tuple[Batch, Any] | tuple[Batch, Any, Mapping[str, float]]
 THROWN_AWAY = "rollout/tokens_thrown_away"
 # That of tokens that weights which are not trained have drawn.
 OF_OTHERS = "rollout/tokens_of_opponents"
+MASKS = ("ignore", "weigh", "renormalise")
+MOST_KEPT = 512  # tokens of a recorded kept set, beside those as likely as the last
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,9 @@ class SamplingFields:
     top_k: int = 0
     # Tokens below this share of the likeliest token's probability are cut. Default: ours (off).
     min_p: float = 0.0
+    # What the learner makes of a cut: ignore, weigh or renormalise (docs/SAMPLING_MASKS.md).
+    # Default: ours (ignore).
+    sampling_mask: str = "ignore"
 
     def __post_init__(self) -> None:
         require(self, "max_tokens", low=0)
@@ -77,6 +83,7 @@ class SamplingFields:
         require(self, "top_p", low=1e-6, high=1.0)
         require(self, "top_k", low=0)
         require(self, "min_p", low=0.0, high=1.0)
+        require_one_of(self, "sampling_mask", MASKS)
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -86,11 +93,21 @@ class SamplingFields:
     @property
     def needs(self) -> frozenset[str]:
         """What an engine must be able to do beside sampling."""
-        return frozenset({"rules"}) if self.rules() else frozenset()
+        needs = {"rules"} if self.rules() else set()
+        return frozenset(needs | ({"kept"} if self.renormalises else set()))
+
+    @property
+    def renormalises(self) -> bool:
+        """Whether the learner's policy is the cut one, so that every draw tells what was kept."""
+        return self.sampling_mask == "renormalise" and bool(self.rules())
 
     def rules(self) -> tuple[Any, ...]:
-        """The cuts on the logits that differ from their defaults."""
-        found: list[Any] = [TopK(self.top_k)] if self.top_k else []
+        """The cuts on the logits that differ from their defaults. Sets that are to be recorded have
+        a size: without top_k, MOST_KEPT.
+        """
+        cuts = self.top_p < 1 or self.min_p > 0
+        bound = MOST_KEPT if cuts and self.sampling_mask == "renormalise" else 0
+        found: list[Any] = [TopK(self.top_k or bound)] if self.top_k or bound else []
         found += [TopP(self.top_p)] if self.top_p < 1 else []
         return (*found, *([MinP(self.min_p)] if self.min_p else []))
 
@@ -110,7 +127,8 @@ class SamplingFields:
             "stop_strings": sampling.stop_strings,
             "want": sampling.wanted_statistics,
         }
-        return Request(tuple(ids), seed=seed, **(settings | others))
+        request = Request(tuple(ids), seed=seed, **(settings | others))
+        return replace(request, want=request.want | {"kept"}) if self.renormalises else request
 
     def requests(
         self, draws: Sequence[Draw], texts: Texts, sampling: Sampling, rng: torch.Generator
@@ -248,9 +266,18 @@ def assemble_turns(
             "uid_P": torch.tensor([draw.uid for draw in draws]),
             "draw_P": torch.tensor([draw.draw for draw in draws]),
             **_adapters(turns, turn_T),
+            **_kept(events, mask_T),
             **_experts(turns, size_K, first_B),
         }
     )
+
+
+def _kept(events: Sequence[Event], mask_T: Tensor) -> dict[str, Tensor]:
+    """The columns of the kept sets, where the engine has told some."""
+    if not any(event.kept for event in events):
+        return {}
+    unknown = chain.from_iterable(e.kept or (None,) * len(e.ids) for e in events)
+    return kept_columns(list(unknown), mask_T)
 
 
 def _adapters(turns: Sequence[Turn], turn_T: Tensor) -> dict[str, Tensor]:

@@ -1,5 +1,7 @@
 """The strategies that stand in for others: to score, to play, to run an agent, to read records."""
 
+from dataclasses import replace
+
 from strop.parts.rollout._playing import PlayingFields
 from strop.parts.rollout.base import SamplingFields
 from strop.parts.rollout.play_turns import PlayTurns
@@ -17,6 +19,14 @@ def plain(strategy: SamplingFields) -> SamplingFields:
         turns, tokens = strategy.max_turns, strategy.max_action_tokens
         return PlayTurns(**strategy.sampling(), max_turns=turns, max_action_tokens=tokens)
     return SampleIndependently(**strategy.sampling())
+
+
+def scoring(strategy: SamplingFields) -> SamplingFields:
+    """The plain strategy that draws alike and records nothing of what cuts have left."""
+    found = plain(strategy)
+    if not found.renormalises:
+        return found
+    return replace(found, sampling_mask="ignore", top_k=found.rules()[0].k)
 
 
 def playing(strategy: SamplingFields) -> SamplingFields | None:

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from strop.batch import segments
-from strop.batch.batch import Batch, position_of, to_padded
+from strop.batch.batch import KEPT_AT, KEPT_IDS, NUM_KEPT, Batch, position_of, to_padded
 from strop.head import head
 from strop.head.chunk import Distribution, Head, Others
 from strop.head.head import head_of, text_config, trunk_of
+from strop.head.kept import Kept
 from strop.support.adapted import routes_of, weights_of
 from strop.support.errors import RunStopped, UserError
 from strop.support.experts import Experts, Watch, experts_of
@@ -217,7 +218,7 @@ class Policy:
         own = tuple(name for name in names if name not in (NOW, BALANCE))
         found = head.columns(
             self.head(temperature), hidden, micro["id_T"][micro["mask_T"]], own,
-            distributions=further, others=others,
+            distributions=further, others=others, kept=kept_of(micro),
         )  # fmt: skip
         if BALANCE in names:
             found[BALANCE] = routing.balances(micro, passed)
@@ -256,7 +257,7 @@ class Policy:
         columns are measured first over the same hidden states. seen: called with the states,
         without gradient.
         """
-        layout = self._layout(micro)
+        layout, kept = self._layout(micro), kept_of(micro)
         own_names = tuple(name for name in names if name != BALANCE)
 
         def pass_forward(watch: Watch | None) -> tuple[Tensor, dict[str, Tensor]]:
@@ -269,7 +270,7 @@ class Policy:
             beside = Beside({BALANCE: routing.balances(micro, passed)} if BALANCE in names else {})
             if whole:
                 with torch.no_grad():
-                    values = head.columns(own, hidden.detach(), ids, own_names)
+                    values = head.columns(own, hidden.detach(), ids, own_names, kept=kept)
                 known = adjoints_of(slice(None), values | beside.values(slice(None)))
 
                 def chosen(rows: slice, _: dict[str, Tensor]) -> Mapping[str, Tensor]:
@@ -277,7 +278,7 @@ class Policy:
 
             loss, values = head.push_loss(
                 own, hidden, ids, beside.split(chosen), own_names,
-                distributions=distributions or {}, others=others or {},
+                distributions=distributions or {}, others=others or {}, kept=kept,
             )  # fmt: skip
             values |= beside.values(slice(None))
             if watch is not None and self.experts is not None:
@@ -394,6 +395,14 @@ class Policy:
         if self.optimiser is not None:
             return (p for group in self.optimiser.param_groups for p in group["params"])
         return (p for p in self.model.parameters() if p.requires_grad)
+
+
+def kept_of(batch: Batch) -> Kept | None:
+    """What the log-probabilities of the policy tokens are over; None: the whole vocabulary."""
+    if KEPT_IDS not in batch.columns:
+        return None
+    mask_T = batch["mask_T"]
+    return Kept(batch[KEPT_IDS], batch[KEPT_AT][mask_T], batch[NUM_KEPT][mask_T])
 
 
 def _with_routers(names: Sequence[str]) -> dict[str, bool]:

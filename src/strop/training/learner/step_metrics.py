@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.batch.batch import Batch
+from strop.batch.batch import NUM_KEPT, Batch
 from strop.environments.tasks import Origin
 from strop.method import part as parts
 from strop.method.part import Term
@@ -185,6 +185,9 @@ def _policy(batch: Batch) -> dict[str, float]:
     found = {"groups/frac_rollouts_with_gradient": _mean(learns_B)}
     if bool(drawn_N.any()):
         found["sampling/age_steps"] = _mean(batch["step"] - 1 - version_N[drawn_N])
+    if NUM_KEPT in batch.columns:
+        kept_N = batch[NUM_KEPT][batch["mask_T"]]
+        found["sampling/kept_tokens"] = _mean(kept_N[kept_N > 0])
     entropy_N = entropy_N[~entropy_N.isnan()]  # void where no engine drew the token
     known_N = ~batch["logp_sampler_T"][batch["mask_T"]].isnan()
     if "advantage_T" in batch and bool((drawn_N & known_N).any()):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.batch.batch import Batch
+from strop.batch.batch import KEPT_AT, Batch
 from strop.method import part as parts
 from strop.method.algorithm import advantage_of
 from strop.method.chains import RngOf
@@ -160,7 +160,7 @@ class Tokens:
         own = {
             name: column
             for name, column in batch.columns.items()
-            if name.endswith("_T") and column.dim() == 1 and name != ROW
+            if name.endswith("_T") and column.dim() == 1 and name not in (ROW, KEPT_AT)
         }
         gathered = {n: c for n, c in self.columns.items() if not n.startswith("now:")}
         if "advantage_T" in own and "advantage_T" in gathered:

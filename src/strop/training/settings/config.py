@@ -25,6 +25,7 @@ from strop.environments.base import JOINED
 from strop.method import notation, reading
 from strop.method.algorithm import Algorithm, Method
 from strop.method.check import check
+from strop.method.masks import with_mask
 from strop.method.part import Use
 from strop.method.schedule import Schedule, before, number_at
 from strop.parts.rollout.base import SamplingFields
@@ -128,7 +129,7 @@ class RunConfig(Section):
         """The method with all its options set, checked. Raises UserError."""
         method = composed(self.recipe, self.stages, self.phases).each(self.for_task)
         method = method.each(lambda each: balancing(each, self.model.router_aux_loss_coef))
-        method = with_options(method, self.algorithm, self.phases)
+        method = with_options(method, self.algorithm, self.phases).each(with_mask)
         check(method)
         method.check_steps(self.training.steps)
         for algorithm in method.algorithms:
