@@ -158,7 +158,7 @@ def test_several_adapters_go_there_beside_a_base_that_adds_nothing(served, model
             sample(engine, [dataclasses.replace(GREEDY[0], weights=weights)])
             assert served.asked[-1]["model"] == engine.names[weights or "left"]
         with pytest.raises(UserError, match="has no adapter 'middle'"):
-            engine.submit(dataclasses.replace(GREEDY[0], weights="middle"))
+            engine.start(9, dataclasses.replace(GREEDY[0], weights="middle"))
 
 
 def test_a_server_that_loads_no_adapters_is_told_how_to(served, model, tmp_path):
