@@ -16,7 +16,6 @@ from strop.batch.columns import is_value
 from strop.engines.base import Event
 from strop.method.algorithm import Algorithm, wanted_columns
 from strop.method.chains import Chains, generators, learnable
-from strop.method.cost import needs_of
 from strop.method.part import Curated, Draw
 from strop.method.services import Graded
 from strop.parts.rollout.base import Turn, assemble_turns, with_turns
@@ -171,8 +170,9 @@ class Bench:
     moved.
 
     theta: the policy's logits; behaviour: those that the answers were drawn with. step: the
-    learning rate of plain gradient descent, which an update takes. drew: whether the last step drew
-    anything of its own, so that another seed might have moved the logits elsewhere.
+    learning rate of plain gradient descent, which an update takes. teacher: the reference's logits,
+    None: those of the policy. drew: whether the last step drew anything of its own, so that another
+    seed might have moved the logits elsewhere.
     """
 
     algorithm: Algorithm
@@ -180,6 +180,7 @@ class Bench:
     theta: Tensor
     behaviour: Tensor
     step: float
+    teacher: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_countable(self.algorithm)
@@ -191,7 +192,8 @@ class Bench:
             self.model, token_budget=1 << 30, max_grad_norm=math.inf,
             optimiser=torch.optim.SGD(weights, lr=self.step),
         )  # fmt: skip
-        reference = Policy(TableModel(self.tree, self.theta).requires_grad_(False))
+        known = self.theta if self.teacher is None else self.teacher
+        reference = Policy(TableModel(self.tree, known).requires_grad_(False))
         critic: Any = TrueCritic(self.tree, self.theta, heads)
         self.models = StepModels(policy, 1.0, reference, critic)
         self.services = TreeServices(self.tree)
@@ -294,8 +296,6 @@ def check_countable(algorithm: Algorithm) -> None:
         raise Uncountable(
             f"its rollout {algorithm.rollout.label} does not draw answers independently"
         )
-    if "teacher" in needs_of(algorithm):
-        raise Uncountable("it learns from a teacher, and the tree has none")
     if algorithm.rollout.part.temperature != 1:
         raise Uncountable("its rollouts are not drawn at temperature 1")
 

@@ -41,6 +41,7 @@ class Audit:
     ess: float
     no_signal: Number
     thrown_away: Number
+    token_bias: Number
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def audit(
     *,
     group_size: int,
     behaviour: Tensor | None = None,
+    teacher: Tensor | None = None,
     step: float = 0.1,
     seed: int = 0,
     limits: Limits = Limits(),
@@ -74,13 +76,18 @@ def audit(
         ess     = 1 / E_b[(p / b)^2], answers of the behaviour policy b that count, as a share
         no_signal = P(d = 0); thrown_away = P(curation asks for other groups); the rest given not
 
+    A method that learns from a teacher, whose logits are then given, is compared with J = minus the
+    divergence of the policy from it, over whole answers; token_bias is the bias towards the
+    gradient of the divergences at all tokens, the answers given.
+
     One group of `group_size` answers a prompt. Where the groups are few enough, all are
     enumerated: multisets with multinomial weights, or every order of them where a part states that
     it may follow the order of answers. Where they are too many, or a step on one of them draws
     anything of its own, groups are drawn, and every number has a Student-t interval over blocks.
     Raises Uncountable for a method whose step needs more than answers and rewards.
     """
-    bench = Bench(algorithm, tree, theta, theta if behaviour is None else behaviour, step)
+    drawn_by = theta if behaviour is None else behaviour
+    bench = Bench(algorithm, tree, theta, drawn_by, step, teacher)
     logp_PL = tree.logp_PL(bench.behaviour)
     ordered = bool(algorithm.facts() & BY_ORDER)
     blocks = []
@@ -91,7 +98,7 @@ def audit(
         drawn = _drawn_groups(logp_PL, group_size, limits.draws, seed)
         per = max(1, len(drawn) // BLOCKS)
         blocks = [_collect(bench, drawn[i : i + per], seed + i) for i in range(0, len(drawn), per)]
-    truth = tree.truth(theta)
+    truth = tree.truth(theta, teacher)
     whole = _summary(_joined(blocks), truth)
     within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth)
     ratio_PL = tree.logp_PL(theta) - logp_PL
@@ -147,21 +154,28 @@ def _summary(sums: _Sums, truth: Truth) -> dict[str, float]:
     if sums.weight == 0:
         raise Uncountable("curation asks for other groups whatever is drawn")
     mean, slope = sums.move / sums.weight, truth.success_slope
-    along = float((mean * slope).sum())
-    length, true_length = float(mean.norm()), float(slope.norm())
-    scale = along / true_length**2 if true_length else math.nan
-    off = float((mean - scale * slope).norm())
+    along, length = float((mean * slope).sum()), float(mean.norm())
+    scale, bias = _beside(mean, slope)
+    tokens = (math.nan,) * 2 if truth.token_slope is None else _beside(mean, truth.token_slope)
     spread = math.sqrt(max(0.0, sums.square / sums.weight - length**2))
     return {
         "scale": scale,
-        "bias": _over(off, abs(scale) * true_length),
-        "cosine": _over(along, length * true_length),
+        "bias": bias,
+        "cosine": _over(along, length * float(slope.norm())),
         "noise": _over(spread, length),
         "success_change": along,
         "entropy_change": float((mean * truth.entropy_slope).sum()),
         "no_signal": sums.silent / sums.weight,
         "thrown_away": sums.thrown / (sums.thrown + sums.weight),
+        "token_bias": tokens[1],
     }
+
+
+def _beside(mean: Tensor, slope: Tensor) -> tuple[float, float]:
+    """Scale and bias of the mean step beside a true gradient."""
+    length = float(slope.norm())
+    scale = float((mean * slope).sum()) / length**2 if length else math.nan
+    return scale, _over(float((mean - scale * slope).norm()), abs(scale) * length)
 
 
 def _over(top: float, bottom: float) -> float:
