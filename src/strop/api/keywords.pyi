@@ -1,6 +1,6 @@
 """Written by `python tools/write_catalogue.py` from settings and parts; change those."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -9,6 +9,7 @@ from strop.method.schedule import Schedule
 Part = Any  # a part, several of them, or a line of notation
 Number = float | str | Schedule
 Whole = int | str | Schedule
+Reward = str | Callable[..., Any]
 
 class Options(TypedDict, total=False):
     seed: int
@@ -128,7 +129,7 @@ class Options(TypedDict, total=False):
     evaluation_num_samples: int
     evaluation_k: Sequence[int] | int
     evaluation_max_prompts: int
-    evaluation_reward: Sequence[str] | str
+    evaluation_reward: Reward | Sequence[Reward] | Mapping[str, Reward]
     tracking_to: Sequence[Literal["tensorboard", "wandb", "trackio", "mlflow"]] | str
     tracking_project: str | Path
     tracking_name: str | Path
