@@ -68,14 +68,14 @@ TAUGHT = Setting(depth=3, branching=4, ragged=False, group=1)
 KL = 'gkd bound=penalise_kl_to_reference(estimator="{}")'
 # Methods that learn from a teacher, and settings of them that are other estimators.
 ESTIMATORS = (
-    "on_policy_distillation", "on_policy_distillation(gamma=1)", "vopd",
+    "on_policy_distillation", "on_policy_distillation(gamma=1)", "vopd", "opsd(sampled=True)",
     *(KL.format(name) for name in ("k1", "k2", "k3")),
     "gkd(divergence='reverse')",
     "gkd(divergence='reverse', top_k=2)",
     "gkd(divergence='reverse', top_k=2, others='renormalise')",
     "gkd(divergence='reverse', top_k=2, top_of='current')",
     "gkd(divergence='reverse', top_k=2, top_of='current', others='renormalise')",
-    "gkd(divergence='forward')", "gkd",
+    "gkd(divergence='forward')", "gkd", "opsd",
 )  # fmt: skip
 TEACHER = """
 ## Learning from a teacher
@@ -85,7 +85,7 @@ another softmax on the same tree, of success 0.7. All answers have three tokens 
 answers), so that an average over tokens has one denominator; a step is of one answer; medians of
 five trees, policies and teachers. Most of these methods compute another gradient: that of the
 divergences at all tokens, as if no token changed which others follow it. `token bias` is the bias
-towards that one.
+towards that one. What the policy is to itself behind a hint (`opsd`) is another softmax, too.
 
 | recipe | cosine | bias | token bias | noise | stale | four |
 | --- | --- | --- | --- | --- | --- | --- |

@@ -372,6 +372,7 @@ class Options(TypedDict, total=False):
     curation_versions: Whole
     curation_words: str
     probes_action_tags: Any
+    probes_column: str
     probes_interval: Whole
     probes_kappa: Number
     probes_keep: Any
@@ -395,6 +396,7 @@ class Options(TypedDict, total=False):
     probes_unfinished: Number
     probes_until: str
     probes_window: Whole
+    probes_words: str
     advantage_L: Whole
     advantage_adds: bool
     advantage_alpha: Number
@@ -721,6 +723,7 @@ class Options(TypedDict, total=False):
     loss_weight: Number
     loss_wrong: Number
     probe_action_tags: Any
+    probe_column: str
     probe_interval: Whole
     probe_kappa: Number
     probe_keep: Any
@@ -744,3 +747,4 @@ class Options(TypedDict, total=False):
     probe_unfinished: Number
     probe_until: str
     probe_window: Whole
+    probe_words: str

@@ -14,7 +14,7 @@ from strop.auditing.tree import Tree
 from strop.batch.batch import Batch
 from strop.batch.columns import is_value
 from strop.engines.base import Event
-from strop.method.algorithm import Algorithm, wanted_columns
+from strop.method.algorithm import Algorithm, around_refresh, wanted_columns
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import Curated, Draw
 from strop.method.services import Graded
@@ -186,6 +186,8 @@ class Bench:
         check_countable(self.algorithm)
         heads = tuple(name for name in self.algorithm.reads() if is_value(name))
         self.algorithm = without_critic(self.algorithm).at_step(1, NUM_STEPS)
+        probes = around_refresh(self.algorithm)[1]  # the teacher is the reference under its prompt
+        self.algorithm = dataclasses.replace(self.algorithm, probes=probes)
         self.model = TableModel(self.tree, self.theta)
         weights = list(self.model.parameters())
         policy = Policy(

@@ -11,7 +11,7 @@ from strop.auditing.estimate import Audit, Limits, audit
 from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.catalogue import catalogue
 from strop.method import notation
-from strop.method.algorithm import Algorithm, Method, Phases
+from strop.method.algorithm import Algorithm, Method, Phases, around_refresh
 from strop.method.cost import needs_of
 from strop.training.settings.config import RunConfig
 
@@ -53,7 +53,7 @@ def one(settings: RunConfig, setting: Setting, limits: Limits, phase: int = 1) -
     tree = setting.tree()
     theta = random_policy(tree, setting.success, setting.shape)
     behaviour, algorithm = theta, compose(settings, setting, phase)
-    taught = "teacher" in needs_of(algorithm)
+    taught = "teacher" in needs_of(algorithm) or around_refresh(algorithm)[0]
     teacher = random_policy(tree, TEACHER, setting.shape + 1) if taught else None
     for _ in range(setting.staleness):  # against the true gradient, from the policy of now
         behaviour = behaviour - setting.step * tree.truth(behaviour, teacher).success_slope

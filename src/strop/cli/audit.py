@@ -62,9 +62,8 @@ def audit(
     that; noise: its standard deviation over its length; success', entropy': their change, first
     order, per unit of step; ESS: effective sample size of the answers, as a share; silent: share of
     groups that move nothing; refilled: share of groups for which the method asks for others.
-
-    A method that learns from a teacher is compared with the gradient of its divergence from one,
-    over whole answers; token bias: the same towards that of the divergences at all tokens.
+    With a teacher the true gradient is that of the divergence from it over whole answers; token
+    bias: towards that of the divergences at all tokens.
     """
     from strop.api.audit import audits, base_of
     from strop.api.options import settings_of

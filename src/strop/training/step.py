@@ -21,7 +21,14 @@ from typing import Any
 import torch
 
 from strop.batch.batch import Batch
-from strop.method.algorithm import Algorithm, Method, Phases, phase_at, wanted_columns
+from strop.method.algorithm import (
+    Algorithm,
+    Method,
+    Phases,
+    around_refresh,
+    phase_at,
+    wanted_columns,
+)
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import LR, OUTSIDE, REFERENCE, REFERENCE_SHARE
 from strop.support.errors import UserError
@@ -67,13 +74,15 @@ def train_step(
     batch, metrics = batch.to(world.policy.device), chains.metrics
 
     # 5
+    first, probes = around_refresh(algorithm)
+    batch = chains.write("probes", first, batch)
     with clock("refresh"):
         noted = routing.to_note(algorithm.reads(("terms",)), batch, models.policy)
         batch = refresh(batch, wanted_columns(algorithm) | noted, models)
         batch = routing.with_load(batch, models.policy.experts)
-    if algorithm.probes:
+    if probes:
         with clock("probes"):
-            batch = chains.write("probes", algorithm.probes, batch)
+            batch = chains.write("probes", probes, batch)
 
     # 6 and 7
     with clock("advantage"):

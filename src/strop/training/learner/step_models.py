@@ -11,6 +11,7 @@ from strop.batch.columns import OF_POLICY, OF_REFERENCE, is_value, old_value, sl
 from strop.support.errors import UserError
 from strop.training.learner.critic import Critic
 from strop.training.learner.policy import Policy
+from strop.training.learner.reference_prompts import reprompted
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,19 @@ class StepModels:
         if model == "critic":
             assert self.critic is not None
             return self.critic.columns(batch, names)
-        policy = self.policy if model == "current" else self.reference
-        assert policy is not None
-        return policy.columns(batch, names, self.temperature)
+        if model == "current":
+            return self.policy.columns(batch, names, self.temperature)
+        assert self.reference is not None
+        read = reprompted(batch)
+        found = self.reference.columns(read, names, self.temperature)
+        if read is batch:
+            return found
+        return {name: _at(batch["mask_T"], value[read["mask_T"]]) for name, value in found.items()}
+
+
+def _at(mask_T: Tensor, value_N: Tensor) -> Tensor:
+    """The values [T] at the tokens of the mask, 0 elsewhere."""
+    return value_N.new_zeros(mask_T.shape[0]).masked_scatter(mask_T, value_N)
 
 
 def refresh(batch: Batch, names: Iterable[str], models: StepModels) -> Batch:
