@@ -195,8 +195,7 @@ def compare(
     with _tidied(folder, out is None), messages_in_python():
         swept = methods if isinstance(methods, Swept) else _settings_of(methods, options, tune)
         given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
-        chosen = with_judges(options, folder / GIVEN)
-        candidates = swept.candidates(given, chosen, folder / GIVEN)
+        candidates = swept.candidates(given, with_judges(options, folder / GIVEN), folder / GIVEN)
         files = files_of(score_on, folder / GIVEN / "score_on.jsonl")
         _check_same(rows)
         scoring = Scoring(
