@@ -68,19 +68,17 @@ def train_step(
     models = world.act(algorithm, number)
 
     # 1 to 4
-    after = None if spectator is None else spectator.after
-    chains = Chains(rng_of, world.services, dict(state), after=after)
+    chains = Chains(rng_of, world.services, dict(state), after=getattr(spectator, "after", None))
     batch = world.collect(algorithm, chains, step, clock)
     batch, metrics = batch.to(world.policy.device), chains.metrics
 
     # 5
-    first, probes = around_refresh(algorithm)
-    batch = chains.write("probes", first, batch)
+    batch = chains.write("probes", around_refresh(algorithm)[0], batch)
     with clock("refresh"):
         noted = routing.to_note(algorithm.reads(("terms",)), batch, models.policy)
         batch = refresh(batch, wanted_columns(algorithm) | noted, models)
         batch = routing.with_load(batch, models.policy.experts)
-    if probes:
+    if probes := around_refresh(algorithm)[1]:
         with clock("probes"):
             batch = chains.write("probes", probes, batch)
 
