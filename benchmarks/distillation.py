@@ -1,20 +1,28 @@
 """How fast a policy learns from a teacher, beside learning from the reward, at equal tokens.
 
     python benchmarks/distillation.py [--seeds 3] [--steps 20] [--teacher FOLDER] [--keep FOLDER]
+        [--only NAME...]
 
 The teacher is the shipped model `tiny` after 90 steps of `grpo` on Countdown with 32 groups of 16
 answers (or --teacher); the policy begins as `tiny` and answers 32 prompts four times a step in
-every method, at one learning rate. Printed are pass@1 and the entropy on held-back puzzles at every
-validation, as means over seeds with the least and the largest, and the tokens that were sampled.
+every method, at one learning rate. `opsd` has no teacher but itself, with the right answer before
+the prompt. That is nothing which `tiny` has ever read, so it is tried, too, from weights that have
+seen 40 batches of such prompts with their answers, beside `grpo` from the same. Printed are pass@1
+and the entropy on held-back puzzles at every validation, as means over seeds with the least and the
+largest, and the tokens that were sampled.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from strop.environments.countdown import puzzles
 from strop.tracking.metrics_file import lines_of
+
+OPSD = r"opsd(column='completion', words='{answer}\n{prompt}')"
 
 METHODS = {
     "grpo": "grpo",
@@ -23,6 +31,12 @@ METHODS = {
     "gkd, reverse": "gkd(divergence='reverse')",
     "gkd": "gkd",
     "distillation and rewards": "on_policy_distillation(rewards=True)",
+    "opsd": OPSD,
+}
+AFTER_HINTS = {
+    "grpo, after hints": "grpo",
+    "opsd, after hints": OPSD,
+    "opsd of drawn tokens, after hints": OPSD.replace("(", "(sampled=True, "),
 }
 
 
@@ -31,6 +45,20 @@ def train(words: list[str], folder: Path) -> None:
         return
     command = [sys.executable, "-m", "strop", "train", *words, "--out", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def read_hints(folder: Path) -> Path:
+    """The newest weights of a run that has learnt what the answer before a prompt is for."""
+    rows = folder / "hints.jsonl"
+    with rows.open("w", encoding="utf-8") as file:
+        for row in puzzles("train"):
+            answer, prompt = row["completion"], row["prompt"]
+            file.write(json.dumps({"prompt": f"{answer}\n{prompt}", "completion": answer}) + "\n")
+    train(
+        ["sft", "--model", "tiny", "--data", str(rows), "training.steps=40", "training.lr=1e-3",
+         "sampling.num_prompts=64", "evaluation.every=0"], folder / "hints",
+    )  # fmt: skip
+    return sorted((folder / "hints" / "checkpoints").glob("step-*"))[-1]
 
 
 def validations(folder: Path) -> list[tuple[int, float, float, float]]:
@@ -50,15 +78,21 @@ def main() -> None:
     parser.add_argument("--lr", default="3e-4")
     parser.add_argument("--teacher", type=Path)
     parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--only", nargs="*", default=[*METHODS, *AFTER_HINTS], help="methods")
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    taught = {name for name in METHODS if name not in ("grpo", "opsd")}
+    start = read_hints(folder) if AFTER_HINTS.keys() & set(options.only) else None
     teacher = options.teacher
-    if teacher is None:
+    if teacher is None and taught & set(options.only):
         train(["grpo", "training.steps=90", "evaluation.every=90", "seed=100"], folder / "teacher")
         teacher = sorted((folder / "teacher" / "checkpoints").glob("step-*"))[-1]
         ends = validations(folder / "teacher")
         print(f"teacher: pass@1 {ends[0][1]:.3f} to {ends[-1][1]:.3f}", flush=True)
-    for name, method in METHODS.items():
+    for name, method in (METHODS | AFTER_HINTS).items():
+        if name not in options.only:
+            continue
         found = []
         for seed in range(options.seeds):
             run = folder / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
@@ -66,7 +100,8 @@ def main() -> None:
                 method, f"seed={seed}", f"training.steps={options.steps}", "evaluation.every=5",
                 f"training.lr={options.lr}", "evaluation.num_samples=8",
                 "sampling.num_prompts=32", "sampling.num_rollouts=4",
-                *(["model.reference=" + str(teacher)] if name != "grpo" else []),
+                *([f"model.reference={teacher}"] if name in taught else []),
+                *(["--model", str(start), "--task", "countdown"] if name in AFTER_HINTS else []),
             ]  # fmt: skip
             train(words, run)
             found.append(validations(run))

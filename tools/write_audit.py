@@ -8,6 +8,7 @@ Takes two to four minutes on one core; draw docs/pictures/audit.png anew then
 
 import dataclasses
 import math
+import statistics
 from pathlib import Path
 
 from strop.auditing.estimate import Audit, Limits
@@ -62,6 +63,38 @@ Written by `python tools/write_audit.py`; change the code, not this file.
 | recipe | scale | easy | hard | bias | noise | price | silent | refilled | stale | four |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+SHAPES = range(1, 6)
+TAUGHT = Setting(depth=3, branching=4, ragged=False, group=1)
+KL = 'gkd bound=penalise_kl_to_reference(estimator="{}")'
+# Methods that learn from a teacher, and settings of them that are other estimators.
+ESTIMATORS = (
+    "on_policy_distillation", "on_policy_distillation(gamma=1)", "vopd", "opsd(sampled=True)",
+    *(KL.format(name) for name in ("k1", "k2", "k3")),
+    "gkd(divergence='reverse')",
+    "gkd(divergence='reverse', top_k=2)",
+    "gkd(divergence='reverse', top_k=2, others='renormalise')",
+    "gkd(divergence='reverse', top_k=2, top_of='current')",
+    "gkd(divergence='reverse', top_k=2, top_of='current', others='renormalise')",
+    "gkd(divergence='forward')", "gkd", "opsd",
+)  # fmt: skip
+TEACHER = """
+## Learning from a teacher
+
+Here J is minus the divergence KL(policy || teacher) over whole answers, in nats, and the teacher
+another softmax on the same tree, of success 0.7. All answers have three tokens out of four (64
+answers), so that an average over tokens has one denominator; a step is of one answer; medians of
+five trees, policies and teachers. Most of these methods compute another gradient: that of the
+divergences at all tokens, as if no token changed which others follow it. `token bias` is the bias
+towards that one. What the policy is to itself behind a hint (`opsd`) is another softmax, too.
+
+| recipe | cosine | bias | token bias | noise | stale | four |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+TEACHER_ENDS = """
+`cosine` is that of the mean step and grad J; `stale` and `four` are token biases; `-` says that the
+mean step is 0. The forward divergence and the one of Jensen and Shannon are other aims than J, no
+estimates of it.
+"""
 REST = """
 ## Not enumerated
 
@@ -90,16 +123,33 @@ def row(recipe: str, number: int = 1, phase: str = "") -> str:
     return f"| {_name(recipe, phase)} | {' | '.join(cells)} |"
 
 
+def taught_row(method: str) -> str:
+    """The line of a method that learns from a teacher: medians over shapes."""
+    found = [
+        [
+            each.cosine, each.bias, each.token_bias, each.noise,
+            *(_audit(method, base=base, **changed).token_bias
+              for changed in ({"staleness": 8}, {"updates": 4})),
+        ]
+        for base in (dataclasses.replace(TAUGHT, shape=shape) for shape in SHAPES)
+        for each in [_audit(method, base=base)]
+    ]  # fmt: skip
+    medians = [statistics.median(n.value for n in column) for column in zip(*found, strict=True)]
+    return f"| `{method}` | {' | '.join(map(_shown, medians))} |"
+
+
 def _name(recipe: str, phase: str) -> str:
     return f"`{recipe}`: {phase}" if phase else f"`{recipe}`"
 
 
-def _settings(recipe: str) -> config.RunConfig:
-    return config.make({"recipe": recipe, "model": {"name": "tiny"}})
+def _settings(method: str) -> config.RunConfig:
+    recipe, *options = method.split(" bound=")
+    stages = {"bound": options[0]} if options else {}
+    return config.make({"recipe": recipe, "model": {"name": "tiny"}, "stages": stages})
 
 
-def _audit(recipe: str, number: int = 1, **changes: float) -> Audit:
-    return one(_settings(recipe), dataclasses.replace(BASE, **changes), LIMITS, number)
+def _audit(method: str, number: int = 1, base: Setting = BASE, **changes: float) -> Audit:
+    return one(_settings(method), dataclasses.replace(base, **changes), LIMITS, number)
 
 
 def _shown(value: float, within: float = 0.0) -> str:
@@ -114,6 +164,8 @@ def page() -> str:
     """The whole page."""
     rows, left = [], []
     for entry in catalogue.recipes():
+        if entry.name in {method.split("(")[0] for method in ESTIMATORS}:
+            continue
         for number, phase in enumerate(phases_of(_settings(entry.name)), 1):
             try:
                 rows.append(row(entry.name, number, phase))
@@ -124,7 +176,8 @@ def page() -> str:
     slope = truth.success_slope
     price = float((slope * truth.entropy_slope).sum() / slope.square().sum())
     header = HEADER.format(price=price, draws=LIMITS.draws)
-    return header + "\n".join(rows) + "\n" + REST + "\n".join(left) + "\n"
+    estimators = TEACHER + "\n".join(map(taught_row, ESTIMATORS)) + "\n" + TEACHER_ENDS
+    return header + "\n".join(rows) + "\n" + estimators + REST + "\n".join(left) + "\n"
 
 
 if __name__ == "__main__":

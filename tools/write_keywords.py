@@ -15,7 +15,7 @@ from strop.training.settings.config import RunConfig, section_classes
 HEADER = '''\
 """Written by `python tools/write_catalogue.py` from settings and parts; change those."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -24,6 +24,7 @@ from strop.method.schedule import Schedule
 Part = Any  # a part, several of them, or a line of notation
 Number = float | str | Schedule
 Whole = int | str | Schedule
+Reward = str | Callable[..., Any]
 
 class Options(TypedDict, total=False):
 '''
@@ -38,6 +39,7 @@ def stub() -> str:
     """The whole file."""
     types = {**_of_settings(), **_of_stages()}
     del types["reward"]  # rewards of the run, a parameter of its own
+    types["evaluation_reward"] = "Reward | Sequence[Reward] | Mapping[str, Reward]"
     return HEADER + "".join(f"    {name}: {kind}\n" for name, kind in types.items())
 
 

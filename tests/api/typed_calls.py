@@ -21,6 +21,8 @@ def right_calls() -> None:
     strop.train("grpo(clip_high=0.3)", training_lr="linear(1e-4, 0)", loss_clip_high=0.3, seed=3)
     strop.train(data=Path("rows.jsonl"), reward=[right, "exact_match"], sampling_num_prompts=4)
     strop.train("grpo", advantage="subtract_group_mean | spread_evenly", data={"a": ROWS})
+    strop.train(reward=right, evaluation_reward=right, validation={"easy": ROWS})
+    strop.train(reward=right, evaluation_reward={"easy": right, "hard": "exact_match"})
     strop.resume(run, training_steps=40)
     strop.compare(["grpo", "rloo"], seeds=3, data=ROWS, reward=right, training_lr=1e-4)
 
@@ -30,6 +32,7 @@ def wrong_calls() -> None:
     strop.train("grpo", seeed=1)  # type: ignore[call-arg]
     strop.train("grpo", training_steps="many")  # type: ignore[arg-type]
     strop.train("grpo", reward=1.0)  # type: ignore[arg-type]
+    strop.train("grpo", evaluation_reward=1.0)  # type: ignore[arg-type]
     strop.train("grpo", loss_clip_hihg=0.3)  # type: ignore[call-arg]
     strop.train("grpo", data_overlong="cut")  # type: ignore[arg-type]
     strop.compare(["grpo"], training_stps=3)  # type: ignore[call-arg]

@@ -14,6 +14,7 @@ from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.auditing.vary import Setting, compose, one
 from strop.method import notation
 from strop.method.part import Selected, Use
+from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
 from strop.training.settings import config
 
 BANDIT = Tree(1, 2, torch.tensor([[0.0, 1.0]]))
@@ -201,6 +202,44 @@ def test_several_updates_leave_no_trace() -> None:
     assert second is not None
     assert torch.equal(first, second)
     assert torch.equal(bench.model.theta, theta)
+
+
+def test_what_estimators_of_a_divergence_from_a_teacher_aim_at() -> None:
+    """All of answers of one length, so that averages over tokens divide by one number."""
+    tree = random_tree(2, 3, seed=1)
+    theta, teacher = (random_policy(tree, success, 3) for success in (0.3, 0.7))
+
+    def found(method: str, estimator: str = "") -> Audit:
+        algorithm = notation.recipe(method)
+        if estimator:
+            objective = Use(PenaliseKlToReference(estimator))
+            term = dataclasses.replace(algorithm.terms[0], objective=objective)
+            algorithm = dataclasses.replace(algorithm, terms=(term,))
+        return audit(algorithm, tree, theta, group_size=1, teacher=teacher)
+
+    whole = found("on_policy_distillation(gamma=1)")
+    assert (whole.scale.value, whole.bias.value) == pytest.approx((1 / 2, 0), abs=1e-9)
+    assert whole.token_bias.value > 0.01
+    drawn, exact = found("on_policy_distillation"), found("gkd(divergence='reverse')")
+    for each in (drawn, exact, found("vopd"), found("gkd", "k2")):  # one mean step
+        assert each.token_bias.value == pytest.approx(0, abs=1e-9)
+        assert each.success_change.value == pytest.approx(exact.success_change.value)
+    assert exact.noise.value < drawn.noise.value  # that of the drawn prefixes is left
+    assert math.isnan(found("gkd", "k1").bias.value)  # no step at all
+    forward, third = found("gkd(divergence='forward')"), found("gkd", "k3")
+    assert third.token_bias.value == pytest.approx(forward.token_bias.value)
+    assert third.token_bias.value > 0.01
+    tail = found("gkd(divergence='reverse', top_k=2)")  # a tail of one token
+    assert tail.token_bias.value == pytest.approx(0, abs=1e-9)
+
+
+def test_the_divergence_from_a_teacher_is_that_of_whole_answers() -> None:
+    tree = random_tree(3, 2, ragged=True, seed=4)
+    theta, teacher = random_policy(tree, seed=1), random_policy(tree, seed=2)
+    logp_PL, other_PL = tree.logp_PL(theta), tree.logp_PL(teacher)
+    kl = float((logp_PL.exp() * (logp_PL - other_PL)).sum())
+    assert tree.truth(theta, teacher).success == pytest.approx(-kl)
+    assert tree.truth(teacher, teacher).success_slope.abs().max() < 1e-12
 
 
 @pytest.mark.parametrize(

@@ -241,6 +241,7 @@ def test_what_the_trainer_takes_is_what_its_files_read():
     files = (
         "training/step", "method/chains", "training/learner/kernel", "training/collect/here",
         "training/learner/step_metrics", "training/learner/update",
+        "training/learner/reference_prompts",
     )  # fmt: skip
     read = set()
     for name in files:

@@ -121,3 +121,5 @@ def test_the_page_names_every_recipe_and_is_what_the_tool_writes() -> None:
     tool = _tool()
     for recipe in ("rloo", "dapo"):  # one of them asks for other groups, and clips
         assert tool.row(recipe) in page, "python tools/write_audit.py"
+    for method in tool.ESTIMATORS:
+        assert f"\n| `{method}` |" in page, "python tools/write_audit.py"

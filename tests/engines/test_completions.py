@@ -398,7 +398,7 @@ def test_the_server_must_be_there_and_have_the_model(table):
                 engine.load_weights(None, 1)
         served.models = {}
         refused(served, "lists no models")
-    refused(served, r"127.0.0.1.*refused \(does it run, is engine.url right")
+    refused(served, r"127.0.0.1.*refused \(does it run, is its URL right")
 
 
 def test_the_settings(table, monkeypatch):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import strop
 from strop.diagnosis.validation import parted
 from strop.evaluation.run import validator
 from strop.report.run_folder import Numbers, Run
@@ -80,6 +81,30 @@ def test_a_source_without_a_name_scores_every_set_and_strop_eval(
     assert found["mean@n"] == last["eval/validation/mean@n"]
     found = json.loads(strop(*words, "--json", "--reward", f"{lab.rewards}:digits").out)
     assert found["mean@n"] == last["eval/validation/training_reward"]
+
+
+def test_functions_from_python_score_all_sets_or_one(lab: Any, tmp_path: Path) -> None:
+    """They lie in the run's folder, beside the reward of the same name."""
+
+    def scored(value: float) -> Any:
+        return lambda completions, **columns: [value] * len(completions)
+
+    rows = [json.loads(line) for line in lab.data.read_text().splitlines()]
+    given: dict[str, Any] = {
+        "model": str(lab.model), "data": rows, "validation": {"easy": rows[:1], "hard": rows[1:2]},
+        "reward": scored(0.25), "training_steps": 1, "rollout_max_tokens": 2,
+        "sampling_num_prompts": 1, "sampling_num_rollouts": 2, "evaluation_every": 1,
+        "evaluation_num_samples": 2, "progress": False,
+    }  # fmt: skip
+    for judge, easy, hard in ((scored(1.0), 1.0, 1.0), ({"hard": scored(0.5)}, 0.25, 0.5)):
+        run = strop.train(out=tmp_path / f"{hard}", evaluation_reward=judge, **given)
+        last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+        assert [last[f"eval/{name}/mean@n"] for name in ("easy", "hard")] == [easy, hard]
+        assert last["eval/hard/training_reward"] == 0.25
+    with pytest.raises(UserError, match="no validation set 'hurd'"):
+        strop.train(out=tmp_path / "x", evaluation_reward={"hurd": scored(1.0)}, **given)
+    with pytest.raises(UserError, match="evaluation_reward is a function: give it here by its pl"):
+        strop.resume(run, evaluation_reward=scored(1.0))
 
 
 def test_mistakes_show_before_the_first_step(

@@ -88,6 +88,7 @@ class FakeTexts:
         return self.prompt_text(uid)
 
     def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
+        words = words.replace("{answer}", "")  # the answer stands at the end
         if "{prompt}" in words:
             return (*self.encode(words.replace("{prompt}", self.prompt_text(uid))), *answer)
         return (*self.prompt_ids(uid), *self.encode(words), *answer)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import flat_batch
 from commands import Strop
 from fakes.engine import Driven, sample
 
@@ -20,6 +21,7 @@ from strop.parts.rollout.sample_at_entropy_temperature import WarmByEntropy
 from strop.support.errors import UserError
 from strop.training.learner import adapters
 from strop.training.learner.adapters import Lora
+from strop.training.learner.served_reference import ServedReference
 
 WANT = frozenset({"logp_model"})
 ATOL = 1e-5  # nats, in float32
@@ -213,3 +215,15 @@ def test_a_run_trains_over_it(engine, tmp_path, monkeypatch, capsys):
     assert len(gaps) == 3
     assert max(gaps) < ATOL
     assert all(line["grad_norm"] > 0 for line in lines if line["step"])
+
+
+def test_a_server_of_vllm_is_a_teacher(engine, loaded):
+    """What it says of given tokens is what its model says, and its tokens are the policy's."""
+    reference = ServedReference(engine.client.url, loaded.tokenizer)
+    batch = flat_batch((6, 4), id_T=[3, 5, 7, 4, 9, 6, 8, 3, 5, 4])
+    batch = batch.set(mask_T=torch.tensor([False] * 3 + [True] * 3 + [False] + [True] * 3))
+    engine.load_weights(loaded.model.state_dict(), 0)
+    found = reference.columns(batch, ("logp_T",), 1.0)["logp_T"].tolist()
+    expected = [0.0] * 3 + scores(loaded.model, (3, 5, 7), (4, 9, 6))
+    expected += [0.0, *scores(loaded.model, (8,), (3, 5, 4))]
+    assert found == pytest.approx(expected, abs=ATOL)

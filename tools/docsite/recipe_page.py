@@ -216,11 +216,11 @@ def _evidence(name: str) -> str:
     for title, text in _pages().items():
         if re.search(rf"`{name}[`(]", text[1]):
             pieces.append(f"- [{text[0]}](../docs/evidence/{title})")
-    heads, rows = _tables("AUDIT.md")[0]
-    mine = {key: row for key, row in rows.items() if key.split("`")[1] == name}
-    if mine:
-        pieces.append("- By enumeration on a table policy ([its columns](../docs/AUDIT.md)):\n")
-        pieces.append(table(("", *heads), [(key, *row) for key, row in mine.items()]))
+    for heads, rows in _tables("AUDIT.md")[:2]:  # the third is of those that are not enumerated
+        mine = {key: row for key, row in rows.items() if re.match(rf"`{name}[`( ]", key)}
+        if mine:
+            pieces.append("- By enumeration on a table policy ([its columns](../docs/AUDIT.md)):\n")
+            pieces.append(table(("", *heads), [(key, *row) for key, row in mine.items()]))
     if len(pieces) == 1:
         pieces.append("Nothing was measured of it but that its tests hold.")
     return "\n".join(pieces) + "\n"

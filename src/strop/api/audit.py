@@ -13,7 +13,7 @@ from strop.api.options import labelled, settings_of_all
 from strop.api.tables import Table
 from strop.auditing.bench import Uncountable
 from strop.auditing.estimate import Audit, Limits
-from strop.auditing.vary import Setting, one, phases_of, variations
+from strop.auditing.vary import TEACHER, Setting, one, phases_of, variations
 from strop.support.errors import UserError
 from strop.training.settings.config import RunConfig
 
@@ -21,6 +21,7 @@ SHORT = {"staleness": "stale"}
 COLUMNS = {
     "scale": "scale",
     "bias": "bias",
+    "token_bias": "token bias",
     "cosine": "cosine",
     "noise": "noise",
     "success_change": "success'",
@@ -51,7 +52,7 @@ class Part:
     def shown(self) -> tuple[list[str], list[list[str]]]:
         """Heads and lines of a table, some columns only where they are not as usual."""
         usual = {"ess": "1.000", "thrown_away": "0.000", "ratio": "1.000"}
-        usual |= {"cut_scale": "-", "cut_bias": "-"}
+        usual |= dict.fromkeys(("token_bias", "cut_scale", "cut_bias"), "-")
         texts = [
             (name, {k: _shown(getattr(each, k)) for k in COLUMNS}) for name, each in self.found
         ]
@@ -218,11 +219,16 @@ def _part(
 
 
 def _about(base: Setting, found: Audit) -> str:
-    how = "all" if found.exact else "drawn,"
+    how, truth = "all" if found.exact else "drawn,", found.truth
+    taught = (
+        f", {-truth.success:.3f} nats an answer from a teacher of success {TEACHER}"
+        if truth.token_slope is not None
+        else ""
+    )
     return (
         f"on a tree of {len(base.tree().paths)} answers of up to {base.depth} tokens: "
-        f"group {base.group}, success {base.success:g}, entropy {found.truth.entropy:.3f} nats a "
-        f"token; base setting: {how} {found.num_groups} groups"
+        f"group {base.group}, success {base.success:g}, entropy {truth.entropy:.3f} nats a "
+        f"token{taught}; base setting: {how} {found.num_groups} groups"
     )
 
 

@@ -12,7 +12,15 @@ from rich.console import Console
 from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.folders import numbered, path_of
-from strop.api.inputs import Data, Reward, check_not_given, files_of, sections_of, with_parts
+from strop.api.inputs import (
+    Data,
+    Reward,
+    check_not_given,
+    files_of,
+    sections_of,
+    with_judges,
+    with_parts,
+)
 from strop.api.messages import messages_in_python
 from strop.api.options import HEADS, label_of, labelled, plain, settings_of_all
 from strop.api.plot import Plot, plot_labelled
@@ -187,7 +195,7 @@ def compare(
     with _tidied(folder, out is None), messages_in_python():
         swept = methods if isinstance(methods, Swept) else _settings_of(methods, options, tune)
         given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
-        candidates = swept.candidates(given, options, folder / GIVEN)
+        candidates = swept.candidates(given, with_judges(options, folder / GIVEN), folder / GIVEN)
         files = files_of(score_on, folder / GIVEN / "score_on.jsonl")
         _check_same(rows)
         scoring = Scoring(

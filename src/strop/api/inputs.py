@@ -34,6 +34,8 @@ from strop.training.settings.config import RunConfig
 SCRIPTS = re.compile(r"__main__:\w+")
 FILELESS = re.compile(rf"(?:__main__|[^\"']*{re.escape(PICKLED)}):\w+")
 
+JUDGES = {"evaluation_reward", "evaluation.reward"}  # names of one option
+
 # Rows (dicts, a datasets.Dataset, a frame) or paths, or several of them by name; a function or the
 # name of one, or several.
 Data: TypeAlias = str | Path | Iterable[Any]
@@ -270,6 +272,23 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"it is {type(value).__name__}")
 
 
+def with_judges(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The options of a call, with the functions that score validations as files of the folder;
+    `evaluation_reward` takes what `reward` does, or a dict of these by validation set.
+
+    Raises UserError.
+    """
+    found, place = dict(options), folder / "evaluation"
+    for name in JUDGES & options.keys():
+        given = options[name]
+        if not isinstance(given, Mapping):
+            found[name] = list(sources_of(given, place))
+            continue
+        sources = sources_of(list(given.values()), place)
+        found[name] = [f"{one}={source}" for one, source in zip(given, sources, strict=True)]
+    return found
+
+
 def sources_of(given: Any, folder: Path) -> tuple[str, ...]:
     """Names of rewards as they are; functions as files of the folder. Raises UserError."""
     several: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
@@ -278,7 +297,7 @@ def sources_of(given: Any, folder: Path) -> tuple[str, ...]:
     for each in functions:
         if not callable(each):
             raise UserError(
-                f"reward is {type(each).__name__}: give a function, the name of a built-in, "
+                f"a reward is {type(each).__name__}: give a function, the name of a built-in, "
                 "file.py:function, or a list of these"
             )
     names = iter(pickled.names_of(functions))

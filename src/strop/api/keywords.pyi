@@ -1,6 +1,6 @@
 """Written by `python tools/write_catalogue.py` from settings and parts; change those."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -9,6 +9,7 @@ from strop.method.schedule import Schedule
 Part = Any  # a part, several of them, or a line of notation
 Number = float | str | Schedule
 Whole = int | str | Schedule
+Reward = str | Callable[..., Any]
 
 class Options(TypedDict, total=False):
     seed: int
@@ -128,7 +129,7 @@ class Options(TypedDict, total=False):
     evaluation_num_samples: int
     evaluation_k: Sequence[int] | int
     evaluation_max_prompts: int
-    evaluation_reward: Sequence[str] | str
+    evaluation_reward: Reward | Sequence[Reward] | Mapping[str, Reward]
     tracking_to: Sequence[Literal["tensorboard", "wandb", "trackio", "mlflow"]] | str
     tracking_project: str | Path
     tracking_name: str | Path
@@ -372,6 +373,7 @@ class Options(TypedDict, total=False):
     curation_versions: Whole
     curation_words: str
     probes_action_tags: Any
+    probes_column: str
     probes_interval: Whole
     probes_kappa: Number
     probes_keep: Any
@@ -395,6 +397,7 @@ class Options(TypedDict, total=False):
     probes_unfinished: Number
     probes_until: str
     probes_window: Whole
+    probes_words: str
     advantage_L: Whole
     advantage_adds: bool
     advantage_alpha: Number
@@ -721,6 +724,7 @@ class Options(TypedDict, total=False):
     loss_weight: Number
     loss_wrong: Number
     probe_action_tags: Any
+    probe_column: str
     probe_interval: Whole
     probe_kappa: Number
     probe_keep: Any
@@ -744,3 +748,4 @@ class Options(TypedDict, total=False):
     probe_unfinished: Number
     probe_until: str
     probe_window: Whole
+    probe_words: str

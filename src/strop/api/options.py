@@ -92,7 +92,12 @@ def _model_given(assignments: Assignments, *sources: dict[str, Any]) -> str:
 def from_keywords(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Keywords of a call as options: `training_lr=2e-5` is `training.lr`, whose first underscore
     stands for the dot; a name with dots, in `**{"loss.clip_high": 0.3}`, stays as it is.
+
+    Raises UserError for a function, which no file of a run holds.
     """
+    for name, value in options.items():
+        if inspect.isfunction(value):
+            raise UserError(f"{name} is a function: give it here by its place, file.py:function")
     return [(dotted(name, HEADS), plain(value)) for name, value in options.items()]
 
 

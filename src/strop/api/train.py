@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from strop.api.arguments import checked
 from strop.api.folders import path_of
-from strop.api.inputs import Data, Reward, check_not_given, sections_of, with_parts
+from strop.api.inputs import Data, Reward, check_not_given, sections_of, with_judges, with_parts
 from strop.api.messages import messages_in_python
 from strop.api.options import DEFAULT, Recipe, combined, from_keywords, method_of
 from strop.api.run import Callback, Run, let_go
@@ -56,6 +56,7 @@ def train(
 
     options: those of `strop train`, with an underscore for the dot: `training_lr=2e-5`,
     `sampling_num_prompts=8`, `seed=3`; or by their own names, `**{"loss.clip_high": 0.3}`.
+    `evaluation_reward` takes functions too, as `reward` does, or a dict of them by validation set.
 
     Raises UserError for whatever is wrong before the first step, RunStopped where a run cannot go
     on, and KeyboardInterrupt after Ctrl-C, with the step saved.
@@ -77,7 +78,8 @@ def train(
             given, loaded = sections_of(
                 folder / GIVEN, model, tokenizer, data, validation, reward, task
             )
-            settings = combined(method, from_keywords(options), given, file)
+            chosen = from_keywords(with_judges(options, folder / GIVEN))
+            settings = combined(method, chosen, given, file)
             settings = with_parts(settings, folder / GIVEN)
             _check_one_trainer(settings)
             started = loop.start(settings, folder, ranks, loaded)

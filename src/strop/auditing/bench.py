@@ -14,9 +14,8 @@ from strop.auditing.tree import Tree, cut
 from strop.batch.batch import Batch
 from strop.batch.columns import is_value
 from strop.engines.base import Event
-from strop.method.algorithm import Algorithm, wanted_columns
+from strop.method.algorithm import Algorithm, around_refresh, wanted_columns
 from strop.method.chains import Chains, generators, learnable
-from strop.method.cost import needs_of
 from strop.method.part import Curated, Draw
 from strop.method.services import Graded
 from strop.parts.rollout.base import Turn, assemble_turns, with_turns
@@ -171,8 +170,9 @@ class Bench:
     moved.
 
     theta: the policy's logits; behaviour: those that the answers were drawn with. step: the
-    learning rate of plain gradient descent, which an update takes. drew: whether the last step drew
-    anything of its own, so that another seed might have moved the logits elsewhere.
+    learning rate of plain gradient descent, which an update takes. teacher: the reference's logits,
+    None: those of the policy. drew: whether the last step drew anything of its own, so that another
+    seed might have moved the logits elsewhere.
     """
 
     algorithm: Algorithm
@@ -180,18 +180,22 @@ class Bench:
     theta: Tensor
     behaviour: Tensor
     step: float
+    teacher: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_countable(self.algorithm)
         heads = tuple(name for name in self.algorithm.reads() if is_value(name))
         self.algorithm = without_critic(self.algorithm).at_step(1, NUM_STEPS)
+        probes = around_refresh(self.algorithm)[1]  # the teacher is the reference under its prompt
+        self.algorithm = dataclasses.replace(self.algorithm, probes=probes)
         self.model = TableModel(self.tree, self.theta)
         weights = list(self.model.parameters())
         policy = Policy(
             self.model, token_budget=1 << 30, max_grad_norm=math.inf,
             optimiser=torch.optim.SGD(weights, lr=self.step),
         )  # fmt: skip
-        reference = Policy(TableModel(self.tree, self.theta).requires_grad_(False))
+        known = self.theta if self.teacher is None else self.teacher
+        reference = Policy(TableModel(self.tree, known).requires_grad_(False))
         critic: Any = TrueCritic(self.tree, self.theta, heads)
         self.models = StepModels(policy, 1.0, reference, critic)
         self.services = TreeServices(self.tree)
@@ -303,8 +307,6 @@ def check_countable(algorithm: Algorithm) -> None:
         raise Uncountable(
             f"its rollout {algorithm.rollout.label} does not draw answers independently"
         )
-    if "teacher" in needs_of(algorithm):
-        raise Uncountable("it learns from a teacher, and the tree has none")
     if algorithm.rollout.part.temperature != 1:
         raise Uncountable("its rollouts are not drawn at temperature 1")
 

@@ -44,6 +44,7 @@ class Audit:
     cut_scale: Number
     cut_bias: Number
     ratio: float
+    token_bias: Number
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def audit(
     *,
     group_size: int,
     behaviour: Tensor | None = None,
+    teacher: Tensor | None = None,
     step: float = 0.1,
     seed: int = 0,
     limits: Limits = Limits(),
@@ -84,13 +86,18 @@ def audit(
     with sampling_mask=renormalise what is left of it where b was cut.
 
 
+    A method that learns from a teacher, whose logits are then given, is compared with J = minus the
+    divergence of the policy from it, over whole answers; token_bias is the bias towards the
+    gradient of the divergences at all tokens, the answers given.
+
     One group of `group_size` answers a prompt. Where the groups are few enough, all are
     enumerated: multisets with multinomial weights, or every order of them where a part states that
     it may follow the order of answers. Where they are too many, or a step on one of them draws
     anything of its own, groups are drawn, and every number has a Student-t interval over blocks.
     Raises Uncountable for a method whose step needs more than answers and rewards.
     """
-    bench = Bench(algorithm, tree, theta, theta if behaviour is None else behaviour, step)
+    drawn_by = theta if behaviour is None else behaviour
+    bench = Bench(algorithm, tree, theta, drawn_by, step, teacher)
     logp_PL = tree.logp_PL(bench.cut)
     ordered = bool(algorithm.facts() & BY_ORDER)
     blocks = []
@@ -101,8 +108,8 @@ def audit(
         drawn = _drawn_groups(logp_PL, group_size, limits.draws, seed)
         per = max(1, len(drawn) // BLOCKS)
         blocks = [_collect(bench, drawn[i : i + per], seed + i) for i in range(0, len(drawn), per)]
-    truth = tree.truth(theta)
-    cut_slope = tree.success_slope(theta, bench.rules) if bench.rules else None
+    truth = tree.truth(theta, teacher)
+    cut_slope = tree.success_slope(theta, bench.rules) if bench.rules and teacher is None else None
     whole = _summary(_joined(blocks), truth, cut_slope)
     within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth, cut_slope)
     p = theta.masked_fill(bench.cut == -math.inf, -math.inf) if bench.renormalises else theta
@@ -162,31 +169,31 @@ def _summary(sums: _Sums, truth: Truth, cut_slope: Tensor | None) -> dict[str, f
     if sums.weight == 0:
         raise Uncountable("curation asks for other groups whatever is drawn")
     mean, slope = sums.move / sums.weight, truth.success_slope
-    along = float((mean * slope).sum())
-    length, true_length = float(mean.norm()), float(slope.norm())
-    scale, bias = _towards(mean, slope)
-    cut_scale, cut_bias = (math.nan,) * 2 if cut_slope is None else _towards(mean, cut_slope)
+    along, length = float((mean * slope).sum()), float(mean.norm())
+    scale, bias = _beside(mean, slope)
+    tokens = (math.nan,) * 2 if truth.token_slope is None else _beside(mean, truth.token_slope)
+    cut_scale, cut_bias = (math.nan,) * 2 if cut_slope is None else _beside(mean, cut_slope)
     spread = math.sqrt(max(0.0, sums.square / sums.weight - length**2))
     return {
         "scale": scale,
         "bias": bias,
         "cut_scale": cut_scale,
         "cut_bias": cut_bias,
-        "cosine": _over(along, length * true_length),
+        "cosine": _over(along, length * float(slope.norm())),
         "noise": _over(spread, length),
         "success_change": along,
         "entropy_change": float((mean * truth.entropy_slope).sum()),
         "no_signal": sums.silent / sums.weight,
         "thrown_away": sums.thrown / (sums.thrown + sums.weight),
+        "token_bias": tokens[1],
     }
 
 
-def _towards(mean: Tensor, slope: Tensor) -> tuple[float, float]:
-    """Scale and bias of the mean step towards a gradient."""
+def _beside(mean: Tensor, slope: Tensor) -> tuple[float, float]:
+    """Scale and bias of the mean step beside a true gradient."""
     length = float(slope.norm())
     scale = float((mean * slope).sum()) / length**2 if length else math.nan
-    off = float((mean - scale * slope).norm())
-    return scale, _over(off, abs(scale) * length)
+    return scale, _over(float((mean - scale * slope).norm()), abs(scale) * length)
 
 
 def _over(top: float, bottom: float) -> float:

@@ -24,14 +24,17 @@ MOST_PATHS = 4096  # of one prompt
 class Truth(NamedTuple):
     """What is true of a policy on a tree, and its gradients by the logits theta [A, N].
 
-    success: expected reward, mean over prompts; entropy: of a token, nats, mean over the tokens
-    that the policy writes.
+    success: expected reward, mean over prompts, or what a policy that learns from a teacher aims
+    at: minus its divergence from the teacher over whole answers, nats. entropy: of a token, nats,
+    mean over the tokens that the policy writes. token_slope: of the divergences at all its tokens,
+    as if no token changed which others follow it; None without a teacher.
     """
 
     success: float
     entropy: float
     success_slope: Tensor
     entropy_slope: Tensor
+    token_slope: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -143,21 +146,37 @@ class Tree:
         (slope,) = torch.autograd.grad((p_PL * self.rewards_PL.double()).sum(1).mean(), theta)
         return slope
 
-    def truth(self, theta: Tensor) -> Truth:
-        """Success and entropy of the policy, exactly, with their gradients."""
+    def truth(self, theta: Tensor, teacher: Tensor | None = None) -> Truth:
+        """Success and entropy of the policy, exactly, with their gradients.
+
+        teacher: logits of the policy that it is to become like, in place of rewards.
+        """
         theta = theta.detach().double().requires_grad_()
         p_PL = self.logp_PL(theta).exp()
-        success = (p_PL * self.rewards_PL.double()).sum(1).mean()
-        nodes, _, there = self._steps
+        _, _, there = self._steps
         logp_AN = theta.log_softmax(0)
-        entropy_PN = -(logp_AN.exp() * logp_AN).sum(0).view(self.num_prompts, -1)
-        entropy_PL = torch.where(there, entropy_PN[:, nodes], 0.0).sum(-1)
         tokens = (p_PL * there.sum(1)).sum()
+        entropy_PL = self._along_PL(-(logp_AN.exp() * logp_AN).sum(0))
+        token_slope = None
+        if teacher is None:
+            success = (p_PL * self.rewards_PL.double()).sum(1).mean()
+        else:
+            gap_AN = teacher.double().log_softmax(0) - logp_AN
+            near_PL = self._along_PL((logp_AN.exp() * gap_AN).sum(0))
+            success = (p_PL * near_PL).sum(1).mean()
+            fixed = (p_PL.detach() * near_PL).sum(1).mean()
+            (token_slope,) = torch.autograd.grad(fixed, theta, retain_graph=True)
         entropy = (p_PL * entropy_PL).sum() / tokens
-        slopes = (
+        towards, entropy_slope = (
             torch.autograd.grad(value, theta, retain_graph=True)[0] for value in (success, entropy)
         )
-        return Truth(success.item(), entropy.item(), *slopes)
+        return Truth(success.item(), entropy.item(), towards, entropy_slope, token_slope)
+
+    def _along_PL(self, value_N: Tensor) -> Tensor:
+        """Sum [P, L] of the nodes' values along each path."""
+        nodes, _, there = self._steps
+        value_PN = value_N.view(self.num_prompts, -1)
+        return torch.where(there, value_PN[:, nodes], 0.0).sum(-1)
 
 
 def cut(theta: Tensor, rules: Sequence[Rule]) -> Tensor:

@@ -11,9 +11,11 @@ from strop.auditing.estimate import Audit, Limits, audit
 from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.catalogue import catalogue
 from strop.method import notation
-from strop.method.algorithm import Algorithm, Method, Phases
+from strop.method.algorithm import Algorithm, Method, Phases, around_refresh
 from strop.method.cost import needs_of
 from strop.training.settings.config import RunConfig
+
+TEACHER = 0.7  # success of the teacher, where a method learns from one
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Setting:
     group: what the method calls `num_rollouts`; success: expected reward of the policy; staleness:
     how many steps of the true gradient, of rate `step`, the policy has taken since the answers were
     drawn; updates: on the same answers, each of rate `step`; 0: what the method has. shape: seed of
-    the tree and of the policy.
+    the tree and of the policy; that of a teacher is the next.
     """
 
     depth: int = 3
@@ -50,16 +52,18 @@ def one(settings: RunConfig, setting: Setting, limits: Limits, phase: int = 1) -
     """The audit of a run's method, in a phase of it, at a setting. Raises UserError."""
     tree = setting.tree()
     theta = random_policy(tree, setting.success, setting.shape)
-    behaviour = theta
+    behaviour, algorithm = theta, compose(settings, setting, phase)
+    taught = "teacher" in needs_of(algorithm) or around_refresh(algorithm)[0]
+    teacher = random_policy(tree, TEACHER, setting.shape + 1) if taught else None
     for _ in range(setting.staleness):  # against the true gradient, from the policy of now
-        behaviour = behaviour - setting.step * tree.truth(behaviour).success_slope
-    algorithm = compose(settings, setting, phase)
+        behaviour = behaviour - setting.step * tree.truth(behaviour, teacher).success_slope
     return audit(
         algorithm,
         tree,
         theta,
         group_size=rollouts_of(algorithm),
         behaviour=behaviour,
+        teacher=teacher,
         step=setting.step,
         limits=limits,
         seed=setting.shape,

@@ -41,7 +41,7 @@ def level_of(name: str) -> str:
     `reward_BM` -> "B", `logq_TV` -> "T", `step` -> "".
     """
     suffix = name.rpartition("_")[2] if "_" in name else ""
-    return suffix[0] if suffix in ("T", "K", "B", "P", "BM", "TV") else ""
+    return suffix[0] if suffix in ("T", "K", "B", "P", "BM", "TV", "PL") else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,6 +132,9 @@ STANDARD: tuple[Column, ...] = (
     Column("logp_ref_T", "float", "frozen reference policy", "nats", "refresh", random="logp"),
     Column("kl_ref_old_T", "float", "divergence from the reference over the vocabulary, at the "
            "start of the update", "nats", "refresh", random="positive"),
+    Column("prompt_ref_PL", "int", "prompt that the reference reads in place of the rollouts' own, "
+           "-1 behind its tokens; no token: their own", "token id", "probe", door=None,
+           random="key:3"),
     Column("logp_T", "float", "current policy; carries gradient", "nats", "loss", current=True,
            random="logp"),
     Column("entropy_T", "float", "current entropy; carries gradient", "nats", "loss", current=True,
@@ -249,6 +252,7 @@ REFRESHED = frozenset(
     c.name for c in STANDARD if c.writer == "refresh" and not c.name.startswith("value_")
 )
 RUN_WIDE = tuple(c.name for c in STANDARD if c.writer == "trainer")  # known from the first step on
+PROMPT_OF_REFERENCE = "prompt_ref_PL"
 OF_REFERENCE = frozenset({"logp_ref_T", "kl_ref_old_T", "logq_ref_TV"})
 # What a mixture of experts alone has.
 OF_EXPERTS = frozenset({"experts_behavior_T", "experts_old_T", "router_balance_T"})

@@ -64,6 +64,8 @@ def audit(
     groups that move nothing; refilled: share of groups for which the method asks for others;
     c-scale, c-bias: towards the gradient of the policy that top_p, top_k or min_p leave; ratio: how
     many times likelier the learner finds a token than what drew it, on average.
+    With a teacher the true gradient is that of the divergence from it over whole answers; token
+    bias: towards that of the divergences at all tokens.
     """
     from strop.api.audit import audits, base_of
     from strop.api.options import settings_of

@@ -98,7 +98,7 @@ class Client:
             limit = self._choose(self.call("/v1/models"), model)
             self.told = self._find_out(vocab_size)
         except Failed as failed:
-            why = " (does it run, is engine.url right?)" if failed.again else ""
+            why = " (does it run, is its URL right?)" if failed.again else ""
             raise UserError(f"the server at {self.url}: {failed}{why}") from failed
         return limit
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from strop.batch.columns import REFRESHED, is_head, old_value, slow_value
+from strop.batch.columns import PROMPT_OF_REFERENCE, REFRESHED, is_head, old_value, slow_value
 from strop.catalogue.seams import CHAINS, SINGLE, STAGES
 from strop.method import part as parts
 from strop.method.fitting import fitting
@@ -195,6 +195,15 @@ def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
     values = set(algorithm.value_columns())
     copies = {copy(name) for name in values for copy in (old_value, slow_value)}
     return frozenset((wanted & (REFRESHED | copies)) | values)
+
+
+def around_refresh(algorithm: Algorithm) -> tuple[tuple[Use, ...], tuple[Use, ...]]:
+    """The probes that run before the columns are refreshed, since they say what the reference is to
+    read, and those that run after it.
+    """
+    shows = [PROMPT_OF_REFERENCE in parts.writes(use) for use in algorithm.probes]
+    pairs = list(zip(shows, algorithm.probes, strict=True))
+    return tuple(u for shown, u in pairs if shown), tuple(u for shown, u in pairs if not shown)
 
 
 CONDITION = re.compile(r"(?P<metric>[^<>]+)(?P<sign>[<>])(?P<level>[^<>]+)")

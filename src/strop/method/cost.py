@@ -2,7 +2,7 @@
 
 from strop.batch.columns import OF_REFERENCE, REFRESHED, is_current
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm, Method, wanted_columns
+from strop.method.algorithm import Algorithm, Method, around_refresh, wanted_columns
 
 # Facts of probes that keep the engine or the policy busy once more.
 ASKING = {
@@ -31,7 +31,11 @@ def needs_of(method: Method) -> frozenset[str]:
 
 
 def _is_taught(algorithm: Algorithm) -> bool:
-    """Whether it learns from its reference alone, which then has to be another model."""
+    """Whether it learns from its reference alone, which then has to be another model, unless it
+    reads other prompts.
+    """
+    if around_refresh(algorithm)[0]:
+        return False
     learns = algorithm.reads(("terms",))
     before = algorithm.reads(("advantage",)) if "advantage_T" in learns else frozenset()
     return bool(OF_REFERENCE & (learns | before)) and not JUDGED & (learns | before)

@@ -19,7 +19,7 @@ from strop.support.errors import UserError
 
 ROWS = {"T": "tokens", "K": "turns", "B": "rollouts", "P": "prompts"}
 # A further axis, by the suffix that has one.
-AXES = {"BM": "components", "TV": "vocabulary"}
+AXES = {"BM": "components", "TV": "vocabulary", "PL": "positions"}
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from strop.training.learner import prefix_sharing, routing
 from strop.training.learner.critic import Critic, make_critic
 from strop.training.learner.models import Loaded, Remote
 from strop.training.learner.policy import MasterAdamW, Policy
+from strop.training.learner.served_reference import ServedReference, is_served
 from strop.training.learner.step_models import freeze
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel import shards
@@ -342,6 +343,7 @@ def _world(
         SynchronousCollector(),
         critic,
         limits,
+        _served(config, method, loaded) if learns else None,
     )
     world.act(method.in_phase(1).at_step(1, training.steps))
     return world
@@ -427,7 +429,10 @@ def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded
     """
     reads, renews = method.reads(), "renews_reference" in method.facts()
     if config.model.reference:
-        return _teacher(config, OF_REFERENCE & reads, renews, policy, loaded)
+        _check_read(config, OF_REFERENCE & reads, renews)
+        if is_served(config.model.reference):
+            return None
+        return _teacher(config, OF_REFERENCE & reads, policy, loaded)
     if not OF_REFERENCE & reads:
         if renews:
             raise UserError(
@@ -449,18 +454,37 @@ def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded
     return Policy(frozen, policy.token_budget, policy.share, ranks=policy.ranks)
 
 
-def _teacher(
-    config: RunConfig, reads: frozenset[str], renews: bool, policy: Policy, loaded: Loaded
-) -> Policy:
-    """Another model as the reference, of which these columns are read. Raises UserError."""
-    name = config.model.reference
+def _check_read(config: RunConfig, reads: frozenset[str], renews: bool) -> None:
+    """Raise UserError for another model as the reference that nothing reads or that is renewed."""
     if not reads or renews:
         why = (
             "the method gives its reference the policy's weights (renew_reference)" if renews else
             "no part of the method reads a reference policy: take on_policy_distillation, or add a "
             "part such as credit_reference_likelihood"
         )  # fmt: skip
-        raise UserError(f"model.reference={name}: {why}")
+        raise UserError(f"model.reference={config.model.reference}: {why}")
+
+
+def _served(config: RunConfig, method: Method, loaded: Loaded) -> ServedReference | None:
+    """The reference behind a server, where `model.reference` names one. Raises UserError for a
+    method that reads more of it than the drawn tokens.
+    """
+    name = config.model.reference
+    if not is_served(name):
+        return None
+    wide = sorted(OF_REFERENCE & method.reads() - {"logp_ref_T"})
+    if wide:
+        raise UserError(
+            f"model.reference={name}: the method reads {wide[0]}, of every token of the "
+            "vocabulary, and a server says how likely the drawn token is: name a folder, or take "
+            "on_policy_distillation or opsd(sampled=True)"
+        )
+    return ServedReference(name, loaded.tokenizer)
+
+
+def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: Loaded) -> Policy:
+    """Another model as the reference, of which these columns are read. Raises UserError."""
+    name = config.model.reference
     other = load_model(config, name, ranks=policy.ranks)
     if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
         raise UserError(

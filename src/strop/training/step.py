@@ -21,7 +21,14 @@ from typing import Any
 import torch
 
 from strop.batch.batch import Batch
-from strop.method.algorithm import Algorithm, Method, Phases, phase_at, wanted_columns
+from strop.method.algorithm import (
+    Algorithm,
+    Method,
+    Phases,
+    around_refresh,
+    phase_at,
+    wanted_columns,
+)
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import LR, OUTSIDE, REFERENCE, REFERENCE_SHARE
 from strop.support.errors import UserError
@@ -61,19 +68,19 @@ def train_step(
     models = world.act(algorithm, number)
 
     # 1 to 4
-    after = None if spectator is None else spectator.after
-    chains = Chains(rng_of, world.services, dict(state), after=after)
+    chains = Chains(rng_of, world.services, dict(state), after=getattr(spectator, "after", None))
     batch = world.collect(algorithm, chains, step, clock)
     batch, metrics = batch.to(world.policy.device), chains.metrics
 
     # 5
+    batch = chains.write("probes", around_refresh(algorithm)[0], batch)
     with clock("refresh"):
         noted = routing.to_note(algorithm.reads(("terms",)), batch, models.policy)
         batch = refresh(batch, wanted_columns(algorithm) | noted, models)
         batch = routing.with_load(batch, models.policy.experts)
-    if algorithm.probes:
+    if probes := around_refresh(algorithm)[1]:
         with clock("probes"):
-            batch = chains.write("probes", algorithm.probes, batch)
+            batch = chains.write("probes", probes, batch)
 
     # 6 and 7
     with clock("advantage"):

@@ -18,6 +18,7 @@ from strop.method.schedule import Schedule, rate_at
 from strop.support.errors import UserError
 from strop.training.learner.critic import Critic
 from strop.training.learner.policy import Policy
+from strop.training.learner.served_reference import ServedReference
 from strop.training.learner.step_metrics import Clock
 from strop.training.learner.step_models import StepModels
 from strop.training.parallel import shards
@@ -70,6 +71,7 @@ class World:
     collector: BatchCollector
     critic: Critic | None = None
     limits: tuple[Limits, ...] = ()  # of every phase of the method
+    served: ServedReference | None = None  # a reference that is elsewhere
 
     @functools.cached_property
     def known(self) -> Container[int]:
@@ -160,6 +162,6 @@ class World:
         if isinstance(self.engine, ParallelEngine):
             self.engine.dealing = not algorithm.rollout.part.ends_others
         temperature = algorithm.rollout.part.temperature
-        models = StepModels(self.policy, temperature, self.reference, self.critic)
+        models = StepModels(self.policy, temperature, self.reference, self.critic, self.served)
         self.services.score_with(models)
         return models

@@ -24,6 +24,7 @@ from strop.support.errors import RunStopped, UserError
 from strop.support.experts import Experts, Watch, experts_of
 from strop.training.learner import prefix_sharing, routing
 from strop.training.learner.prefix_sharing import Layout, attending, pass_over
+from strop.training.learner.reference_prompts import reprompted
 from strop.training.learner.routing import BALANCE, NOW, Beside, Pass
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
@@ -292,8 +293,10 @@ class Policy:
         return values
 
     def hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the hidden states before the policy tokens of `micro`, and the tokens' ids."""
-        return self.compute(lambda: self._hidden(micro))
+        """Returns the hidden states before the policy tokens of `micro`, and the tokens' ids, as
+        a reference reads the rollouts.
+        """
+        return self.compute(lambda: self._hidden(reprompted(micro)))
 
     def _hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
         return self._around(micro)[0], micro["id_T"][micro["mask_T"]]

@@ -19,7 +19,7 @@ from strop.batch.batch import Batch
 from strop.batch.columns import REFRESHED
 from strop.catalogue.seams import SERVICES
 from strop.method import part as parts
-from strop.method.algorithm import Algorithm, advantage_of, wanted_columns
+from strop.method.algorithm import Algorithm, advantage_of, around_refresh, wanted_columns
 from strop.method.chains import Chains, RngOf, learnable
 from strop.method.part import Curated, Term, Update, Use
 from strop.parts.rollout.sample_independently import SampleIndependently
@@ -114,6 +114,8 @@ class SameRows:
             raise Unequal("terms")
         if own.rates != other.rates:
             raise Unequal("rates")
+        if around_refresh(own)[0] != around_refresh(other)[0]:  # the reference reads other prompts
+            raise Unequal("probes")
         self._compare_draws(own, other, metrics)
         chains = self._chains(own, other)
         theirs = self._credited(own, other, self._curated(own, other, chains), chains)

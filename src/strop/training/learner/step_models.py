@@ -11,6 +11,8 @@ from strop.batch.columns import OF_POLICY, OF_REFERENCE, is_value, old_value, sl
 from strop.support.errors import UserError
 from strop.training.learner.critic import Critic
 from strop.training.learner.policy import Policy
+from strop.training.learner.reference_prompts import reprompted
+from strop.training.learner.served_reference import ServedReference
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,12 @@ class StepModels:
     temperature: float
     reference: Policy | None = None
     critic: Critic | None = None
+    served: ServedReference | None = None  # a reference that is elsewhere
 
     @property
     def names(self) -> tuple[str, ...]:
         """Returns the names that `columns` accepts."""
-        others = {"ref": self.reference, "critic": self.critic}
+        others = {"ref": self.reference or self.served, "critic": self.critic}
         return ("current", *(name for name, model in others.items() if model is not None))
 
     def columns(self, model: str, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
@@ -44,9 +47,19 @@ class StepModels:
         if model == "critic":
             assert self.critic is not None
             return self.critic.columns(batch, names)
-        policy = self.policy if model == "current" else self.reference
-        assert policy is not None
-        return policy.columns(batch, names, self.temperature)
+        if model == "current":
+            return self.policy.columns(batch, names, self.temperature)
+        reference, read = self.reference or self.served, reprompted(batch)
+        assert reference is not None
+        found = reference.columns(read, names, self.temperature)
+        if read is batch:
+            return found
+        return {name: _at(batch["mask_T"], value[read["mask_T"]]) for name, value in found.items()}
+
+
+def _at(mask_T: Tensor, value_N: Tensor) -> Tensor:
+    """The values [T] at the tokens of the mask, 0 elsewhere."""
+    return value_N.new_zeros(mask_T.shape[0]).masked_scatter(mask_T, value_N)
 
 
 def refresh(batch: Batch, names: Iterable[str], models: StepModels) -> Batch:
@@ -65,7 +78,7 @@ def refresh(batch: Batch, names: Iterable[str], models: StepModels) -> Batch:
         found = models.columns("current", batch, sorted(set(ours.values())))
         batch = batch.set(**{name: found[current] for name, current in ours.items()})
     of_reference = sorted(wanted & OF_REFERENCE)
-    if of_reference and models.reference is None:
+    if of_reference and "ref" not in models.names:
         raise UserError(f"a part reads {of_reference[0]}, but the run keeps no reference policy")
     if "logp_ref_T" in wanted:
         batch = batch.set(logp_ref_T=models.columns("ref", batch, ("logp_T",))["logp_T"])

@@ -64,8 +64,8 @@ class ModelSettings(Section):
     )
     reference: str = Field(
         default="",
-        description="the frozen model that reference terms compare with, a teacher, as in name; "
-        "none: the one that the run begins with",
+        description="the frozen model that reference terms compare with, a teacher, as in name, or "
+        "the URL of a server; none: the one that the run begins with",
     )
     lora_rank: int = Field(
         default=0,

@@ -1,0 +1,52 @@
+"""The policy learns from itself, who has read the solution."""
+
+import dataclasses
+from typing import Any
+
+from strop.method.algorithm import Algorithm
+from strop.method.part import Use
+from strop.parts.probe.show_answer_to_reference import ShowAnswerToReference
+from strop.recipes._inherit import inherits
+from strop.recipes.gkd import gkd
+from strop.recipes.on_policy_distillation import on_policy_distillation
+
+OF_DISTRIBUTIONS = ("divergence", "beta", "top_k", "top_of", "others")  # parameters of gkd
+
+
+@inherits(gkd)
+def opsd(
+    *,
+    # Column of the row that the teacher is shown: the solution, or its answer, or a demonstration.
+    column: str = "answer",
+    # What the teacher is asked, with {prompt} and {answer}; empty: as the model can read.
+    words: str = "",
+    # Whether the drawn token alone is judged, as its advantage (the paper's cheaper form).
+    sampled: bool = False,
+    **parent: Any,
+) -> Algorithm:
+    """Self-Distilled Reasoner: On-Policy Self-Distillation for Large Language Models.
+
+    arXiv 2601.18734. Code: siyan-zhao/OPSD @ 590ec26c. Parent: gkd. Status: partial.
+
+    Family: rewards.
+    In short: the policy's teacher is itself.
+    Choose it when: no better model is at hand, but rows have solutions or right answers, and the
+    policy answers better where it is shown one.
+    Equation: p_t = pi_start(. | x, y*, o_<t), q_t = pi(. | x, o_<t); loss = mean_t D(p_t || q_t),
+    gkd's; sampled: A_t = log p_t(o_t) - log q_old_t(o_t), loss = -mean_t A_t rho_t. y* is the
+    row's solution; gradient through q alone; rho is clipped as in grpo, which shows from a second
+    update on.
+    Differs from the parent: the reference's prompt has the solution, so that the reference, the
+    weights that the run begins with, is a teacher. model.reference=FOLDER takes another.
+    Differs from the paper: 1. the words around the solution are ours; 2. contributions of single
+    tokens of the vocabulary are not clipped, as later code does; 3. answers are drawn at
+    temperature 1 from the whole vocabulary (1.1, top_p 0.95 and top_k 20 there). The abstract, the
+    authors' summary and the released code were read, the paper's text was not. A teacher of the
+    newest weights: control=renew_reference(every=1).
+    Try: words, divergence ("forward", "reverse"), sampled (true), top_k (50).
+    """
+    shown = (Use(ShowAnswerToReference(words, column)),)
+    if not sampled:
+        return dataclasses.replace(gkd(**parent), probes=shown)
+    kept = {name: parent[name] for name in parent if name not in OF_DISTRIBUTIONS}
+    return dataclasses.replace(on_policy_distillation(**kept), probes=shown)

@@ -1,0 +1,103 @@
+"""A reference behind a server: what it thinks of tokens is asked for, by their ids."""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strop.batch.batch import Batch
+from strop.engines.completions import RETRIES
+from strop.engines.completions_client import PLAIN, Client
+from strop.support.errors import RunStopped, UserError
+from strop.support.http import Failed
+
+AT_ONCE = 16  # sequences that are asked for
+TIMEOUT_SECONDS = 600.0
+
+
+def is_served(name: str) -> bool:
+    """Whether this names a server, in place of a folder or a model's name."""
+    return name.startswith(("http://", "https://"))
+
+
+class ServedReference:
+    """The log-probabilities of tokens by a server's model, as vLLM's `prompt_logprobs` has them.
+
+    They are those of the model as it is, at temperature 1, of the drawn tokens alone.
+    """
+
+    def __init__(self, url: str, tokenizer: Any) -> None:
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self.client = Client(self.url, "", TIMEOUT_SECONDS, logprobs=False)
+        self.limit = self.client.meet("", len(tokenizer))
+        self._check_tokens(tokenizer)
+        try:
+            self._ask(range(3))
+        except Failed as failed:
+            raise UserError(
+                f"model.reference={url} gives no log-probabilities of a prompt's tokens: {failed}; "
+                "serve the model with vLLM"
+            ) from failed
+
+    def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:
+        """logp_T [T] of every policy token, 0 elsewhere. Raises UserError for other columns, and
+        RunStopped where the server does not answer for a rollout.
+        """
+        if tuple(names) != ("logp_T",) or temperature != 1:
+            raise UserError(
+                f"the reference at {self.url} says how likely drawn tokens are at temperature 1, "
+                f"and {', '.join(names)} at {temperature:g} is asked for: name a folder"
+            )
+        key_T, num = batch.contexts()
+        sizes = torch.bincount(key_T, minlength=num).tolist()
+        ids = torch.split(batch["id_T"].cpu(), sizes)
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            found = list(threads.map(self._of_row, range(num), (each.tolist() for each in ids)))
+        logp_T = torch.tensor([x for row in found for x in row], device=batch["id_T"].device)
+        return {"logp_T": torch.where(batch["mask_T"], logp_T, 0.0)}
+
+    def _of_row(self, row: int, ids: list[int]) -> list[float]:
+        try:
+            return RETRIES(lambda: self._ask(ids))
+        except Failed as failed:
+            raise RunStopped(
+                f"the reference at {self.url} says nothing of rollout {row}, of {len(ids)} tokens: "
+                f"{failed}"
+            ) from failed
+
+    def _ask(self, ids: Sequence[int]) -> list[float]:
+        """The log-probability of every token behind those before it; 0 for the first one."""
+        if self.limit is not None and len(ids) >= self.limit:
+            raise Failed(f"its context has {self.limit} tokens, one of them for an answer")
+        body = {**PLAIN, "model": self.client.model, "prompt": list(ids), "max_tokens": 1,
+                "prompt_logprobs": 0}  # fmt: skip
+        said = self.client.call("/v1/completions", body)
+        try:
+            told = said["choices"][0]["prompt_logprobs"][1:]
+            found = [
+                float(each[str(id)]["logprob"]) for id, each in zip(ids[1:], told, strict=True)
+            ]
+        except (LookupError, TypeError, ValueError) as error:
+            said = json.dumps(said)[:200]
+            raise Failed(f"no prompt_logprobs of these tokens: {said}") from error
+        return [0.0, *found]
+
+    def _check_tokens(self, tokenizer: Any) -> None:
+        """Raise UserError where the server makes other tokens of a text, if it says so at all."""
+        text = tokenizer.decode(range(0, len(tokenizer), max(1, len(tokenizer) // 64)),
+                                skip_special_tokens=True)  # fmt: skip
+        body = {"model": self.client.model, "prompt": text, "add_special_tokens": False}
+        try:
+            said = self.client.call("/tokenize", body)
+        except Failed as failed:
+            if failed.status in (404, 405):  # it has no such route
+                return
+            raise UserError(f"the reference at {self.url}: {failed}") from failed
+        if said.get("tokens") != tokenizer(text, add_special_tokens=False)["input_ids"]:
+            raise UserError(
+                f"model.reference={self.url} has other tokens than the policy: probabilities of "
+                "tokens can be compared between models of one tokenizer alone"
+            )
