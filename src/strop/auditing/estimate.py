@@ -85,7 +85,6 @@ def audit(
     b is what is left of the answers' policy by those rules; p the learner's: the whole policy, or
     with sampling_mask=renormalise what is left of it where b was cut.
 
-
     A method that learns from a teacher, whose logits are then given, is compared with J = minus the
     divergence of the policy from it, over whole answers; token_bias is the bias towards the
     gradient of the divergences at all tokens, the answers given.
