@@ -107,7 +107,48 @@ class Asked:
     cancelled: bool = False
 
 
-class CompletionsEngine(Engine):
+class CallEngine(Engine):
+    """Draws elsewhere, each request by a call whose answer comes at any time.
+
+    Whoever makes the calls puts what is answered into `answers`, with whose it is.
+    """
+
+    def __init__(self, context_length: int) -> None:
+        self.version = 0
+        self.longest = self.context_length = context_length
+        self.under_way: dict[int, Any] = {}
+        self.events: list[Event] = []  # not yet returned by `poll`
+        self.num_failed = 0  # since the last answer
+        self.answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+
+    def poll(self, seconds: float | None = None) -> list[Event]:
+        """Wait for an answer; return what there is to report. Raises what `_take` does."""
+        with suppress(queue.Empty):
+            while not self.events and self.under_way:
+                self._take(*self.answers.get(timeout=seconds))
+        while not self.answers.empty():
+            self._take(*self.answers.get())
+        events, self.events = self.events, []
+        return events
+
+    def _take(self, asked: Any, answer: Any) -> None:
+        """Report what a request was answered. Raises where the server answers none."""
+        raise NotImplementedError
+
+    def _room(self, request: Request) -> int:
+        """Most new tokens."""
+        return min(request.max_tokens, self.context_length - len(request.ids))
+
+    def _check_fits(self, request: Request) -> None:
+        """Raise UserError for a prompt that fills the context."""
+        if len(request.ids) >= self.context_length:
+            raise UserError(
+                f"the prompt has {len(request.ids)} tokens, the server's context "
+                f"{self.context_length}; shorten the prompt, at least one new token must fit"
+            )
+
+
+class CompletionsEngine(CallEngine):
     """Samples by calls of /v1/completions, `num_parallel` at once, one for each request.
 
     The server has the beginning of a request that goes on from another one in its prefix cache. It
@@ -126,21 +167,16 @@ class CompletionsEngine(Engine):
     def __init__(
         self, client: Client, tokenizer: Any, num_parallel: int, context_length: int
     ) -> None:
-        self.version = 0
+        super().__init__(context_length)
         self.decode = tokenizer.decode
-        self.longest = self.context_length = context_length
         self.most_requests = (WAITING + 1) * num_parallel
         told = {"logp_model"} if client.logprobs else set()
         self.capabilities = frozenset({"rules"} | told)
         self.client = client
         self.num_parallel = num_parallel
         self.gate = Gate()
-        self.under_way: dict[int, Asked] = {}
-        self.events: list[Event] = []  # not yet returned by `poll`
-        self.num_failed = 0  # since the last answer
         self.threads: list[threading.Thread] = []
         self.asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[tuple[Asked, Answer | Exception]] = queue.SimpleQueue()
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Give a request to the threads. Raises UserError where the server cannot do it."""
@@ -157,16 +193,6 @@ class CompletionsEngine(Engine):
             row.cancelled = True  # before the thread that asks looks
             row.call.cancel()
         return taken_out(self.events, id)
-
-    def poll(self, seconds: float | None = None) -> list[Event]:
-        """Wait for an answer; return what there is to report. UserError for a broken server."""
-        with suppress(queue.Empty):
-            while not self.events and self.under_way:
-                self._take(*self.answers.get(timeout=seconds))
-        while not self.answers.empty():
-            self._take(*self.answers.get())
-        events, self.events = self.events, []
-        return events
 
     def load_weights(self, state: Any, version: int) -> None:
         """The server has weights of its own. Raises UserError."""
@@ -185,19 +211,11 @@ class CompletionsEngine(Engine):
 
     def _check(self, request: Request) -> None:
         """UserError where the server cannot do it."""
-        if len(request.ids) >= self.context_length:
-            raise UserError(
-                f"the prompt has {len(request.ids)} tokens, the server's context "
-                f"{self.context_length}; shorten the prompt, at least one new token must fit"
-            )
+        self._check_fits(request)
         told = self.client.told
         if "logp_model" in request.want and not knows(told, request)[1]:
             raise UserError(f"the server's log-probabilities are {OTHERS[told]}; {NO_LOGPROBS}")
         self._options(request)
-
-    def _room(self, request: Request) -> int:
-        """Most new tokens."""
-        return min(request.max_tokens, self.context_length - len(request.ids))
 
     def _work(self) -> None:
         """A thread's life: ask what there is to ask, one after another."""

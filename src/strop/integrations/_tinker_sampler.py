@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import queue
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from strop.engines.base import Ended, Engine, Event, Request, Source, taken_out
-from strop.engines.completions import MOST_FAILURES
+from strop.engines.base import Ended, Event, Request, Source, taken_out
+from strop.engines.completions import MOST_FAILURES, CallEngine
 from strop.engines.sampling import mix
 from strop.support.errors import RunStopped, UserError
 
@@ -46,7 +45,7 @@ def seed_of(request: Request, size: int) -> int:
     return int(mix(mix(seed) + np.uint64(size))[0] >> np.uint64(33))
 
 
-class TinkerEngine(Engine):
+class TinkerEngine(CallEngine):
     """Samples with the server's sampler of the weights of now, each request by a call of its own.
 
     What is begun ends with the weights that it began with. An answer that fails ends its request as
@@ -58,23 +57,14 @@ class TinkerEngine(Engine):
     renews_alone = True
 
     def __init__(self, server: Any, tokenizer: Any, context_length: int) -> None:
-        self.version = 0
+        super().__init__(context_length)
         self.decode = tokenizer.decode
-        self.longest = self.context_length = context_length
         self.server = server
         self.sampler: Any = None  # until it is first asked
-        self.num_failed = 0  # since the last answer
-        self.under_way: dict[int, Request] = {}
-        self.events: list[Event] = []  # not yet returned by `poll`
-        self.answers: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Begin the call for a request. UserError for one that does not fit."""
-        if len(request.ids) >= self.context_length:
-            raise UserError(
-                f"the prompt has {len(request.ids)} tokens, the server's context "
-                f"{self.context_length}; shorten the prompt, at least one new token must fit"
-            )
+        self._check_fits(request)
         self._ask(id, request)
         self.under_way[id] = request
 
@@ -82,16 +72,6 @@ class TinkerEngine(Engine):
         """Its answer is let go when it comes."""
         self.under_way.pop(id, None)
         return taken_out(self.events, id)
-
-    def poll(self, seconds: float | None = None) -> list[Event]:
-        """Wait for an answer; return what there is to report."""
-        with suppress(queue.Empty):
-            while not self.events and self.under_way:
-                self._take(*self.answers.get(timeout=seconds))
-        while not self.answers.empty():
-            self._take(*self.answers.get())
-        events, self.events = self.events, []
-        return events
 
     def load_weights(self, state: Any, version: int) -> None:
         """Sample with the weights that the server has now, from the next request on."""
@@ -102,10 +82,6 @@ class TinkerEngine(Engine):
         self.server.settings.close()
 
     # ---- from here on: how
-
-    def _room(self, request: Request) -> int:
-        """Most new tokens."""
-        return min(request.max_tokens, self.context_length - len(request.ids))
 
     def _ask(self, id: int, request: Request) -> None:
         import tinker
