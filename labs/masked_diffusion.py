@@ -10,7 +10,7 @@ the very context in which it was unmasked; a one-step estimate takes all of them
 masks. Both are compared with the true gradient by enumeration, schedules and orders on a model that
 is exact, and then a small masked model is trained by both.
 
-Takes: two minutes.
+Takes: five minutes.
 """
 
 import argparse
@@ -406,7 +406,7 @@ LEARNT = DECODINGS["4 steps, ends damped"]
 class Sizes:
     """Of a training run."""
 
-    updates: int = 60
+    updates: int = 150
     prompts: int = 32
     group: int = 8
     inner: int = 1  # passes over each batch
