@@ -60,6 +60,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "aepo_agentic_rollout": {"rollout.initial": 4},  # the other half branches
     "archer": {"plan.num_critic_updates": 10, "plan.warmup_steps": 5},
     "arpo": {"rollout.initial": 4},
+    "branch_grpo": {"rollout.segment_tokens": 2},  # answers have six characters
     # The price of the paper's own task would hold the policy at its start.
     "cory": {"advantage.coef": 0.05},
     "digirl": {"plan.num_policy_updates": 3, "curation.capacity": 800},

@@ -504,8 +504,10 @@ class Options(TypedDict, total=False):
     advantage_winsor: Number
     advantage_with_zero: bool
     advantage_xi: Number
+    selection_below: Whole
     selection_by_advantage: bool
     selection_caution: Number
+    selection_depths: Any
     selection_enough_speedup: Number
     selection_h_high: Any
     selection_h_low: Any
