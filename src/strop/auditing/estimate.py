@@ -111,15 +111,19 @@ def audit(
     cut_slope = tree.success_slope(theta, bench.rules) if bench.rules and teacher is None else None
     whole = _summary(_joined(blocks), truth, cut_slope)
     within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth, cut_slope)
-    p = theta.masked_fill(bench.cut == -math.inf, -math.inf) if bench.renormalises else theta
-    possible_PL = logp_PL > -math.inf
-    ratio_PL = torch.where(possible_PL, tree.logp_PL(p) - logp_PL, 0)
-    mean, square = ((logp_PL + n * ratio_PL).exp().sum(1).mean() for n in (1, 2))
     numbers = {name: Number(value, within[name]) for name, value in whole.items()}
-    return Audit(
-        truth=truth, exact=exact, num_groups=sum(block.groups for block in blocks),
-        ess=float(mean**2 / square), ratio=tree.mean_ratio(p, bench.cut), **numbers,
-    )  # fmt: skip
+    num_groups = sum(block.groups for block in blocks)
+    weights = _weights(bench, theta)
+    return Audit(truth=truth, exact=exact, num_groups=num_groups, **weights, **numbers)
+
+
+def _weights(bench: Bench, theta: Tensor) -> dict[str, float]:
+    """What the learner's policy is beside the one that drew: `ess` and `ratio`."""
+    p = theta.masked_fill(bench.cut == -math.inf, -math.inf) if bench.renormalises else theta
+    drawn_PL = bench.tree.logp_PL(bench.cut)
+    ratio_PL = torch.where(drawn_PL > -math.inf, bench.tree.logp_PL(p) - drawn_PL, 0)
+    mean, square = ((drawn_PL + n * ratio_PL).exp().sum(1).mean() for n in (1, 2))
+    return {"ess": float(mean**2 / square), "ratio": bench.tree.mean_ratio(p, bench.cut)}
 
 
 class _Sums(NamedTuple):

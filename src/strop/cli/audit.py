@@ -61,11 +61,10 @@ def audit(
     scale: how many times the true policy gradient the mean step goes; bias: the rest of it over
     that; noise: its standard deviation over its length; success', entropy': their change, first
     order, per unit of step; ESS: effective sample size of the answers, as a share; silent: share of
-    groups that move nothing; refilled: share of groups for which the method asks for others;
-    c-scale, c-bias: towards the gradient of the policy that top_p, top_k or min_p leave; ratio: how
-    many times likelier the learner finds a token than what drew it, on average.
-    With a teacher the true gradient is that of the divergence from it over whole answers; token
-    bias: towards that of the divergences at all tokens.
+    groups that move nothing; refilled: share of those replaced; c-scale, c-bias: towards the
+    gradient of what top_p, top_k or min_p leave; ratio: mean of the learner's over the drawing
+    policy. With a teacher the true gradient is that of the divergence from it over whole answers,
+    and token bias is towards that of the tokens' divergences.
     """
     from strop.api.audit import audits, base_of
     from strop.api.options import settings_of
