@@ -113,17 +113,17 @@ def audit(
     within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth, cut_slope)
     numbers = {name: Number(value, within[name]) for name, value in whole.items()}
     num_groups = sum(block.groups for block in blocks)
-    weights = _weights(bench, theta)
-    return Audit(truth=truth, exact=exact, num_groups=num_groups, **weights, **numbers)
+    ess, ratio = _weights(bench, theta)
+    return Audit(truth=truth, exact=exact, num_groups=num_groups, ess=ess, ratio=ratio, **numbers)
 
 
-def _weights(bench: Bench, theta: Tensor) -> dict[str, float]:
-    """What the learner's policy is beside the one that drew: `ess` and `ratio`."""
+def _weights(bench: Bench, theta: Tensor) -> tuple[float, float]:
+    """Effective sample size of the learner's policy in what was drawn, and its mean ratio."""
     p = theta.masked_fill(bench.cut == -math.inf, -math.inf) if bench.renormalises else theta
     drawn_PL = bench.tree.logp_PL(bench.cut)
     ratio_PL = torch.where(drawn_PL > -math.inf, bench.tree.logp_PL(p) - drawn_PL, 0)
     mean, square = ((drawn_PL + n * ratio_PL).exp().sum(1).mean() for n in (1, 2))
-    return {"ess": float(mean**2 / square), "ratio": bench.tree.mean_ratio(p, bench.cut)}
+    return float(mean**2 / square), bench.tree.mean_ratio(p, bench.cut)
 
 
 class _Sums(NamedTuple):

@@ -62,9 +62,8 @@ def audit(
     that; noise: its standard deviation over its length; success', entropy': their change, first
     order, per unit of step; ESS: effective sample size of the answers, as a share; silent: share of
     groups that move nothing; refilled: share of those replaced; c-scale, c-bias: towards the
-    gradient of what top_p, top_k or min_p leave; ratio: mean of the learner's over the drawing
-    policy. With a teacher the true gradient is that of the divergence from it over whole answers,
-    and token bias is towards that of the tokens' divergences.
+    gradient of what top_p, top_k or min_p leave; ratio: mean of learner over drawer. With a
+    teacher the true gradient is that of the divergence over whole answers, token bias of tokens'.
     """
     from strop.api.audit import audits, base_of
     from strop.api.options import settings_of
