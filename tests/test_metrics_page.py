@@ -164,6 +164,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
                "router_aux_loss_coef": 0.1}  # fmt: skip
     found["experts"] = keys_of_run(lab, "grpo", folder, "experts", model=mixture, training=once)
     mixed = {"files": [str(lab.data), f"other={lab.data}"], "weights": [2, 1]}
+    cut = lab.raw()["algorithm"] | {"rollout.top_p": 0.9, "rollout.sampling_mask": "renormalise"}
+    found["cut"] = keys_of_run(lab, "grpo", folder, "cut", algorithm=cut)
     by_gap = {"sampling": "draw_sources_by_gap | track_success"}
     found["mixed"] = keys_of_run(lab, "grpo", folder, "mixed", data=mixed, stages=by_gap)
     ahead = {**lab.raw()["training"], "save_every": 0, "max_staleness": 1}

@@ -32,6 +32,8 @@ def test_eval_scores_the_model_of_the_server(strop: Strop, served):
     assert {name for name in expected if name not in found} == {
         "entropy", "entropy/low", "entropy/high"
     }  # fmt: skip
+    for name, value in found.pop("by_prompt").items():
+        assert value == pytest.approx(expected["by_prompt"][name], abs=1e-5)
     assert found == pytest.approx({name: expected[name] for name in found}, abs=1e-5)
     assert found["completions/mean_length"] > 3
     assert len(served.asked) == 12

@@ -88,15 +88,22 @@ class Forgetful:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_lost_is_begun_again_and_says_the_same(seed, monkeypatch):
-    chance, calls = random.Random(seed), []
+    losses = []
 
-    def lost():  # not three times in a row
-        calls.append(chance.random() < 0.3 and not (calls and calls[-1]))
-        return calls[-1]
+    def losing(place):  # by chances of its own, whichever thread comes first, at most twice
+        chance, calls = random.Random(10 * seed + place), []
 
-    workers = EnvironmentWorkers(SOURCE, CallLimits(4), [Forgetful(lost), Forgetful(lost)])
+        def lost():
+            calls.append(chance.random() < 0.3 and sum(calls) < 2)
+            losses.append(calls[-1])
+            return calls[-1]
+
+        return lost
+
+    places = [Forgetful(losing(place)) for place in range(2)]
+    workers = EnvironmentWorkers(SOURCE, CallLimits(4), places)
     assert shown(workers.play(SEEDS)) == shown(Episodes(SOURCE, SEEDS))
-    assert any(calls)
+    assert any(losses)
     workers.close()
 
 

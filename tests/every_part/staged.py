@@ -3,7 +3,7 @@
 import copy
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains, generators
 from strop.method.part import Result, Use, name_of
+from strop.parts.sampling.track_success import TrackSuccess
 from strop.training import loading, setup
 from strop.training.settings import config
 
@@ -133,7 +134,10 @@ class Stages:
         place = SEAM_OF[entry.folder].places[0]
         kinds = {"traces": "needs_traces", "agents": "needs_agent", "live": "needs_live"}
         kind = next((k for k, need in kinds.items() if getattr(alone.part, need, False)), "rows")
-        return Staged(self.world(kind), notation.recipe("grpo"), place, alone)
+        algorithm = notation.recipe("grpo")
+        if "tracked" in {parameter.name for parameter in parts.parameters(alone.part)}:
+            algorithm = replace(algorithm, sampling=(alone, Use(TrackSuccess())))
+        return Staged(self.world(kind), algorithm, place, alone)
 
     def world(self, kind: str) -> Any:
         """What a run begins with."""

@@ -163,7 +163,7 @@ def test_unscored_rollouts_take_part_in_nothing(entry):
     part, batch = part_of(entry), batch_for(7, group_sizes=(4, 3, 2))
     scored_B = torch.ones(9, dtype=torch.bool)
     scored_B[[0, 5]] = False
-    batch = batch.set(scored_B=scored_B)
+    batch = batch.set(scored_B=scored_B, pending_B=torch.zeros(9, dtype=torch.bool))
     other_B = torch.where(scored_B, batch["reward_B"], batch["reward_B"] * 5 - 7)
     other = batch.set(reward_B=other_B, advantage_B=other_B, outcome_B=other_B)
     reads = {read.column for read in parts.reads(Use(part))}

@@ -43,9 +43,9 @@ class Phases:
         self.services = over_table(self.engine, PROMPTS, answer_tokens=answer_tokens)
         self.state = self.part.init() if hasattr(self.part, "init") else None
         self.submitted = []
-        submit = self.engine.submit
-        self.engine.submit = lambda request, source: (
-            self.submitted.append(request) or submit(request, source)
+        start = self.engine.start
+        self.engine.start = lambda id, request, source: (
+            self.submitted.append(request) or start(id, request, source)
         )
 
     def __call__(self, draws, seed=0):
@@ -170,7 +170,7 @@ def test_groups_that_grow_too_old_are_begun_anew():
         phases.engine.load_weights(None, 2)
         phases(draws(A, C), seed=2)
         versions = {v for group in phases.state["groups"] for _, told in group["answers"]
-                    for (_, _, v, _) in told}  # fmt: skip
+                    for (_, _, v, *_) in told}  # fmt: skip
         assert versions == ({2} if given_up else set())
 
 

@@ -38,9 +38,9 @@ class Steps:
         self.services = over_table(self.engine, PROMPTS, answer_tokens=answer_tokens)
         self.state = part.init() if hasattr(part, "init") else None
         self.submitted = []
-        submit = self.engine.submit
-        self.engine.submit = lambda request, source: (
-            self.submitted.append(request) or submit(request, source)
+        start = self.engine.start
+        self.engine.start = lambda id, request, source: (
+            self.submitted.append(request) or start(id, request, source)
         )
 
     def __call__(self, draws, seed=0):

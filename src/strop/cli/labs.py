@@ -69,7 +69,7 @@ def labs(
         str,
         typer.Argument(
             metavar="[NAME [OPTION]...]",
-            help="A laboratory, with options of its own (NAME --help); without it all are listed.",
+            help="A laboratory, with options of its own; without it all are listed.",
             autocompletion=offered,
         ),
     ] = "",
@@ -90,5 +90,5 @@ def labs(
     for each in read:
         print(f"{each.name}: arXiv {', '.join(each.papers)}; {each.takes}")
         print(textwrap.fill(each.what, WIDTH, initial_indent="  ", subsequent_indent="  "))
-    print(f"\n`strop labs NAME` runs one, `strop labs NAME --help` has its options. They lie in\n"
-          f"{folder()}, each in one file, to copy and change.")  # fmt: skip
+    print(f"\n`strop labs NAME` runs one. They lie in\n{folder()}, each in one file, to copy and "
+          "change.")  # fmt: skip

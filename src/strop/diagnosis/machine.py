@@ -23,6 +23,7 @@ PACKAGES = {
     "pyzmq": "environments verifiers:URL: pip install 'strop[verifiers]'",
     "websockets": "environments openenv:URL: pip install 'strop[openenv]'",
     "vllm": "sampling by vLLM: pip install 'strop[vllm]', or engine.python",
+    "tinker": "a model on Tinker's API: pip install 'strop[tinker]'",
     "ray": "engines and trainers on a cluster: pip install 'strop[ray]'",
     "starlette": "the policy as a server: pip install 'strop[serve]'",
     "trl": "its trainer with strop's recipes: pip install 'strop[trl]'",

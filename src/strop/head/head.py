@@ -24,7 +24,7 @@ At the end stand a model's trunk, which makes the hidden states, and its head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -465,3 +465,34 @@ def check_head(model: Any) -> None:
             f"{type(model).__name__} changes its logits in a way that strop does not know: its "
             "log-probabilities differ from head times hidden state"
         )
+
+
+@dataclass
+class Beside:
+    """Columns [policy tokens] with gradient that are not the head's, and the adjoints they get."""
+
+    columns: Mapping[str, Tensor]
+    adjoints: dict[str, Tensor] = field(default_factory=dict)
+
+    def values(self, rows: slice) -> dict[str, Tensor]:
+        """The columns at some rows, without gradient."""
+        return {name: column[rows].detach() for name, column in self.columns.items()}
+
+    def split(self, adjoints_of: AdjointsOf) -> AdjointsOf:
+        """The same for the head, which is handed its own adjoints; the others are kept here."""
+        if not self.columns:
+            return adjoints_of
+
+        def own(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:
+            found = dict(adjoints_of(rows, {**columns, **self.values(rows)}))
+            for name, column in self.columns.items():
+                store = self.adjoints.setdefault(name, torch.zeros_like(column.detach()))
+                store[rows] = found.pop(name).to(store.dtype)
+            return found
+
+        return own
+
+    def loss(self) -> Tensor | float:
+        """Sum of adjoint * column, to differentiate beside the head's."""
+        pairs = [(adjoint * self.columns[name]).sum() for name, adjoint in self.adjoints.items()]
+        return torch.stack(pairs).sum() if pairs else 0.0

@@ -380,6 +380,10 @@ class ServerPolicy(Policy):
 
     tells_late: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        """The server does not tell which experts its tokens go to."""
+        self.experts = None
+
     @property
     def device(self) -> torch.device:
         """Where its columns lie."""

@@ -32,10 +32,10 @@ def opsd(
     In short: the policy's teacher is itself.
     Choose it when: no better model is at hand, but rows have solutions or right answers, and the
     policy answers better where it is shown one.
-    Equation: p_t = pi_start(. | x, y*, o_<t), q_t = pi(. | x, o_<t); loss = mean_t D(p_t || q_t),
-    gkd's; sampled: A_t = log p_t(o_t) - log q_old_t(o_t), loss = -mean_t A_t rho_t. y* is the
-    row's solution; gradient through q alone; rho is clipped as in grpo, which shows from a second
-    update on.
+    Equation: p_t = pi_start(. | x, y*, o), q_t = pi(. | x, o), o the answer before t;
+    loss = mean_t D(p_t || q_t), gkd's; sampled: A_t = log p_t(o_t) - log q_old_t(o_t),
+    loss = -mean_t A_t rho_t. y* is the row's solution; gradient through q alone; rho is clipped as
+    in grpo, which shows from a second update on.
     Differs from the parent: the reference's prompt has the solution, so that the reference, the
     weights that the run begins with, is a teacher. model.reference=FOLDER takes another.
     Differs from the paper: 1. the words around the solution are ours; 2. contributions of single

@@ -34,7 +34,7 @@ from strop.method.part import LR, OUTSIDE, REFERENCE, REFERENCE_SHARE
 from strop.support.errors import UserError
 from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
-from strop.training.learner.step_models import refresh
+from strop.training.learner.step_models import StepModels, refresh
 from strop.training.learner.token_trace import Spectator
 from strop.training.learner.update import Learner
 from strop.training.world import World
@@ -75,9 +75,7 @@ def train_step(
     # 5
     batch = chains.write("probes", around_refresh(algorithm)[0], batch)
     with clock("refresh"):
-        noted = routing.to_note(algorithm.reads(("terms",)), batch, models.policy)
-        batch = refresh(batch, wanted_columns(algorithm) | noted, models)
-        batch = routing.with_load(batch, models.policy.experts)
+        batch = _refreshed(algorithm, batch, models)
     if probes := around_refresh(algorithm)[1]:
         with clock("probes"):
             batch = chains.write("probes", probes, batch)
@@ -92,7 +90,9 @@ def train_step(
     with clock("update"):
         learned = Learner(models, lr, rng_of, spectator).learn(algorithm, batch)
         world.renew_engine(step)
-    metrics.update(step_metrics(batch), **routing.load_metrics(batch), **learned.metrics)
+    routed = models.policy.experts is not None
+    metrics.update(step_metrics(batch), **learned.metrics)
+    metrics.update(routing.load_metrics(batch) if routed else {})
     if "sampling/oldest_age_steps" in metrics:
         metrics["sampling/effective_share"] = learned.effective
 
@@ -109,6 +109,15 @@ def train_step(
     # 10
     metrics.update(clock.metrics(batch))
     return Stepped(batch, metrics, chains.state)
+
+
+def _refreshed(algorithm: Algorithm, batch: Batch, models: StepModels) -> Batch:
+    """The batch with the columns of the models of now that the step asks for."""
+    wanted, policy = wanted_columns(algorithm), models.policy
+    if policy.experts is None:
+        return refresh(batch, wanted, models)
+    wanted |= routing.to_note(algorithm.reads(("terms",)), batch, policy)
+    return routing.with_load(refresh(batch, wanted, models), policy.experts)
 
 
 def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parts.sampling.test_draw_from_sources import MIXED, POOL, drawn
+from test_draw_from_sources import MIXED, POOL, drawn
 
 from strop.parts.sampling._tracked import Tracked
 from strop.parts.sampling.draw_from_sources import DrawFromSources

@@ -25,7 +25,7 @@ from strop.support.experts import Experts, Watch, experts_of
 from strop.training.learner import prefix_sharing, routing
 from strop.training.learner.prefix_sharing import Layout, attending, pass_over
 from strop.training.learner.reference_prompts import reprompted
-from strop.training.learner.routing import BALANCE, NOW, Beside, Pass
+from strop.training.learner.routing import BALANCE, NOW, Pass
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 
@@ -64,6 +64,7 @@ class Policy:
     shell: shards.Shell | None = None
     adapters: tuple[str, ...] = ()
     replay: str = ""
+    experts: Experts | None = field(init=False)  # that the model routes tokens to; None: none
     _under: str = ""  # the adapter of now
 
     current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
@@ -71,15 +72,13 @@ class Policy:
     # afterwards, as with several processes; `push` may then ask for adjoints as often as it likes.
     tells_late: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        self.experts = experts_of(self.model)
+
     @property
     def device(self) -> torch.device:
         """Where the weights lie."""
         return next(self.model.parameters()).device
-
-    @property
-    def experts(self) -> Experts | None:
-        """Those that the model routes tokens to; None: it has none."""
-        return experts_of(self.model)
 
     @property
     def width(self) -> int:
@@ -91,7 +90,7 @@ class Policy:
         own = PASS_TOKENS[batch["id_T"].device.type]
         plain, rows = batch.split(self.token_budget, own), None
         if self.share != "off":
-            batch = routing.told_apart(batch, self.replay)
+            batch = routing.told_apart(batch, self.replay) if self.replay else batch
             rows = prefix_sharing.worthwhile(batch, self.share, self.width, plain, own)
         if self.ranks.alone:
             budget = self.token_budget
@@ -268,7 +267,9 @@ class Policy:
             if seen is not None:
                 seen((hidden.detach(), states.detach().index_select(0, passed.after_T)))
             own, chosen = self.head(temperature), adjoints_of
-            beside = Beside({BALANCE: routing.balances(micro, passed)} if BALANCE in names else {})
+            beside = head.Beside(
+                {BALANCE: routing.balances(micro, passed)} if BALANCE in names else {}
+            )
             if whole:
                 with torch.no_grad():
                     values = head.columns(own, hidden.detach(), ids, own_names, kept=kept)
@@ -315,7 +316,7 @@ class Policy:
         """Returns the forest of prefixes of `micro` if sharing saves work or memory requires it."""
         if self.share == "off":
             return None
-        told = routing.told_apart(micro, self.replay)
+        told = routing.told_apart(micro, self.replay) if self.replay else micro
         layout = prefix_sharing.layout(told, self.share, self.width, self.token_budget)
         if layout is None or told is micro:
             return layout

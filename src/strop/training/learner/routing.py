@@ -4,8 +4,7 @@ A column of experts is [T, layers * k]. Row t is of token t: what its own positi
 """
 
 import math
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,7 +14,6 @@ from strop.batch import segments
 from strop.batch.batch import Batch, position_of, to_padded
 from strop.batch.columns import OF_EXPERTS
 from strop.engines.base import EXPERTS, Engine
-from strop.head.chunk import AdjointsOf
 from strop.support.errors import UserError
 from strop.support.experts import UNKNOWN, Experts, Watch, balance
 from strop.training.learner.prefix_sharing import Forest, Layout
@@ -150,34 +148,3 @@ def load_metrics(batch: Batch) -> dict[str, float]:
     }
     each = {f"router/max_load/layer_{layer}": most for layer, most in enumerate(most_L.tolist())}
     return found | each
-
-
-@dataclass
-class Beside:
-    """Columns [policy tokens] with gradient that are not the head's, and the adjoints they get."""
-
-    columns: Mapping[str, Tensor]
-    adjoints: dict[str, Tensor] = field(default_factory=dict)
-
-    def values(self, rows: slice) -> dict[str, Tensor]:
-        """The columns at some rows, without gradient."""
-        return {name: column[rows].detach() for name, column in self.columns.items()}
-
-    def split(self, adjoints_of: AdjointsOf) -> AdjointsOf:
-        """The same for the head, which is handed its own adjoints; the others are kept here."""
-        if not self.columns:
-            return adjoints_of
-
-        def own(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:
-            found = dict(adjoints_of(rows, {**columns, **self.values(rows)}))
-            for name, column in self.columns.items():
-                store = self.adjoints.setdefault(name, torch.zeros_like(column.detach()))
-                store[rows] = found.pop(name).to(store.dtype)
-            return found
-
-        return own
-
-    def loss(self) -> Tensor | float:
-        """Sum of adjoint * column, to differentiate beside the head's."""
-        pairs = [(adjoint * self.columns[name]).sum() for name, adjoint in self.adjoints.items()]
-        return torch.stack(pairs).sum() if pairs else 0.0
