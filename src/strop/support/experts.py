@@ -130,6 +130,8 @@ def _arguments(input: Any, k: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
 
 def experts_of(model: Any) -> Experts | None:
     """What the routers of a model share; None where it has none. They are looked for once."""
+    if getattr(model, "config", None) is None:
+        return None
     if not hasattr(model, ATTRIBUTE):
         setattr(model, ATTRIBUTE, _found(model))
     found: Experts | None = getattr(model, ATTRIBUTE)
