@@ -12,7 +12,7 @@ import torch
 from fakes.engine import Driven, sample
 from packaging.requirements import Requirement
 
-from strop.engines.base import CAPABILITIES, STATISTICS, Request
+from strop.engines.base import CAPABILITIES, EXPERTS, STATISTICS, Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.open import read
 from strop.engines.rules import BanTokens, MinP, TopK, TopP
@@ -79,7 +79,7 @@ def check_alike(found, expected):
 
 
 def requests(number=4, **fields):
-    fields = {"max_tokens": 16, "want": STATISTICS, "num_top": 3, **fields}
+    fields = {"max_tokens": 16, "want": STATISTICS - {EXPERTS}, "num_top": 3, **fields}
     return [Request((3 + n % 20, 5, 7), seed=n, **fields) for n in range(number)]
 
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_drawn_fails_alone(engine, local, loaded):
 
 def drawn(engine):
     """An answer, what goes on from it, a branch of it, and one that is cancelled."""
-    driven, fields = Driven(engine), {"want": STATISTICS, "num_top": 2}
+    driven, fields = Driven(engine), {"want": STATISTICS - {EXPERTS}, "num_top": 2}
     id = driven.submit(Request((3, 5), 5, 0.8, seed=4, keep=True, **fields))
     driven.finish()
     first = driven.answers[id]
