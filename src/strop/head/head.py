@@ -468,7 +468,7 @@ def check_head(model: Any) -> None:
 
 
 @dataclass
-class Beside:
+class ExtraColumns:
     """Columns [policy tokens] with gradient that are not the head's, and the adjoints they get."""
 
     columns: Mapping[str, Tensor]

@@ -267,7 +267,7 @@ class Policy:
             if seen is not None:
                 seen((hidden.detach(), states.detach().index_select(0, passed.after_T)))
             own, chosen = self.head(temperature), adjoints_of
-            beside = head.Beside(
+            beside = head.ExtraColumns(
                 {BALANCE: routing.balances(micro, passed)} if BALANCE in names else {}
             )
             if whole:
