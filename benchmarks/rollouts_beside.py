@@ -258,7 +258,7 @@ def reuse(rounds: int) -> None:
                        for _ in range(GROUPS)]  # fmt: skip
             rates = {}
             for way in ("with", "without") if number % 2 else ("without", "with"):
-                account, before = Account(), engine.passes.told()["prefill/tokens"]
+                account, before = Account(), engine.passes.as_dict()["prefill/tokens"]
                 began = time.process_time()
                 if way == "with":
                     run(book, shape_of(book, prompts), account)
@@ -266,7 +266,7 @@ def reuse(rounds: int) -> None:
                     with without_reuse():
                         run(book, shape_of(book, prompts), account)
                 rates[way] = account.num_drawn / (time.process_time() - began)
-                computed[way] = engine.passes.told()["prefill/tokens"] - before
+                computed[way] = engine.passes.as_dict()["prefill/tokens"] - before
             if number:
                 ratios.append(rates["with"] / rates["without"])
         sizes = ", ".join(f"{computed[way]:.0f}" for way in ("with", "without"))

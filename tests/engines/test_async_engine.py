@@ -161,7 +161,7 @@ def test_something_given_between_hides_what_was_before_from_stop_strings():
 
 def prefilled(engine: LocalEngine) -> int:
     """Tokens that it computed so far other than one by one."""
-    return int(engine.passes.told()["prefill/tokens"])
+    return int(engine.passes.as_dict()["prefill/tokens"])
 
 
 def test_what_goes_on_computes_nothing_again():

@@ -185,7 +185,7 @@ def test_what_goes_on_is_asked_for_with_the_tokens_so_far(table):
         engine = Driven(opening)
         id = engine.submit(Request((0,), 3, seed=5, keep=True))
         (first,) = engine.step()
-        assert (len(first.ids), first.ended, engine.under_way) == (3, "length", {})
+        assert (len(first.ids), first.ended, engine.pending) == (3, "length", {})
         other = Request((0, *first.ids[:2], 3), 4, seed=5)
         branch, fresh = engine.submit(other, (id, 3)), engine.submit(other)
         more = engine.submit(engine.answers[id].more(4), (id, 4))
@@ -247,7 +247,7 @@ def test_an_aborted_request_is_over_and_the_others_are_not(table):
         assert begun.wait(20)
         assert engine.cancel(slow).events == ()
         assert [event.request for event in engine.step()] == [other]
-        assert not engine.under_way
+        assert not engine.pending
         go_on.set()
 
 
@@ -291,7 +291,7 @@ def test_far_more_requests_than_are_asked_at_once_wait(table):
         def watched(id, request, source, start=engine.start):
             nonlocal most
             start(id, request, source)
-            most = max(most, len(engine.under_way))
+            most = max(most, len(engine.pending))
 
         engine.start = watched
         assert len(sample(engine, [Request((0,), 2, seed=n) for n in range(60)])) == 60

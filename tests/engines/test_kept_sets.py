@@ -65,5 +65,5 @@ def test_what_is_cut_from_an_event_takes_its_sets_along():
     assert (rest.ids, rest.logp, rest.kept, rest.ended) == (
         (5, 6), (-2.0, -3.0), one.kept[1:], "stop"
     )  # fmt: skip
-    assert one.told("logp_model") == one.logp  # the model is the cut one
+    assert one.values_of("logp_model") == one.logp  # the model is the cut one
     assert void([one])[0].kept == ()

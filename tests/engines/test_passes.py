@@ -18,7 +18,7 @@ def test_sums_are_all_that_least_squares_need():
     numbers = np.array([[2.0, 10.0, 0.5], [1.0, 6.0, 0.25], [3.0, 5.0, 2.0]])
     for line in numbers:
         sums.add(*line)
-    told = sums.told()
+    told = sums.as_dict()
     assert told["passes"] == 3
     assert [told[name] for name in ("rows", "tokens", "seconds")] == numbers.sum(0).tolist()
     products = numbers.T @ numbers
@@ -39,7 +39,7 @@ def test_decode_steps_and_prefill_by_hand():
     begun = time.perf_counter()
     sample(engine, requests)
     spent = time.perf_counter() - begun
-    told = engine.passes.told()
+    told = engine.passes.as_dict()
     # two slots: rows of 3 and 3 tokens, then 4 and 4; 5 beside the third one's 2, then 6 and 3;
     # the third alone at 4
     seen = [(2, 6), (2, 8), (2, 7), (2, 9), (1, 4)]
@@ -62,7 +62,7 @@ def test_caches_are_read_again_after_new_weights():
         engine.step()
     engine.load_weights(None, 1)
     engine.finish()
-    told = engine.passes.told()
+    told = engine.passes.as_dict()
     assert (told["prefill/passes"], told["prefill/tokens"]) == (2, 2 + 5)
     assert (told["decode/passes"], told["decode/rows"]) == (6, 6)
 
@@ -76,6 +76,6 @@ def test_places_are_what_attention_reads(number):
     engine = LocalEngine(MODEL, num_slots=64)
     requests = [Request(tuple(range(1, 9)), 5, seed=n) for n in range(number)]
     sample(engine, requests)
-    told = engine.passes.told()
+    told = engine.passes.as_dict()
     # rows of one length are one band, up to the longest
     assert told["decode/places"] == told["decode/tokens"] == number * (8 + 9 + 10 + 11 + 12)

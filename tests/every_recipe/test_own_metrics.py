@@ -4,7 +4,7 @@ from collections import Counter
 
 from strop.catalogue import catalogue
 from strop.method import notation
-from strop.method.own import logged_at, own_metrics, own_uses, terms_at, told_of
+from strop.method.own import logged_at, metrics_of, own_metrics, own_uses, terms_at
 from strop.method.part import Use, name_of
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
@@ -31,7 +31,7 @@ def shows(name, users):
     """Whether a part that few have logs something, or any of its own where it has none of these."""
     own = own_uses(METHODS[name], PARENTS[name])
     few = {path: use for path, use in own.items() if users[name_of(use.part)] <= FEW} or own
-    told = [told_of(term) for term in terms_at(METHODS[name], few)]
+    told = [metrics_of(term) for term in terms_at(METHODS[name], few)]
     return any(told) or any(logged_at(path, use) for path, use in few.items())
 
 

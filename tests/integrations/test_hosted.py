@@ -106,7 +106,7 @@ def test_dropped_groups_take_no_part() -> None:
     assert step.batch["given_B"].tolist() == list(range(4, NUM))
     assert step.advantages(NUM)[:4] == [0.0] * 4
     assert all(step.advantages(NUM)[4:])
-    assert step.told["data/dropped/uniform_group"] == 4
+    assert step.metrics["data/dropped/uniform_group"] == 4
     update = step.update(ALL, 0)
     found = gradients(update.loss(ALL, given.mask_BL, now), now)[0]
     assert not found[:4].any()

@@ -13,7 +13,7 @@ from strop.planning.costs import likeliest_of_sums, typical
 from strop.planning.course import Speed
 from strop.planning.measured import measure
 from strop.planning.simulate import simulate
-from strop.planning.told import told
+from strop.planning.text import describe_measured
 from strop.planning.work import Costs, Layout
 
 SPEED = Speed(step=0.02, row=3e-4, cached=2e-5, read=1e-3, begin=0.01, answer=0.004)
@@ -42,8 +42,8 @@ def write_run(
         for each in range(num_prompts):  # one after the other, of lengths that differ
             tokens = PROMPT + each
             prefill.add(tokens, slower * (SPEED.begin + SPEED.read * tokens))
-        sums = {f"perf/decode/{name}": value for name, value in decode.told().items()}
-        sums |= {f"perf/prefill/{name}": value for name, value in prefill.told().items()}
+        sums = {f"perf/decode/{name}": value for name, value in decode.as_dict().items()}
+        sums |= {f"perf/prefill/{name}": value for name, value in prefill.as_dict().items()}
         engine = sums["perf/decode/seconds"] + sums["perf/prefill/seconds"]
         trained = int(lengths.sum()) + PROMPT * count
         rollout, reward = engine + slower * SPEED.answer * count, COSTS.reward * count
@@ -107,7 +107,7 @@ def test_each_kind_of_layout_has_the_costs_of_its_kind(tmp_path):
     # what the trainer waits is none of its steps'
     assert other.rest + other.token * trained == pytest.approx(training + 0.1, rel=0.01)
     assert (found.costs.exchange, other.exchange) == (2, 2)
-    assert "where others train meanwhile:" in told(found)
+    assert "where others train meanwhile:" in describe_measured(found)
     alone = measure([apart])
     assert alone.costs == alone.apart
     same(alone.costs.speed, SLOWER)

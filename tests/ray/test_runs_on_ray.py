@@ -72,8 +72,8 @@ def hurt(run: Any, number: int, how: signal.Signals) -> None:
     """Let the process of an engine be hurt once in the next step: killed with requests under way,
     or stopped just before it gets some, so that it owes an answer.
     """
-    crew, place = run.world.engine.crew, run.world.engine.places[number]
-    exchange = crew.exchange
+    workers, place = run.world.engine.workers, run.world.engine.places[number]
+    exchange = workers.exchange
 
     def exchanging(orders: Any, busy: set[int], wait: float, behind: set[int]) -> Any:
         if number in (orders if how == signal.SIGSTOP else busy):
@@ -81,10 +81,10 @@ def hurt(run: Any, number: int, how: signal.Signals) -> None:
                 exchange(orders, busy, 0, behind)
                 orders = {}
             os.kill(place[1], how)
-            crew.exchange = exchange
+            workers.exchange = exchange
         return exchange(orders, busy, wait, behind)
 
-    crew.exchange = exchanging
+    workers.exchange = exchanging
 
 
 def test_one_engine_gives_the_numbers_of_the_run_in_one_process(
@@ -110,7 +110,7 @@ def test_engines_that_are_killed_hang_or_lose_their_node_change_no_token(
     hurts = {1: (0, signal.SIGKILL), 2: (1, signal.SIGSTOP)}
 
     def at_step(run: Any) -> None:
-        had.append({seat.staged for seat in engine.crew.seats})
+        had.append({seat.staged for seat in engine.workers.seats})
         if run.done in hurts:
             hurt(run, *hurts.pop(run.done))
         if run.done == 3:

@@ -119,7 +119,7 @@ def test_what_is_too_old_too_many_or_unreadable_is_refused_by_name(tmp_path: Pat
     found = made.take(5, 2, 0)
     assert found is not None
     assert ([g.key for g in found.groups], found.stale) == (["a", "b"], 1)
-    assert made.told()["step"] == 6
+    assert made.status()["step"] == 6
 
 
 def test_groups_that_never_become_whole_are_given_up_once_they_are_too_old(tmp_path: Path) -> None:

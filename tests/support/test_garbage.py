@@ -5,7 +5,7 @@ import gc
 import pytest
 from commands import Strop
 
-from strop.support.garbage_collection import RARELY, beginning, begun
+from strop.support.garbage_collection import RARELY, beginning, loaded
 from strop.support.stopping import settled
 
 
@@ -13,9 +13,9 @@ def test_until_everything_is_loaded():
     usual = gc.get_threshold()
     with beginning():
         assert gc.get_threshold() == (RARELY, *usual[1:])
-        begun()
+        loaded()
         assert gc.get_threshold() == usual
-        begun()
+        loaded()
     assert gc.get_threshold() == usual
     with pytest.raises(KeyError), beginning():
         raise KeyError
@@ -28,7 +28,7 @@ def test_what_is_loaded_is_passed_over_until_the_command_ends():
     try:
         with beginning():
             assert gc.get_freeze_count() == 0
-            begun()
+            loaded()
             assert gc.get_freeze_count() > 1000
         assert gc.get_freeze_count() == 0
     finally:
@@ -42,7 +42,7 @@ def test_what_a_longer_lived_process_passes_over_stays_so():
         kept = gc.get_freeze_count()
         cycle: list[object] = []
         cycle.append(cycle)
-        begun()
+        loaded()
         assert kept / 2 < gc.get_freeze_count() <= kept  # some may have ended meanwhile
     assert kept / 2 < gc.get_freeze_count() <= kept
 

@@ -352,9 +352,9 @@ def test_processes_that_are_started_again_go_on_with_their_own_run(lab, tmp_path
         monkeypatch.setattr(os, "environ", {**os.environ, **again[0]})
         for argv, found in ((words, folder), ([*words, "seed=1"], None)):
             monkeypatch.setattr(sys, "argv", ["strop", *argv])
-            assert relaunched.begun() == found
+            assert relaunched.previous_run() == found
         os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
-        assert relaunched.begun() is None
+        assert relaunched.previous_run() is None
     assert f"started again: {folder} goes on" in output.read_text()
     assert [line["step"] for line in without_times(folder)] == [1, 2, 3, 4]
     first, second = environment.read_environment(folder)

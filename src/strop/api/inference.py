@@ -121,7 +121,7 @@ class InferenceModel:
 
 def _answer(tokenizer: Any, events: Sequence[Event]) -> tuple[str, float, str]:
     ids = [token for event in events for token in event.ids]
-    logp = [value for event in events for value in event.told("logp_model")]
+    logp = [value for event in events for value in event.values_of("logp_model")]
     text = tokenizer.decode(ids, skip_special_tokens=True)
     last = events[-1]
     ended = f"{last.ended}: {last.why}" if last.why else last.ended

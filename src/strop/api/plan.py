@@ -22,7 +22,14 @@ from strop.planning.model_costs import read_model
 from strop.planning.page import write_page
 from strop.planning.parallel import GIB, Case
 from strop.planning.simulate import Outcome, Said, layouts, silent
-from strop.planning.told import bounds, headings, proposals, rows, told, told_assumed
+from strop.planning.text import (
+    bounds,
+    describe_assumed,
+    describe_measured,
+    headings,
+    proposals,
+    rows,
+)
 from strop.planning.work import Work
 from strop.support.errors import UserError
 
@@ -128,7 +135,7 @@ def plan(
         n: layouts(measured.costs, measured.work, n, bounds_, spare, measured.apart, progress)
         for n in counts
     }
-    return Planned(_names(runs), tuple(told(measured)), found)
+    return Planned(_names(runs), tuple(describe_measured(measured)), found)
 
 
 @dataclass(frozen=True)
@@ -168,7 +175,7 @@ def plan_model(
     case, work = _work_of(case, asked, None if measured is None else measured.work)
     planned = Assumed(case, work, Only(generating=asked.generate), calibration)
     found = {n: planned.layouts(n, bounds_, asked.spare, progress) for n in counts}
-    return Planned(_names([model, *runs]), tuple(told_assumed(planned)), found)
+    return Planned(_names([model, *runs]), tuple(describe_assumed(planned)), found)
 
 
 def _work_of(case: Case, asked: Question, measured: Work | None) -> tuple[Case, Work]:

@@ -50,7 +50,7 @@ class Progress:
         self.steps = 1
         self.printed = 0.0
         self.shown: dict[str, float] = {}
-        self.told = False
+        self.reported = False
         self.phases: tuple[str, ...] = ()  # their names
         self.brought: tuple[str, ...] = ()  # metrics that the method's parts want seen
 
@@ -150,7 +150,7 @@ class Progress:
             known = low is not None and high is not None
             interval = f"  (95% {low:.3f} to {high:.3f})" if known else ""
             self.console.print(f"{name}: {first:.3f} -> {last:.3f}{interval}")
-        if best := run.race.told:
+        if best := run.race.description:
             self.console.print(f"best checkpoint: {best}", markup=False)
         if why := run.race.why_over:
             self.console.print(f"ended after step {run.done}: {why}", markup=False)
@@ -180,20 +180,20 @@ class Progress:
     def _complain(self, run: "Run") -> None:
         """Say once what the first failed verifier call, or else request to the engine, was."""
         lost = run.world.services.sampling.failures
-        if lost and not self.told:
-            self.told = True
+        if lost and not self.reported:
+            self.reported = True
             self.console.print(
                 f"[yellow]a request to the engine failed[/]: {escape(lost[0])}; its rollouts are "
                 "left unscored, see rollout/requests_failed"
             )
         broken = run.world.services.log.logged.get("exit_why")
-        if broken and not self.told:
-            self.told = True
+        if broken and not self.reported:
+            self.reported = True
             first = next(iter(broken.values()))
             self.console.print(f"[yellow]an episode failed[/]: {escape(first)}; see exit/...")
         failures = run.world.services.grading.failures
-        if failures and not self.told:
-            self.told = True
+        if failures and not self.reported:
+            self.reported = True
             first, counts = failures[0], run.world.services.grading.on_failure
             counted = first.cause.is_policys and counts is not None
             became = f"counts {counts:g}" if counted else "is left unscored"

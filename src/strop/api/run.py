@@ -73,14 +73,14 @@ class Run:
             raise UserError(f"{folder} is not a run: it has no config.toml")
 
     @classmethod
-    def under_way(
+    def of_session(
         cls, session: Session, progress: bool = True, callbacks: Sequence[Callback] = ()
     ) -> "Run":
         """The run of a session that has just started."""
         remember(session.folder)
         run = cls(session.folder)
         run._session, run._callbacks = session, tuple(callbacks)
-        _under_way.add(run)
+        _open_runs.add(run)
         run._watcher = Progress(quiet=not progress, heard=progress)
         notes = session.run.world.services.notes
         notes[:] = map(in_python, notes)
@@ -324,12 +324,12 @@ class Run:
         )
 
 
-_under_way: "weakref.WeakSet[Run]" = weakref.WeakSet()  # those that were not closed among them
+_open_runs: "weakref.WeakSet[Run]" = weakref.WeakSet()  # those that were not closed among them
 
 
 def let_go(folder: Path) -> None:
     """Save and close the run that this process has in a folder, so that another can resume it."""
-    for run in list(_under_way):
+    for run in list(_open_runs):
         if run.folder.resolve() == folder.resolve():
             run.close()
 
@@ -337,5 +337,5 @@ def let_go(folder: Path) -> None:
 @atexit.register
 def _close_all() -> None:
     """Close all runs while the interpreter still works; a forked copy of it has none."""
-    for run in list(_under_way):
+    for run in list(_open_runs):
         run.close()

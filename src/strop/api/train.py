@@ -83,7 +83,7 @@ def train(
             settings = with_parts(settings, folder / GIVEN)
             _check_one_trainer(settings)
             started = loop.start(settings, folder, ranks, loaded)
-        run = Run.under_way(Session(started, again=AGAIN), progress, listeners)
+        run = Run.of_session(Session(started, again=AGAIN), progress, listeners)
     return _trained(run) if start else run
 
 
@@ -116,7 +116,7 @@ def resume(
             session.report()  # perhaps a kill came before it
         finally:
             session.close()
-    found = Run.under_way(session, progress, listeners)
+    found = Run.of_session(session, progress, listeners)
     return _trained(found) if start else found
 
 

@@ -187,7 +187,7 @@ def methods_of(arguments: Sequence[str], tune: int = 0) -> Methods:
     """Label and words of every method, or of so many settings of each. Raises UserError where there
     is none, and for an option between two methods, which could be of one or of all.
     """
-    from strop.comparison.tuning import apart, tried_settings
+    from strop.comparison.tuning import split_ranges, tried_settings
     from strop.training.settings.assignments import ASSIGNMENT
 
     is_option = [ASSIGNMENT.match(text) is not None for text in arguments]
@@ -202,11 +202,11 @@ def methods_of(arguments: Sequence[str], tune: int = 0) -> Methods:
                 f"{option} stands between two methods: write '{method} {option}' in quotes if it "
                 "is of that method, or put it at the end if it is of all"
             )
-    ranges, common = apart([*arguments[:first], *arguments[last:]])
+    ranges, common = split_ranges([*arguments[:first], *arguments[last:]])
     found: list[tuple[str, list[str], Any, str]] = []
     for text in arguments[first:last]:
         method, *own = _words(text)
-        its_ranges, own = apart(own)
+        its_ranges, own = split_ranges(own)
         name = Path(method).stem if method.endswith(".toml") else method
         of = " ".join([name, *own])
         for label, values in tried_settings(of, [*ranges, *its_ranges], tune):

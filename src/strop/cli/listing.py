@@ -109,7 +109,9 @@ def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
         near = nearest(status, STATUSES)
         raise UserError(f"no status {status!r}{near}; they are {', '.join(STATUSES)}")
     starts = [re.compile(rf"(?<![a-z0-9]){re.escape(word)}") for word in text.lower().split()]
-    told = [e for e in catalogue.recipes() if all(start.search(_told(e)) for start in starts)]
+    told = [
+        e for e in catalogue.recipes() if all(start.search(_search_text(e)) for start in starts)
+    ]
     if not told:
         catalogue.find("recipe", text)  # raises, with the nearest names
     found = [
@@ -141,7 +143,7 @@ def _needing(entries: list[Entry], needs: list[str], without: list[str]) -> list
     return found
 
 
-def _told(entry: Entry) -> str:
+def _search_text(entry: Entry) -> str:
     """What a recipe is searched by, in small letters."""
     labels = ("Family", "In short", "Choose it when")
     own = (entry.name, entry.summary, *map(entry.line, labels), *entry.brings)

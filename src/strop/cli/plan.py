@@ -144,7 +144,7 @@ def plan(
 
 def _show(found: "Planned", as_json: bool, out: Path) -> None:
     """Print what was found, and write the page."""
-    from strop.planning.told import sharing_table, table
+    from strop.planning.text import sharing_table, table
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     if as_json:

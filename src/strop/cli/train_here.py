@@ -63,7 +63,7 @@ def work(job: Job, lead: Lead | None) -> None:
 
         ranks = join()
     with ranks.speaking(typer.Exit), explained(lambda: kept(job.resume)):
-        before = ranks.from_first(launched.begun)
+        before = ranks.from_first(launched.previous_run)
         if before is not None:
             job = job.again(before)
             watcher.note(f"started again: {before} goes on behind its newest checkpoint")

@@ -175,7 +175,7 @@ class Trainers(NamedTuple):
             for number in range(own.num_trainers)
         ]
 
-    def _begun(self, trainers: Sequence[Any]) -> list[tuple[str, int]]:
+    def _addresses(self, trainers: Sequence[Any]) -> list[tuple[str, int]]:
         """Where the trainers are, once all are there and see the run's folder.
 
         Raises UserError and RunStopped.
@@ -196,7 +196,7 @@ class Trainers(NamedTuple):
 
     def _trained(self, trainers: Sequence[Any], job: Job) -> list[Ended]:
         """Let all train until all have ended. Raises TrainerLost."""
-        places, store = self._begun(trainers), launched.new_store()
+        places, store = self._addresses(trainers), launched.new_store()
         try:
             return self._watched(trainers, job, places, store)
         except TrainerLost as error:  # perhaps ended by one that found another silent

@@ -62,7 +62,9 @@ def render(
     """The page as text."""
     body = [_header(plan, notes), "<main>\n"]
     if tried:
-        body.append(_told(tuning.TITLE, tuning.MEANING, tuning.HEAD, tuning.lines_of(tried)))
+        body.append(
+            _captioned_table(tuning.TITLE, tuning.MEANING, tuning.HEAD, tuning.lines_of(tried))
+        )
     for step, compared in judged(plan, rows).items():
         names = _first(compared)
         drawn = [c for name in names if (c := differences(plan, compared, name))]
@@ -70,7 +72,7 @@ def render(
         shown = _table(plan, compared) + charts_grid(drawn, f"difference-{step}")
         body.append(section(heading(plan, step), answer + shown))
     if picks := early.lines_of(plan, rows):
-        body.append(_told(early.TITLE, early.meaning(plan), early.HEAD, picks))
+        body.append(_captioned_table(early.TITLE, early.meaning(plan), early.HEAD, picks))
     legend = _legend(plan)
     for by, charts in curves(runs, [entry.label for entry in plan.entries]):
         content = legend + charts_grid(charts, f"curve-{by}")
@@ -93,7 +95,9 @@ def render(
     return document(f"strop: {_title(plan)}", "".join(body))
 
 
-def _told(title: str, meaning: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _captioned_table(
+    title: str, meaning: str, head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> str:
     return section(title, f"<p>{escape(meaning)}</p>" + table("numbers", head, rows))
 
 

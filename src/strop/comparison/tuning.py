@@ -61,7 +61,7 @@ def tried_settings(label: str, ranges: Sequence[str], count: int) -> list[tuple[
     return [(label, ()), *((f"{label} {label_of_values(row)}", row) for row in drawn)]
 
 
-def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_ranges(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words that give an option a range, and the others."""
     return [w for w in words if is_range(w)], [w for w in words if not is_range(w)]
 

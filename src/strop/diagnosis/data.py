@@ -154,10 +154,10 @@ def try_rewards(
                         "ms_per_row": 1e3 * grades.seconds / len(texts),
                     }
                 )
-    return table, _told(table)
+    return table, _reward_finding(table)
 
 
-def _told(table: list[dict[str, Any]]) -> Finding:
+def _reward_finding(table: list[dict[str, Any]]) -> Finding:
     question = "Do the reward functions work?"
     failed = [row for row in table if row["failures"]]
     if failed:

@@ -213,7 +213,7 @@ def _first_metrics(
         if unequal:
             parts = (
                 Part(_stage(k, metric=True), k, "", left.get(k), right.get(k),
-                     largest=_apart(left.get(k), right.get(k)))
+                     largest=_distance(left.get(k), right.get(k)))
                 for k in unequal
             )  # fmt: skip
             return step, tuple(sorted(parts, key=lambda part: (_rank(part.stage), part.name)))
@@ -264,7 +264,7 @@ def _unequal(name: str, a: pa.Array, b: pa.Array) -> Part | None:
     rows = [row for row in range(number) if not _equal(left[row], right[row])]
     if not rows:
         return None
-    apart = [x for row in rows if (x := _apart(left[row], right[row])) is not None]
+    apart = [x for row in rows if (x := _distance(left[row], right[row])) is not None]
     first = rows[0]
     largest = max(apart, default=None)
     return Part(_stage(name), name, f"rollout {first}", left[first], right[first], len(rows),
@@ -283,7 +283,7 @@ def _unequal_lists(name: str, a: pa.Array, b: pa.Array) -> Part | None:
                 continue
             count += 1
             first = first or (f"rollout {row}, {unit} {place}", x, y)
-            if (far := _apart(x, y)) is not None:
+            if (far := _distance(x, y)) is not None:
                 largest = max(far, largest or 0.0)
     return Part(_stage(name), name, *first, count, largest) if first else None
 
@@ -292,7 +292,7 @@ def _equal(x: Any, y: Any) -> bool:
     return x == y or (x != x and y != y)  # or neither is a number
 
 
-def _apart(x: Any, y: Any) -> float | None:
+def _distance(x: Any, y: Any) -> float | None:
     """How far two fractional numbers are from each other; None for what is none."""
     if type(x) is not float or type(y) is not float:
         return None

@@ -42,14 +42,14 @@ class Endpoint:
 
     def get(self, path: str) -> Any:
         """What it says to a GET. Raises Failed."""
-        return self._asked(path, None)
+        return self._ask(path, None)
 
     def post(self, path: str, **body: Any) -> dict[str, Any] | None:
         """What it says to a POST; None, and `why`, where it does not."""
         if self.model:
             body["model"] = self.model
         try:
-            found = self._asked(path, body)
+            found = self._ask(path, body)
         except Failed as failed:
             self.why[path] = str(failed)
             return None
@@ -59,7 +59,7 @@ class Endpoint:
             return None
         return dict(found)
 
-    def _asked(self, path: str, body: Any) -> Any:
+    def _ask(self, path: str, body: Any) -> Any:
         try:
             return self.http.ask(self.place + path, body, read=json.loads)
         except TimeoutError as error:

@@ -65,7 +65,7 @@ class Watch:
     """Sees every step's metrics; a kind of trouble that lasts for STEPS steps is told once."""
 
     lines: list[dict[str, Any]] = field(default_factory=list)  # the newest, of this process
-    told: set[int] = field(default_factory=set)  # kinds
+    reported: set[int] = field(default_factory=set)  # kinds
     scored: bool = False  # a step of the run had a reward
     exits: list[dict[Exit, float]] = field(default_factory=list)  # of the newest steps
     validations: list[Metrics] = field(default_factory=list)
@@ -94,18 +94,18 @@ class Watch:
         if not self.scored and (len(self.lines) == STEPS or run.finished):
             raise RunStopped(_nothing_scored(unscored(files), failures, len(self.lines)))
         self._check_unscored(run.config.reward, metrics, failures)
-        apart = self._apart(line)
+        apart = self._reward_apart_from_evaluation(line)
         if len(self.lines) < STEPS:
             return apart
         found = [
             (place, question(files))
             for place, (is_so, question) in enumerate(KINDS)
-            if place not in self.told and all(map(is_so, self.lines))
+            if place not in self.reported and all(map(is_so, self.lines))
         ]
-        self.told |= {place for place, _ in found}
+        self.reported |= {place for place, _ in found}
         return apart + [finding for _, finding in found if finding.status == "problem"]
 
-    def _apart(self, line: Metrics) -> list[Finding]:
+    def _reward_apart_from_evaluation(self, line: Metrics) -> list[Finding]:
         """That reward and evaluation part, at the first validation that shows it."""
         if self.parted or not _validates(line):
             return []

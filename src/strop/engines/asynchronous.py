@@ -443,7 +443,7 @@ class EngineLoop(asyncio.SelectorEventLoop):
         """What another thread does, to be awaited; meanwhile as in `run_in_executor`."""
         self.stepping.num_outside += 1
         future = asyncio.wrap_future(work, loop=self)
-        future.add_done_callback(self._heard)
+        future.add_done_callback(self._finished)
         return future
 
     def run_in_executor(
@@ -452,10 +452,10 @@ class EngineLoop(asyncio.SelectorEventLoop):
         """As ever; while it is awaited, the loop sleeps where the engine has nothing to do."""
         self.stepping.num_outside += 1
         future = super().run_in_executor(executor, func, *args)
-        future.add_done_callback(self._heard)
+        future.add_done_callback(self._finished)
         return future
 
-    def _heard(self, _: asyncio.Future[Any]) -> None:
+    def _finished(self, _: asyncio.Future[Any]) -> None:
         self.stepping.num_outside -= 1
 
     def __del__(self) -> None:

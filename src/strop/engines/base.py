@@ -141,7 +141,7 @@ class Event(NamedTuple):
     # from the token before them, and before the first event's those of the prompt's other tokens.
     experts: tuple[bytes, ...] = ()
 
-    def told(self, statistic: str) -> tuple[float, ...]:
+    def values_of(self, statistic: str) -> tuple[float, ...]:
         """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it.
 
         Of a token whose kept set is told, the model is what is drawn from: "logp_model" is `logp`.
@@ -371,7 +371,7 @@ class Sums:
                 values[place] += own * other
                 place += 1
 
-    def told(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float]:
         """The sums by name; a product is `first_second`."""
         return dict(zip(names(self.terms), self.values, strict=True))
 
@@ -397,11 +397,11 @@ class Passes:
         if tokens:
             self.prefill.add(tokens, seconds)
 
-    def told(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float]:
         """All sums by name, `decode/rows` and so on."""
         found = {"decode/places": float(self.places)}
         for kind, sums in (("decode", self.decode), ("prefill", self.prefill)):
-            found |= {f"{kind}/{name}": value for name, value in sums.told().items()}
+            found |= {f"{kind}/{name}": value for name, value in sums.as_dict().items()}
         return found
 
 

@@ -116,7 +116,7 @@ class CallEngine(Engine):
     def __init__(self, context_length: int) -> None:
         self.version = 0
         self.longest = self.context_length = context_length
-        self.under_way: dict[int, Any] = {}
+        self.pending: dict[int, Any] = {}
         self.events: list[Event] = []  # not yet returned by `poll`
         self.num_failed = 0  # since the last answer
         self.answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
@@ -124,7 +124,7 @@ class CallEngine(Engine):
     def poll(self, seconds: float | None = None) -> list[Event]:
         """Wait for an answer; return what there is to report. Raises what `_take` does."""
         with suppress(queue.Empty):
-            while not self.events and self.under_way:
+            while not self.events and self.pending:
                 self._take(*self.answers.get(timeout=seconds))
         while not self.answers.empty():
             self._take(*self.answers.get())
@@ -181,15 +181,15 @@ class CompletionsEngine(CallEngine):
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Give a request to the threads. Raises UserError where the server cannot do it."""
         self._check(request)
-        row = self.under_way[id] = Asked(id, request)
+        row = self.pending[id] = Asked(id, request)
         self.asked.put(row)
-        if len(self.threads) < min(self.num_parallel, len(self.under_way)):
+        if len(self.threads) < min(self.num_parallel, len(self.pending)):
             self.threads.append(threading.Thread(target=self._work, daemon=True))
             self.threads[-1].start()
 
     def cancel(self, id: int) -> list[Event]:
         """Break its call off; another one may be asked."""
-        if (row := self.under_way.pop(id, None)) is not None:
+        if (row := self.pending.pop(id, None)) is not None:
             row.cancelled = True  # before the thread that asks looks
             row.call.cancel()
         return taken_out(self.events, id)
@@ -200,7 +200,7 @@ class CompletionsEngine(CallEngine):
 
     def close(self) -> None:
         """Let the threads and the connections go."""
-        for id in list(self.under_way):
+        for id in list(self.pending):
             self.cancel(id)
         for _ in self.threads:
             self.asked.put(None)
@@ -272,7 +272,7 @@ class CompletionsEngine(CallEngine):
         self._end(event)
 
     def _end(self, event: Event) -> None:
-        del self.under_way[event.request]
+        del self.pending[event.request]
         self.events.append(event)
 
     def _fail(self, row: Asked, error: Exception) -> None:

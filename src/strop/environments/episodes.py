@@ -124,7 +124,7 @@ class Episodes:
             return self.failed[number]
         where = self._at([number], [action])
         made = await self._called(number, where, lambda: self.environments[number].step(action))
-        return made if number in self.failed else self._heard(number, action, made)
+        return made if number in self.failed else self._observed(number, action, made)
 
     def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
         """One step of the episodes `numbers`, in their order."""
@@ -263,14 +263,14 @@ class Episodes:
         except Exception as error:
             where = self._at(list(actions), given)
             return [self._fail(number, _exit_of(error), where, error) for number in actions]
-        return [self._heard(*each, o) for each, o in zip(actions.items(), answers, strict=True)]
+        return [self._observed(*each, o) for each, o in zip(actions.items(), answers, strict=True)]
 
     def _step_one(self, number: int, action: str) -> Observation:
         try:
             answer = self._tried(lambda: self.environments[number].step(action))
         except Exception as error:
             return self._fail(number, _exit_of(error), self._at([number], [action]), error)
-        return self._heard(number, action, answer)
+        return self._observed(number, action, answer)
 
     def _awaited(self, actions: Mapping[int, str]) -> list[Observation]:
         """One step of asynchronous environments."""
@@ -302,7 +302,7 @@ class Episodes:
                     raise
             time.sleep(wait)
 
-    def _heard(self, number: int, action: str, answer: Any) -> Observation:
+    def _observed(self, number: int, action: str, answer: Any) -> Observation:
         """What an environment answered, where it is an observation; else the episode has failed."""
         try:
             checked = self._checked(answer, action)

@@ -16,7 +16,7 @@ from strop.support.errors import RunStopped, UserError
 
 
 @contextmanager
-def told(url: str, kind: type[Exception] = RunStopped) -> Iterator[None]:
+def translated_errors(url: str, kind: type[Exception] = RunStopped) -> Iterator[None]:
     """Inside, what the client or the server says of a failure becomes an error of this kind."""
     import tinker
 
@@ -66,11 +66,11 @@ class TinkerEngine(CallEngine):
         """Begin the call for a request. UserError for one that does not fit."""
         self._check_fits(request)
         self._ask(id, request)
-        self.under_way[id] = request
+        self.pending[id] = request
 
     def cancel(self, id: int) -> list[Event]:
         """Its answer is let go when it comes."""
-        self.under_way.pop(id, None)
+        self.pending.pop(id, None)
         return taken_out(self.events, id)
 
     def load_weights(self, state: Any, version: int) -> None:
@@ -93,19 +93,19 @@ class TinkerEngine(CallEngine):
             seed=seed_of(request, len(request.ids)),
             stop=list(request.stop_strings or request.stop_ids),
         )  # fmt: skip
-        with told(self.server.url):
+        with translated_errors(self.server.url):
             future = self.sampler.sample(tinker.ModelInput.from_ints(list(request.ids)), 1, params)
         version = self.version
         future.future().add_done_callback(lambda done: self.answers.put((id, (version, done))))
 
     def _take(self, id: int, answered: tuple[int, Any]) -> None:
         """Report what a request was answered. Raises RunStopped where the server answers none."""
-        request = self.under_way.pop(id, None)
+        request = self.pending.pop(id, None)
         if request is None:  # cancelled meanwhile
             return
         version, done = answered
         try:
-            with told(self.server.url):
+            with translated_errors(self.server.url):
                 answer = done.result().sequences[0]
         except RunStopped as error:
             self.num_failed += 1

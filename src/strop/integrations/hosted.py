@@ -211,7 +211,7 @@ class Step:
     phase: dict[str, int]
 
     @property
-    def told(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Metrics of the step so far that the other trainer does not have by itself."""
         ours = ("selection/", "data/", "advantage/")
         return {name: x for name, x in self.chains.metrics.items() if name.startswith(ours)}

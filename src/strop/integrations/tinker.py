@@ -23,7 +23,7 @@ from strop.batch.batch import Batch
 from strop.engines.base import Engine
 from strop.engines.open import EngineSettings
 from strop.integrations import hosting
-from strop.integrations._tinker_sampler import TinkerEngine, first_line, told
+from strop.integrations._tinker_sampler import TinkerEngine, first_line, translated_errors
 from strop.support.errors import RunStopped, UserError
 from strop.support.files import json_of
 from strop.training.learner import models
@@ -150,7 +150,7 @@ class Server:
                 f"no server at {url}: {first_line(error)}; check engine.url, which has no /api/v1"
             ) from error
         key = os.environ[variable] if variable else None
-        with told(url, UserError):
+        with translated_errors(url, UserError):
             rest = tinker.RestClient(base_url=url, api_key=key)
             found = rest.get_server_capabilities().result().supported_models
         known = {model.model_name: model.max_context_length for model in found}
@@ -159,14 +159,14 @@ class Server:
                 f"the server at {url} has no model {self.name!r}; it has "
                 f"{', '.join(sorted(filter(None, known)))}"
             )
-        with told(url, UserError):
+        with translated_errors(url, UserError):
             service = tinker.ServiceClient(base_url=url, api_key=key)
             service.holder  # noqa: B018  # which begins the session
         return url, service, known.get(self.name) or 0
 
     def ask(self, begin: Callable[[], Any], seconds: float | None = None) -> Any:
         """What a call of the client comes to. Raises RunStopped."""
-        with told(self.url):  # its own `result` complains where an event loop runs
+        with translated_errors(self.url):  # its own `result` complains where an event loop runs
             return begin().future().result(seconds)
 
     def close(self) -> None:
@@ -269,7 +269,7 @@ class Server:
             place = str(json_of((folder / PLACES).read_bytes())["state"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"the checkpoint {folder} has no readable {PLACES}") from error
-        with told(self.url, UserError):
+        with translated_errors(self.url, UserError):
             begin = self.service.create_training_client_from_state_with_optimizer
             self.trainer = begin(place).result()
 

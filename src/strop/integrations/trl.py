@@ -90,7 +90,7 @@ class StropGRPOTrainer(GRPOTrainer):
         for _ in range(min(len(advantages), len(logged))):
             logged.pop()
         logged.extend(advantages)
-        for name, value in step.told.items():
+        for name, value in step.metrics.items():
             self._metrics["train" if training else "eval"][name].append(value)
         if training:
             self._strop_step = step
@@ -166,7 +166,7 @@ class StropGRPOTrainer(GRPOTrainer):
                 self._strop_update = self._next_update(passes)
         else:
             assert self._strop_seen is not None
-            self._strop_update = self._begun(self._strop_seen, [inputs], 0)
+            self._strop_update = self._update_of(self._strop_seen, [inputs], 0)
         update = self._strop_update
         assert update is not None
         columns, aux = self._now(model, inputs, compute_aux_loss=self.aux_loss_enabled)
@@ -190,9 +190,9 @@ class StropGRPOTrainer(GRPOTrainer):
         assert self._buffered_inputs is not None
         first = self._step % size
         number = self._step % (size * self.num_iterations) // passes
-        return self._begun(step, self._buffered_inputs[first : first + passes], number)
+        return self._update_of(step, self._buffered_inputs[first : first + passes], number)
 
-    def _begun(self, step: Step, passes: list[dict[str, Any]], number: int) -> Update:
+    def _update_of(self, step: Step, passes: list[dict[str, Any]], number: int) -> Update:
         row_B = self._all(torch.cat([each[ROW] for each in passes]))
         update = step.update(row_B, number)
         if update.sees_all and (len(passes) > 1 or self.accelerator.num_processes > 1):

@@ -43,7 +43,7 @@ def own_metrics(method: Method, parent: Method | None) -> tuple[str, ...]:
 def _logged(method: Method, placed: Placed) -> frozenset[str]:
     """What a run logs for some of a method's places, and for the terms whose objective is one."""
     of_parts = [logged_at(path, use) for path, use in placed.items()]
-    return frozenset().union(*of_parts, *map(told_of, terms_at(method, placed)))
+    return frozenset().union(*of_parts, *map(metrics_of, terms_at(method, placed)))
 
 
 def terms_at(method: Method, placed: Placed) -> Iterable[Term]:
@@ -52,7 +52,7 @@ def terms_at(method: Method, placed: Placed) -> Iterable[Term]:
     return [term for term in terms if f"terms.{term.name}.objective" in placed]
 
 
-def told_of(term: Term) -> tuple[str, ...]:
+def metrics_of(term: Term) -> tuple[str, ...]:
     """What a run logs of a term of the policy: its loss, and its mean over whole distributions."""
     if term.learner != "policy":
         return ()

@@ -85,7 +85,7 @@ class Assumed:
 
     def best(self, gpus: int, kind: Layout) -> Outcome | None:
         """The fastest sharing of a kind of layout, simulated in full; None where nothing fits."""
-        ways = self.together(gpus, kind) if kind.shared else self.apart(gpus, kind)
+        ways = self.together(gpus, kind) if kind.shared else self.separate(gpus, kind)
         if len(ways) > 1:
             ways = [max(ways, key=lambda way: way(ROUGH).tokens_per_second)]
         return ways[0](FINE) if ways else None
@@ -107,7 +107,7 @@ class Assumed:
             found.append(engine(self.case, tensor, 0.0, offload=True))
         return [each for each in found if each is not None]
 
-    def apart(self, gpus: int, kind: Layout) -> list[Way]:
+    def separate(self, gpus: int, kind: Layout) -> list[Way]:
         """With each engine that fits, at the best division of the GPUs."""
         trainers = {n: self.trainer(gpus - n) for n in self.splits(gpus, 1)}
         found: list[Way] = []

@@ -54,7 +54,7 @@ class Calibration:
         )  # fmt: skip
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """A line for the plan."""
         return (
             f"measured in {self.name}: a decode step takes {self.decode:.3g} times as long as "

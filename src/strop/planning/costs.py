@@ -161,7 +161,7 @@ def _by_sums(
     """The costs of the terms of a kind of pass."""
     size = len(sums.terms)
     products = np.zeros((size, size))
-    values = [_total(runs, f"perf/{kind}/{name}") for name in sums.told()]
+    values = [_total(runs, f"perf/{kind}/{name}") for name in sums.as_dict()]
     products[np.triu_indices(size)] = values
     products = np.triu(products) + np.triu(products, 1).T
     if not products[0, 0]:  # no prompt has more tokens than the last, which is decoded

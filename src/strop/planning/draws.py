@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from strop.planning.course import Course, Floats, Ints
-from strop.planning.rounds import SEED, Round, dealt
+from strop.planning.rounds import SEED, Round, assign_engines
 from strop.planning.work import Costs, Layout, Work
 
 FULL = 0.75  # of a step's rollouts; see training/collect/in_flight.py
@@ -127,7 +127,7 @@ class Draws:
         load = np.bincount(self.engine[self.done < self.length], minlength=self.layout.generate)
         step = self.drawn - 1
         self.begun[step] = self.begun.get(step, 0) + len(length)
-        self.engine = np.append(self.engine, dealt(load, len(length)))
+        self.engine = np.append(self.engine, assign_engines(load, len(length)))
         self.length = np.append(self.length, length)
         self.done = np.append(self.done, np.zeros(len(length), np.int64))
         self.prompt, self.unread = (np.append(x, prompt) for x in (self.prompt, self.unread))

@@ -9,7 +9,7 @@ import numpy as np
 
 from strop.planning.parallel import GIB
 from strop.planning.simulate import Outcome
-from strop.planning.told import SHARING, Found, headings, proposals, rows, sharing_rows
+from strop.planning.text import SHARING, Found, headings, proposals, rows, sharing_rows
 from strop.report.charts import COLOURS, Chart, short
 from strop.report.html import charts_grid, document, section, table
 from strop.support.writing import write_whole, writing

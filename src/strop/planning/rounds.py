@@ -95,7 +95,7 @@ class Rounds:
         length = np.concatenate(groups)
         load = np.bincount(self.engine[self.done < self.length], minlength=self.layout.generate)
         self.group = np.append(self.group, np.repeat(np.arange(count) + self.waiting, sizes))
-        self.engine = np.append(self.engine, dealt(load, len(length)))
+        self.engine = np.append(self.engine, assign_engines(load, len(length)))
         self.length = np.append(self.length, length)
         self.done = np.append(self.done, np.zeros(len(length), np.int64))
         self.prompt = np.append(self.prompt, np.repeat(self.work.prompt / sizes, sizes))
@@ -114,7 +114,7 @@ class Rounds:
         return found
 
 
-def dealt(load: Ints, count: int) -> Ints:
+def assign_engines(load: Ints, count: int) -> Ints:
     """The engines of `count` more rows, one after the other to the one that has the fewest."""
     level = -(-(int(load.sum()) + count) // len(load))
     room = np.maximum(level - load, 0)

@@ -95,14 +95,14 @@ class Caller:
                  extra_arguments: Arguments) -> Any:  # fmt: skip
         """The function's answer; `columns` holds the rollouts' and those mapped by `fields`."""
         if self.form == "trl":
-            return _awaited(self.function(**self._asked({**columns, **extra_arguments})))
+            return _awaited(self.function(**self._accepted({**columns, **extra_arguments})))
         if self.form == "openrlhf":
             return self._openrlhf(rollouts, columns, scored)
         if self.form == "verl":
             return self._verl(rollouts, columns, scored)
         return self._verifiers(rollouts, columns, scored)
 
-    def _asked(self, available: Arguments) -> Arguments:
+    def _accepted(self, available: Arguments) -> Arguments:
         if self.takes_any:
             return available
         return {name: value for name, value in available.items() if name in self.names}
@@ -131,7 +131,9 @@ class Caller:
             }
             for i in applies
         ]
-        for i, result in zip(applies, self._each([self._asked(a) for a in arguments]), strict=True):
+        for i, result in zip(
+            applies, self._each([self._accepted(a) for a in arguments]), strict=True
+        ):
             results[i] = result
         return self._with_logs(results, scored)
 
@@ -164,7 +166,7 @@ class Caller:
             "prompts": prompts,
             "labels": list(labels) if labels else [""] * len(prompts),
         }
-        result = _awaited(self.function(**self._asked(arguments)))
+        result = _awaited(self.function(**self._accepted(arguments)))
         if not isinstance(result, Mapping):
             return _listed(result)
         rewards = self._value(result, "rewards")
@@ -180,7 +182,7 @@ class Caller:
     ) -> list[Any]:
         rows = list(self._states(rollouts, columns))
         if is_per_row("verifiers", self.names):
-            return self._with_logs(self._each([self._asked(row) for row in rows]), scored)
+            return self._with_logs(self._each([self._accepted(row) for row in rows]), scored)
         scores: list[Any] = [None] * len(rows)
         for members in _groups(rollouts):
             group = {f"{key}s": [rows[i][key] for i in members] for key in _PLURAL}
@@ -188,7 +190,7 @@ class Caller:
                 key: [c[i] for i in members] for key, c in columns.items() if key in self.names
             }
             group = {**named, **group, "parser": self._parser()}
-            result = _listed(_awaited(self.function(**self._asked(group))))
+            result = _listed(_awaited(self.function(**self._accepted(group))))
             if not isinstance(result, list) or len(result) != len(members):
                 raise UserError(
                     f"reward {self.name} gave {_size(result)} scores for a group of "

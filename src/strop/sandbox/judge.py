@@ -88,7 +88,7 @@ class Link:
         given = [encode(part, self.refer) for part in args]
         try:
             self.channel.send({"ask": ticket, "do": what, "with": given})
-            told = self._told(ticket)
+            told = self._reply(ticket)
             sys.stdout.write(str(told["out"]))
             after = [decode(part, self.resolve) for part in told.get("after", ())]
             self.owed += zip(args[1:], after, strict=False)
@@ -101,7 +101,7 @@ class Link:
             self.end(f"the answer broke the line to its test ({bad})")
         raise error
 
-    def _told(self, ticket: str) -> dict[str, Any]:
+    def _reply(self, ticket: str) -> dict[str, Any]:
         while True:
             message = self.channel.receive()
             if message.get("tell") == ticket:

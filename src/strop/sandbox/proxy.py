@@ -130,7 +130,7 @@ def class_of(*args: Any) -> Any:
     return type(*args)
 
 
-def _asked(what: str) -> Callable[..., Any]:
+def _forwarded(what: str) -> Callable[..., Any]:
     return lambda self, *args: _ask(what, self, *args)
 
 
@@ -160,7 +160,7 @@ _ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul
                "and_", "or_", "xor", "lshift", "rshift")  # fmt: skip
 
 for _method, _what in _ASKED.items():
-    setattr(Proxy, f"__{_method}__", _asked(_what))
+    setattr(Proxy, f"__{_method}__", _forwarded(_what))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Proxy, f"__{_name}__", _binary(_name, reflected=False))
 for _name in _ARITHMETIC:

@@ -139,7 +139,7 @@ class Service:
             except (Refused, UserError) as error:
                 return _error(error)
             if wanted.stream:
-                return _stream(request, lambda: self._told(attempt, wanted))
+                return _stream(request, lambda: self._result(attempt, wanted))
             return await self._whole(request, attempt, wanted)
 
         return answer
@@ -156,7 +156,7 @@ class Service:
             told = await asyncio.to_thread(self.intake.add, rows, name, whole)
         except Exception as error:
             return _error(error)
-        return _json({**self.intake.told(), "data": told})
+        return _json({**self.intake.status(), "data": told})
 
     async def rollouts(self, request: Request) -> Response:
         """What rollouts the run waits for."""
@@ -165,16 +165,16 @@ class Service:
             self._key(request)
         except Refused as refused:
             return _error(refused)
-        return _json(self.intake.told())
+        return _json(self.intake.status())
 
     async def _whole(self, request: Request, attempt: Attempt, wanted: Wanted) -> Response:
         try:
-            told, replayed = await _while_connected(request, self._told(attempt, wanted))
+            told, replayed = await _while_connected(request, self._result(attempt, wanted))
             return _json(told.body(), headers=_headers(told, replayed))
         except Exception as error:
             return _error(error)
 
-    async def _told(self, attempt: Attempt, wanted: Wanted) -> tuple[Told, bool]:
+    async def _result(self, attempt: Attempt, wanted: Wanted) -> tuple[Told, bool]:
         """The answers of the backend to a call, drawn now or before."""
         try:
             (call, answers), replayed = await self.replays.answer(

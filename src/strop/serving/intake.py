@@ -282,7 +282,7 @@ class Intake:
             for each in arrived
         ]
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """How the run stands, for those who post."""
         with self.lock:
             ready = [group for group in self.whole[self.taken :] if not self._is_stale(group)]

@@ -69,8 +69,8 @@ class ModelAnswer:
             answer.ids,
             _known(value for event in events for value in event.logp),
             tuple(event.version for event in events for _ in event.ids),
-            _known(value for event in events for value in event.told("entropy")),
-            _known(value for event in events for value in event.told("logp_model")),
+            _known(value for event in events for value in event.values_of("entropy")),
+            _known(value for event in events for value in event.values_of("logp_model")),
             "length" if answer.ended == "length" else "stop",
             tuple(each for event in events for each in event.top),
         )

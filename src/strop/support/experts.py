@@ -64,7 +64,7 @@ class Experts:
         finally:
             self.now = before
 
-    def asked(self, scores: Any, k: Any) -> bool:
+    def is_router_call(self, scores: Any, k: Any) -> bool:
         """Whether a call of `topk` is a router's choice."""
         return bool(k == self.top_k and scores.shape[-1] == self.num_experts)
 
@@ -110,7 +110,7 @@ class _Choosing(TorchFunctionMode):
         if func not in (torch.topk, torch.Tensor.topk):
             return found
         scores, k = _arguments(*args, **(kwargs or {}))
-        if not self.experts.asked(scores, k):
+        if not self.experts.is_router_call(scores, k):
             return found
         self.before -= 1
         if self.before >= 0:
@@ -165,7 +165,7 @@ class _Finding(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         chooses = func in (torch.topk, torch.Tensor.topk)
-        if chooses and self.experts.asked(*_arguments(*args, **(kwargs or {}))):
+        if chooses and self.experts.is_router_call(*_arguments(*args, **(kwargs or {}))):
             self.found.append(self.inside[-1])
         return func(*args, **(kwargs or {}))
 

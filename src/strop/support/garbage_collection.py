@@ -18,7 +18,7 @@ _usual: list[tuple[tuple[int, int, int], bool]] = []
 
 @contextmanager
 def beginning() -> Iterator[None]:
-    """Inside, until `begun`, garbage is looked for rarely; at the end of the process not at all."""
+    """Inside, until `loaded`, garbage is looked for rarely; when the process ends, not at all."""
     usual, alone = gc.get_threshold(), gc.get_freeze_count() == 0
     _usual.append((usual, alone))
     gc.set_threshold(RARELY, *usual[1:])
@@ -26,12 +26,12 @@ def beginning() -> Iterator[None]:
     try:
         yield
     finally:
-        begun()
+        loaded()
         if alone:
             gc.unfreeze()
 
 
-def begun() -> None:
+def loaded() -> None:
     """What a command needs is loaded: garbage is looked for as usual, but not among all that."""
     if _usual:
         usual, alone = _usual.pop()

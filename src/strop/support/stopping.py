@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from strop.support.garbage_collection import begun
+from strop.support.garbage_collection import loaded
 
 INTERRUPTED = 130  # exit code of a command that a signal has stopped
 AGAIN_SECONDS = 1.0  # `timeout`, and a shell that hangs up, send one wish twice in a moment
@@ -118,7 +118,7 @@ def settled() -> Iterator[None]:
     Libraries, model and data are some 600,000 objects: to pass over them takes a third of a second
     each time, which steps with many episodes made it do every other step.
     """
-    begun()
+    loaded()
     gc.freeze()
     try:
         yield

@@ -9,8 +9,8 @@ from strop.engines.base import Engine
 from strop.engines.open import EngineSettings
 from strop.head.head import check_head
 from strop.method.engine_needs import check_whole
+from strop.support import garbage_collection
 from strop.support.errors import UserError
-from strop.support.garbage_collection import begun
 from strop.training.learner import adapters, models
 from strop.training.learner.adapters import Lora
 from strop.training.learner.models import Loaded
@@ -81,7 +81,7 @@ def load_model(
         loaded = models.ready(given, **options)
     else:
         loaded = models.load(name, dtype=settings.dtype, attention=settings.attention, **options)
-    begun()
+    garbage_collection.loaded()
     check_head(loaded.model)
     return loaded
 

@@ -94,25 +94,25 @@ class Known:
 
 
 class EnginePool(Engine):
-    """The engines of a crew as one.
+    """The workers' engines as one.
 
     model: its trained weights are those that are drawn with. first: as Ranks.from_first, what a
-    function gives in the process that has the crew. ready: called before the weights are read.
+    function gives in the process that has the workers. ready: called before the weights are read.
     renews_alone: an engine takes new weights once all that it has begun has ended, whatever others
     do; until then it is handed what goes on from that, and nothing new.
     """
 
     def __init__(
         self,
-        crew: Workers | None,
+        workers: Workers | None,
         model: Any,
         first: Callable[[Callable[[], Any]], Any],
         ready: Callable[[], None] = lambda: None,
         renews_alone: bool = False,
     ) -> None:
         self.renews_alone = renews_alone
-        self.crew, self.model, self.first, self.ready = crew, model, first, ready
-        facts = first(lambda: self._crew.facts())
+        self.workers, self.model, self.first, self.ready = workers, model, first, ready
+        facts = first(lambda: self._all_workers.facts())
         self.places = [each.place for each in facts]
         self.capabilities = frozenset.intersection(*(each.capabilities for each in facts))
         self.longest = facts[0].longest
@@ -132,9 +132,9 @@ class EnginePool(Engine):
         self.last: tuple[int, tuple[int, ...]] = (NOWHERE, ())  # who got one last, and its prompt
 
     @property
-    def _crew(self) -> Workers:
-        assert self.crew is not None, "the first process has the crew"
-        return self.crew
+    def _all_workers(self) -> Workers:
+        assert self.workers is not None, "the first process has the workers"
+        return self.workers
 
     @property
     def drafts(self) -> tuple[int, int]:  # type: ignore[override]
@@ -178,7 +178,7 @@ class EnginePool(Engine):
         self.ready()
         own = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
         weights = own if state is None else {name: state[name] for name in own}
-        self.first(lambda: self._crew.publish(weights, version))
+        self.first(lambda: self._all_workers.publish(weights, version))
         self.version = version
         if self.renews_alone:
             self.behind = set(self.open)
@@ -187,8 +187,8 @@ class EnginePool(Engine):
 
     def close(self) -> None:
         """End the engines."""
-        if self.crew is not None:
-            self.crew.close()
+        if self.workers is not None:
+            self.workers.close()
 
     # ---- from here on: how
 
@@ -248,7 +248,9 @@ class EnginePool(Engine):
         self.orders = {number: [] for number in self.orders}
         busy = {number for number, ids in self.open.items() if ids}
         behind = self.behind & busy
-        for number, news in self.first(lambda: self._crew.exchange(orders, busy, wait, behind)):
+        for number, news in self.first(
+            lambda: self._all_workers.exchange(orders, busy, wait, behind)
+        ):
             if isinstance(news, Turn):
                 self.drafted[number] = news.drafts
                 self._hear(number, news.events)

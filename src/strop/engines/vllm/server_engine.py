@@ -290,7 +290,7 @@ class VllmEngine(CompletionsEngine):
         """Pause the server and take what the calls under way have brought."""
         self._tell("/pause?mode=abort", {})
         if not self.gate.empty(ANSWER_SECONDS):  # those that came to it after the pause
-            for row in self.under_way.values():
+            for row in self.pending.values():
                 row.call.cancel()
             if not self.gate.empty(self.client.timeout_seconds):
                 raise Failed("calls that were broken off do not end")

@@ -109,8 +109,12 @@ def _acted(
     reported = {
         "version_T": [event.version for event in events for _ in event.ids],
         "logp_behavior_T": list(chain.from_iterable(event.logp for event in events)),
-        "logp_sampler_T": list(chain.from_iterable(event.told("logp_model") for event in events)),
-        "entropy_behavior_T": list(chain.from_iterable(event.told("entropy") for event in events)),
+        "logp_sampler_T": list(
+            chain.from_iterable(event.values_of("logp_model") for event in events)
+        ),
+        "entropy_behavior_T": list(
+            chain.from_iterable(event.values_of("entropy") for event in events)
+        ),
     }
     for name, values in reported.items():
         if name in columns:

@@ -148,7 +148,7 @@ class Tree:
         for _, row, id, logp in kept:
             parent = self.branches[row]
             event = parent.events[step]
-            void = math.isnan(event.told("logp_model")[0])
+            void = math.isnan(event.values_of("logp_model")[0])
             ended = ends([*parent.ids[:step], id])
             told = event._replace(ids=(id,), logp_model=(NAN if void else logp,), ended=ended)
             events = [*parent.events[:step], told]

@@ -138,7 +138,7 @@ def batch_of(taken: Sequence[Group]) -> Batch:
 
 
 def _numbers(event: Event) -> tuple[Any, ...]:
-    told = [event.logp, event.told("logp_model"), event.told("entropy")]
+    told = [event.logp, event.values_of("logp_model"), event.values_of("entropy")]
     return (
         torch.tensor(event.ids, dtype=torch.int64),
         torch.tensor(told, dtype=torch.float64),

@@ -81,7 +81,7 @@ class RetryFromReflection(PlayingAlone):
             fork_at_B=torch.tensor([row.fork_at for row in rows], dtype=torch.int64),
             stage_B=torch.tensor([row.stage for row in rows], dtype=torch.int64),
         )
-        return batch, None, _told(tries)
+        return batch, None, _metrics(tries)
 
     async def _reflect(self, tries: Sequence[Attempt], form: str, scene: Scene) -> None:
         """Ask for a reflection on every episode, and read what they say."""
@@ -144,7 +144,7 @@ class RetryFromReflection(PlayingAlone):
         return self.request(scene.sampling, ids, seed, room, keep=True)
 
 
-def _told(tries: Sequence[Attempt]) -> dict[str, float]:
+def _metrics(tries: Sequence[Attempt]) -> dict[str, float]:
     """What reflections and retries came to."""
     asked = [each for each in tries if each.reflection]
     valid = sum(each.report is not None for each in asked)

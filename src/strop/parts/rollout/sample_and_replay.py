@@ -58,7 +58,7 @@ class SampleAndReplay(SamplingFields):
         batch = assemble(
             draws,
             [
-                next(drawn) if ids is None else Answer(request, (_told(ids),))
+                next(drawn) if ids is None else Answer(request, (_event(ids),))
                 for request, ids in zip(requests, stored, strict=True)
             ],
         )
@@ -72,7 +72,7 @@ class SampleAndReplay(SamplingFields):
         return batch, None, {"rehearsal/replayed": sum(ids is not None for ids in stored)}
 
 
-def _told(ids: tuple[int, ...]) -> Event:
+def _event(ids: tuple[int, ...]) -> Event:
     """A stored answer as if an engine had said it."""
     void = (NAN,) * len(ids)
     return Event(0, ids, void, -1, logp_model=void, entropy=void, ended="stop")

@@ -21,7 +21,7 @@ from strop.training.cluster.connect import (
     first_line,
 )
 from strop.training.cluster.engine_worker import STAGED, packed
-from strop.training.cluster.placement import begun_or_new
+from strop.training.cluster.placement import existing_or_new
 from strop.training.learner.models import Loaded
 from strop.training.parallel.ranks import Ranks
 from strop.training.settings.config import RunConfig
@@ -60,7 +60,7 @@ class RayWorkers:
         self.kept: Mapping[str, Any] = {}  # what was broadcast, for engines that missed it
         self.version = -1
         self.name = uuid.uuid4().hex  # engines obey only the holder that opened them last
-        self.engines = begun_or_new(self.ray, config)
+        self.engines = existing_or_new(self.ray, config)
         self.broadcast: Broadcast | None = None
         if config.ray.weights == "broadcast":
             self.broadcast = Broadcast(self.ray, self.name)

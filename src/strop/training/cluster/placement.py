@@ -71,7 +71,7 @@ def _actor(
     )
 
 
-def begun_or_new(ray: Any, config: RunConfig) -> Engines:
+def existing_or_new(ray: Any, config: RunConfig) -> Engines:
     """Returns the engines that the driver started for this process, else starts new ones.
 
     Raises UserError.

@@ -90,7 +90,7 @@ class Policy:
         own = PASS_TOKENS[batch["id_T"].device.type]
         plain, rows = batch.split(self.token_budget, own), None
         if self.share != "off":
-            batch = routing.told_apart(batch, self.replay) if self.replay else batch
+            batch = routing.ids_by_experts(batch, self.replay) if self.replay else batch
             rows = prefix_sharing.worthwhile(batch, self.share, self.width, plain, own)
         if self.ranks.alone:
             budget = self.token_budget
@@ -316,7 +316,7 @@ class Policy:
         """Returns the forest of prefixes of `micro` if sharing saves work or memory requires it."""
         if self.share == "off":
             return None
-        told = routing.told_apart(micro, self.replay) if self.replay else micro
+        told = routing.ids_by_experts(micro, self.replay) if self.replay else micro
         layout = prefix_sharing.layout(told, self.share, self.width, self.token_budget)
         if layout is None or told is micro:
             return layout

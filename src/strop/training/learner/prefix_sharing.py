@@ -84,7 +84,7 @@ def rows_of(id_T: Tensor, context_T: Tensor, num: int) -> Rows:
     id_CL = to_padded(id_T.int(), context_T, num, fill=NONE)
     order_C = _sorted(id_CL)
     id_CL = id_CL[order_C]
-    return Rows(id_CL, order_C, (id_CL != NONE).sum(1), begun_alike(id_CL))
+    return Rows(id_CL, order_C, (id_CL != NONE).sum(1), num_shared_with_previous(id_CL))
 
 
 def plant(rows: Rows) -> Forest:
@@ -116,7 +116,7 @@ def plant(rows: Rows) -> Forest:
     )
 
 
-def begun_alike(id_CL: Tensor) -> Tensor:
+def num_shared_with_previous(id_CL: Tensor) -> Tensor:
     """Tokens [C] that a row begins with like the row before it; 0 for the first."""
     same_CL = (id_CL[1:] == id_CL[:-1]) & (id_CL[1:] != NONE)
     ends = torch.nn.functional.pad(same_CL, (0, 1), value=False)
@@ -424,7 +424,7 @@ def split(batch: Batch, rows: Rows, token_budget: int) -> list[Tensor]:
     order_B = torch.argsort(place_C[first_B])
     own_C = segments.rows_of(rollout_C, order_B, batch.size("B"))
     opens_C = first_B[rollout_C[own_C]] == own_C
-    alike_C = begun_alike(rows.id_CL[place_C[own_C]])
+    alike_C = num_shared_with_previous(rows.id_CL[place_C[own_C]])
     added_C = rows.size_C[place_C[own_C]] - alike_C
     turn_C = opens_C.cumsum(0) - 1
     added = segments.total(added_C, turn_C, batch.size("B")).tolist()

@@ -38,7 +38,7 @@ class Pass(NamedTuple):
     logits: tuple[Tensor, ...] = ()
 
 
-def told_apart(batch: Batch, name: str) -> Batch:
+def ids_by_experts(batch: Batch, name: str) -> Batch:
     """The batch with other token ids, which are equal where tokens and their experts are.
 
     Contexts then share a prefix only as far as they replay the same experts.

@@ -127,7 +127,7 @@ class SameRows:
                 raise Unequal("plan")
             b = self._adjoints(other, theirs, its, number)
             for name in sorted({*a, *b}):
-                if _apart(a.get(name), b.get(name)):
+                if _differ(a.get(name), b.get(name)):
                     raise Unequal("loss" if number == 0 else f"loss of update {number + 1}")
 
     def _chains(self, own: Algorithm, other: Algorithm) -> Chains:
@@ -306,7 +306,7 @@ def _spread(value: Tensor, row_T: Tensor, size: int) -> Tensor:
     return full
 
 
-def _apart(one: Tensor | None, other: Tensor | None) -> bool:
+def _differ(one: Tensor | None, other: Tensor | None) -> bool:
     """Whether two columns differ by more than rounding; None: 0 everywhere."""
     given = [each.double() for each in (one, other) if each is not None]
     largest = max(float(each.abs().amax()) if each.numel() else 0.0 for each in given)

@@ -259,7 +259,7 @@ class Learner:
             if measured is not None:
                 adjoints_of = _known(compact, names, terms)
             else:
-                adjoints_of = self._asked(terms, compact, number, tally if alone else Tally())
+                adjoints_of = self._adjoints_of(terms, compact, number, tally if alone else Tally())
             adjoints_of = adjoints_of if counts else silenced(adjoints_of)
             whole = measured is None and scope != "token"
             if isinstance(model, Critic):
@@ -278,7 +278,7 @@ class Learner:
         if turns and not alone:
             compact, columns = collected.all(model.ranks)
             if measured is None:
-                self._asked(terms, compact, number, tally)(slice(None), columns)
+                self._adjoints_of(terms, compact, number, tally)(slice(None), columns)
             self._reported(model, compact, columns, terms, tally)
         if self.spectator is not None and isinstance(model, Policy):
             self.spectator.updated(terms, prepared, self.rng_of, number)
@@ -306,7 +306,7 @@ class Learner:
         left_B = has_gradient(terms, prepared)
         if not bool(left_B.any()):
             return None
-        asked = functools.partial(self._asked, terms, number=number, tally=tally)
+        asked = functools.partial(self._adjoints_of, terms, number=number, tally=tally)
         critic = self._model("critic")
         assert isinstance(critic, Critic)
         return CriticInPass(critic, kernel.current_columns(terms), prepared, left_B, asked)
@@ -320,7 +320,9 @@ class Learner:
         columns = self.models.columns(own, prepared, names)
         mask_T = prepared["mask_T"]
         values = {name: column[mask_T] for name, column in columns.items()}
-        found = self._asked(terms, prepared.narrow(mask_T), number, tally)(slice(None), values)
+        found = self._adjoints_of(terms, prepared.narrow(mask_T), number, tally)(
+            slice(None), values
+        )
         spread = {}
         for name in names:
             full = columns[name].new_zeros(mask_T.shape[0])
@@ -328,7 +330,9 @@ class Learner:
             spread[f"adjoint:{name}"] = full
         return prepared.set(**spread)
 
-    def _asked(self, terms: list[Term], compact: Batch, number: int, tally: Tally) -> AdjointsOf:
+    def _adjoints_of(
+        self, terms: list[Term], compact: Batch, number: int, tally: Tally
+    ) -> AdjointsOf:
         """Adjoints computed from the columns of the requested rows."""
 
         def adjoints_of(rows: slice, columns: dict[str, Tensor]) -> Mapping[str, Tensor]:

@@ -84,7 +84,7 @@ def tell_begun(folder: Path) -> None:
         kept.set(_name(), str(folder.resolve()))
 
 
-def begun() -> Path | None:
+def previous_run() -> Path | None:
     """Returns the run that the previous processes started; None if there is none."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         return None

@@ -68,7 +68,7 @@ class Race:
         return bool(self.patience) and self.since >= self.patience
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The best step in words; empty where there is none."""
         return f"step {self.step}, {self.name} {self.value:.4g}" if self.step else ""
 
@@ -77,7 +77,7 @@ class Race:
         """Why the run ends before its last step; empty where it does not."""
         if not self.over:
             return ""
-        before = f"none better than {self.told}" if self.step else f"none with {self.name}"
+        before = f"none better than {self.description}" if self.step else f"none with {self.name}"
         return f"{self.since} validations in a row, {before} (training.patience={self.patience})"
 
 

@@ -43,7 +43,7 @@ class Cast:
         """Who plays each role of a game. game: a number that no other game of the run has."""
         if self.league is None or not self.league.members:
             return self.player
-        return self.league.dealt(self.player, self.roles, self.seed, self.step, game)
+        return self.league.players_of_game(self.player, self.roles, self.seed, self.step, game)
 
     @contextmanager
     def without_league(self) -> Iterator[None]:

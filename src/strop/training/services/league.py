@@ -45,7 +45,7 @@ class League:
     members: list[int] = field(default_factory=list)
     ratings: dict[str, float] = field(default_factory=dict)
 
-    def dealt(
+    def players_of_game(
         self, now: Callable[[int], Player], roles: Mapping[int, str], seed: int, step: int,
         game: int,
     ) -> Callable[[int], Player]:  # fmt: skip

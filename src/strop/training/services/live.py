@@ -107,7 +107,7 @@ class RunLive:
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 url = f"{url[:-1]}{free.getsockname()[1]}"
-        return self._told(folder / PLANNED, Address(url, key))
+        return self._announced(folder / PLANNED, Address(url, key))
 
     def open(self, folder: Path) -> Address:
         """Take rollouts in from now on. Raises UserError."""
@@ -132,7 +132,7 @@ class RunLive:
             self.watched = WatchedFolder(Path(self.source.folder), self.intake)
             self.watched.start()
         (folder / PLANNED).unlink(missing_ok=True)
-        return self._told(folder / ADDRESS, Address(self.server.url, self.server.key))
+        return self._announced(folder / ADDRESS, Address(self.server.url, self.server.key))
 
     def _address(self, folder: Path) -> Address:
         """That of before, or one whose port is yet to be found: 0."""
@@ -143,7 +143,7 @@ class RunLive:
         before = address_in(folder)
         return Address(f"http://{self.source.host}:{self.source.port or before.port}", before.key)
 
-    def _told(self, path: Path, address: Address) -> Address:
+    def _announced(self, path: Path, address: Address) -> Address:
         write_whole(path, json.dumps(address._asdict()) + "\n", 0o600)
         return address
 

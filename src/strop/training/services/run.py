@@ -370,7 +370,7 @@ class RunSampling:
 
     def _passes_so_far(self) -> dict[str, float]:
         passes = None if self.engine is None else self.engine.passes
-        return {} if passes is None else passes.told()
+        return {} if passes is None else passes.as_dict()
 
     def attach(self, engine: Engine) -> None:
         """Sample with this engine, and request the statistics that it supports."""

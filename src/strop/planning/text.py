@@ -24,7 +24,7 @@ TAIL = 0.6  # of the seconds, from which the longest answer alone decides
 Found = Mapping[int, Sequence[Outcome]]  # the layouts of each number of workers
 
 
-def told(measured: Measured) -> list[str]:
+def describe_measured(measured: Measured) -> list[str]:
     """What was measured, a line each."""
     costs, work = measured.costs, measured.work
     lines = [
@@ -62,7 +62,7 @@ def _costs(costs: Costs) -> list[str]:
     ]
 
 
-def told_assumed(assumed: Assumed) -> list[str]:
+def describe_assumed(assumed: Assumed) -> list[str]:
     """What a plan without a run rests on, a line each."""
     case, work, calibration = assumed.case, assumed.work, assumed.calibration
     model, gpu = case.model, case.gpu
@@ -84,7 +84,7 @@ def told_assumed(assumed: Assumed) -> list[str]:
         "once, with weights sharded over all GPUs or, zero1, the optimiser alone (strop itself: dp "
         f"and sharded weights); GiB: of a GPU, of which {case.room / GIB:.0f} may be used",
     ]
-    return lines if calibration is None else [*lines, calibration.told]
+    return lines if calibration is None else [*lines, calibration.description]
 
 
 def _count(number: float) -> str:
