@@ -219,7 +219,7 @@ def test_an_interrupt_ends_a_run(engine):
 
 
 def test_nothing_is_left_open(engine):
-    """Neither loops nor tasks nor coroutines: these warn when they are thrown away."""
+    """Neither loops nor tasks nor coroutines: these warn when they are discarded."""
     book = asynchronous(engine)
 
     async def beside_it():

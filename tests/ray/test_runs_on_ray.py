@@ -114,7 +114,7 @@ def test_engines_that_are_killed_hang_or_lose_their_node_change_no_token(
         if run.done in hurts:
             hurt(run, *hurts.pop(run.done))
         if run.done == 3:
-            while not all(engine.alive.values()):  # what hung is begun anew, and lost once more
+            while not all(engine.alive.values()):  # what hung is restarted, and lost once more
                 engine._exchange()
             cluster.remove_node(cluster.second, allow_graceful=False)
 

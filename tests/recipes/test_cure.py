@@ -87,7 +87,7 @@ def test_every_branch_leaves_its_answer_at_one_of_the_most_uncertain_tokens(cand
     assert len(places) > 1
     assert max(map(len, texts)) <= 9
     assert len(set(batch["rollout_uid_B"].tolist())) == 18
-    # what is shared was drawn once, and nothing was thrown away
+    # what is shared was drawn once, and nothing was discarded
     reused = sum(max(cut, 0) for cut in at)
     assert engine.num_tokens == sum(map(len, texts)) - reused
     assert found.num_thrown_away == 0

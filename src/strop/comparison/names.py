@@ -37,7 +37,7 @@ TRAINING = {
     ),
 }
 SPENT = {
-    "sampled": Number("tokens sampled", "by training until then, those thrown away too"),
+    "sampled": Number("tokens sampled", "by training until then, discarded ones too"),
     "trained": Number("tokens trained on", "those of answers with a gradient, each once a step"),
     "seconds": Number(
         "seconds", "of training until then, without validation; beside the runs of other methods"

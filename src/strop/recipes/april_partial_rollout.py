@@ -18,7 +18,7 @@ def april_partial_rollout(
     *,
     # Prompts under way at once; num_prompts: none is put off.
     chunk: int = 64,
-    # Steps after which an unfinished group is begun anew; 0: never.
+    # Steps after which an unfinished group is restarted; 0: never.
     max_age: int = 0,
     # Whether groups of one outcome are replaced by others.
     dynamic_sampling: bool = False,

@@ -24,7 +24,7 @@ GROUPS = {
 }
 TOKENS = {
     "answers": ("answers", COLOURS[0]),
-    "rollout/tokens_thrown_away": ("thrown away", COLOURS[1]),
+    "rollout/tokens_thrown_away": ("discarded", COLOURS[1]),
     "services/tokens_sampled": ("drawn for parts", COLOURS[2]),
     "services/tokens_scored": ("scored for parts", COLOURS[3]),
 }

@@ -32,7 +32,7 @@ class BranchAfterTurns(PlayingAlone):
     was shown and done, goes on by itself, and has its own first turn. Once all episodes of a prompt
     are over and rollouts are left, one begins at the prompt, a round. The first `initial` begin
     there at once; with `monitor`, n sigmoid(monitor (H_prompt - H_turns)) + 1 of n, of an answer to
-    the prompt and the mean turn of an episode, both thrown away.
+    the prompt and the mean turn of an episode, both discarded.
 
     Metrics: rollout/begun (rollouts of a prompt that begin there), rollout/tokens_shared.
     Reads: draws.   Writes: as play_turns; fork_at_B counts actions' tokens.
@@ -70,7 +70,7 @@ class BranchAfterTurns(PlayingAlone):
 
     @property
     def facts(self) -> frozenset[str]:
-        """What is looked at beforehand is thrown away."""
+        """What is looked at beforehand is discarded."""
         return frozenset({"samples_again"}) if self.monitor else frozenset()
 
     async def __call__(

@@ -33,7 +33,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
         answers stay, the others go on from their tokens with what is left of max_tokens
 
     Every token keeps the log-probability and the version of the weights that drew it. Metrics:
-    partial/groups_left, /tokens_left (put off), /given_up (groups begun anew because of max_age).
+    partial/groups_left, /tokens_left (put off), /given_up (groups restarted because of max_age).
 
     Reads: draws (their spare_B).   Writes: the token, turn, rollout and prompt tables.
     Source: arXiv 2509.18521; code RLsys-Foundation/APRIL.
@@ -47,7 +47,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
     writes: ClassVar[tuple[str, ...]] = COLUMNS
     acted: ClassVar[tuple[str, ...]] = ("partial/groups_left", "partial/given_up")
     ends_others: ClassVar[bool] = True
-    # Steps after which a token is too old: its group is begun anew. 0: never. Default: ours (the
+    # Steps after which a token is too old: its group is restarted. 0: never. Default: ours (the
     # source sets no limit).
     max_age: int = 0
 

@@ -389,7 +389,7 @@ class TrainingSettings(Section):
     )
     collector_timeout_seconds: float = Field(
         default=600.0, gt=0, le=LONGEST,
-        description="with max_staleness: silence after which the collecting process is begun anew",
+        description="with max_staleness: silence after which the collecting process is restarted",
     )  # fmt: skip
     process_timeout_seconds: float = Field(
         default=600.0, gt=0, le=LONGEST,
