@@ -375,6 +375,7 @@ class Options(TypedDict, total=False):
     curation_stage: Whole
     curation_strict: bool
     curation_success: Number
+    curation_task_heads: Any
     curation_versions: Whole
     curation_words: str
     probes_action_tags: Any
