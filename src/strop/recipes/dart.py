@@ -64,8 +64,8 @@ def dart(
     samples, the weight w, clip 0.1 and 0.28 with a dual clip, beta 0.1.
     Differs from the paper: 1. prompts come back after an epoch, so one with N(s) < num_rollouts is
     never complete where epochs are longer than `versions` steps; 2. workers take new weights each
-    for itself on Ray alone (`training.max_staleness`, `training.renew_between_tokens=false`).
-    Inferred: tasks without a success have the usual limit of turns.
+    for itself on Ray alone (`training.max_staleness`, `training.renew_between_tokens=false`); 3.
+    inferred: tasks without a success have the usual limit of turns.
     Try: versions, quantile (0), ratio=ratio_per_sequence (the released script), N_min.
     """
     draw, turns = Use(DrawInShuffledOrder(num_prompts, num_rollouts)), Use(AveragePerTurn(False))
