@@ -252,7 +252,9 @@ def test_a_tracker_as_its_page_says(strop: Strop, folder: Path) -> None:
 def test_given_answers_as_its_page_says(strop: Strop, folder: Path) -> None:
     page = "docs/GIVEN_ANSWERS.md"
     write_files(page, folder)
-    assert set(blocks(page, "run")) == {"imitate", "label", "prefer", "beside", "own columns"}
+    assert set(blocks(page, "run")) == {
+        "imitate", "label", "merge", "prefer", "beside", "own columns"
+    }  # fmt: skip
     for name, words in (
         ("imitate", "nll"),
         ("label", "done"),
@@ -261,6 +263,8 @@ def test_given_answers_as_its_page_says(strop: Strop, folder: Path) -> None:
         ("own columns", "done"),
     ):
         assert words in obey(blocks(page, "run")[name], strop)
+    exec(compile(blocks(page, "run")["merge"], page, "exec"), {})
+    assert (folder / "runs/merged/model.safetensors").is_file()
     text = (ROOT / page).read_text(encoding="utf-8")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -66,13 +66,16 @@ def test_same_seed_same_result(entry, stages):
 
 
 @every_still_part
-def test_permuting_rollouts_permutes_the_result(entry, stages):
+def test_permuting_rollouts_permutes_the_result_or_the_part_states_that_order_matters(
+    entry, stages
+):
     place = stages.of(entry)
     batch = place.batch(4, SIZES)
     order = torch.randperm(batch.size("B"), generator=torch.Generator().manual_seed(4))
     one, _ = curated(place, batch)
     other, _ = curated(place, batch.take(order))
-    assert other.keep_B.equal(one.keep_B[order])
+    states = "order_matters" in parts.facts(place.use)
+    assert other.keep_B.equal(one.keep_B[order]) != states, f"it states order_matters: {states}"
     assert other.reason == one.reason
     asked = [each.ask if isinstance(each.ask, int) else sorted(each.ask) for each in (one, other)]
     assert alike(*asked)

@@ -5,6 +5,7 @@ from builders import assert_same_push, clipped, flat_batch, pushed, ragged_batch
 from strop.method.part import Draw
 from strop.parts.advantage.baseline.normalise_over_group_turns import NormaliseOverGroupTurns
 from strop.parts.sampling._tracked import Tracked
+from strop.parts.sampling.limit_turns_by_successes import LimitTurnsBySuccesses
 from strop.parts.sampling.spare_solved_prompts import SpareSolvedPrompts
 from strop.parts.selection.keep_high_entropy_turns import KeepHighEntropyTurns
 from strop.recipes.dart import dart
@@ -30,6 +31,26 @@ def test_worked_example_of_rollouts_by_success():
     sizes = [draw.num_rollouts for draw in code(draws, known([0.9, 1.0])).value]
     assert sizes[:2] == [8, 2]
     assert [d.num_rollouts for d in part((Draw(4, 1),), known([1.0] * 5)).value] == [1]
+
+
+def test_turns_are_limited_by_the_longest_success():
+    part = LimitTurnsBySuccesses()
+    # prompt 1: successes of 12 and 15 turns, a failure of 30; 2: a success of 3; 3: of 60; 4: none
+    turns, group = [12, 15, 30, 3, 60, 40], torch.tensor([0, 0, 0, 1, 2, 3])
+    outcome_B = torch.tensor([1.0, 1, 0, 1, 1, 0])
+    rollout_K = torch.repeat_interleave(torch.arange(6), torch.tensor(turns))
+    uid_P, all_B = torch.tensor([1, 2, 3, 4]), torch.ones(6, dtype=torch.bool)
+    state = part.observe(uid_P, group, rollout_K, outcome_B, all_B, part.init())
+    draws = tuple(Draw(uid, 8) for uid in (4, 3, 2, 1))
+    told = part(draws, state)
+    assert [d.columns.get("max_turns") for d in told.value] == [None, 50, 10, 15]
+    assert told.metrics == {"turns/limit": 25, "turns/frac_limited": 0.75}
+    # later ones: a shorter success changes nothing, a longer one does; unscored ones do not count
+    scored_B = torch.tensor([True, True, True, True, False, True])
+    outcome_B = torch.tensor([0.0, 0, 1, 1, 1, 0])
+    later = part.observe(uid_P, group, rollout_K, outcome_B, scored_B, state)
+    assert later["turns"].tolist() == [30, 3, 60]
+    assert part(draws, part.init()).value == draws
 
 
 def test_worked_example_of_entropies():
@@ -95,7 +116,7 @@ def test_loss(seed):
 
 def test_without_its_parts_and_with_one_turn_it_is_grpo():
     # quantile 0, no weight, a fixed number, no pool: step-wise grpo
-    plain = dart(quantile=0.0, C=0.0, pool=False, threshold=0.0, beta=0.0, dual_clip_c=0.0)
+    plain = dart(quantile=0.0, C=0.0, pool=False, threshold=0.0, T_max=0, beta=0.0, dual_clip_c=0.0)
     parent = grpo(num_rollouts=8, clip_low=0.1, clip_high=0.28)
     batch = ragged_batch(5, num_turns=(1, 1), groups=(3, 4, 2))
     ours, theirs = (pushed(each, stages(each, batch)) for each in (plain, parent))

@@ -1,17 +1,23 @@
+import json
 import math
 
 import pytest
 import torch
 from builders import assert_same_push, flat_batch, ragged_batch, run
+from fakes.services import FakeScoring, FakeServices
+from models import without_times
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from strop.parts.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
+from strop.parts.curation.hold_out_rollouts import HoldOutRollouts
 from strop.parts.loss.average.average_over_turns import AverageOverTurns
 from strop.parts.loss.value.classify_success import ClassifySuccess
 from strop.parts.plan.update_critic_first import UpdateCriticFirst
 from strop.parts.probe.read_turn_value import ReadTurnValue
-from strop.recipes.digirl import digirl
+from strop.recipes.digirl import digirl, digirl_offline
 from strop.support.errors import UserError
+from strop.training.learner.models import tokenizer_of
+from strop.training.record import checkpoint
 
 
 def logit(probability):
@@ -80,6 +86,102 @@ def test_episodes_that_surprised_most():
     assert chosen(part, unscored) == [False, False, True, True] + [False] * 4
 
 
+def test_offline_the_best_outcomes_count_whatever_was_foretold():
+    same = [0.2, 0.6]
+    batch = episodes(same, same, same, same, outcomes=[0.4, 1, 0, 0.7], foretold=[0.1] * 4)
+    # the 75th percentile of 0, .4, .7, 1 is .775
+    part = ChooseSurprisingTurns(share=0.25, by_outcome=True)
+    assert chosen(part, batch) == [False] * 2 + [True] * 2 + [False] * 4
+    alone = {name: column for name, column in batch.columns.items() if name != "value_task_K"}
+    assert chosen(part, type(batch)(alone)) == chosen(part, batch)
+    every = ChooseSurprisingTurns(share=0.5, by_outcome=True)
+    assert run(every, batch).metrics["chosen/rollouts"] == 0.5
+
+
+def test_the_last_of_each_step_or_every_fifth_prompt_is_held_out():
+    def held(part, num, **columns):
+        batch = episodes(*([0.5],) * num, outcomes=[1.0] * num).set(**columns)
+        return (~run(part, batch).value.keep_B).nonzero().flatten().tolist()
+
+    assert [held(HoldOutRollouts(), num) for num in (1, 2, 4, 5, 10)] == [
+        [], [1], [3], [4], [8, 9]
+    ]  # fmt: skip
+    # unscored rollouts do not count: 3 of 5, of which 2 are learnt from
+    scored_B = torch.tensor([True, False, True, True, False])
+    assert held(HoldOutRollouts(), 5, scored_B=scored_B) == [3]
+    assert held(HoldOutRollouts(by_prompt=True), 11) == [4, 9]
+    uid_P = torch.tensor([9, 3, 4])
+    assert held(HoldOutRollouts(by_prompt=True), 3, uid_P=uid_P) == [0, 2]
+    assert held(HoldOutRollouts(0.0), 5) == []
+
+
+def test_held_out_episodes_tell_how_well_the_critics_foretell():
+    # of five episodes the last, of two turns, is held out; it fails. Values before its turns .5 and
+    # .8, of the task .9: -log .5 and -log .2, mean 1.1513; -log .1
+    batch = episodes(*([0.5],) * 4, [0.5, 0.8], outcomes=[1.0, 1, 1, 1, 0])
+    values = {"value_T": [0.0, 9, logit(0.8), 9], "value_task_T": [logit(0.9), 9, 9, 9]}
+    scoring = FakeScoring(
+        lambda held, names: {n: torch.tensor(values[n]) for n in names}, policies=("critic",)
+    )
+    found = run(HoldOutRollouts(), batch, services=FakeServices(scoring=scoring))
+    assert scoring.scored == [(1, "critic")]
+    assert found.metrics == {
+        "held_out/rollouts": 1,
+        "held_out/loss/value": pytest.approx(1.1513, abs=1e-4),
+        "held_out/loss/value_task": pytest.approx(2.3026, abs=1e-4),
+    }
+
+
+def stored_episodes(path, model):
+    """Ten episodes of three turns; those of every third task succeed, by other actions."""
+    encode = tokenizer_of(str(model))
+    with path.open("w", encoding="utf-8") as file:
+        for n in range(10):
+            context, turns = encode(f"{n}+1=").input_ids, []
+            for _ in range(3):
+                said = [*encode("8" if n % 3 == 0 else "2").input_ids, encode.eos_token_id]
+                turns.append({"prompt_ids": context, "output_ids": said})
+                context = context + said + encode("3+").input_ids
+            row = {"group": f"task {n}", "reward": float(n % 3 == 0), "turns": turns}
+            file.write(json.dumps(row) + "\n")
+
+
+def test_offline_critics_learn_then_the_policy_and_digirl_goes_on_from_both(lab, tmp_path, runner):
+    stored_episodes(tmp_path / "episodes.jsonl", lab.model)
+    raw = {
+        "recipe": "digirl_offline(actor_epochs=2)", "model": {"name": str(lab.model)},
+        "data": {"task": f"traces:{tmp_path / 'episodes.jsonl'}"},
+        "training": {"steps": 2, "lr": 1e-3, "save_every": 1, "rollouts_every": 0},
+        "critic": {"lr": 1e-2}, "evaluation": {"every": 0},
+        "algorithm": {"sampling.num_prompts": 10},
+    }  # fmt: skip
+    offline = runner.start(raw, tmp_path / "offline")
+    runner.go(offline)
+    lines = [line for line in without_times(tmp_path / "offline") if line["step"]]
+    assert [line["held_out/rollouts"] for line in lines] == [2, 2]  # tasks 4 and 9
+    assert [line["chosen/rollouts"] for line in lines] == [3 / 8] * 2  # 0, 3, 6
+    assert [("critic/grad_norm" in line, "grad_norm" in line) for line in lines] == [
+        (True, False), (False, True)
+    ]  # fmt: skip
+    middle, end = (tmp_path / f"offline/checkpoints/step-00000{n}" for n in (1, 2))
+    learnt, kept = (checkpoint.read(place, "critic.pt")["heads"] for place in (middle, end))
+    assert all(kept[name].equal(weight) for name, weight in learnt.items())
+    corridor = {"task": "corridor", "task_config": {"style": "compact"}}
+    online = raw | {
+        "recipe": "digirl", "model": {"name": str(end)}, "critic": {"start": str(end)},
+        "data": corridor,
+    }  # fmt: skip
+    heads = runner.start(online, tmp_path / "online").world.critic.state_dict()["heads"]
+    assert all(heads[name].equal(weight) for name, weight in kept.items())
+    for changes, why in (
+        ({"recipe": "grpo"}, "the method has no critic"),
+        ({"critic": {"start": str(tmp_path)}}, r"critic\.pt"),
+        ({"critic": {"start": str(end), "hidden_size": 3}}, "of other sizes"),
+    ):
+        with pytest.raises(UserError, match=why):
+            runner.start(online | changes, tmp_path / "refused")
+
+
 def test_critics_learn_whether_it_ended_well():
     batch = episodes([0.5, 0.5], [0.5], outcomes=[0.3, 0.0])
     assert run(ChooseSurprisingTurns(), batch).value[2].tolist() == [1, 1, 1, 1, 0, 0]
@@ -143,6 +245,11 @@ def test_defaults_are_the_papers():
     algorithm = digirl()
     (choose,) = (use.part for use in algorithm.advantage)
     assert (choose.lam, choose.share) == (0.5, 0.1)
-    assert algorithm.curation[0].part.capacity == 2000
+    held, store = (use.part for use in algorithm.curation)
+    assert (held.share, held.by_prompt, store.capacity) == (0.2, False, 2000)
     plan = algorithm.plan.part
     assert (plan.num_critic_updates, plan.num_policy_updates) == (5, 20)
+    critics, policy = digirl_offline().phases
+    assert critics.until.step == 0.5
+    assert critics.algorithm.plan.part == UpdateCriticFirst(5, 0, 0, whole=True)
+    assert policy.algorithm.plan.part == UpdateCriticFirst(0, 0, 20, whole=True)

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from builders import flat_batch, run, stages
@@ -5,6 +7,7 @@ from fakes.services import FakeGrading, FakeLog, FakeServices
 from models import Lab
 from runs import Runner
 
+from strop.environments.flawed_countdown import rows
 from strop.method.check import check
 from strop.parts.reward.penalise_flawed_answers import PenaliseFlawedAnswers
 from strop.parts.reward.rescale_reward import RescaleReward
@@ -82,6 +85,39 @@ def test_a_run_takes_the_judge_from_what_a_reward_logs(tmp_path):
     runner = Runner()
     runner.go(runner.start(raw, tmp_path / "run"))
     assert any(-1 < line["reward"] < 1 for line in read_metrics(tmp_path / "run"))
+
+
+def test_a_judge_is_trained_by_its_reward_and_then_frozen_in_the_policys_run(tmp_path):
+    """One that has learnt to say 0, whatever it reads: so every right answer has a flaw."""
+    lab, runner = Lab.make(tmp_path), Runner()
+    flawed = [row for row in rows("validation", 60) if row["first_error"] == 0]
+    data = tmp_path / "judged.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in flawed), encoding="utf-8")
+
+    def go(name, model, steps, **sections):
+        training = {"steps": steps, "save_every": steps, "rollouts_every": 0, "lr": 1e-2}
+        raw = lab.raw() | {"model": {"name": str(model)}} | sections
+        raw["training"] = {**raw["training"], **training}
+        runner.go(runner.start(raw, tmp_path / name))
+        return tmp_path / name / f"checkpoints/step-{steps:06d}"
+
+    judged = {"files": [str(data)], "validation_size": 0}
+    four = {"sampling.num_prompts": 4}
+    warm = go("warm", lab.model, 12, recipe="sft", data=judged, reward={}, algorithm=four)
+    verdict = {"functions": ["strop.rewards.first_error:verdict"]}
+    judge = go("judge", warm, 1, data=judged, reward=verdict)
+    assert read_metrics(tmp_path / "judge")[-1]["judge/frac_right"] == 1
+    functions = [f"{lab.rewards}:even", f'strop.rewards.first_error:flaw(model="{judge}")']
+    before = (judge / "model.safetensors").read_bytes()
+    go("policy", lab.model, 1, recipe="fapo(overlong_factor=0)",
+       reward={"functions": functions, "weights": [1, 0]})  # fmt: skip
+    last = read_metrics(tmp_path / "policy")[-1]
+    assert last["flaws/frac_right"] == 1
+    assert last["rewards/flaw/mean"] == 0
+    assert 0 < last["rewards/even/mean"] < 1
+    # wrong ones have -1, right ones 1 - 1
+    assert last["reward"] == pytest.approx(last["rewards/even/mean"] - 1)
+    assert (judge / "model.safetensors").read_bytes() == before
 
 
 def test_the_share_of_right_answers_with_a_flaw_is_logged():

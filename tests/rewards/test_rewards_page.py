@@ -49,7 +49,7 @@ def trained(name: str, strop: Strop) -> tuple[list[dict[str, object]], dict[str,
 def test_every_example_is_tested() -> None:
     assert set(RUN) == {
         "trl", "verl", "openrlhf", "verifiers", "model", "judge", "code", "gsm8k", "profiles",
-        "factory", "task",
+        "factory", "task", "flaws",
     }  # fmt: skip
 
 
@@ -124,6 +124,20 @@ def test_task(strop: Strop, folder: Path) -> None:
     )
     assert metrics["rewards/SumTask/short"] == pytest.approx(sum(short) / 8)
     assert metrics["rewards/frac_unscored"] == 0
+
+
+def test_flaws(strop: Strop) -> None:
+    """Every command of the path, each with a step of few answers."""
+    small = "evaluation.every=0 sampling.num_prompts=2 training.rollouts_every=1"
+    text = RUN["flaws"].replace("num_rollouts=16", "num_rollouts=2").replace("000120", "000001")
+    for number in ("60", "120", "100"):
+        text = text.replace(f"training.steps={number}", f"training.steps=1 {small}")
+    text = text.replace("evaluation.every=40", "").replace("000060", "000001")
+    obey(text.replace("fapo ", "fapo sampling.num_rollouts=2 rollout.max_tokens=12 "), strop)
+    (path,) = Path("runs/fapo/rollouts").glob("*.parquet")
+    assert "reward/flaw" in pq.read_table(path).column_names
+    assert "flaws/frac_right" in last_metrics(Path("runs/fapo"))
+    assert "judge/frac_right" in last_metrics(Path("runs/judge"))
 
 
 def test_model(strop: Strop, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,6 @@
 """`strop.export`: a checkpoint as one plain Hugging Face folder."""
 
-import shutil
 from pathlib import Path
-
-from safetensors import SafetensorError
 
 from strop.api import hub
 from strop.api.arguments import checked
@@ -13,11 +10,8 @@ from strop.api.inference import checkpoint_of
 from strop.api.messages import messages_in_python
 from strop.api.run import Run
 from strop.support.errors import UserError
-from strop.support.writing import check_room, writing
-from strop.training.loading import load_model
+from strop.training.loading import load_model, write_model
 from strop.training.record.checkpoint import step_of
-
-FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
 
 
 @checked
@@ -75,15 +69,4 @@ def write(
     taken = step_of(Path(model)) if run is not None else 0
     page = card(name, settings, run, taken) if name else ""
     merged = load_model(settings, model).merged()
-    needed = merged.num_bytes()
-    check_room(folder.parent, f"the model {folder.name}", needed)
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    try:
-        with writing(folder.parent, f"the model {folder.name}", needed, FAILURES):
-            unfinished.mkdir(parents=True)
-            merged.save(unfinished)
-            if page:
-                (unfinished / "README.md").write_text(page, encoding="utf-8")
-            unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    write_model(merged, folder, page)

@@ -124,6 +124,7 @@ class Options(TypedDict, total=False):
     ray_timeout_seconds: float
     critic_lr: Number
     critic_hidden_size: int
+    critic_start: str | Path
     critic_target_tau: float
     evaluation_every: int
     evaluation_num_samples: int
@@ -152,7 +153,9 @@ class Options(TypedDict, total=False):
     bound: Part
     average: Part
     objective: Part
+    sampling_adapter: str
     sampling_bandwidth: Number
+    sampling_classifier: str
     sampling_column: str
     sampling_context: Whole
     sampling_drop_mastered: bool
@@ -331,6 +334,7 @@ class Options(TypedDict, total=False):
     curation_bonus: Number
     curation_budget: Whole
     curation_by_hardness: bool
+    curation_by_prompt: bool
     curation_capacity: Whole
     curation_column: str
     curation_cost: Number
@@ -341,6 +345,7 @@ class Options(TypedDict, total=False):
     curation_folder: str
     curation_foreign: Whole
     curation_gate: Whole
+    curation_heads: Any
     curation_history: Whole
     curation_keep_drawn: bool
     curation_keep_failed: bool
@@ -370,6 +375,7 @@ class Options(TypedDict, total=False):
     curation_stage: Whole
     curation_strict: bool
     curation_success: Number
+    curation_task_heads: Any
     curation_versions: Whole
     curation_words: str
     probes_action_tags: Any
@@ -410,6 +416,7 @@ class Options(TypedDict, total=False):
     advantage_boost: Number
     advantage_bootstrap_truncated: bool
     advantage_by_entropy: bool
+    advantage_by_outcome: bool
     advantage_by_score: bool
     advantage_c_cons: Number
     advantage_c_inv: Number

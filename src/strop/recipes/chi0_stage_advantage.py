@@ -46,8 +46,9 @@ def chi0_stage_advantage(
     followed it, and its prompt says so.
     Differs from the paper: 1. turns of a language agent (columns episode, stage and turn) in place
     of a robot's frames; 2. f is a small network on the states of the policy that enters, there a
-    tuned copy of the policy; 3. its merging of weights and its changes at deployment are not in it.
-    Later prompts ask for what is good in the same words, so write validation rows in them.
+    tuned copy of the policy; 3. its changes at deployment are not in it. Its merging of weights is
+    `strop.evaluation.merge_weights`. Later prompts ask for what is good in the same words, so write
+    validation rows in them.
     Try: percent (30), horizon (a tenth of an episode), num_slices (10).
     """
     label = LabelByProgress(num_prompts, 1, horizon, percent, num_slices, relative, fit_steps)

@@ -12,6 +12,7 @@ from strop.parts.loss.average.average_per_turn import AveragePerTurn
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.parts.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
 from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
+from strop.parts.sampling.limit_turns_by_successes import LimitTurnsBySuccesses
 from strop.parts.sampling.spare_solved_prompts import SpareSolvedPrompts
 from strop.parts.sampling.track_success import TrackSuccess
 from strop.parts.selection.keep_high_entropy_turns import KeepHighEntropyTurns
@@ -27,6 +28,9 @@ def dart(
     N_min: int = 2,
     # Success from which a prompt gets fewer; 0: none does.
     threshold: float = 0.6,
+    # Turns of an episode: those of the prompt's longest success, T_min to T_max; 0: any number.
+    T_min: int = 10,
+    T_max: int = 50,
     # Share of a prompt's turns, those of least entropy, that do not learn.
     quantile: float = 0.2,
     # Most that a token weighs for being likelier now than when it was drawn; 0: no weight.
@@ -54,29 +58,33 @@ def dart(
     Equation: A = (R - mean) / (std + eps) over all turns of the prompt; turns with H >= the
     quantile; loss = -mean over turns of mean_t w min(rho A, clip(rho) A) + beta KL, w =
     min(exp(logp_old - logp_behavior), C); N(s) = num_rollouts below threshold, else max(N_min,
-    int(9 / s - 7)); no success: the oldest rollout gives way to the prompt's newest success.
-    Differs from the parent: how many rollouts, which groups and turns learn, turns as samples, the
-    weight w, clip 0.1 and 0.28 with a dual clip, beta 0.1.
-    Differs from the paper: 1. a prompt with N(s) < num_rollouts is ready with these (there all
-    need 8); 2. episodes have one limit of turns, not that of the prompt's longest success; 3.
-    workers take new weights each for itself on Ray alone, with `training.max_staleness` and
-    `training.renew_between_tokens=false`.
+    int(9 / s - 7)), and a prompt waits until it has num_rollouts; without a success its newest one
+    takes the oldest's place; turns <= those of its longest success.
+    Differs from the parent: how many rollouts, how long, which groups and turns learn, turns as
+    samples, the weight w, clip 0.1 and 0.28 with a dual clip, beta 0.1.
+    Differs from the paper: 1. prompts come back after an epoch, so one with N(s) < num_rollouts is
+    never complete where epochs are longer than `versions` steps; 2. workers take new weights each
+    for itself on Ray alone (`training.max_staleness`, `training.renew_between_tokens=false`); 3.
+    inferred: tasks without a success have the usual limit of turns.
     Try: versions, quantile (0), ratio=ratio_per_sequence (the released script), N_min.
     """
-    draw = DrawInShuffledOrder(num_prompts, num_rollouts)
-    spare = (Use(SpareSolvedPrompts(N_min, threshold)), Use(TrackSuccess())) if threshold else ()
-    algorithm = grpo(num_prompts=num_prompts, num_rollouts=num_rollouts, **parent)
-    turns = Use(AveragePerTurn(per_rollout=False))
+    draw, turns = Use(DrawInShuffledOrder(num_prompts, num_rollouts)), Use(AveragePerTurn(False))
     algorithm = with_policy(
-        with_term(algorithm, "kl", average=turns),
+        with_term(grpo(**parent), "kl", average=turns),
         objective=Use(ClipBothSides(clip_low, clip_high, dual_clip_c)),
         correction=Use(WeighByEngineRatio("token", high=C)) if C else None,
         average=turns,
     )
     return dataclasses.replace(
         algorithm,
-        sampling=(Use(draw), *spare),
+        sampling=(draw, *_shared_out(N_min, threshold, T_min, T_max)),
         curation=(Use(CompleteFromPool(ready=0, versions=versions)),) if pool else (),
         advantage=(Use(NormaliseOverGroupTurns(eps)), Use(SpreadEvenly())),
         selection=(Use(KeepHighEntropyTurns(quantile)),) if quantile else (),
     )
+
+
+def _shared_out(N_min: int, threshold: float, T_min: int, T_max: int) -> tuple[Use, ...]:
+    """How many rollouts the prompts get, and of how many turns."""
+    spare = (Use(SpareSolvedPrompts(N_min, threshold)), Use(TrackSuccess())) if threshold else ()
+    return (*spare, *((Use(LimitTurnsBySuccesses(T_min, T_max)),) if T_max else ()))

@@ -1,11 +1,13 @@
 """Likelihood of the turns that two critics find better than foretold, off the policy."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from strop.method.algorithm import Algorithm
+from strop.method.algorithm import Algorithm, Phase, Phases, read_until
 from strop.method.part import Term, Use
 from strop.parts.advantage.credit.choose_surprising_turns import ChooseSurprisingTurns
+from strop.parts.curation.hold_out_rollouts import HoldOutRollouts
 from strop.parts.curation.replay_rollouts import ReplayRollouts
 from strop.parts.loss.average.average_over_turns import AverageOverTurns
 from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
@@ -15,6 +17,7 @@ from strop.parts.probe.read_turn_value import ReadTurnValue
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
 from strop.recipes._base import around, average
+from strop.recipes._inherit import inherits
 
 # Heads of the critic, where each is read, and the column of turns that it fills.
 READS = (
@@ -39,6 +42,8 @@ def digirl(
     warmup_steps: int = 0,
     # Which turns of these are learnt: "paper" or "code".
     source_form: str = "paper",
+    # Share of each step's episodes, the last ones, that nothing learns from.
+    held_out: float = 0.2,
     num_prompts: int = 128,
     num_rollouts: int = 1,
 ) -> Algorithm:
@@ -55,19 +60,21 @@ def digirl(
     episodes whose r - U is in the largest share p.
     Differs from the parent: -
     Differs from the paper: 1. critics are heads on the policy's hidden states, in place of two
-    encoders of their own of which the lower counts; 2. no episodes are held back to choose the
-    critics' epoch; 3. no offline phase (its own start: `sft` on demonstrations); 4. an update is of
-    all that is stored, its code's of 128 turns drawn from it, the policy's from the share p alone,
-    with a mean that counts turns not chosen; 5. the value after an episode is 0, its code's the
-    critic's of the last screen: here the last turn of a failure is never chosen. Its gradient clip
-    is 0.01 (training.max_grad_norm).
+    encoders of their own of which the lower counts; 2. an update is of all that is stored, its
+    code's of 128 turns drawn from it, the policy's from the share p alone, with a mean that counts
+    turns not chosen; 3. the value after an episode is 0, its code's the critic's of the last
+    screen: here the last turn of a failure is never chosen. Its gradient clip is 0.01
+    (training.max_grad_norm). Its offline phase is `digirl_offline`.
     Try: critic.lr, p (0.3 with few episodes), source_form="code", actor_epochs.
     """
     base: dict[str, Any] = around(num_prompts, num_rollouts)
     plan = UpdateCriticFirst(critic_epochs, warmup_steps, actor_epochs, whole=True)
     return Algorithm(
         **base | {"rollout": Use(PlayTurns()), "plan": Use(plan)},
-        curation=(Use(ReplayRollouts(capacity=buffer)),),
+        curation=(
+            *((_hold_out(held_out),) if held_out else ()),
+            Use(ReplayRollouts(capacity=buffer)),
+        ),
         probes=tuple(_reads()),
         advantage=(Use(ChooseSurprisingTurns(lam, p, source_form)),),
         terms=(
@@ -77,6 +84,56 @@ def digirl(
             _classify("value_task"),
         ),
     )  # fmt: skip
+
+
+@inherits(digirl, without=("buffer", "warmup_steps"))
+def digirl_offline(
+    *,
+    # When the critics have learnt: a step, a share of the run, or a condition.
+    until: float | str = 0.5,
+    critic_epochs: int = 5,
+    actor_epochs: int = 20,
+    held_out: float = 0.2,
+    **parent: Any,
+) -> Phases:
+    """DigiRL: Training In-The-Wild Device-Control Agents with Autonomous RL (offline phase).
+
+    arXiv 2406.11896. Code: DigiRL-agent/digirl. Parent: digirl. Status: partial.
+
+    Family: critics.
+    In short: digirl on stored episodes.
+    Choose it when: episodes are recorded already (data.task=traces:FILE) and a policy for digirl to
+    begin with should be made of the good ones.
+    Equation: V(s_h) and U(c) as in digirl, 20 rounds; then loss = -mean log pi(a_h | s_h) over
+    turns with A_h > 1/H of the episodes whose outcome is in the largest share p, 20 rounds.
+    Differs from the parent: the critics alone learn, then the policy alone; nothing is stored,
+    episodes are chosen by their outcome, and the same prompts, every fifth, are held out.
+    training.steps=40 gives each its 20 rounds. digirl goes on from a checkpoint of it with
+    model.name and critic.start.
+    Differs from the paper: 1. as digirl; 2. both critics, which have no weight in common, learn in
+    the same rounds; 3. every fifth prompt is held out, there the file's last fifth of episodes.
+    Try: p, critic.lr, sampling.num_prompts (as many as there are), until.
+    """
+    whole = digirl(held_out=0.0, **parent)
+    (choose,) = whole.advantage
+    common = dataclasses.replace(
+        whole,
+        curation=(_hold_out(held_out, by_prompt=True),) if held_out else (),
+        advantage=(Use(dataclasses.replace(choose.part, by_outcome=True)),),
+    )
+    critics, policy = (
+        dataclasses.replace(common, plan=Use(plan))
+        for plan in (
+            UpdateCriticFirst(critic_epochs, 0, 0, whole=True),
+            UpdateCriticFirst(0, 0, actor_epochs, whole=True),
+        )
+    )
+    return Phases((Phase(critics, read_until(until), "critics"), Phase(policy, None, "policy")))
+
+
+def _hold_out(share: float, by_prompt: bool = False) -> Use:
+    """Episodes that the critics are asked about, and do not learn from."""
+    return Use(HoldOutRollouts(share, by_prompt))
 
 
 def _reads() -> Iterator[Use]:

@@ -33,8 +33,9 @@ def fapo(
     it is right and sound, -1 where it is wrong; then A, clip and length penalty as in dapo.
     Differs from the parent: right answers with a flaw earn less, so that they are pushed down once
     sound ones are in the majority; rewards are -1 and 1; uniform groups stay.
-    Differs from the paper: the judge is a reward function of the run that logs `flaw` (index of
-    the first wrong step, or -1); the training of the judge itself is not part of it.
+    Differs from the paper: no. The judge is a reward function called `flaw` (index of the first
+    wrong step, or -1): `strop.rewards.first_error` has the reward that one is trained with, and
+    asks a frozen one (docs/REWARDS.md).
     Try: penalty (0: dapo without dynamic sampling), num_rollouts.
     """
     algorithm = dapo(**parent)

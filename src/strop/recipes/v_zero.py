@@ -22,6 +22,9 @@ def v_zero(
     least: int = 2,
     # Most rollouts of a prompt.
     most: int = 128,
+    # File of a trained adapter, and a classifier, in place of pieces of text and the kernel.
+    adapter: str = "",
+    classifier: str = "",
     **parent: Any,
 ) -> Algorithm:
     """V_0: A Generalist Value Model for Any Policy at State Zero.
@@ -37,12 +40,15 @@ def v_zero(
     Differs from the parent: prompts get rollouts by their predicted success, num_rollouts each on
     average; group sizes differ.
     Differs once: its second step, in which prompts have a history.
-    Differs from the paper: 1. the predictor is a kernel over pieces of text, where it has a frozen
-    embedder, a trained adapter and an in-context tabular classifier; 2. the budget rule is known
-    from a note on the paper.
+    Differs from the paper: 1. by default the predictor is a kernel over pieces of text; adapter is
+    its own over a frozen embedder, which `strop.evaluation.success_forecast` trains, and classifier
+    takes an in-context one, as its TabPFN; 2. the budget rule, and that of routing (`route` there),
+    are known from a note on the paper.
     Try: bandwidth, most (32), least.
     """
     algorithm = grpo(**parent)
-    predict = Use(PredictSuccessFromHistory(context, bandwidth))
+    predict = Use(
+        PredictSuccessFromHistory(context, bandwidth, adapter=adapter, classifier=classifier)
+    )
     spend = Use(AllocateByFailures(least, most))
     return dataclasses.replace(algorithm, sampling=(*algorithm.sampling, predict, spend))

@@ -1,9 +1,11 @@
 """The run's model and its engine, made from the settings of a run."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from strop.engines.base import Engine
 from strop.engines.open import EngineSettings
@@ -11,12 +13,15 @@ from strop.head.head import check_head
 from strop.method.engine_needs import check_whole
 from strop.support import garbage_collection
 from strop.support.errors import UserError
+from strop.support.writing import check_room, writing
 from strop.training.learner import adapters, models
 from strop.training.learner.adapters import Lora
 from strop.training.learner.models import Loaded
 from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint
 from strop.training.settings.config import RunConfig
+
+FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
 
 
 def device_of(name: str) -> str:
@@ -107,3 +112,22 @@ def open_engine(config: RunConfig, settings: EngineSettings, loaded: Loaded) -> 
     )
     check_whole(engine, settings.kind)
     return engine
+
+
+def write_model(model: Loaded, folder: Path, page: str = "") -> None:
+    """Write a model into a new folder, whole or not at all. page: its README, if any.
+
+    Raises RunStopped on a full disk.
+    """
+    needed = model.num_bytes()
+    check_room(folder.parent, f"the model {folder.name}", needed)
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    try:
+        with writing(folder.parent, f"the model {folder.name}", needed, FAILURES):
+            unfinished.mkdir(parents=True)
+            model.save(unfinished)
+            if page:
+                (unfinished / "README.md").write_text(page, encoding="utf-8")
+            unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

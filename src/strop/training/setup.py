@@ -3,6 +3,7 @@
 import copy
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from strop.training.learner.step_models import freeze
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
+from strop.training.record import checkpoint
 from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
@@ -401,12 +403,17 @@ def _share(when: prefix_sharing.When, model: Any, services: RunServices) -> pref
 
 
 def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
-    """A critic with the heads that the method's terms train; None when there are none."""
+    """A critic with the heads that the method's terms train; None when there are none.
+
+    Raises UserError where it is to begin with other heads, or there is none.
+    """
     columns = method.value_columns()
     if not columns:
+        if config.critic.start:
+            raise UserError("critic.start: the method has no critic, leave it out")
         return None
     reads_slow = bool({slow_value(column) for column in columns} & method.reads())
-    return make_critic(
+    critic = make_critic(
         columns,
         policy,
         hidden_size=config.critic.hidden_size,
@@ -416,6 +423,12 @@ def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
         seed=number_of(config.seed, 0, "critic"),
         target_tau=config.critic.target_tau if reads_slow else 0.0,
     )
+    if config.critic.start:
+        place = Path(config.critic.start)
+        state = checkpoint.read(place, "critic.pt")
+        with checkpoint.naming_the_file(place, "critic.pt"):
+            critic.load_state_dict(state)
+    return critic
 
 
 def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded) -> Policy | None:

@@ -56,15 +56,19 @@ def test_mixed_prompts_are_trained_on_and_others_wait():
 
 
 @pytest.mark.parametrize("num", [4, 24])
-def test_groups_are_as_large_as_the_step_asked_for(num):
-    """However many that is; a prompt that was given fewer is filled up with what waits."""
-    part = CompleteFromPool(ready=0)
-    whole, spared = [1] + [0] * (num - 1), [1, 1]
-    found, _ = steps(part, batch_of(1, {7: whole, 8: spared}), batch_of(2, {7: whole, 8: [0, 1]}))
-    assert [len(found[0][0][7]), 8 in found[0][0]] == [num, False]
-    assert [len(rows) for rows in found[1][0].values()] == [num, 4]
-    cut, _ = steps(part, batch_of(1, {8: [1] * num}), batch_of(2, {8: whole}))
-    assert len(cut[1][0][8]) == num
+def test_groups_are_as_large_as_a_step_asked_for(num):
+    """However many that is; a prompt that is given fewer waits over steps until it has as many."""
+    part = CompleteFromPool(ready=0, versions=9)
+    whole, spared = [1] + [0] * (num - 1), [1] * (num // 2)
+    found, state = steps(part, batch_of(1, {7: whole, 8: spared}), batch_of(2, {8: spared[1:]}))
+    assert [len(rows) for rows in found[0][0].values()] == [num]
+    assert found[1][0] == {}  # a later step asked for fewer, which changes nothing
+    found, _ = steps(part, batch_of(3, {8: [0]}), state=state)
+    assert found[0][0] == {8: [*range(100 + num, 100 + num + num // 2),
+                               *range(200, 200 + num // 2 - 1), 300]}  # fmt: skip
+    late = CompleteFromPool(ready=0, versions=2)
+    found, _ = steps(late, batch_of(3, {8: [0]}), state=state)
+    assert found[0][0] == {}  # those of step 1 wait no longer
 
 
 def test_a_prompt_without_success_gets_its_newest_in_place_of_the_oldest():
@@ -118,9 +122,10 @@ def test_no_rollout_is_trained_on_twice_but_a_success():
     assert not set(again) & (set(used) - {100})
 
 
-def test_a_prompt_that_was_given_fewer_needs_only_these():
-    found, _ = steps(CompleteFromPool(ready=8), batch_of(1, {7: [1, 0], 8: [0, 0, 1]}))
-    assert found[0][0] == {7: [100, 101], 8: [102, 103, 104]}
+def test_a_prompt_that_was_given_fewer_waits_until_it_has_them_all():
+    part = CompleteFromPool(ready=4)
+    found, _ = steps(part, batch_of(1, {7: [1, 0], 8: [0, 0, 1]}), batch_of(2, {7: [1, 0]}))
+    assert [by for by, _, _ in found] == [{}, {7: [100, 101, 200, 201]}]
 
 
 def test_the_pool_is_bounded():

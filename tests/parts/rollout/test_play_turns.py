@@ -209,6 +209,19 @@ def test_limits_cut_an_episode(fields, context, actions):
     assert batch["exit_B"].tolist() == [Exit.TURN_LIMIT if used_up else Exit.TOKEN_LIMIT]
 
 
+def test_a_draw_may_carry_a_limit_of_its_own():
+    """Never one above the environment's; reminders tell it."""
+    own = {"max_turns": 2}
+    draws = (Draw(10, 2, own), Draw(10, 1, own, draw=1), Draw(11, 1), Draw(12, 1, {"max_turns": 9}))
+    services = world(letters=LETTERS | {"1": LETTERS["c"], "2": LETTERS["d"]})
+    batch = play(always(0), services, draws, max_turns=3, reminder="{left}")
+    assert torch.bincount(batch["rollout_K"]).tolist() == [2, 2, 2, 3, 3]
+    assert batch["exit_B"].tolist() == [Exit.TURN_LIMIT] * 5
+    logged = services.log.logged["turns"]
+    shown = [logged[uid][1]["observation"][-1] for uid in batch["rollout_uid_B"].tolist()]
+    assert shown == ["1", "1", "1", "2", "2"]
+
+
 def test_an_environment_may_cut_itself_and_done_wins():
     class Cut(Steps):
         def step(self, action):

@@ -26,7 +26,7 @@ class CompleteFromPool:
     """A prompt that fails all along learns from its newest success, however old that is.
 
         of each prompt: its rollouts of the last `versions` steps that no update had, oldest first
-        it waits while they are fewer than `ready`, or than this draw asked for, or all right
+        it waits while they are fewer than `ready`, or all right
         none right -> the oldest gives way to the newest success of the pool; without one it waits
         more than `ready` -> so many at random, a right and a wrong one at least
 
@@ -37,14 +37,16 @@ class CompleteFromPool:
     Reads: batch, outcome_B [B] float, scored_B [B] bool; stores, rng, state.   Writes: rows to keep
     and to add.
     Source: arXiv 2509.23866 (experience pool); code Computer-use-agents/dart-gui (data manager).
-    Differs from the source: a prompt that was given fewer rollouts than `ready` needs only these.
+    Differs from the source: no.
     Nearest part: bring_back_opposites, which adds where this replaces and never waits.
-    Edges: unscored rollouts are neither stored nor counted; the pool is in the checkpoint.
+    Edges: a prompt that is given fewer than `ready` waits for its next draws, and in vain where
+    these are more than `versions` steps away; unscored rollouts are neither stored nor counted; the
+    pool is in the checkpoint.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"removes_uniform_groups"})
-    # Rollouts of a prompt that an update takes; 0: as many as the step asked for of the prompt that
-    # got most. Default: released code (8).
+    # Rollouts of a prompt that an update takes; 0: as many as any step so far asked for of the
+    # prompt that got most. Default: released code (8).
     ready: int = 8
     # Steps for which a rollout may wait, its own among them. Default: released code (2 versions).
     versions: int = 2
@@ -64,7 +66,7 @@ class CompleteFromPool:
 
     def init(self) -> dict[str, Any]:
         """An empty pool."""
-        return {"columns": {}}
+        return {"columns": {}, "most": 2}
 
     def __call__(
         self, batch: Batch, outcome_B: Tensor, scored_B: Tensor, stores: Stores,
@@ -78,11 +80,9 @@ class CompleteFromPool:
         row_B = scored_B.nonzero().squeeze(1)
         keep_B, rows, groups = torch.zeros_like(scored_B), list[int](), list[int]()
         used_B = pool["used_B"].clone()
-        asked = torch.bincount(batch["group_B"], minlength=batch.size("P")).tolist()
-        ready = self.ready or max([2, *asked])
-        for group in range(batch.size("P")):
-            uid, enough = int(batch["uid_P"][group]), min(ready, asked[group])
-            for row in self._chosen(pool, used_B, uid, enough, ready, step, rng):
+        most = max([state["most"], *torch.bincount(batch["group_B"]).tolist()])
+        for group, uid in enumerate(batch["uid_P"].tolist()):
+            for row in self._chosen(pool, used_B, uid, self.ready or most, step, rng):
                 used_B[row] = True
                 if row >= first:
                     keep_B[row_B[row - first]] = True
@@ -94,31 +94,30 @@ class CompleteFromPool:
             drawn = pool.take(torch.tensor(rows))
             add = in_groups(as_rows(drawn, batch, step, stores), batch, groups)
         left = self._left(pool.set(used_B=used_B), step)
-        kept = {"columns": columns_of(left, step, stores)}
+        kept = {"columns": columns_of(left, step, stores), "most": most}
         return Result(
             Curated(keep_B, "not_ready", add=add), kept, told(left.size("B"), drawn, step)
         )
 
     def _chosen(
-        self, pool: Batch, used_B: Tensor, uid: int, enough: int, most: int, step: int,
-        rng: torch.Generator,
-    ) -> list[int]:  # fmt: skip
-        """Rows of the pool that a prompt is trained on, `enough` to `most`; none: it waits."""
+        self, pool: Batch, used_B: Tensor, uid: int, ready: int, step: int, rng: torch.Generator
+    ) -> list[int]:
+        """Rows of the pool that a prompt is trained on, `ready` of them; none: it waits."""
         own_B, right_B = uids_of(pool) == uid, pool["outcome_B"] >= self.success
         young_B = pool["made_at_B"] > step - self.versions
         rows = (own_B & young_B & ~used_B).nonzero().squeeze(1)
         right = int(right_B[rows].sum())
-        if len(rows) < enough or right == len(rows):
+        if len(rows) < ready or right == len(rows):
             return []
         if not right:
             newest = (own_B & right_B).nonzero().squeeze(1)[-1:]
             rows = torch.cat([rows[1:], newest]) if len(newest) else newest
-        if len(rows) > most:
+        if len(rows) > ready:
             rows = rows[torch.randperm(len(rows), generator=rng)]
             is_right = right_B[rows]
             front = [int(is_right.nonzero()[0]), int((~is_right).nonzero()[0])]
             rest = [n for n in range(len(rows)) if n not in front]
-            rows = rows[torch.tensor([*front, *rest])][:most]
+            rows = rows[torch.tensor([*front, *rest])][:ready]
         return sorted(rows.tolist())
 
     def _left(self, pool: Batch, step: int) -> Batch:

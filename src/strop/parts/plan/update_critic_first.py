@@ -28,19 +28,19 @@ class UpdateCriticFirst:
     stays; one policy update is of all rollouts with gradient.
     """
 
-    # Updates of the critic in a step. Default: released code (configurations: 50).
+    # Updates of the critic in a step; 0: it stays as it is. Default: released code (50).
     num_critic_updates: int = 50
     # Steps at the beginning in which the critic alone learns. Default: released code (20).
     warmup_steps: int = 20
-    # Updates of the policy in a step. Default: released code (actor epochs: 3).
+    # Updates of the policy in a step; 0: it stays. Default: released code (actor epochs: 3).
     num_policy_updates: int = 3
     # Whether an update is of all rollouts, else of its share of them. Default: ours (its share).
     whole: bool = False
 
     def __post_init__(self) -> None:
-        require(self, "num_critic_updates", low=1)
+        require(self, "num_critic_updates", low=0)
         require(self, "warmup_steps", low=0)
-        require(self, "num_policy_updates", low=1)
+        require(self, "num_policy_updates", low=0)
 
     def __call__(self, batch: Batch, rng: torch.Generator) -> Updates:
         rollout_T, mask_T, anew = batch["rollout_T"], batch["mask_T"], ("advantage_T",)
@@ -62,4 +62,4 @@ class UpdateCriticFirst:
 
     def _parts(self, rows_N: Tensor, num: int) -> tuple[Tensor, ...]:
         """The rollouts of each of `num` updates."""
-        return (rows_N,) * num if self.whole else rows_N.tensor_split(num)
+        return (rows_N,) * num if self.whole or not num else rows_N.tensor_split(num)

@@ -18,6 +18,11 @@ WRONG = (0.6, 0.8, 1.0)  # what a wrong answer's bonus is scaled by
 EPS = 1e-8
 
 
+def word_of(text: str) -> str:
+    """A token's text without the marks and spaces at its ends, in small letters."""
+    return text.lstrip("\u2581\u0120").strip().lower()
+
+
 def window_means(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
     """Mean entropy [N] of the `width` tokens from each on, and whether the rollout has so many."""
     num = entropy_N.shape[0]

@@ -105,6 +105,6 @@ class MarkWindowsAfterWords:
         known = [
             token
             for token in torch.unique(id_N).long().tolist()
-            if texts.decode([token]).lstrip("\u2581\u0120").strip().lower() in words
+            if windows.word_of(texts.decode([token])) in words
         ]
         return torch.isin(id_N.long(), torch.tensor(known, dtype=torch.int64, device=id_N.device))

@@ -30,6 +30,10 @@ class SeatLimits:
         tokens = (sampling.answer_tokens, sampling.episode_tokens, sampling.context_tokens)
         return cls(turns, *tokens, turns - extension)
 
+    def shorter(self, turns: int) -> "SeatLimits":
+        """The same with fewer turns, of which the policy is told."""
+        return replace(self, turns=turns, first_turns=min(self.first_turns or turns, turns))
+
     def left(self, played: int) -> int:
         """Turns left after `played`, as far as the policy is told."""
         first = self.first_turns or self.turns

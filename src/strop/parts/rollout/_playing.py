@@ -33,7 +33,8 @@ PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B")
 class Scene:
     """Episodes that are played together: the world that they are in, and what they are played with.
 
-    room: most tokens of a first action.
+    room: most tokens of a first action. most_turns: of a player, by the episode's prompt, where
+    its draw carries a limit of its own.
     """
 
     engine: AsyncEngine
@@ -43,6 +44,12 @@ class Scene:
     world: Any
     limits: SeatLimits
     waiting: list[tuple[Episode, Answer, asyncio.Future[Any]]] = field(default_factory=list)
+    most_turns: Mapping[int, int] = field(default_factory=dict)
+
+    def limits_of(self, episode: Episode) -> SeatLimits:
+        """What each player of an episode may do."""
+        turns = self.most_turns.get(episode.uid, self.limits.turns)
+        return self.limits if turns >= self.limits.turns else self.limits.shorter(turns)
 
     @property
     def room(self) -> int:
@@ -140,16 +147,16 @@ class PlayingFields(SamplingFields):
         if observation.truncated:
             episode.cut(observation.exit or Exit.TURN_LIMIT, observation.why)
             return None
-        seat = episode.turn_to(observation)
-        observation = self.shown(observation, len(seat.turns), scene.limits)
+        seat, limits = episode.turn_to(observation), scene.limits_of(episode)
+        observation = self.shown(observation, len(seat.turns), limits)
         given: tuple[int, ...] = ()
         if scene.episodes.drops_thoughts and not opens:
             given = seat.rewritten(scene.episodes, observation) if seat.turns else ()
             opens = bool(given) or not seat.turns
         given = given or seat.given(scene.episodes, observation, opens)
-        room = seat.room(scene.limits, len(given), opens)
+        room = seat.room(limits, len(given), opens)
         if room == 0:
-            used_up = len(seat.turns) >= scene.limits.turns
+            used_up = len(seat.turns) >= limits.turns
             episode.cut(Exit.TURN_LIMIT if used_up else Exit.TOKEN_LIMIT)
             return None
         role = episode.role_of(observation)

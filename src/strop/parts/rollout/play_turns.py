@@ -25,8 +25,8 @@ class PlayTurns(PlayingFields):
     and did; episode_B links them, and rollouts of one prompt and one role form a group. Roles may
     have weights of their own (`roles.play`); those that are not trained have no rollout.
 
-    Reads: draws.   Writes: the token, turn, rollout and prompt tables, player_B, episode_B and what
-    the environment said of each turn.
+    Reads: draws (their max_turns, if any).   Writes: the token, turn, rollout and prompt tables,
+    player_B, episode_B and what the environment said of each turn.
     Source: none; rollouts over turns as in arXiv 2505.10978 (section 4), self-play 2510.15414.
     Differs from the source: one growing context, where its prompt is written anew each turn, unless
     the environment rewrites.
@@ -77,6 +77,9 @@ class PlayTurns(PlayingFields):
     ) -> Rollouts:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
         with self.opened(uids, engine, texts, sampling, episodes, self.extension) as scene:
+            scene.most_turns = {
+                draw.uid: draw.columns["max_turns"] for draw in draws if "max_turns" in draw.columns
+            }
             shape = (len(uids), max(len(scene.world.roles), 1))
             seeds = torch.randint(2**62, shape, generator=rng).tolist()
             games = await self.play_all(uids, seeds, scene)

@@ -11,6 +11,8 @@ from strop.batch import segments
 from strop.batch.columns import Column
 from strop.method.part import Draw, Result, require
 from strop.method.services import Texts
+from strop.parts.sampling._query_adapter import by_kernel, read
+from strop.support.loading import attribute
 
 NUM_FEATURES = 512
 GRAM = 3  # characters that a feature spans
@@ -23,17 +25,20 @@ class PredictSuccessFromHistory:
         prior_i = (weight m + sum_j k_ij y_j) / (weight + sum_j k_ij),  j over the history
         k_ij = exp((cos(f_i, f_j) - 1) / bandwidth), f: counts of three-character pieces
         y_j: mean outcome of prompt j's rollouts, within [0, 1];  m: mean y, 1/2 without history
+        adapter: f by queries over an embedder's states, trained on histories of other policies
+        classifier: its chances in place of the kernel's
 
-    Nothing is trained: what is known of the policy is the history that it is shown.
+    Nothing is trained in the run: what is known of the policy is the history that it is shown.
     Metric: prior/mean.
 
     Reads: draws; texts; state; uid_P [P], group_B [B] int, outcome_B [B] float, scored_B
     [B] bool of all that was sampled (observe).   Writes: the draws, with prior_B [B] float.
     Source: arXiv 2602.03584 (success from the policy's history, in context).
-    Differs from the source: a kernel over pieces of text where it has a frozen embedder, a trained
-    adapter and a tabular classifier; labels are means, there thresholds.
+    Differs from the source: the kernel, where it has a tabular classifier, and pieces of text are
+    the defaults; labels are means, there thresholds.
     Nearest part: estimate_success_first, which samples answers to know.
-    Edges: an empty history -> 1/2. The history is in the checkpoint.
+    Edges: an empty history -> 1/2; a classifier is asked once outcomes on both sides of 1/2 are
+    known, until then it is the kernel. The history is in the checkpoint.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prior_B",)
@@ -46,6 +51,12 @@ class PredictSuccessFromHistory:
     bandwidth: float = 0.1
     # Prompts that the history's mean counts for. Default: ours (1).
     weight: float = 1.0
+    # File of an adapter that `strop.evaluation.success_forecast.fit_adapter` wrote; "": pieces of
+    # text. Default: ours (none, the embedder is a download).
+    adapter: str = ""
+    # `file.py:function` of (features [N, F], successes [N], features [M, F]) -> chances [M], as of
+    # a TabPFN; "": the kernel. Default: ours (none).
+    classifier: str = ""
 
     def __post_init__(self) -> None:
         require(self, "context", low=1)
@@ -54,11 +65,12 @@ class PredictSuccessFromHistory:
 
     def init(self) -> dict[str, Any]:
         """No history."""
-        nothing = torch.zeros(0, NUM_FEATURES)
-        return {"features_NF": nothing, "success_N": torch.zeros(0), "drawn": {}}
+        width = read(self.adapter).width if self.adapter else NUM_FEATURES
+        nothing_NF = torch.zeros(0, width)
+        return {"features_NF": nothing_NF, "success_N": torch.zeros(0), "drawn": {}}
 
     def __call__(self, draws: tuple[Draw, ...], texts: Texts, state: dict[str, Any]) -> Result:
-        drawn = {d.uid: _features(texts.prompt_text(d.uid)) for d in draws}
+        drawn = {d.uid: self.features(texts.prompt_text(d.uid)) for d in draws}
         told = []
         for draw in draws:
             prior = self.predict(drawn[draw.uid], state["features_NF"], state["success_N"])
@@ -69,10 +81,17 @@ class PredictSuccessFromHistory:
 
     def predict(self, features_F: Tensor, history_NF: Tensor, success_N: Tensor) -> float:
         """The prior of one prompt."""
-        mean = float(success_N.mean()) if success_N.numel() else 0.5
-        kernel_N = ((history_NF @ features_F - 1) / self.bandwidth).exp().double()
-        total = self.weight * mean + float((kernel_N * success_N).sum())
-        return total / (self.weight + float(kernel_N.sum()))
+        high_N = success_N >= 0.5
+        if self.classifier and high_N.any() and not high_N.all():
+            chance_M = attribute(self.classifier)(history_NF, success_N, features_F[None])
+            return min(max(float(chance_M[0]), 0.0), 1.0)
+        return float(
+            by_kernel(history_NF, success_N, features_F[None], self.bandwidth, self.weight)[0]
+        )
+
+    def features(self, text: str) -> Tensor:
+        """A prompt's features [F], of length 1."""
+        return read(self.adapter)(text) if self.adapter else _pieces(text)
 
     def observe(
         self,
@@ -93,14 +112,14 @@ class PredictSuccessFromHistory:
             )
             if known and uid in state["drawn"]
         ]
-        new_NF = torch.stack([f for f, _ in rows]) if rows else torch.zeros(0, NUM_FEATURES)
+        new_NF = torch.stack([f for f, _ in rows]) if rows else state["features_NF"][:0]
         features_NF = torch.cat([state["features_NF"], new_NF])[-self.context :]
         success_N = torch.cat([state["success_N"], torch.tensor([v for _, v in rows])])
         success_N = success_N[-self.context :]
         return {"features_NF": features_NF, "success_N": success_N, "drawn": {}}
 
 
-def _features(text: str) -> Tensor:
+def _pieces(text: str) -> Tensor:
     """Counts of the text's three-character pieces [F], of length 1."""
     counts_F = torch.zeros(NUM_FEATURES)
     padded = f" {text} "

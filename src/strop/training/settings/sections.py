@@ -512,6 +512,10 @@ class CriticSettings(Section):
         le=2**16,
         description="width of the heads' hidden layer; 0: that of the model",
     )
+    start: str = Field(
+        default="",
+        description="a run's checkpoint folder with whose heads, of the same method, it begins",
+    )
     target_tau: float = Field(
         default=0.1, gt=0, le=1,
         description="how far the heads' slow copies follow at an update, in methods with such",

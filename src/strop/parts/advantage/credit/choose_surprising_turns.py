@@ -22,6 +22,7 @@ class ChooseSurprisingTurns:
         A_h = m_h + (1 - m_h) (V_{h+1} + r_h - V_h),  r_h = r at h = H, else 0
         chosen: A_h > 1 / H, in rollouts whose r - U is in the largest `share` of the step's
         source_form "code": chosen A_h = V_{h+1} - V_h - 0.05 + r_h + m_h > 0
+        by_outcome: in rollouts whose outcome is in the largest `share`, whatever U
 
     return_T is r, what V and U should have been. Metrics: chosen/turns (of all), chosen/rollouts.
 
@@ -45,15 +46,28 @@ class ChooseSurprisingTurns:
     share: float = 0.1
     # "paper" or "code", its other advantage. Default: paper.
     source_form: str = "paper"
+    # Whether episodes are chosen by their outcome alone. Default: ours (no; the released code's
+    # offline phase does).
+    by_outcome: bool = False
 
     def __post_init__(self) -> None:
         require(self, "lam", low=0.0, high=1.0)
         require(self, "share", low=0.0, high=1.0)
         require_one_of(self, "source_form", ("paper", "code"))
 
+    @property
+    def unread(self) -> frozenset[str]:
+        """What was foretold of the task counts only where episodes are compared with it."""
+        return frozenset({"value_task_K"} if self.by_outcome else ())
+
+    @property
+    def any_of(self) -> tuple[tuple[str, ...], ...]:
+        """Without `by_outcome` there is what was foretold."""
+        return () if self.by_outcome else (("value_task_K",),)
+
     def __call__(
-        self, value_K: Tensor, next_value_K: Tensor, value_task_K: Tensor, outcome_B: Tensor,
-        rollout_K: Tensor, turn_T: Tensor, mask_T: Tensor, scored_B: Tensor,
+        self, value_K: Tensor, next_value_K: Tensor, outcome_B: Tensor, rollout_K: Tensor,
+        turn_T: Tensor, mask_T: Tensor, scored_B: Tensor, value_task_K: Tensor | None = None,
     ) -> Result:  # fmt: skip
         num = outcome_B.shape[0]
         success_B = (scored_B & (outcome_B > 0)).to(value_K.dtype)
@@ -68,7 +82,11 @@ class ChooseSurprisingTurns:
             good_K = change_K - MARGIN + seen_K > 0
         else:
             good_K = seen_K + (1 - seen_K) * change_K > 1 / size_K
-        best_B = self._best(success_B, value_task_K, rollout_K, scored_B)
+        surprise_B = outcome_B
+        if not self.by_outcome:
+            assert value_task_K is not None, "choose_surprising_turns needs value_task_K"
+            surprise_B = success_B - segments.mean(value_task_K.detach().sigmoid(), rollout_K, num)
+        best_B = self._best(surprise_B.double(), scored_B)
         chosen_K = good_K & best_B[rollout_K]
         learning_T = chosen_K[turn_T] & mask_T
         told = {
@@ -79,13 +97,8 @@ class ChooseSurprisingTurns:
         value = (learning_T.to(value_K.dtype), learning_T, return_T)
         return Result(value, metrics=told)
 
-    def _best(
-        self, success_B: Tensor, value_task_K: Tensor, rollout_K: Tensor, scored_B: Tensor
-    ) -> Tensor:
+    def _best(self, surprise_B: Tensor, scored_B: Tensor) -> Tensor:
         """The rollouts [B] bool that surprised most."""
-        num = len(success_B)
-        foretold_B = segments.mean(value_task_K.detach().sigmoid(), rollout_K, num)
-        surprise_B = success_B - foretold_B
-        one_B = rollout_K.new_zeros(num)
-        line = segments.quantile(surprise_B.double(), one_B, 1, 1 - self.share, scored_B)
-        return scored_B & (surprise_B.double() >= line[0] - 1e-12)
+        one_B = torch.zeros_like(surprise_B, dtype=torch.int64)
+        line = segments.quantile(surprise_B, one_B, 1, 1 - self.share, scored_B)
+        return scored_B & (surprise_B >= line[0] - 1e-12)

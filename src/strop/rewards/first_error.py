@@ -1,0 +1,136 @@
+"""Judges that name the first wrong step of an answer: the reward that trains one, and one at work.
+
+    strop train grpo --data judged.jsonl --reward strop.rewards.first_error:verdict ...
+    strop train fapo ... --reward 'strop.rewards.first_error:flaw(model="judge")' ...
+
+A verdict is a whole number, the place of the first wrong step from 0, or -1 where there is none. It
+is all of the text, or stands in its last \\boxed{}. Source: arXiv 2510.22543; code yyDing1/FAPO.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strop.rewards.answers import text_of
+from strop.rewards.judge import Judge
+from strop.rewards.scored import Unscored
+from strop.support.errors import UserError
+from strop.support.exits import Exit
+
+SOUND = -1
+QUESTION = "{prompt}{completion}\n:"  # what a judge of worked Countdown reads
+_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+_NUMBER = re.compile(r"-?\d{1,6}", re.ASCII)
+
+
+def read_verdict(text: str) -> int | None:
+    """The verdict in a judge's answer; None where there is none."""
+    boxed = _BOXED.findall(text)
+    said = (boxed[-1] if boxed else text).strip()
+    return int(said) if _NUMBER.fullmatch(said) else None
+
+
+def verdict_reward(said: int | None, true: int, num_steps: int) -> float:
+    """What a verdict earns.
+
+    1 where said = true;   -1 where it is unreadable (None) or outside -1 .. num_steps - 1
+    both name a step: 1 - |said - true| / num_steps;   else -1
+    """
+    if said is None or not SOUND <= said < num_steps:
+        return -1.0
+    if (said == SOUND) != (true == SOUND):
+        return -1.0
+    return 1.0 - abs(said - true) / num_steps
+
+
+def verdict(
+    completions: Sequence[Any], first_error: Sequence[int], num_steps: Sequence[int],
+    log_metric: Callable[[str, float], None] | None = None, **columns: Any,
+) -> list[float]:  # fmt: skip
+    """The reward of a judge's own training, by the columns `first_error` and `num_steps`."""
+    said = [read_verdict(text_of(each)) for each in completions]
+    if log_metric is not None and said:
+        right = sum(a == b for a, b in zip(said, first_error, strict=True))
+        log_metric("judge/frac_right", right / len(said))
+    rows = zip(said, first_error, num_steps, strict=True)
+    return [verdict_reward(*row) for row in rows]
+
+
+def flaw(
+    model: str = "", judge: str = "", prompt: str = QUESTION, max_tokens: int = 8
+) -> Callable[..., list[Any]]:
+    """A reward function whose numbers are verdicts, for `fapo`; None where one cannot be read.
+
+    model: the folder of a frozen model, read here, which answers `prompt` at its likeliest with
+    `max_tokens` tokens at most. judge: or a file as `judge:FILE.toml` has it, with its own prompt;
+    its `scale` begins with -1. Raises UserError for none or both.
+    """
+    if bool(model) == bool(judge):
+        raise UserError('flaw: give model="FOLDER" or judge="FILE.toml", one of them')
+    return _Asked(judge) if judge else _Local(model, prompt, max_tokens)
+
+
+class _Asked:
+    """Verdicts of a model behind an endpoint."""
+
+    rows_are_independent = True
+
+    def __init__(self, place: str) -> None:
+        self.judge = Judge(place)
+        self.low, self.high = self.judge.settings.scale
+        if self.low != SOUND:
+            raise UserError(f"judge {place}: scale begins with {self.low:g}: let it begin with -1")
+        self.timeout_seconds = self.judge.timeout_seconds
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
+        shares = self.judge(prompts, completions, **columns)
+        return [self._verdict(each) for each in shares]
+
+    def _verdict(self, share: float | Unscored) -> float | Unscored | None:
+        """The number that stood there before it became a share of the scale."""
+        if isinstance(share, Unscored):
+            return None if share.cause is Exit.UNREADABLE else share
+        return float(round(self.low + share * (self.high - self.low)))
+
+
+class _Local:
+    """Verdicts of a frozen model in this process."""
+
+    rows_are_independent = True
+    timeout_seconds = 600.0
+
+    def __init__(self, place: str, prompt: str, max_tokens: int) -> None:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+            self.model = AutoModelForCausalLM.from_pretrained(
+                Path(place), trust_remote_code=False, dtype=torch.float32
+            ).eval()
+        except Exception as error:  # of any type, for files that are damaged or not there
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(f"flaw: the judge {place} cannot be loaded: {first}") from error
+        self.prompt, self.max_tokens = prompt, max_tokens
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:
+        found = []
+        for prompt, completion in zip(prompts, completions, strict=True):
+            asked = self.prompt.format(prompt=text_of(prompt), completion=text_of(completion))
+            said = read_verdict(self._answer(asked))
+            found.append(None if said is None else float(said))
+        return found
+
+    @torch.no_grad()
+    def _answer(self, text: str) -> str:
+        """The likeliest answer."""
+        ids = self.tokenizer(text, return_tensors="pt")["input_ids"]
+        end = self.tokenizer.eos_token_id
+        drawn = self.model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=end,
+            pad_token_id=end, max_new_tokens=self.max_tokens,
+        )  # fmt: skip
+        said: str = self.tokenizer.decode(drawn[0, ids.shape[1] :], skip_special_tokens=True)
+        return said
