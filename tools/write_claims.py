@@ -33,7 +33,7 @@ both; behind the difference stands what so many seeds find in 8 of 10 such exper
 difference below that can have been missed.
 
 """
-NOTE = "Written by `python tools/write_claims.py` from claims.toml and claims.csv (src/strop/assets).\n"
+NOTE = "Written by `python tools/write_claims.py` from src/strop/assets/claims.toml and .csv.\n"
 
 
 def found(claim: Claim) -> str:
