@@ -7,6 +7,7 @@ The first line runs the experiments, for hours, and goes on where it was stopped
 RECIPE/CLAIM in place of `all` does so for some. The second takes no time.
 """
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -44,9 +45,10 @@ def found(claim: Claim) -> str:
     what = "trees" if claim.audited else "seeds"
     numbers = f"{float(row['ours']):.3g} and {float(row['theirs']):.3g}"
     limits = f"{float(row['low']):+.2g} to {float(row['high']):+.2g}"
+    resolves = float(row["resolves"])
     return (
-        f"{numbers}; {float(row['difference']):+.2g} ({limits}), {row['seeds']} {what}, resolves "
-        f"{float(row['resolves']):.2g}; {row['date']}"
+        f"{numbers}; {float(row['difference']):+.2g} ({limits}), {row['seeds']} {what}"
+        f"{f', resolves {resolves:.2g}' if math.isfinite(resolves) else ''}; {row['date']}"
     )
 
 

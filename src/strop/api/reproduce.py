@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,9 +67,10 @@ class Outcome:
         told.append(f"  expected: {claim.expected()}")
         told.append(
             f"  found: {self.ours.mean.value:.4g} and {self.theirs.mean.value:.4g}, difference "
-            f"{gap.value:+.3g} ({gap.low:+.3g} to {gap.high:+.3g}, {gap.n_seeds} {what}); "
-            f"{self.ours.resolves:.2g} would be seen in 8 of 10 such experiments"
+            f"{gap.value:+.3g} ({gap.low:+.3g} to {gap.high:+.3g}, {gap.n_seeds} {what})"
         )
+        if math.isfinite(self.ours.resolves):  # else it is the same for all of them
+            told[-1] += f"; {self.ours.resolves:.2g} would be seen in 8 of 10 such experiments"
         return told
 
 
