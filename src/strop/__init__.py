@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from strop.api.export import export
     from strop.api.options import recipe
     from strop.api.pages import inspect, watch
+    from strop.api.reproduce import reproduce
     from strop.api.run import Run, Step
     from strop.api.serve import serve, serve_policy
     from strop.api.train import resume, train
@@ -49,6 +50,7 @@ __all__ = [
     "export",
     "inspect",
     "recipe",
+    "reproduce",
     "resume",
     "resume_comparison",
     "sample",
@@ -68,6 +70,7 @@ _PLACES = {
     "strop.api.export": ("export",),
     "strop.api.options": ("recipe",),
     "strop.api.pages": ("inspect", "watch"),
+    "strop.api.reproduce": ("reproduce",),
     "strop.api.run": ("Run", "Step"),
     "strop.api.serve": ("serve", "serve_policy"),
     "strop.api.train": ("resume", "train"),

@@ -231,6 +231,7 @@ def _fields(fields: Iterable[Field]) -> list[dict[str, str]]:
 
 def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
     """All that is said of a recipe, for its default parameters."""
+    from strop.comparison.claims import summaries
     from strop.method import notation, writing  # composing imports the parts, and so torch
     from strop.method.cost import costs
     from strop.method.own import own_metrics
@@ -252,6 +253,7 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
         "stages": stages,
         "costs": list(costs(algorithm)),
         "metrics": list(own_metrics(algorithm, theirs)),
+        "claims": summaries(name),
         "parameters": [
             {
                 **f,

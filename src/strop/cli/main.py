@@ -86,6 +86,7 @@ def _register() -> None:
         inspect,
         plan,
         report,
+        reproduce,
         sample,
         serve,
         sweep,
@@ -108,6 +109,7 @@ def _register() -> None:
     app.command("compare")(compare.compare)
     app.command("sweep")(sweep.sweep)
     app.command("audit")(audit.audit)
+    app.command("reproduce")(reproduce.reproduce)
     app.command("plan")(plan.plan)
     app.command("schema")(init.schema)
 

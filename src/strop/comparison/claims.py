@@ -1,0 +1,167 @@
+"""Claims of papers, each with an experiment that is small enough for a laptop.
+
+`assets/claims.toml` has them by recipe. A claim is that a number of one method is higher or lower
+than that of another one, or that the two are equal within something. The number comes from runs
+(any number of a comparison, see names.py) or, as "audit/NAME", from the enumeration of
+`strop audit` on several trees and policies. A claim that nothing here can test says why.
+"""
+
+import csv
+import dataclasses
+import functools
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any, Literal
+
+from strop.comparison.plan import K_OF, Scoring
+from strop.comparison.verdict import FEWEST_SEEDS, Compared
+from strop.support.errors import UserError, nearest
+
+Verdict = Literal["holds", "opposite", "not decided", "not testable"]
+AUDIT = "audit/"  # and a column of `strop audit`: the number is enumerated
+EXPECTED = ("higher", "lower", "equal")
+MEANINGS: Mapping[str, str] = {
+    "holds": "seen here",
+    "opposite": "does not hold at this scale: the opposite is seen",
+    "not decided": "does not show at this scale",
+    "not testable": "not testable here",
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of a method, and how it is looked at here.
+
+    recipe: of the paper; name: among the recipe's claims; text: the claim in a sentence; source:
+    where it stands. number: of `ours` it is expected to be higher or lower than of `theirs`, or
+    equal `within` so much; both are methods in words of `strop train`, and `options` are of both.
+    at: the setting of an audit. untestable: why nothing here can test it, in place of all that.
+    """
+
+    recipe: str
+    name: str
+    text: str
+    source: str
+    number: str = ""
+    expect: str = ""
+    ours: tuple[str, ...] = ()
+    theirs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    steps: int = 100
+    seeds: int = 10
+    within: float = 0.0
+    at: Mapping[str, Any] = field(default_factory=dict)
+    untestable: str = ""
+
+    def __post_init__(self) -> None:
+        tested = (self.number, self.expect, self.ours, self.theirs)
+        if any(tested) if self.untestable else not all(tested):
+            raise UserError(
+                f"{self.id}: give number, expect, ours and theirs, or say why it is untestable"
+            )
+        if not self.untestable and self.expect not in EXPECTED:
+            raise UserError(f"{self.id}: expect is {self.expect!r}, not {', '.join(EXPECTED)}")
+        if (self.expect == "equal") != (self.within > 0):
+            raise UserError(f"{self.id}: `within` belongs to expect = 'equal', and only to that")
+        if self.seeds < FEWEST_SEEDS:
+            raise UserError(f"{self.id}: {FEWEST_SEEDS} seeds or more decide something")
+
+    @property
+    def id(self) -> str:
+        """What it is called on the command line."""
+        return f"{self.recipe}/{self.name}"
+
+    @property
+    def audited(self) -> bool:
+        """Whether its number is enumerated."""
+        return self.number.startswith(AUDIT)
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """The two methods in a line each."""
+        return " ".join(self.ours), " ".join(self.theirs)
+
+    def scoring(self) -> Scoring:
+        """How runs are scored so that the number is among the scores."""
+        wanted, mean = K_OF.fullmatch(self.number), self.number.removeprefix("mean/")
+        ks = {1, int(wanted[1])} if wanted else {1}
+        means = (mean,) if mean != self.number else ()
+        return Scoring(ks=tuple(sorted(ks)), samples=max(16, *ks), means=means)
+
+    def expected(self) -> str:
+        """What is expected, in a line."""
+        ours, theirs = self.labels
+        if self.expect == "equal":
+            return f"{self.number} of {ours} within {self.within:g} of that of {theirs}"
+        return f"{self.number} of {ours} {self.expect} than of {theirs}"
+
+    def verdict(self, found: Compared) -> Verdict:
+        """What a comparison says of the claim.
+
+        equal: the interval of the difference lies inside -+ `within`, or outside of it. A number
+        that is the same for all seeds has no interval; then the difference itself decides.
+        """
+        gap = found.difference
+        assert gap is not None
+        low, high = (gap.low, gap.high) if math.isfinite(gap.low) else (gap.value, gap.value)
+        if self.expect == "equal":
+            if -self.within <= low and high <= self.within:
+                return "holds"
+            return "opposite" if low > self.within or high < -self.within else "not decided"
+        if found.verdict not in EXPECTED:
+            return "not decided"
+        return "holds" if found.verdict == self.expect else "opposite"
+
+
+@functools.cache
+def claims() -> tuple[Claim, ...]:
+    """All claims, by recipe. Raises UserError for one that is not whole."""
+    text = (files("strop.assets") / "claims.toml").read_text(encoding="utf-8")
+    known = {each.name for each in dataclasses.fields(Claim)} - {"recipe"}
+    tables, found = tomllib.loads(text), []
+    settings = tables.pop("settings")
+    for recipe, entries in tables.items():
+        for entry in entries:
+            shared = [word for name in entry.pop("on", ()) for word in settings[name]]
+            entry["options"] = [*shared, *entry.get("options", ())]
+            if unknown := sorted(entry.keys() - known):
+                raise UserError(f"{recipe}: a claim has no {', '.join(unknown)}")
+            several: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()
+            }
+            found.append(Claim(recipe=recipe, **several))
+    return tuple(found)
+
+
+def claims_of(name: str) -> list[Claim]:
+    """The claims of a recipe, or the one that is called RECIPE/NAME. Raises UserError."""
+    found = [claim for claim in claims() if name in (claim.recipe, claim.id)]
+    if not found:
+        names = sorted({word for claim in claims() for word in (claim.recipe, claim.id)})
+        raise UserError(f"no claim of {name!r} is written down{nearest(name, names)}")
+    return found
+
+
+@functools.cache
+def results() -> Mapping[str, Mapping[str, str]]:
+    """What `strop reproduce --csv` has kept of the experiments, by claim; claims.csv."""
+    text = (files("strop.assets") / "claims.csv").read_text(encoding="utf-8")
+    return {row["claim"]: row for row in csv.DictReader(text.splitlines())}
+
+
+def summaries(recipe: str) -> list[str]:
+    """A line a claim of a recipe: what it says, and what was found of it here."""
+    lines = []
+    for claim in claims():
+        if claim.recipe != recipe:
+            continue
+        found = claim.untestable
+        if row := results().get(claim.id):
+            limits = f"{float(row['low']):+.2g} to {float(row['high']):+.2g}"
+            found = f"{float(row['difference']):+.2g} ({limits}) in {claim.number}, {row['date']}"
+        verdict = row["verdict"] if row else "not testable here" if claim.untestable else "not run"
+        lines.append(f"{claim.text} {verdict.capitalize()}{f': {found}' if found else ''}.")
+    return lines

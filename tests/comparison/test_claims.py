@@ -1,0 +1,116 @@
+"""Claims of papers are whole, their experiments compose, and verdicts follow from intervals."""
+
+import csv
+import dataclasses
+import importlib.util
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import strop
+from strop.catalogue import catalogue
+from strop.comparison.claims import Claim, claims, claims_of, results
+from strop.comparison.verdict import judge
+from strop.support.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+SAYS = {"recipe": "grpo", "name": "some", "text": "It is so.", "source": "arXiv 2402.03300"}
+TESTED = {**SAYS, "number": "x", "ours": ("grpo",), "theirs": ("rloo",)}
+
+
+def verdict(expect, ours, theirs=(0.0,) * 6, **more):
+    claim = Claim(**TESTED, expect=expect, **more)
+    scores = {name: dict(enumerate(each)) for name, each in (("grpo", ours), ("rloo", theirs))}
+    row = next(row for row in judge({"x": scores}, "rloo") if row.label == "grpo")
+    return claim.verdict(row)
+
+
+def test_a_verdict_follows_the_interval():
+    clear, mixed = (1.0, 1.1, 0.9, 1.2, 1.0, 1.05), (1.0, -1.1, 0.9, -1.2, 1.0, -1.05)
+    assert verdict("higher", clear) == "holds"
+    assert verdict("lower", clear) == "opposite"
+    assert verdict("higher", mixed) == "not decided"
+    assert verdict("equal", clear, within=2.0) == "holds"
+    assert verdict("equal", clear, within=0.5) == "opposite"
+    assert verdict("equal", clear, within=1.05) == "not decided"
+    assert verdict("equal", (0.0,) * 6, within=0.1) == "holds"  # no interval, and none is needed
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"expect": ""}, "give number, expect, ours and theirs"),
+        ({"untestable": "no model"}, "give number, expect, ours and theirs"),
+        ({"expect": "more"}, "expect is 'more'"),
+        ({"expect": "equal"}, "`within` belongs to"),
+        ({"within": 0.1}, "`within` belongs to"),
+        ({"seeds": 4}, "5 seeds or more"),
+    ],
+)
+def test_a_claim_that_is_not_whole_is_refused(change, message):
+    with pytest.raises(UserError, match=message):
+        Claim(**{**TESTED, "expect": "higher", **change})
+
+
+def test_every_claim_is_of_a_recipe_and_both_methods_compose():
+    from strop.api.reproduce import _settings
+
+    recipes = {entry.name for entry in catalogue.recipes()}
+    assert {claim.recipe for claim in claims()} <= recipes
+    assert len({claim.id for claim in claims()}) == len(claims())
+    for claim in claims():
+        for words in (claim.ours, claim.theirs) if not claim.untestable else ():
+            settings = _settings(claim, words)
+            if not claim.audited:  # an audit gives environments to those that play
+                settings.build()
+
+
+def test_experiments_of_both_kinds_say_what_they_found(tmp_path, monkeypatch):
+    unbiased = strop.reproduce("rloo/unbiased", seeds=5).outcomes[0]
+    assert unbiased.verdict == "holds"
+    assert unbiased.ours.mean.value == pytest.approx(0, abs=1e-6)
+    claim = claims_of("dapo/clip_higher")[0]
+    small = dataclasses.replace(
+        claim, options=("sampling.num_prompts=2", "sampling.num_rollouts=2")
+    )
+    monkeypatch.setattr("strop.api.reproduce.claims_of", lambda name: [small])
+    run = strop.reproduce("dapo/clip_higher", seeds=2, steps=1, out=tmp_path, progress=False)
+    again = strop.reproduce("dapo/clip_higher", seeds=2, steps=1, out=tmp_path, progress=False)
+    assert run.outcomes[0].verdict == "not decided"  # two seeds never decide
+    assert run.outcomes[0].row() == again.outcomes[0].row()
+    assert (tmp_path / "dapo-clip_higher/compare.html").exists()
+    assert "expected: late/entropy of grpo(clip_high=0.28) higher than of grpo" in repr(run)
+
+
+def test_the_command_keeps_results_beside_older_ones(tmp_path):
+    table = tmp_path / "found.csv"
+    for name in ("loop", "digirl"):
+        words = [sys.executable, "-m", "strop", "reproduce", name, "--csv", table]
+        said = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert f"{name}/" in said.stdout
+        assert "not testable here" in said.stdout
+    with table.open() as file:
+        assert [row["claim"] for row in csv.DictReader(file)] == ["digirl/android", "loop/appworld"]
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(UserError, match=r"no claim of 'clip_covv' is written down.*clip_cov"):
+        strop.reproduce("clip_covv")
+
+
+def test_the_page_and_the_results_are_of_the_claims_that_stand():
+    spec = importlib.util.spec_from_file_location("write_claims", ROOT / "tools/write_claims.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs/CLAIMS.md").read_text() == module.page()
+    known = {claim.id: claim for claim in claims()}
+    for name, row in results().items():
+        claim = known[name]
+        assert (row["number"], row["expected"], row["text"]) == (
+            claim.number, claim.expect, claim.text
+        )  # fmt: skip
+        assert int(row["seeds"]) == claim.seeds
+        assert math.isfinite(float(row["difference"]))

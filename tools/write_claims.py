@@ -1,0 +1,82 @@
+"""Write docs/CLAIMS.md: what papers claim of their methods, and what small experiments show of it.
+
+    strop reproduce all --csv src/strop/assets/claims.csv
+    python tools/write_claims.py
+
+The first line runs the experiments, for hours, and goes on where it was stopped; RECIPE or
+RECIPE/CLAIM in place of `all` does so for some. The second takes no time.
+"""
+
+import math
+from collections import Counter
+from pathlib import Path
+
+from strop.comparison.claims import MEANINGS, Claim, claims, results
+
+PAGE = Path(__file__).parents[1] / "docs" / "CLAIMS.md"
+HEADER = """# What papers claim, looked at in small experiments
+
+    strop reproduce                 # all claims, in a sentence each
+    strop reproduce clip_cov        # run those of a recipe; clip_cov/entropy: one of them
+
+**What this page does not show.** The models are the shipped ones, of 0.33 and 1.1 million weights,
+on arithmetic puzzles and corridors, for some dozens of steps. A claim that holds here has held at
+this scale; one that does not show may need a larger model, longer answers or more steps, and nobody
+has looked. An experiment takes a recipe's defaults but for what its row says, and tunes neither
+side. A verdict looks at one number, which was chosen before the runs.
+
+An experiment compares two methods on equal seeds (of runs) or on equal trees and policies (of
+numbers that begin with `audit/`, which `strop audit` [enumerates](AUDIT.md)). *Holds*: the interval
+of the paired difference leaves out 0 on the expected side, as
+[compare](COMPARE.md#what-is-decided-and-how) decides; for "equal", the whole interval lies within
+the stated distance. *Opposite*: it leaves out 0 on the other side. *Not decided*: the interval has
+both; behind the difference stands what so many seeds find in 8 of 10 such experiments, and a true
+difference below that can have been missed.
+
+"""
+NOTE = "Written by `python tools/write_claims.py` from src/strop/assets/claims.toml and .csv.\n"
+
+
+def found(claim: Claim) -> str:
+    """What was found of a claim, in a cell."""
+    row = results().get(claim.id)
+    if row is None:
+        return "not run yet"
+    what = "trees" if claim.audited else "seeds"
+    numbers = f"{float(row['ours']):.3g} and {float(row['theirs']):.3g}"
+    limits = f"{float(row['low']):+.2g} to {float(row['high']):+.2g}"
+    resolves = float(row["resolves"])
+    return (
+        f"{numbers}; {float(row['difference']):+.2g} ({limits}), {row['seeds']} {what}"
+        f"{f', resolves {resolves:.2g}' if math.isfinite(resolves) else ''}; {row['date']}"
+    )
+
+
+def page() -> str:
+    """The page's text."""
+    tested = [claim for claim in claims() if not claim.untestable]
+    counts = Counter(row["verdict"] for row in results().values())
+    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in MEANINGS if counts[verdict])
+    lines = [
+        f"{len(tested)} of {len(claims())} claims can be looked at; {sum(counts.values())} were"
+        f"{f': {told}' if told else ''}.\n",
+        "| claim | says | expected | found | verdict |", "| --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for claim in sorted(tested, key=lambda claim: claim.id):
+        verdict = results().get(claim.id, {}).get("verdict", "")
+        ours, theirs = (f"`{label}`" for label in claim.labels)
+        than = f"within {claim.within:g} of" if claim.expect == "equal" else f"{claim.expect} than"
+        expected = f"{claim.number} of {ours} {than} {theirs}"
+        says = f"{claim.text} ({claim.source})"
+        lines.append(f"| `{claim.id}` | {says} | {expected} | {found(claim)} | {verdict} |")
+    lines += ["\n## Not testable here\n", "| claim | says | why |", "| --- | --- | --- |"]
+    lines += [
+        f"| `{claim.id}` | {claim.text} ({claim.source}) | {claim.untestable} |"
+        for claim in sorted(claims(), key=lambda claim: claim.id)
+        if claim.untestable
+    ]
+    return HEADER + NOTE + "\n" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
