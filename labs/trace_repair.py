@@ -78,7 +78,12 @@ def trained(arm: str, seed: int, sizes: Sizes, out: Path) -> Any:
     """The run of an arm; one that is there is read, and not repeated."""
     folder, common = out / f"seed-{seed}" / arm, {"seed": seed, "progress": False}
     if folder.is_dir():
-        return strop.Run(str(folder))
+        run = strop.Run(str(folder))
+        if sizes.steps not in curve(run):
+            sys.exit(
+                f"error: {folder} has no score at step {sizes.steps}: delete it, or give --out"
+            )
+        return run
     common |= {"training_inspect": 0}
     imitated = strop.train(
         "sft", model="tiny", data=solved(ARMS[arm], sizes), out=str(folder) + "-imitates",
