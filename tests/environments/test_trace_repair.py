@@ -2,6 +2,7 @@
 
 import pytest
 
+import strop
 from strop.environments.base import EnvironmentSource
 from strop.environments.built_in.trace_repair import Best, Program, Task, TraceRepair, task_of
 from strop.environments.episodes import Episodes
@@ -101,6 +102,13 @@ def test_words_that_name_two_repairs_are_none():
     plain = TraceRepair()
     plain.reset(0)
     assert not plain.step("1 + or 2 *").valid
+
+
+def test_an_evaluation_has_what_is_measured():
+    found = strop.evaluate("tiny", task="trace_repair", prompts=4, samples=2, k=1, seed=1)
+    assert found["measures/solved"] == found["mean@2"]
+    assert 0 <= found["measures/passed"] < 1
+    assert found.by_prompt["mean@n"].mean() == pytest.approx(found["mean@2"])
 
 
 def test_episodes_repeat():

@@ -93,6 +93,7 @@ def test_order_of_rollouts_never_matters(order: list[int]) -> None:
         samples.confidence_B[order],
         samples.entropy_B[order],
         samples.scored_B[order],
+        measured={"recall": samples.measured["recall"][order]},
     )
     first = as_json(summarise(samples, [2], num_resamples=100))
     assert as_json(summarise(shuffled, [2], num_resamples=100)) == pytest.approx(first)
