@@ -116,18 +116,18 @@ def picture(curves: dict[str, list[dict[int, float]]], where: Path) -> None:
             for a, b in zip(curves["with"], curves["without"], strict=True)]  # fmt: skip
     shapes = []
     for top, title, low, top_value, groups in (
-        (30, "right repairs, by steps of grpo", 0.3, 0.6,
+        (30, "right repairs, by steps of grpo", 0.2, 0.6,
          ((curves["with"], "with a trace", "#0072b2"),
           (curves["without"], "without", "#d55e00"))),
-        (260, "with less without", -0.15, 0.15, ((gaps, "", "#009e73"),)),
+        (260, "with less without", -0.2, 0.2, ((gaps, "", "#009e73"),)),
     ):  # fmt: skip
         shapes.append(f'<text x="{left}" y="{top - 12}">{title}</text>')
-        for n in range(4):
-            at, step = low + (top_value - low) * n / 3, steps[-1] * n / 3
-            y = top + high * (1 - n / 3)
+        for n in range(5):
+            at, step = low + (top_value - low) * n / 4, steps[-1] * n / 4
+            y = top + high * (1 - n / 4)
             shapes += [f'<path d="M{left},{y:.1f} h{wide}" stroke="#dddddd"/>',
-                       f'<text x="{left - 6}" y="{y:.1f}" text-anchor="end">{at:.2f}</text>',
-                       f'<text x="{left + wide * n / 3:.0f}" y="{top + high + 16}">{step:.0f}'
+                       f'<text x="{left - 6}" y="{y:.1f}" text-anchor="end">{at:.1f}</text>',
+                       f'<text x="{left + wide * n / 4:.0f}" y="{top + high + 16}">{step:.0f}'
                        "</text>"]  # fmt: skip
         for number, (runs, name, colour) in enumerate(groups):
             y = top + high - 24 + 15 * number

@@ -32,7 +32,7 @@ def test_a_short_run_and_its_picture(tmp_path, capsys, monkeypatch):
     lab.main(words)
     said = capsys.readouterr().out
     assert re.search(r"\nseed 4, with a trace: [\d.]+, then [\d.]+\n", said)
-    assert drawn.read_text().count("<path d=") == 8 + 3  # grids, two arms, a gap
+    assert drawn.read_text().count("<path d=") == 10 + 3  # grids, two arms, a gap
     monkeypatch.setattr(lab.strop, "train", None)
     lab.main(words)  # runs that are there are read
     assert capsys.readouterr().out == said
