@@ -11,7 +11,7 @@ is worth, and for how long. After TraceCoder, arXiv 2602.06875; docs/LABS.md say
 The trace holds nothing that the program and its input do not: it saves the model the execution. So
 the gap should shrink as the model without it learns to execute.
 
-Takes: eight minutes a seed.
+Takes: three minutes a seed.
 """
 
 import argparse

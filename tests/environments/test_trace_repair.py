@@ -38,12 +38,12 @@ def test_a_repair_is_right_only_if_hidden_tests_pass():
 
 
 def test_counted_over_programs():
-    """The counts of the method card, within what 2000 draws vary by."""
+    """The counts of the method card, within what 1200 draws vary by."""
     for shown, num_passing, unique in ((1, 1.58, 0.55), (2, 1.27, 0.76), (3, 1.21, 0.81)):
-        tasks = [task_of(seed, 3, shown, 0) for seed in range(2000)]
+        tasks = [task_of(seed, 3, shown, 0) for seed in range(1200)]
         counts = [len(each.passing(shown)) for each in tasks]
-        assert sum(counts) / 2000 == pytest.approx(num_passing, abs=0.04)
-        assert counts.count(1) / 2000 == pytest.approx(unique, abs=0.03)
+        assert sum(counts) / 1200 == pytest.approx(num_passing, abs=0.05)
+        assert counts.count(1) / 1200 == pytest.approx(unique, abs=0.04)
         assert all(each.answer in each.passing(shown) for each in tasks)
         assert all(each.passed(each.program, shown) < shown for each in tasks)
 
