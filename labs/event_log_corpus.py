@@ -11,7 +11,7 @@ on the way to the right documents is passages less search. `--shots` shows solve
 training corpus before each, for a model that nobody has tuned to chat and a template that has
 `examples`.
 
-Takes: a second; with Gemma 3 270M half an hour.
+Takes: a second; a model some seconds a question.
 """
 
 import argparse
