@@ -254,7 +254,7 @@ def test_every_number_of_an_evaluation_is_documented() -> None:
         prompt_B=np.array([0, 0, 1, 1]), score_B=np.array([1.0, 0.0, 0.0, 1.0]),
         length_B=np.array([3, 4, 5, 6]), truncated_B=np.array([False, True, False, False]),
         answer_B=["1", "2", "3", None], confidence_B=np.array([-0.1, -0.2, -0.3, -0.4]),
-        entropy_B=np.array([0.1, 0.2, 0.3, 0.4]),
+        entropy_B=np.array([0.1, 0.2, 0.3, 0.4]), measured={"recall": np.ones(4)},
     )  # fmt: skip
     found = summarise(samples, (1, 2))
     assert [key for key in found if not any(p.fullmatch(key) for p in patterns)] == []

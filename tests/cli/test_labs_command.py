@@ -34,7 +34,8 @@ def test_all_are_listed_with_what_they_are_their_papers_and_how_long_they_take(s
         assert len(each["what"]) > 20
         assert each["papers"], f"{each['name']} names no paper"
         assert each["takes"] != "?", f"labs/{each['name']}.py has no line `Takes: ...`"
-        head = f"{each['name']}: arXiv {', '.join(each['papers'])}; {each['takes']}"
+        where = "doi" if each["name"] == "event_log_corpus" else "arXiv"
+        head = f"{each['name']}: {where} {', '.join(each['papers'])}; {each['takes']}"
         below = textwrap.fill(each["what"], 80, initial_indent="  ", subsequent_indent="  ")
         assert below.splitlines()[0] == lines[lines.index(head) + 1]
     assert str(FOLDER) in said.out

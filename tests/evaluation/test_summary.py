@@ -27,6 +27,7 @@ def example() -> Samples:
         confidence_B=np.array([-0.5, -0.1, -1.0, -0.2, -0.3, -0.5, -9.0]),
         entropy_B=np.array([1.0, 0.5, 2.0, 1.0, 0.5, math.nan, 7.0]),
         scored_B=np.array([True] * 6 + [False]),
+        measured={"recall": np.array([0.5, 1.0, math.nan, 0.0, 1.0, math.nan, 9.0])},
     )
 
 
@@ -47,6 +48,7 @@ def test_worked_example() -> None:
         "entropy": (10 + 10 + 60 + 40 + 25) / 150,
         "completions/mean_length": 210 / 6,
         "completions/clipped_ratio": 2 / 6,
+        "measures/recall": 2.5 / 4,  # of the scored that have it
         "completions/min_length": 10,
         "completions/max_length": 60,
         "num_rollouts": 6,
@@ -91,6 +93,7 @@ def test_order_of_rollouts_never_matters(order: list[int]) -> None:
         samples.confidence_B[order],
         samples.entropy_B[order],
         samples.scored_B[order],
+        measured={"recall": samples.measured["recall"][order]},
     )
     first = as_json(summarise(samples, [2], num_resamples=100))
     assert as_json(summarise(shuffled, [2], num_resamples=100)) == pytest.approx(first)

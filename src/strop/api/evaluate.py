@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +17,7 @@ from strop.api.messages import messages_in_python
 from strop.api.options import from_keywords
 from strop.api.tables import Table
 from strop.api.trust import made_here
-from strop.evaluation.samples import Estimate
+from strop.evaluation.samples import Estimate, Floats
 from strop.support.errors import UserError
 
 
@@ -28,6 +28,7 @@ class Evaluation:
     title: str
     estimates: Mapping[str, Estimate]
     num_left_out: int  # prompts with fewer scored answers than the largest k
+    by_prompt: Mapping[str, Floats] = field(default_factory=dict)  # scores of each; NaN: none
 
     def __getitem__(self, name: str) -> float:
         return self.estimates[name].value
@@ -126,7 +127,7 @@ def evaluate(
     if not found.estimates:
         raise UserError(found.why_empty)
     estimates = {name.replace("@n", f"@{samples}"): each for name, each in found.estimates.items()}
-    return Evaluation(title, estimates, found.num_left_out)
+    return Evaluation(title, estimates, found.num_left_out, found.by_prompt)
 
 
 @checked

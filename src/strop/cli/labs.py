@@ -48,7 +48,7 @@ def lab(path: Path) -> Lab:
     said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     told = " ".join(said.split())
     takes = re.search(r"Takes: (.+?)\.(?: |$)", told)
-    papers = dict.fromkeys(re.findall(r"\d{4}\.\d{4,5}", told))
+    papers = dict.fromkeys(re.findall(r"10\.\d{4}/[\w.]*\w|\d{4}\.\d{4,5}", told))
     return Lab(path.stem, told.partition(". ")[0] + ".", list(papers), takes[1] if takes else "?")
 
 
@@ -88,7 +88,8 @@ def labs(
         shown.as_json([each._asdict() for each in read])
         return
     for each in read:
-        print(f"{each.name}: arXiv {', '.join(each.papers)}; {each.takes}")
+        where = "doi" if each.papers[0].startswith("10.") else "arXiv"
+        print(f"{each.name}: {where} {', '.join(each.papers)}; {each.takes}")
         print(textwrap.fill(each.what, WIDTH, initial_indent="  ", subsequent_indent="  "))
     print(f"\n`strop labs NAME` runs one. They lie in\n{folder()}, each in one file, to copy and "
           "change.")  # fmt: skip

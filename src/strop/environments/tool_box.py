@@ -171,18 +171,25 @@ class Corpus:
 
     def search(self, query: str) -> str:
         """The documents that fit best, a line each. Raises ToolError."""
+        found = [self.documents[at] for at in self.places(query)]
+        return "\n".join(found) if found else "(no document has these words)"
+
+    def places(self, query: str) -> list[int]:
+        """Places of the documents that fit best, the best first. Raises ToolError."""
         tokens = self._tokens([query], stopwords=None, show_progress=False, return_ids=False)
         if not tokens[0]:
             raise ToolError("the query has no words")
         places, scores = self._index.retrieve(tokens, k=self.most, show_progress=False)
-        found = [
-            self.documents[at] for at, score in zip(places[0], scores[0], strict=True) if score > 0
-        ]
-        return "\n".join(found) if found else "(no document has these words)"
+        return [int(at) for at, score in zip(places[0], scores[0], strict=True) if score > 0]
 
 
 def search_tool(corpus: Callable[[], Corpus]) -> Tool:
     """The tool `search` over the corpus that is there at a call."""
+    return searching(lambda query: corpus().search(query))
+
+
+def searching(ask: Callable[[str], str]) -> Tool:
+    """The tool `search`, by what answers a query."""
 
     def search(query: str) -> str:
         """Searches the documents for words and gives those that fit best.
@@ -190,6 +197,6 @@ def search_tool(corpus: Callable[[], Corpus]) -> Tool:
         Args:
             query: the words to look for
         """
-        return corpus().search(query)
+        return ask(query)
 
     return tool_of(search)

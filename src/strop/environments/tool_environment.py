@@ -81,3 +81,8 @@ class ToolEnvironment(Environment):
         if self._tools is None:
             self._tools = tools_of(self.tools())
         return answer_call(call, self._tools, self.call_seconds, self.most_characters)
+
+
+def plain(text: str) -> str:
+    """An answer as it is compared: without regard to case, spaces and a full stop."""
+    return " ".join(text.lower().rstrip(".").split())

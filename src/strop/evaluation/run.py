@@ -16,6 +16,7 @@ from strop.evaluation.summary import as_json, by_prompt, summarise
 from strop.method import part as parts
 from strop.method.engine_needs import TOLD
 from strop.method.part import Draw, Use
+from strop.parts.reward.weigh_measures import last_measures
 from strop.parts.rollout import substitutes
 from strop.parts.rollout.base import roll_out
 from strop.support.loading import attribute
@@ -94,7 +95,7 @@ def _mean_reward(
     score_B, scored_B = graded.outcome_B.double().numpy(), graded.scored_B.numpy()
     rewarded = replace(
         samples, score_B=score_B, scored_B=scored_B, answer_B=None, confidence_B=None,
-        entropy_B=None,
+        entropy_B=None, measured={},
     )  # fmt: skip
     return summarise(rewarded, (1,), seed=seed, leave_out=True)["mean@n"]
 
@@ -127,7 +128,16 @@ def _samples(
         confidence_B=None if confidence_B is None else confidence_B.clamp(max=0.0).numpy(),
         entropy_B=None if entropy_B is None else entropy_B.numpy(),
         scored_B=scored_B,
+        measured=_measured(batch, services),
     )
+
+
+def _measured(batch: Batch, services: RunServices) -> dict[str, Floats]:
+    """What an environment measured of each rollout's last action, [B]; NaN where it did not."""
+    said = services.log.logged.get("turns", {})
+    each_B = [last_measures(said.get(uid, ())) for uid in batch["rollout_uid_B"].tolist()]
+    names = dict.fromkeys(name for each in each_B for name in each)
+    return {name: np.array([each.get(name, np.nan) for each in each_B]) for name in names}
 
 
 REWARD = "training_reward"  # what the run's rewards give the answers that something else scored

@@ -1,7 +1,7 @@
 """What an evaluation measures: flat arrays with one entry per rollout, and an estimate."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,14 +44,15 @@ class Samples:
     entropy_B: Floats | None = None  # mean over the rollout's tokens, nats; NaN: no token
     scored_B: Bools | None = None  # False: the verifier failed; None: all were scored
     right_at: float = 1.0  # a rollout is right when its score is at least this
+    measured: Mapping[str, Floats] = field(default_factory=dict)  # by an environment, [B]; NaN: not
 
     def __post_init__(self) -> None:
         num_rollouts = len(self.prompt_B)
-        for field in fields(self):
-            column: Any = getattr(self, field.name)
-            if field.name.endswith("_B") and column is not None and len(column) != num_rollouts:
+        for each in fields(self):
+            column: Any = getattr(self, each.name)
+            if each.name.endswith("_B") and column is not None and len(column) != num_rollouts:
                 raise UserError(
-                    f"{field.name} has {len(column)} entries and prompt_B has {num_rollouts}; "
+                    f"{each.name} has {len(column)} entries and prompt_B has {num_rollouts}; "
                     "give one entry per rollout in every column."
                 )
         if not np.isfinite(self.score_B[self.scored]).all():
@@ -78,12 +79,13 @@ class Samples:
         """The same samples without the rollouts whose verifier failed."""
         keep_B = self.scored
         kept: dict[str, Any] = {"right_at": self.right_at}
-        for field in fields(self):
-            column: Any = getattr(self, field.name)
-            if column is None or not field.name.endswith("_B"):
+        kept["measured"] = {name: column[keep_B] for name, column in self.measured.items()}
+        for each in fields(self):
+            column: Any = getattr(self, each.name)
+            if column is None or not each.name.endswith("_B"):
                 continue
-            if field.name == "answer_B":
+            if each.name == "answer_B":
                 kept["answer_B"] = [a for a, keep in zip(column, keep_B, strict=True) if keep]
             else:
-                kept[field.name] = np.asarray(column)[keep_B]
+                kept[each.name] = np.asarray(column)[keep_B]
         return Samples(**kept)

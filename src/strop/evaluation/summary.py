@@ -90,6 +90,7 @@ def summarise(
     - `tied_top`: prompts whose best score several distinct answers share / prompts; with answers
     - `auc`, `ece`: see `calibration.py`; with confidences (ECE on exp(confidence))
     - `entropy`: mean over all tokens, nats; with entropies
+    - `measures/NAME`: mean over the rollouts of which the environment measured it
     - `completions/mean_length`, `completions/clipped_ratio` (share cut off by the token limit):
       over rollouts; `completions/min_length`, `completions/max_length`: of the sample
     - `num_rollouts`, `num_unscored`, `num_unscored_prompts`: counts
@@ -240,6 +241,10 @@ def _token_statistics(kept: Samples, groups: _Groups) -> dict[str, Statistic]:
     n_P = groups.n_P.astype(np.float64)
     statistics["completions/mean_length"] = share(groups.sum(kept.length_B), n_P)
     statistics["completions/clipped_ratio"] = share(groups.sum(kept.truncated_B), n_P)
+    for name, value_B in kept.measured.items():
+        known_B = ~np.isnan(value_B)
+        summed_P = groups.sum(np.where(known_B, value_B, 0.0))
+        statistics[f"measures/{name}"] = share(summed_P, groups.sum(known_B))
     return statistics
 
 

@@ -25,7 +25,7 @@ from strop.environments.tool_box import (
     search_tool,
     sql_tool,
 )
-from strop.environments.tool_environment import ToolEnvironment
+from strop.environments.tool_environment import ToolEnvironment, plain
 from strop.environments.tools import Tool
 from strop.sandbox.run import check_isolation
 from strop.support.errors import UserError, did_you_mean
@@ -120,7 +120,7 @@ class ToolQuestions(ToolEnvironment):
 
     def judge(self, answer: str) -> float:
         """1 for the answer, whatever its case."""
-        return float(_plain(answer) == _plain(self.asked.answer))
+        return float(plain(answer) == plain(self.asked.answer))
 
     def columns(self) -> Mapping[str, Any]:
         """The answer and the kind of the question."""
@@ -145,10 +145,6 @@ class ToolQuestions(ToolEnvironment):
         if self.corpus is None:
             self.corpus = Corpus(self.asked.documents or ("(the collection is empty)",))
         return self.corpus
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.lower().rstrip(".").split())
 
 
 def _check_names(option: str, given: Sequence[str], known: Sequence[str]) -> None:

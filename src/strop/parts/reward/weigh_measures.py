@@ -48,7 +48,7 @@ class WeighMeasures:
             )
         said = log.logged.get("turns", {})
         uids = rollout_uid_B.tolist()
-        measured = [_last(said.get(uid, ())) for uid in uids]
+        measured = [last_measures(said.get(uid, ())) for uid in uids]
         known = sorted({name for each in measured for name in each})
         for name in self.names:
             if name not in known and any(uid in said for uid in uids):
@@ -66,7 +66,7 @@ class WeighMeasures:
         return Result(total_B, metrics=metrics)
 
 
-def _last(turns: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
+def last_measures(turns: Sequence[Mapping[str, Any]]) -> Mapping[str, float]:
     """The measures of the last turn that has some."""
     found = [turn["measures"] for turn in turns if "measures" in turn]
     return found[-1] if found else {}
