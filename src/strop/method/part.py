@@ -232,9 +232,10 @@ def reads(use: Use) -> tuple[Read, ...]:
     """
     renamed = {**getattr(use.part, "columns", {}), **dict(use.columns)}
     unread: frozenset[str] = getattr(use.part, "unread", frozenset())
+    kind: type = type(use.part)
     return tuple(
         Read(name, renamed.get(name, name), required)
-        for name, required in _columns_asked(type(use.part))
+        for name, required in _columns_asked(kind)
         if name not in unread
     )
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from strop.engines.local.cache import (
     CALL_BYTES,
@@ -21,6 +22,7 @@ from strop.engines.local.cache import (
     parted,
 )
 from strop.engines.local.fused import Fused, Logits, why_not
+from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
@@ -373,7 +375,7 @@ class CachedModel:
 
 
 def kind_of(model: nn.Module) -> tuple[Any, ...] | None:
-    """What trials of a model depend on: code and sizes of its modules, but no weights.
+    """What trials of a model depend on: code, attention and sizes of its modules, but no weights.
 
     None: its modules have hooks, or a forward of their own, so that it is like no other.
     """
@@ -385,7 +387,9 @@ def kind_of(model: nn.Module) -> tuple[Any, ...] | None:
     tensors = (*model.parameters(), *model.buffers())
     kinds = tuple((x.shape, x.dtype, x.device, type(x)) for x in tensors)
     settings = {name: value for name, value in vars(model.config).items() if name != PLACE}
-    return code, kinds, repr(settings)
+    own = getattr(model.config, "_attn_implementation", "")
+    attention = tuple(ALL_ATTENTION_FUNCTIONS.get(name) for name in (own, BANDS))
+    return code, kinds, attention, repr(settings)
 
 
 def check_module(model: nn.Module) -> None:
