@@ -32,13 +32,13 @@ def imported_by_recipes() -> dict[str, frozenset[str]]:
 
 
 @functools.cache
-def tests_in(folder: Path) -> list[Path]:
+def files_in(folder: Path) -> list[Path]:
     return [path for path in imported_by_tests() if path.parent == folder]
 
 
 def places(entry: Entry) -> list[Path]:
     """The files of the part's own folder of tests that import it."""
-    own = tests_in(TESTS / "parts" / entry.folder)
+    own = files_in(TESTS / "parts" / entry.folder)
     return [path for path in own if entry.attribute in imported_by_tests()[path]]
 
 
