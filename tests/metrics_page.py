@@ -1,5 +1,6 @@
 """The names of docs/METRICS.md, beside those that stand in the sources."""
 
+import functools
 import re
 from collections.abc import Iterable
 
@@ -29,8 +30,14 @@ def in_runs(text: str) -> list[str]:
 
 def undocumented(keys: Iterable[str]) -> list[str]:
     """The keys of a run's line that the page does not explain."""
-    patterns = [pattern_of(key) for key in in_runs(PAGE.read_text(encoding="utf-8"))]
-    return [k for k in keys if k != "step" and not any(p.fullmatch(k) for p in patterns)]
+    explained = any_of(PAGE.read_text(encoding="utf-8"))
+    return [k for k in keys if k != "step" and not explained.fullmatch(k)]
+
+
+@functools.cache
+def any_of(text: str) -> re.Pattern[str]:
+    """All keys that a run logs as one pattern."""
+    return re.compile("|".join(f"(?:{pattern_of(key).pattern})" for key in in_runs(text)))
 
 
 def same_metric(written: str, key: str) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from strop.support.about import VERSION
 
 ROOT = Path(__file__).parents[1]
+COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}  # by the first of several commands, not by each
 ASSETS = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
           "tokenizer_config.json")  # fmt: skip
 
@@ -19,7 +20,7 @@ ASSETS = ("config.json", "generation_config.json", "model.safetensors", "tokeniz
 def run(*words: str | Path, cwd: Path, **environment: str) -> str:
     """What the command prints; its error stream is in the failure when it fails."""
     done = subprocess.run(
-        [sys.executable, *map(str, words)], cwd=cwd, env={**os.environ, **environment},
+        [sys.executable, *map(str, words)], cwd=cwd, env={**os.environ, **COMPILED, **environment},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

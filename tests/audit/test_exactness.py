@@ -68,7 +68,7 @@ def test_a_part_that_follows_the_order_has_every_order_enumerated() -> None:
     whole = audit(grpo, TREE, THETA, group_size=3)
     assert whole.num_groups == 20  # multisets of three answers out of four
     assert audit(grpo, TREE, THETA, group_size=3, limits=Limits(most=20)).exact
-    assert not audit(grpo, TREE, THETA, group_size=3, limits=Limits(most=19)).exact
+    assert not audit(grpo, TREE, THETA, group_size=3, limits=Limits(most=19, draws=20)).exact
     assert first.scale.value == pytest.approx(whole.scale.value / 3, rel=1e-5)
     assert first.cosine.value == pytest.approx(1, abs=1e-9)
     assert first.noise.value > whole.noise.value

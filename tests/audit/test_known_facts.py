@@ -87,9 +87,9 @@ class KeepSign:
 
 def halves(tree: Tree, theta: Tensor, **options) -> list[Audit]:
     """What is learnt from right answers, and from wrong ones."""
-    whole = options.pop("whole", notation.recipe("dr_grpo(num_rollouts=3)"))
+    whole = options.pop("whole", notation.recipe("dr_grpo(num_rollouts=2)"))
     found = [dataclasses.replace(whole, selection=(Use(KeepSign(sign)),)) for sign in (1, -1)]
-    return [audit(each, tree, theta, group_size=3, **options) for each in found]
+    return [audit(each, tree, theta, group_size=2, **options) for each in found]
 
 
 def price(found: Audit) -> float:
@@ -101,7 +101,7 @@ def test_right_and_wrong_answers_have_one_expected_gradient_on_policy() -> None:
     """So no rule by sign steers entropy, first order: what a unit of success costs is the same."""
     tree = random_tree(2, 3, share=0.3, seed=2)
     theta = random_policy(tree, 0.35, seed=2)
-    whole = audit(notation.recipe("dr_grpo(num_rollouts=3)"), tree, theta, group_size=3)
+    whole = audit(notation.recipe("dr_grpo(num_rollouts=2)"), tree, theta, group_size=2)
     right, wrong = halves(tree, theta)
     for half in (right, wrong):
         assert half.cosine.value == pytest.approx(1, abs=1e-6)
@@ -129,7 +129,7 @@ def test_with_several_updates_the_halves_part_by_the_step_and_more_by_the_clip()
     def gap(clip: float, updates: int, step: float) -> float:
         knobs = {f"terms.policy.objective.clip_{side}": clip for side in ("low", "high")}
         knobs["plan.split_into_minibatches.num_epochs"] = updates
-        whole = notation.recipe("dr_grpo(num_rollouts=3)").with_knobs(knobs)
+        whole = notation.recipe("dr_grpo(num_rollouts=2)").with_knobs(knobs)
         right, wrong = halves(tree, theta, whole=whole, step=step)
         return abs(price(right) - price(wrong))
 
@@ -166,7 +166,7 @@ def test_effective_sample_size_is_that_of_the_behaviour() -> None:
 def test_draws_agree_with_enumeration() -> None:
     tree = random_tree(2, 2, seed=1)
     exact = audited("grpo(num_rollouts=4)", tree)
-    drawn = audited("grpo(num_rollouts=4)", tree, limits=Limits(most=1, draws=200))
+    drawn = audited("grpo(num_rollouts=4)", tree, limits=Limits(most=1, draws=100))
     assert exact.exact
     assert not drawn.exact
     for name in ("scale", "success_change", "entropy_change", "no_signal", "noise"):

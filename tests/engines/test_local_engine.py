@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, BloomConfig, MambaConfig
 
 from strop.engines.base import Event, Request
+from strop.engines.local import causal
 from strop.engines.local.cache import Attention
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import TopK
@@ -356,8 +357,27 @@ def test_architectures_that_cannot_be_cached_are_refused():
         LocalEngine(torch.nn.Linear(2, 2))
 
 
+def test_a_model_is_tried_unless_one_of_its_kind_was(monkeypatch):
+    trials, trial = [], causal.CachedModel._tried
+    monkeypatch.setattr(causal, "TRIED", {})
+    monkeypatch.setattr(causal.CachedModel, "_tried", lambda *a: trials.append(a) or trial(*a))
+    model, equal, eager = tiny("llama"), tiny("llama"), tiny("llama", "eager")
+    kinds = [model, equal, tiny("llama", dtype=torch.float32), tiny("qwen3"), eager]
+    assert [LocalEngine(each) and len(trials) for each in kinds] == [1, 1, 2, 3, 4]
+    handle = equal.register_forward_hook(lambda *_: None)
+    assert [LocalEngine(equal) and len(trials) for _ in range(2)] == [5, 6]
+    handle.remove()
+    monkeypatch.setattr(equal, "forward", equal.forward)
+    assert [LocalEngine(equal) and len(trials) for _ in range(2)] == [7, 8]
+    plain = type(model).forward
+    monkeypatch.setattr(type(model), "forward", lambda *a, **more: plain(*a, **more))
+    assert LocalEngine(model)
+    assert len(trials) == 9
+
+
 def test_a_model_that_ignores_its_mask_is_refused(monkeypatch):
     model = tiny("llama", dtype=torch.float32)
+    monkeypatch.setattr(causal, "TRIED", {})
     monkeypatch.setattr(Attention, "masks", lambda self, positions, used: None)
     with pytest.raises(UserError, match="differ from the plain forward pass"):
         LocalEngine(model)

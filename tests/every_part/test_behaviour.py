@@ -5,6 +5,7 @@ import functools
 import itertools
 
 import torch
+from differences import slopes_by_differences
 from every import every
 from ragged import NUM_STEPS, copies, ragged_batch, with_noise_outside
 from torch import Tensor
@@ -260,8 +261,6 @@ def test_gradient_is_that_of_finite_differences(entry):
 
 
 def kernel_check(term: Term, batch: Batch) -> None:
-    from differences import gradient_by_differences
-
     prepared = kernel.prepare([term], batch)
     names = [n for n in ("logp_T", "entropy_T", "mean_logp_T", "value_T", "logq_TV")
              if n in batch]  # fmt: skip
@@ -274,8 +273,8 @@ def kernel_check(term: Term, batch: Batch) -> None:
             rng = torch.Generator().manual_seed(0)
             return kernel.term_loss(term, view, kernel.Tally(), rng=rng)
 
-        analytic, numeric = gradient_by_differences(loss, batch[name])
-        assert torch.allclose(analytic, numeric, rtol=1e-6, atol=1e-8), name
+        analytic, found, numeric = slopes_by_differences(loss, batch[name], num=3)
+        assert torch.allclose(found, numeric, rtol=1e-6, atol=1e-8), name
         inside_T = batch["mask_T"]
         assert (analytic[~inside_T] == 0).all()
         assert (analytic != 0).any()
@@ -317,7 +316,7 @@ def test_silent_parts_have_no_gradient_where_the_advantage_is_zero(entry):
 def outputs(part) -> dict[str, Tensor]:
     """The part's results on several batches, one after another."""
     found: dict[str, list[Tensor]] = {}
-    for seed in range(8):
+    for seed in range(4):
         batch = batch_for(seed)
         hint_T = batch["mask_T"] & (torch.arange(batch.size("T")) % 4 == 0)
         small_B = torch.where(batch["index_B"] % 3 == 0, 1e-3, 1.0).double()

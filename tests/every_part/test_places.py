@@ -31,11 +31,15 @@ def imported_by_recipes() -> dict[str, frozenset[str]]:
     return {path.stem: imported(path) for path in (SOURCE / "recipes").glob("*.py")}
 
 
+@functools.cache
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in imported_by_tests() if path.parent == folder]
+
+
 def places(entry: Entry) -> list[Path]:
     """The files of the part's own folder of tests that import it."""
-    folder = TESTS / "parts" / entry.folder
-    by_test = imported_by_tests().items()
-    return [p for p, names in by_test if p.parent == folder and entry.attribute in names]
+    own = files_in(TESTS / "parts" / entry.folder)
+    return [path for path in own if entry.attribute in imported_by_tests()[path]]
 
 
 @every("entry", ENTRIES)
@@ -50,6 +54,9 @@ def test_a_part_is_tested_at_its_place_or_by_its_one_recipe(entry: Entry) -> Non
 
 
 def test_a_file_of_tests_with_a_parts_name_is_of_that_part() -> None:
+    named: dict[str, list[Path]] = {}
+    for path in imported_by_tests():
+        named.setdefault(path.name, []).append(path)
     for entry in ENTRIES:
-        named = [p for p in imported_by_tests() if p.name == f"test_{entry.name}.py"]
-        assert named == [p for p in places(entry) if p in named]
+        found = named.get(f"test_{entry.name}.py", [])
+        assert found == [path for path in places(entry) if path in found]

@@ -25,6 +25,7 @@ from strop.engines.sampling import ENTROPY, LOGP_MODEL, TOP, draw, make_plan, un
 from strop.support.errors import UserError
 
 Probabilities = Callable[[tuple[int, ...]], Sequence[float]]
+Drawn = tuple[int, list[float], bytes]  # a token, its record and the set that it was drawn from
 
 
 def sample(engine: Engine, requests: Sequence[Request]) -> list[Answer]:
@@ -142,6 +143,7 @@ class TableEngine(Engine):
         self.text = text
         self.version = 0
         self.rows: dict[int, _Row] = {}
+        self.drawn: dict[int, Drawn] = {}
         self.num_steps = self.num_tokens = 0
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
@@ -159,7 +161,9 @@ class TableEngine(Engine):
     def poll(self, seconds: float | None = None) -> list[Event]:
         running = [(id, row) for id, row in self.rows.items() if not row.ended]
         self.num_steps += bool(running)
-        events = [self._draw(id, row) for id, row in running[: self.num_slots]]
+        running = running[: self.num_slots]
+        self.drawn = dict(zip((id for id, _ in running), self._all_drawn(running), strict=True))
+        events = [self._draw(id, row) for id, row in running]
         for event in events:
             kept = self.rows[event.request].request.keep and event.ended != "failed"
             if event.ended and not kept:
@@ -170,29 +174,41 @@ class TableEngine(Engine):
         self.probabilities = state or self.probabilities
         self.version = version
 
-    def _draw(self, id: int, row: _Row) -> Event:
-        request, tokens = row.request, (*row.request.ids, *row.new)
-        probabilities = torch.tensor([self.probabilities(tokens)], dtype=torch.float64)
-        seed = np.array([request.seed & (2**64 - 1)], np.uint64)
-        uniform = uniforms(seed, np.array([len(tokens)], np.uint64))
-        plan = make_plan([request], probabilities.shape[1], torch.device("cpu"))
+    def _all_drawn(self, running: Sequence[tuple[int, _Row]]) -> list[Drawn]:
+        """A token of each, at once."""
+        if not running:
+            return []
+        requests = [row.request for _, row in running]
+        tokens = [(*row.request.ids, *row.new) for _, row in running]
+        probabilities = torch.tensor(
+            [self.probabilities(each) for each in tokens], dtype=torch.float64
+        )
+        seeds = np.array([request.seed & (2**64 - 1) for request in requests], np.uint64)
+        uniform = uniforms(seeds, np.array([len(each) for each in tokens], np.uint64))
+        plan = make_plan(requests, probabilities.shape[1], torch.device("cpu"))
         token, record, sets = draw(probabilities.log(), plan, torch.from_numpy(uniform))
-        values = record[0].tolist()
+        kept = [b""] * len(requests) if sets is None else sets
+        return list(zip(token.tolist(), record.tolist(), kept, strict=True))
+
+    def _draw(self, id: int, row: _Row) -> Event:
+        request = row.request
+        token, values, kept = self.drawn[id]
         if not math.isfinite(values[1]):
             return self._failed(id, row, "no token could be drawn")
-        row.new.append(int(token))
+        row.new.append(token)
         self.num_tokens += 1
-        top = dict(zip(map(int, values[TOP::2]), values[TOP + 1 :: 2], strict=True))
+        likeliest = values[TOP : TOP + 2 * request.num_top]
+        top = dict(zip(map(int, likeliest[::2]), likeliest[1::2], strict=True))
         return Event(
             request=id,
-            ids=(int(token),),
+            ids=(token,),
             logp=(values[1],),
             version=self.version,
             logp_model=(values[LOGP_MODEL],) if "logp_model" in request.want else (),
             entropy=(values[ENTROPY],) if "entropy" in request.want else (),
             top=(top,) if request.num_top else (),
             ended=self._ended(row),
-            kept=(b"" if sets is None else sets[0],) if "kept" in request.want else (),
+            kept=(kept,) if "kept" in request.want else (),
         )
 
     def _failed(self, id: int, row: _Row, why: str) -> Event:

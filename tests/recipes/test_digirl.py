@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 
@@ -218,7 +219,7 @@ def test_loss_is_the_mean_log_likelihood_of_the_chosen_turns():
     batch = batch.set(learning_T=chosen_K[batch["turn_T"]] & batch["mask_T"])
     learning_T = batch["learning_T"] & batch["gradient_T"]
     turns = torch.unique(batch["turn_T"][learning_T])
-    policy = type(algorithm)(**{**vars(algorithm), "terms": algorithm.terms[:1]})
+    policy = dataclasses.replace(algorithm, terms=algorithm.terms[:1])
     assert_same_push(policy, batch, lambda logp_T: -logp_T[learning_T].sum() / len(turns))
 
 

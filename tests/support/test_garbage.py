@@ -1,10 +1,12 @@
 """Garbage is looked for rarely while a command begins, and as before afterwards."""
 
 import gc
+from contextlib import nullcontext
 
 import pytest
 from commands import Strop
 
+from strop.support import garbage_collection
 from strop.support.garbage_collection import RARELY, beginning, loaded
 from strop.support.stopping import settled
 
@@ -45,6 +47,31 @@ def test_what_a_longer_lived_process_passes_over_stays_so():
         loaded()
         assert kept / 2 < gc.get_freeze_count() <= kept  # some may have ended meanwhile
     assert kept / 2 < gc.get_freeze_count() <= kept
+
+
+def test_so_it_does_while_steps_are_taken():
+    gc.freeze()
+    kept = gc.get_freeze_count()
+    new = [[] for _ in range(1000)]
+    with beginning(), settled():
+        assert kept / 2 < gc.get_freeze_count() < kept + len(new)
+    with settled():
+        assert kept / 2 < gc.get_freeze_count() < kept + len(new)
+    assert kept / 2 < gc.get_freeze_count() <= kept
+
+
+def test_what_was_preloaded_for_a_command_and_what_it_loads_are_passed_over_by_steps(monkeypatch):
+    gc.freeze()
+    monkeypatch.setattr(garbage_collection, "_preloaded", [True])
+    try:
+        for command in (beginning, nullcontext):
+            with command():
+                kept = gc.get_freeze_count()
+                new = [[] for _ in range(1000)]
+                with settled():
+                    assert gc.get_freeze_count() >= kept + len(new)
+    finally:
+        gc.freeze()
 
 
 def test_steps_are_taken_as_usual():

@@ -90,12 +90,20 @@ def as_batch(trainer: Any, passes: list[dict[str, Any]]) -> Batch:
     )  # fmt: skip
 
 
-def ours(trainer: Any, algorithm: Algorithm, batch: Batch, lab: Lab) -> tuple[Any, Batch, Any]:
-    """Loss, rows and gradients of the same update by strop's learner, on the same weights."""
-    policy = models.load(str(lab.model)).model
+@pytest.fixture(scope="module")
+def loaded(trainer: Any, lab: Lab) -> tuple[Any, Any]:
+    """The policy with the trainer's weights, and the reference, for strop's learner."""
+    policy, reference = (models.load(str(lab.model)).model for _ in range(2))
     policy.load_state_dict(trainer.model.state_dict())
-    policy.requires_grad_(True)
-    reference = freeze(models.load(str(lab.model)).model)
+    return policy.requires_grad_(True), freeze(reference)
+
+
+def ours(
+    trainer: Any, algorithm: Algorithm, batch: Batch, loaded: tuple[Any, Any]
+) -> tuple[Any, Batch, Any]:
+    """Loss, rows and gradients of the same update by strop's learner, on the same weights."""
+    policy, reference = loaded
+    policy.zero_grad()
     both = StepModels(Policy(policy, 64), 1.0, Policy(reference, 64))
     now = both.columns("current", batch, ("logp_T", "entropy_T"))
     inside = batch["mask_T"]
@@ -127,11 +135,11 @@ def ours(trainer: Any, algorithm: Algorithm, batch: Batch, lab: Lab) -> tuple[An
 
 
 @pytest.mark.parametrize("how", HOSTED)
-def test_hosted_as_ours(trainer: Any, lab: Lab, how: str) -> None:
+def test_hosted_as_ours(trainer: Any, loaded: tuple[Any, Any], how: str) -> None:
     method = notation.recipe(how)
     loss, gradients, passes = theirs(trainer, method)
     algorithm = method.in_phase(1).at_step(1, 10)
-    expected, batch, wanted = ours(trainer, algorithm, as_batch(trainer, passes), lab)
+    expected, batch, wanted = ours(trainer, algorithm, as_batch(trainer, passes), loaded)
     kept = trainer._strop_step.batch
     assert torch.allclose(
         kept["advantage_T"][kept["mask_T"]], batch["advantage_T"][batch["mask_T"]], atol=1e-4

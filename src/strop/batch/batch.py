@@ -59,12 +59,13 @@ class Batch:
         missing = [name for name in SIZED_BY.values() if name not in self.columns]
         if missing:
             raise ValueError(f"a batch needs the columns {', '.join(missing)}")
+        size_of = {level: self.size(level) for level in SIZED_BY}
         for name, column in self.columns.items():
             level = level_of(name)
-            if level and (column.dim() == 0 or column.shape[0] != self.size(level)):
+            if level and (column.dim() == 0 or column.shape[0] != size_of[level]):
                 raise ValueError(
                     f"column {name} has shape {tuple(column.shape)}, "
-                    f"its table has {self.size(level)} rows"
+                    f"its table has {size_of[level]} rows"
                 )
         for name in () if self._in_order else ("turn_T", "rollout_K"):
             parent = self.columns[name]

@@ -19,9 +19,13 @@ def logged_by(entry: Entry) -> tuple[str, ...]:
 
     A name that is put together as it runs has braces in it: `turns/peers_{key}`.
     """
-    if not entry.module.startswith(f"{PARTS_MODULE}."):
-        return ()
-    found, waiting = set[str](), [entry.module]
+    return _logged_in(entry.module) if entry.module.startswith(f"{PARTS_MODULE}.") else ()
+
+
+@functools.cache
+def _logged_in(module: str) -> tuple[str, ...]:
+    """What the part of a module of strop logs."""
+    found, waiting = set[str](), [module]
     seen = set(waiting)
     while waiting:
         text = _file_of(waiting.pop()).read_text(encoding="utf-8")
@@ -36,10 +40,16 @@ def _file_of(module: str) -> Path:
     return SOURCE / f"{module.removeprefix('strop.').replace('.', '/')}.py"
 
 
+@functools.lru_cache(maxsize=1)  # both functions below look at a file before the next one
+def nodes_in(text: str) -> tuple[ast.AST, ...]:
+    """The syntax tree of a file, node by node."""
+    return tuple(ast.walk(ast.parse(text)))
+
+
 @functools.cache
 def helpers_in(text: str) -> tuple[str, ...]:
     """The modules of helpers of parts that a file imports: their names begin with an underscore."""
-    imported = [n.module or "" for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom)]
+    imported = [node.module or "" for node in nodes_in(text) if isinstance(node, ast.ImportFrom)]
     places = [module.rpartition(".") for module in imported]
     return tuple(
         f"{folder}.{name}"
@@ -53,14 +63,14 @@ def metrics_in(text: str) -> frozenset[str]:
     """The names of metrics in a source: texts that have the form, keys of `metrics={...}`, and what
     is counted for a reason.
     """
-    tree = ast.parse(text)
-    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    nodes = nodes_in(text)
+    joined = [node for node in nodes if isinstance(node, ast.JoinedStr)]
     inner = {id(value) for node in joined for value in node.values}
     found = {"".join(map(_text, node.values)) for node in joined}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
             found.add(node.value)
-    named = {name for node in ast.walk(tree) for name in _named(node)}
+    named = {name for node in nodes for name in _named(node)}
     return frozenset({name for name in found if METRIC.fullmatch(name)} | named)
 
 
@@ -81,6 +91,7 @@ def _named(node: ast.AST) -> Iterator[str]:
         if keyword.arg == "metrics" and isinstance(keyword.value, ast.Dict):
             keys = [k.value for k in keyword.value.keys if isinstance(k, ast.Constant)]
             yield from (str(key) for key in keys)
-    place, prefix = REASONS.get(ast.unparse(node.func), (0, ""))
+    called = node.func.id if isinstance(node.func, ast.Name) else ""
+    place, prefix = REASONS.get(called, (0, ""))
     if prefix and len(node.args) > place and isinstance(node.args[place], ast.Constant):
         yield f"{prefix}/{ast.literal_eval(node.args[place])}"

@@ -8,6 +8,7 @@ steps is kept by label, over the change too.
 """
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -119,6 +120,10 @@ class Algorithm(Shown):
 
     def paths(self) -> dict[str, Any]:
         """Every number and option by its full path."""
+        return dict(self._paths)
+
+    @functools.cached_property
+    def _paths(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for path, use in self.uses():
             for name, value in parts.fields_of(use.part).items():
@@ -129,10 +134,10 @@ class Algorithm(Shown):
 
     def with_knobs(self, knobs: Mapping[str, Any]) -> "Algorithm":
         """The algorithm with values replaced along full paths; UserError if one is unknown."""
-        result = self
+        result, known = self, self._paths
         for path, value in knobs.items():
             *where, name = path.split(".")
-            if path not in result.paths():
+            if path not in known:
                 raise UserError(f"no option {path}")
             if where[0] == "terms" and name == "coef" and len(where) == 2:
                 old = result._term(where[1]).coef
@@ -169,7 +174,7 @@ class Algorithm(Shown):
         """Every schedule replaced by its number at `step` (counted from 1)."""
         scheduled = {
             path: number_at(path, value, step, num_steps)
-            for path, value in self.paths().items()
+            for path, value in self._paths.items()
             if isinstance(value, Schedule)
         }
         return self.with_knobs(scheduled)

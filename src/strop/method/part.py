@@ -152,8 +152,7 @@ def _is_idle(part: object, name: str, column: str) -> bool:
     return name in {p.name for p in parameters(part)} or name in _written(part)
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """One column that a part reads: parameter, column, and whether it must be there."""
 
     parameter: str
@@ -163,7 +162,11 @@ class Read:
 
 def name_of(part: object) -> str:
     """The part's name: its class name in snake_case, which is its file's name."""
-    text = type(part).__name__
+    return _snake_case(type(part).__name__)
+
+
+@functools.cache
+def _snake_case(text: str) -> str:
     return "".join(
         "_" + c.lower() if c.isupper() and i and not text[i - 1].isupper() else c.lower()
         for i, c in enumerate(text)
@@ -183,7 +186,7 @@ def distinct(chain: tuple[Use, ...]) -> tuple[Use, ...]:
     result: list[Use] = []
     for use in chain:
         label = free_label(use.label, [other.label for other in result])
-        result.append(dataclasses.replace(use, label=label))
+        result.append(use if label == use.label else dataclasses.replace(use, label=label))
     return tuple(result)
 
 
@@ -229,11 +232,19 @@ def reads(use: Use) -> tuple[Read, ...]:
     """
     renamed = {**getattr(use.part, "columns", {}), **dict(use.columns)}
     unread: frozenset[str] = getattr(use.part, "unread", frozenset())
+    kind: type = type(use.part)
     return tuple(
-        Read(p.name, renamed.get(p.name, p.name), p.default is inspect.Parameter.empty)
-        for p in parameters(use.part)
-        if p.name not in SPECIAL and p.name not in unread
+        Read(name, renamed.get(name, name), required)
+        for name, required in _columns_asked(kind)
+        if name not in unread
     )
+
+
+@functools.cache
+def _columns_asked(kind: type) -> tuple[tuple[str, bool], ...]:
+    """The parameters of a class of parts that are columns, and whether each has no default."""
+    asked = (p for p in parameters_of(kind) if p.name not in SPECIAL)
+    return tuple((p.name, p.default is inspect.Parameter.empty) for p in asked)
 
 
 def any_of(use: Use) -> tuple[tuple[str, ...], ...]:
@@ -374,7 +385,12 @@ def require_one_of(part: object, name: str, allowed: tuple[str, ...]) -> None:
 
 def fields_of(part: Fields) -> dict[str, Any]:
     """Field names and values of a part."""
-    return {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
+    return {name: getattr(part, name) for name in _field_names(type(part))}
+
+
+@functools.cache
+def _field_names(kind: type[Fields]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def replace(part: P, **changes: Any) -> P:

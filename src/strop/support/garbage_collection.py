@@ -14,21 +14,31 @@ from typing import Any
 RARELY = 1_000_000  # new objects between two looks; otherwise 700
 # While a command begins: the usual thresholds, and whether nothing was passed over before it.
 _usual: list[tuple[tuple[int, int, int], bool]] = []
+# Of commands under way, the latter; and whether what is passed over was preloaded for commands.
+_alone: list[bool] = []
+_preloaded: list[bool] = []
 
 
 @contextmanager
 def beginning() -> Iterator[None]:
     """Inside, until `loaded`, garbage is looked for rarely; when the process ends, not at all."""
-    usual, alone = gc.get_threshold(), gc.get_freeze_count() == 0
+    usual, alone = gc.get_threshold(), may_choose()
     _usual.append((usual, alone))
+    _alone.append(alone)
     gc.set_threshold(RARELY, *usual[1:])
     atexit.register(gc.freeze)
     try:
         yield
     finally:
         loaded()
+        _alone.pop()
         if alone:
             gc.unfreeze()
+
+
+def may_choose() -> bool:
+    """Whether it is for what runs now to say what is passed over: no longer-lived process has."""
+    return _alone[-1] if _alone else bool(_preloaded) or gc.get_freeze_count() == 0
 
 
 def loaded() -> None:
@@ -36,7 +46,7 @@ def loaded() -> None:
     if _usual:
         usual, alone = _usual.pop()
         gc.set_threshold(*usual)
-        if alone:  # else a longer-lived process has chosen what it passes over
+        if alone:
             gc.freeze()
 
 
@@ -63,4 +73,5 @@ def preload(names: Iterable[str]) -> None:
     for name in names:
         imported(name)
     gc.freeze()
+    _preloaded.append(True)
     atexit.register(gc.freeze)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from strop.support.garbage_collection import loaded
+from strop.support.garbage_collection import loaded, may_choose
 
 INTERRUPTED = 130  # exit code of a command that a signal has stopped
 AGAIN_SECONDS = 1.0  # `timeout`, and a shell that hangs up, send one wish twice in a moment
@@ -116,14 +116,18 @@ def settled() -> Iterator[None]:
     """Inside, the garbage collector leaves alone what is there already.
 
     Libraries, model and data are some 600,000 objects: to pass over them takes a third of a second
-    each time, which steps with many episodes made it do every other step.
+    each time, which steps with many episodes made it do every other step. A longer-lived process
+    that has chosen what is left alone, as one that runs tests, goes on with that.
     """
     loaded()
-    gc.freeze()
+    chooses = may_choose()
+    if chooses:
+        gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if chooses:
+            gc.unfreeze()
 
 
 def _sent_again(otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from strop.engines.local.cache import (
     CALL_BYTES,
@@ -21,6 +22,7 @@ from strop.engines.local.cache import (
     parted,
 )
 from strop.engines.local.fused import Fused, Logits, why_not
+from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
@@ -32,12 +34,25 @@ UNBOUNDED = 1 << 40
 # whose intermediate results a processor had better hold in its caches.
 PASS, PASS_ELSEWHERE = 64, 512
 MOST, MOST_ELSEWHERE = 2048, 8192
+PLACE = "_name_or_path"  # where a model's configuration says that it lies
 # What models raise for arguments that they do not take.
 REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 
 
 # Of some tokens, the logits that are held against those of a plain forward pass.
 Trial = Callable[[list[int]], Tensor]
+
+
+class Tried(NamedTuple):
+    """What trials of a kind of model found: three attributes of its `CachedModel`."""
+
+    why_not_fused: str
+    why_no_bands: str
+    call: int
+
+
+# By `kind_of` a model, and whether several tokens were tried: a process tries each kind once.
+TRIED: dict[tuple[Any, bool], Tried] = {}
 
 
 class Part(NamedTuple):
@@ -63,8 +78,8 @@ class CachedModel:
     experts: those that it routes tokens to, which the cache then notes; None: it has none.
     why_not_fused: why the model's own modules make its passes; empty where `fused` does.
 
-    Raises UserError when the model's architecture can't be cached in slots: a short decode is
-    compared with a plain forward pass once, here.
+    Raises UserError when the model's architecture can't be cached in slots: a short decode of the
+    first model of its kind is compared with a plain forward pass, here.
     """
 
     def __init__(
@@ -83,14 +98,23 @@ class CachedModel:
         self.attention = Attention(model)
         self.why_no_bands = "it has not been tried"
         self.fused: Fused | None = None
+        kind = kind_of(model)
+        found = TRIED.get((kind, several)) or self._tried(several)
+        if kind is not None:
+            TRIED[kind, several] = found
+        self.why_not_fused, self.why_no_bands, self.call = found
+        self.fused = None if self.why_not_fused else Fused(model)
+        self.cache = self._cache(num_slots, max_cached)
+
+    def _tried(self, several: bool) -> Tried:
+        """Compares passes with the model's own. Raises UserError."""
         with torch.no_grad(), self.evaluating():
             self._check_against_plain_forward()
-            self.why_not_fused = why_not(model) or self._why_not_fused()
-            self.why_no_bands = self._why_no_bands()
+            why_not_fused = why_not(self.model) or self._why_not_fused()
+            why_no_bands = self._why_no_bands()
             if several:
                 self._check_several()
-        self.call = self._call()
-        self.cache = self._cache(num_slots, max_cached)
+        return Tried(why_not_fused, why_no_bands, self._call())
 
     def _cache(self, num_slots: int, max_cached: int | None = None) -> SlotCache:
         notes = self.experts is not None
@@ -348,6 +372,24 @@ class CachedModel:
     def _rounding(self) -> float:
         """The most that it may be."""
         return 1e-3 if self.model.dtype in (torch.float32, torch.float64) else 0.2
+
+
+def kind_of(model: nn.Module) -> tuple[Any, ...] | None:
+    """What trials of a model depend on: code, attention and sizes of its modules, but no weights.
+
+    None: its modules have hooks, or a forward of their own, so that it is like no other.
+    """
+    modules = [*model.modules()]
+    for each in modules:
+        if each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each):
+            return None
+    code = tuple((type(each), type(each).forward) for each in modules)
+    tensors = (*model.parameters(), *model.buffers())
+    kinds = tuple((x.shape, x.dtype, x.device, type(x)) for x in tensors)
+    settings = {name: value for name, value in vars(model.config).items() if name != PLACE}
+    own = getattr(model.config, "_attn_implementation", "")
+    attention = tuple(ALL_ATTENTION_FUNCTIONS.get(name) for name in (own, BANDS))
+    return code, kinds, attention, repr(settings)
 
 
 def check_module(model: nn.Module) -> None:
