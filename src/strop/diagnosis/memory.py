@@ -163,14 +163,16 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
     from strop.batch.columns import OF_REFERENCE
 
     reads_reference = OF_REFERENCE & method.reads()
-    copied = not adapters or settings.model.reference or "renews_reference" in method.facts()
+    copied = not adapters or settings.model.reference or "moves_reference" in method.facts()
+    beside_them = len({"moves_anchor", "moves_explorer"} & method.facts()) if device == "cpu" else 0
     return {
         "weights": shape.parameters * b + (trained_o if adapters else 0),
         "masters": shape.trained * 4 if b == 2 and not adapters else 0,
         "optimiser": 2 * trained_o,
         "reference": shape.parameters * b if reads_reference and copied else 0,
         "held": copies * shape.trained * (o if adapters else b)
-        + (shape.parameters * b if settings.training.max_staleness else 0),
+        + (shape.parameters * b if settings.training.max_staleness else 0)
+        + beside_them * shape.trained * max(o, 4),
         "gradients": trained_o + (0 if adapters else shape.vocabulary * shape.hidden * o),
         "kv_cache": cache,
         "drawing": slots * shape.vocabulary * (24 + b),
