@@ -1,7 +1,8 @@
 """Does reinforcement forget less than supervised tuning? Two tasks of Countdown, in two orders.
 
     python benchmarks/forgetting.py FOLDER [--seeds 5] [--steps 40] [--arms grpo,sft] [--csv OUT]
-    python benchmarks/forgetting.py FOLDER --csv OUT --read     # tables of the CSV alone
+    python benchmarks/forgetting.py FOLDER --csv OUT --complete     # of what is done, no training
+    python benchmarks/forgetting.py FOLDER --csv OUT --read         # tables of the CSV alone
 
 Each arm trains the shipped model on one range of targets and then on another (`strop sequence`);
 the targets between them are the suite that nobody trains on. All arms see the same puzzles by seed
@@ -30,7 +31,7 @@ from strop.evaluation.seeds import over_seeds, paired_difference
 TARGETS = {"small": (1, 10), "large": (45, 99), "between": (11, 44)}
 ORDERS = (("small", "large"), ("large", "small"))
 EPS, EVERY, REPLAY = 0.5, 10, 0.25
-GRPO = ("grpo", "sampling.num_prompts=16", "sampling.num_rollouts=8", "rollout.max_tokens=12")
+GRPO = ("grpo", "sampling.num_prompts=8", "sampling.num_rollouts=8", "rollout.max_tokens=12")
 ANCHOR = f"control=step_back_to_anchor(every={EVERY}, eps={EPS})"
 SLOW = f"training.lr=linear({5e-4 * EPS}, 0)"  # the control of the anchor: the rate times eps
 ARMS: dict[str, tuple[tuple[str, ...], float]] = {
@@ -69,6 +70,11 @@ def data(folder: Path) -> None:
             (folder / f"{name}-{split}.jsonl").write_text(text, encoding="utf-8")
 
 
+def place_of(arm: str, order: Sequence[str], seed: int, root: Path) -> Path:
+    """The folder of a sequence."""
+    return root / "-".join(order) / f"{arm.replace(' ', '_').replace('*', 'x')}-{seed}"
+
+
 def trained(arm: str, order: Sequence[str], seed: int, steps: int, root: Path) -> Row:
     """The numbers of a sequence, whose runs are trained where they are not there yet."""
     words, replay = ARMS[arm]
@@ -81,10 +87,10 @@ def trained(arm: str, order: Sequence[str], seed: int, steps: int, root: Path) -
     options = [
         f"seed={seed}", f"training.steps={steps}", "training.rollouts_every=0",
         "training.keep_checkpoints=1", "training.save_every=0", "evaluation.max_prompts=128",
-        "evaluation.num_samples=4", "evaluation.k=[1]",
+        "evaluation.num_samples=2", "evaluation.k=[1]",
     ]  # fmt: skip
     plan = plan_of(settings_of([*words, *options], given, None), replay)
-    place = root / f"{'-'.join(order)}/{arm.replace(' ', '_').replace('*', 'x')}-{seed}"
+    place = place_of(arm, order, seed, root)
 
     def train(config: Path | None, run: Path) -> None:
         new, again = (run, None) if config is not None else (None, run)
@@ -162,6 +168,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--complete", action="store_true")
     parser.add_argument("--read", action="store_true")
     given = parser.parse_args()
     rows: list[Row] = []
@@ -173,6 +180,9 @@ def main() -> None:
     for seed in range(0 if given.read else given.seeds):
         for arm in given.arms.split(","):
             for order in ORDERS:
+                done = place_of(arm, order, seed, given.folder) / "result.json"
+                if given.complete and not done.exists():
+                    continue
                 rows.append(trained(arm, order, seed, given.steps, given.folder))
                 print({k: v for k, v in rows[-1].items() if " after " not in k}, flush=True)
         if given.csv:  # after every seed, for whoever stops it here
