@@ -25,8 +25,9 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     "Evidence": (
         "evidence/every_recipe_learns.md", "evidence/entropy_on_the_tiny_model.md",
         "evidence/credit_on_small_tasks.md", "evidence/policy_on_small_tasks.md",
-        "evidence/rollouts_and_draws.md", "evidence/worked_answers.md", "evidence/strategies.md", "evidence/forgetting.md",
-        "evidence/engine.md", "evidence/speed_of_parts.md", "evidence/step_profile.md",
+        "evidence/rollouts_and_draws.md", "evidence/worked_answers.md", "evidence/strategies.md",
+        "evidence/forgetting.md", "evidence/engine.md", "evidence/speed_of_parts.md",
+        "evidence/step_profile.md",
         "evidence/shared_prefixes.md", "evidence/growth.md", "evidence/gpu.md",
         "evidence/mutants.md", "LOG.md",
     ),
