@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 from commands import Said, Strop
 from models import Lab, save_data
 from safetensors.torch import load_file
 
+from strop.cli import sequence as command
 from strop.comparison import sequence
 from strop.comparison.sequence import Cell, Cost, Plan, Result, result
 from strop.comparison.sequence_page import markdown, render
@@ -94,6 +96,20 @@ def test_of_adapters_the_next_task_begins_with_the_sum(call: Call, tmp_path: Pat
     rows = json.loads((tmp_path / "out/result.json").read_text())["rows"]
     line = json.loads((tmp_path / "out/2-second/metrics.jsonl").read_text().splitlines()[0])
     assert line["eval/first/pass@1"] == rows[1][0][0]
+
+
+def test_an_interrupt_says_how_to_go_on_and_several_processes_are_refused(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stopped(job: object, lead: object) -> None:
+        raise typer.Exit(130)
+
+    monkeypatch.setattr(command, "work", stopped)
+    said = call()
+    assert said.code == 130
+    assert f"the sequence is kept: strop sequence --resume {tmp_path / 'out'}" in said.out
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "without torchrun" in call().err
 
 
 @pytest.mark.parametrize(
