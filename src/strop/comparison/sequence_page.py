@@ -162,7 +162,7 @@ def _kept_and_gathered(result: Result) -> Chart | None:
         "x": short(found.retention), "y": short(found.accumulation),
         "text": list(result.plan.tasks), "mode": "lines+markers+text",
         "textposition": "top center", "line": {"color": COLOURS[0], "width": 1},
-        "marker": {"size": 8}, "showlegend": False,
+        "marker": {"size": 8}, "showlegend": False, "cliponaxis": False,
     }  # fmt: skip
     layout = {
         "xaxis": {"title": {"text": "retention"}, "dtick": None},
