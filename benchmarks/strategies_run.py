@@ -45,7 +45,6 @@ class Short:
     task: str = WORKED
     options: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
-    staleness: int = 0
 
     def words(self, recipe: str) -> str:
         """The recipe with its parameters."""
@@ -59,12 +58,11 @@ class Short:
         model = "tiny-worked" if self.task == WORKED else "tiny"
         raw |= {"recipe": self.words(recipe), "algorithm": given, "model": {"name": model}}
         raw |= {"data": {"task": self.task, **self.data}, "evaluation": {"every": 0}}
-        return {**raw, "engine": {"staleness": self.staleness}}
+        return raw
 
     def shown(self) -> str:
         """What differs from the common setting."""
         beside = {f"data.{name}": value for name, value in self.data.items()}
-        beside |= {"engine.staleness": self.staleness} if self.staleness else {}
         words = [f"{k}={v}" for k, v in {**self.options, **beside}.items() if v is not None]
         return " ".join([self.call, *words] if self.call else words)
 
@@ -95,7 +93,7 @@ RUNS = {
         ("partial/groups_left", "partial/tokens_left"), "chunk=12, num_prompts=8"
     ),
     "sol_rl_explore_then_train": Short(
-        ("exploring/spread", "exploring/repeated"), "N=16, K=8", staleness=1,
+        ("exploring/spread", "exploring/repeated"), "N=16, K=8",
         options={"sampling.num_rollouts": None},
     ),
     "sage_skill_chain": Short(

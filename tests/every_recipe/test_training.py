@@ -52,12 +52,15 @@ class Split:
             changed = [*(each.model for each in models), world.policy.optimiser, world.critic]
             changed = [each for each in changed if each is not None]
             kept = copy.deepcopy([each.state_dict() for each in changed])
+            copies = copy.deepcopy(world.copies.copies) if world.copies is not None else {}
             with pytest.MonkeyPatch.context() as patch:
                 for each in models:
                     patch.setattr(each, "token_budget", 32)
                 self.small = self.real(world, method, state, step, tokens).metrics
             for each, content in zip(changed, kept, strict=True):
                 each.load_state_dict(content)
+            for name, weights in copies.items():
+                world.copies.load(name, weights)
             world.engine.load_weights(None, 0)
             world.services.begin_step(step)
         stepped = self.real(world, method, state, step, tokens)

@@ -159,6 +159,13 @@ class FakeSampling:
     def players(self, game: int) -> Callable[[int], Player]:
         return lambda role: ALONE
 
+    @property
+    def explores(self) -> bool:
+        return False
+
+    def sample_explorer(self, requests: Sequence[Request]) -> list[Answer]:
+        raise AssertionError("there is no explorer")
+
     def sample_newest(self, requests: Sequence[Request]) -> list[Answer]:
         with self.engine.newest():
             return self.sample(requests)

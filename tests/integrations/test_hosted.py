@@ -1,5 +1,6 @@
 """A recipe's step on rollouts of another trainer, in pieces; which recipes fit one."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from strop.integrations.hosting import (
     why_not,
 )
 from strop.method import notation, reading
+from strop.method.part import Use
+from strop.parts.control.step_back_to_anchor import StepBackToAnchor
 from strop.support.errors import UserError
 
 HOSTED = [how for entry in catalogue.recipes() if (how := hosted(entry.name, TRL)[0])]
@@ -303,5 +306,7 @@ def test_all_but_the_model_is_strops_own_on_tinkers_api() -> None:
     path = "rollout.sample_independently.temperature"
     cool = notation.recipe("grpo").each(lambda each: each.with_knobs({path: 0.7}))
     assert why_not(cool, TINKER).startswith("samples at temperature 0.7")
+    anchored = dataclasses.replace(notation.recipe("grpo"), control=(Use(StepBackToAnchor()),))
+    assert why_not(anchored, TINKER).startswith("keeps a copy of the policy's weights")
     with pytest.raises(UserError, match=r"Tinker cannot host .*; grpo, which it changes, works"):
         check(notation.recipe("entropy_bonus"), TINKER, "entropy_bonus")

@@ -128,20 +128,20 @@ def test_composes_and_mistakes_are_refused():
         sol_rl_explore_then_train(K=1)
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
-def test_steps_from_the_command_line(staleness, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("decay", [0, 0.9])
+def test_steps_from_the_command_line(decay, tmp_path, monkeypatch, capsys):
     words = Lab.make(tmp_path).arguments(
         "training.steps=10", "training.save_every=0", "training.rollouts_every=0",
         "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
-    method = "sol_rl_explore_then_train(K=2)"
-    said = Strop(monkeypatch, capsys)("train", method, *words, f"engine.staleness={staleness}")
+    method = f"sol_rl_explore_then_train(K=2, decay={decay})"
+    said = Strop(monkeypatch, capsys)("train", method, *words)
     assert said.code == 0, said.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
     assert {line["num_rollouts"] for line in lines} == {4}
     assert {line["sampling/age_steps"] for line in lines} == {0}
     repeated = [line["exploring/repeated"] for line in lines]
-    assert repeated == [1.0] * 10 if not staleness else min(repeated) < 1
+    assert repeated == [1.0] * 10 if not decay else min(repeated) < 1
     assert all(line["rollout/tokens_thrown_away"] > 0 for line in lines)
 
 

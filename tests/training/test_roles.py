@@ -303,6 +303,7 @@ def test_roles_swap_their_adapters_and_the_moments_begin_anew(runner, tmp_path):
         ({"roles": {"play": {"0": "first"}}}, "the role 1 has no player"),
         ({"training": {"max_staleness": 1}}, "training.max_staleness do not go together"),
         ({"engine": {"staleness": 1}}, "engine.staleness do not go together"),
+        ({"stages": {"control": "step_back_to_anchor"}}, "step_back_to_anchor do not go together"),
         ({"recipe": "arpo", "data": {"task": "corridor"}}, "branch_after_turns knows no roles"),
         ({"roles": {"play": {"0": "first", "1": "no/where"}}}, "no/where holds no adapter"),
         (

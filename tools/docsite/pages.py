@@ -14,7 +14,7 @@ WRITTEN: dict[str, tuple[str, ...]] = {
         "RUN_ON_A_REAL_MODEL.md", "LABORATORY.md",
     ),
     "Look and compare": (
-        "RUN_FOLDER.md", "TRACKING.md", "INSPECT.md", "COMPARE.md", "AUDIT.md",
+        "RUN_FOLDER.md", "TRACKING.md", "INSPECT.md", "COMPARE.md", "SEQUENCES.md", "AUDIT.md",
     ),
     "Scale": (
         "ENGINES.md", "SERVING.md", "SCALE.md", "STALENESS.md", "SAMPLING_MASKS.md", "PLAN.md",
@@ -26,7 +26,8 @@ WRITTEN: dict[str, tuple[str, ...]] = {
         "evidence/every_recipe_learns.md", "evidence/entropy_on_the_tiny_model.md",
         "evidence/credit_on_small_tasks.md", "evidence/policy_on_small_tasks.md",
         "evidence/rollouts_and_draws.md", "evidence/worked_answers.md", "evidence/strategies.md",
-        "evidence/engine.md", "evidence/speed_of_parts.md", "evidence/step_profile.md",
+        "evidence/forgetting.md", "evidence/engine.md", "evidence/speed_of_parts.md",
+        "evidence/step_profile.md",
         "evidence/shared_prefixes.md", "evidence/growth.md", "evidence/gpu.md",
         "evidence/mutants.md", "LOG.md",
     ),

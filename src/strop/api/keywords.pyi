@@ -642,6 +642,7 @@ class Options(TypedDict, total=False):
     control_by_share: bool
     control_decay: Number
     control_delta: Number
+    control_eps: Number
     control_every: Whole
     control_gain: Number
     control_keep: str

@@ -88,6 +88,7 @@ def _register() -> None:
         report,
         reproduce,
         sample,
+        sequence,
         serve,
         sweep,
         train,
@@ -108,6 +109,7 @@ def _register() -> None:
     app.command("diff")(diff.diff)
     app.command("compare")(compare.compare)
     app.command("sweep")(sweep.sweep)
+    app.command("sequence")(sequence.sequence)
     app.command("audit")(audit.audit)
     app.command("reproduce")(reproduce.reproduce)
     app.command("plan")(plan.plan)

@@ -13,7 +13,7 @@ FORMULAS = {
     "that is renewed",
     "held": "with engine.staleness trained * b for the engine's copy, (staleness + 1) times it in "
     "main memory; o in place of b with adapters; with training.max_staleness parameters * b for "
-    "the collecting process",
+    "the collecting process; trained * o in main memory for an anchor and for an explorer",
     "gradients": "trained * o, and vocabulary * hidden * o once more; not that with adapters",
     "kv_cache": "slots * places * layers * 2 * kv heads * head size * b; with engine.cache_tokens "
     "no more than these in place of slots * places",
@@ -163,14 +163,16 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
     from strop.batch.columns import OF_REFERENCE
 
     reads_reference = OF_REFERENCE & method.reads()
-    copied = not adapters or settings.model.reference or "renews_reference" in method.facts()
+    copied = not adapters or settings.model.reference or "moves_reference" in method.facts()
+    beside_them = len({"moves_anchor", "moves_explorer"} & method.facts()) if device == "cpu" else 0
     return {
         "weights": shape.parameters * b + (trained_o if adapters else 0),
         "masters": shape.trained * 4 if b == 2 and not adapters else 0,
         "optimiser": 2 * trained_o,
         "reference": shape.parameters * b if reads_reference and copied else 0,
         "held": copies * shape.trained * (o if adapters else b)
-        + (shape.parameters * b if settings.training.max_staleness else 0),
+        + (shape.parameters * b if settings.training.max_staleness else 0)
+        + beside_them * trained_o,
         "gradients": trained_o + (0 if adapters else shape.vocabulary * shape.hidden * o),
         "kv_cache": cache,
         "drawing": slots * shape.vocabulary * (24 + b),

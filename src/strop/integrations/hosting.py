@@ -192,8 +192,10 @@ def _asking_of_model(algorithm: Algorithm, host: Host) -> Iterator[str]:
                 yield f"{why} ({use.label}), and {host.name}'s sampler has no {capability!r}"
         if any(p.name == "scoring" for p in parts.parameters(use.part)):
             yield f"asks for scoring ({use.label})"
-    if "renews_reference" in algorithm.facts():
+    if "moves_reference" in algorithm.facts():
         yield "gives its reference the policy's weights (renew_reference)"
+    if {"moves_anchor", "moves_explorer"} & algorithm.facts():
+        yield "keeps a copy of the policy's weights"
 
 
 def services_of(use: Use) -> list[str]:

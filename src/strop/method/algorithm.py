@@ -19,7 +19,7 @@ from strop.batch.columns import PROMPT_OF_REFERENCE, REFRESHED, is_head, old_val
 from strop.catalogue.seams import CHAINS, SINGLE, STAGES
 from strop.method import part as parts
 from strop.method.fitting import fitting
-from strop.method.part import REFERENCE, Term, Use, distinct
+from strop.method.part import COPIES, Term, Use, distinct, knobs_of_copy
 from strop.method.schedule import Schedule, number_at
 from strop.method.shown import Section, Shown
 from strop.support.errors import UserError, nearest
@@ -364,10 +364,11 @@ class Phases(Shown):
     def knobs_in(self, number: int, knobs: Mapping[str, Any]) -> dict[str, Any]:
         """Those of the knobs that count in a phase: what its own controls move.
 
-        The reference stays as it was renewed.
+        Copies of the weights stay where they are.
         """
-        moves = {path for use in self.in_phase(number).control for path in use.part.moves}
-        return {path: value for path, value in knobs.items() if path in {*moves, REFERENCE}}
+        counts = {path for use in self.in_phase(number).control for path in use.part.moves}
+        counts |= {knobs_of_copy(name)[0] for name in COPIES}
+        return {path: value for path, value in knobs.items() if path in counts}
 
     def uses(self) -> Iterator[tuple[str, Use]]:
         """(path, use) of every place of every phase; paths are those inside their algorithm."""

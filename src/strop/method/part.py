@@ -289,6 +289,8 @@ def facts(use: Use) -> frozenset[str]:
     reads that policy corrects it.
     """
     stated: frozenset[str] = getattr(use.part, "facts", frozenset())
+    moves = getattr(use.part, "moves", ())
+    stated |= {f"moves_{name}" for name in COPIES if knobs_of_copy(name)[0] in moves}
     reads_drawn = DRAWN_BY & {read.column for read in reads(use) if read.required}
     if not reads_drawn:
         return stated
@@ -430,9 +432,21 @@ def update(use: Use, batch: "Batch", state: Any, hook: str = "update") -> Any:
 LEARNERS = ("policy", "critic")
 # The knobs of controls that are outside the algorithm.
 LR = "training.lr"
-REFERENCE = "model.reference"  # the step at which it was renewed last; 0: it is the run's start
-REFERENCE_SHARE = "model.reference_share"  # of that step's policy in the reference
-OUTSIDE = (LR, REFERENCE, REFERENCE_SHARE)
+# Copies of the trained weights that the loop keeps, each while some control moves it by its knobs:
+#   reference   the policy that reference terms compare with
+#   anchor      moves part of the way to the policy, which then goes on from there
+#   explorer    the policy that rollout parts may explore with
+COPIES = ("reference", "anchor", "explorer")
+
+
+def knobs_of_copy(name: str) -> tuple[str, str]:
+    """The knobs of a copy: the step at which it moved last (0: it is the run's start), and how much
+    of the way to that step's policy it then went.
+    """
+    return f"model.{name}", f"model.{name}_share"
+
+
+OUTSIDE = (LR, *(knob for name in COPIES for knob in knobs_of_copy(name)))
 
 
 @dataclass(frozen=True)

@@ -199,6 +199,15 @@ class Sampling(Protocol):
         """Answers by the engine's weights of now, in the order of the requests."""
         ...
 
+    @property
+    def explores(self) -> bool:
+        """Whether the run keeps an average of its policies to explore with."""
+        ...
+
+    def sample_explorer(self, requests: Sequence[Request]) -> list[Answer]:
+        """Answers by that average; they are rollouts' and not counted beside these."""
+        ...
+
     def sample_newest(self, requests: Sequence[Request]) -> list[Answer]:
         """The same by the newest weights; they are rollouts' and not counted beside these."""
         ...

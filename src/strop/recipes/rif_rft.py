@@ -36,8 +36,8 @@ def rif_rft(
     Differs from the parent: every prompt is answered before the first step, and those that are
     never solved are left out for the whole task.
     Differs from the paper: its number of answers and its threshold were not seen (8 and none
-    right are ours). For a sequence of tasks, train once per task from the last one's checkpoint
-    and compare evaluations before and after; forgetting is the mean loss of accuracy.
+    right are ours). `strop sequence rif_rft` trains it on tasks one after another, the filter at
+    the start of each, and says what was forgotten.
     Try: num_answers, drop_mastered (true: as dynamic sampling, once), threshold.
     """
     draw = DrawSolvablePrompts(

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation on the seeds that an older policy found far apart."""
+"""Group relative policy optimisation on the seeds that an averaged policy found far apart."""
 
 import dataclasses
 from typing import Any
@@ -8,6 +8,7 @@ from strop.method.part import Use
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.advantage.scale.divide_by_reward_std import DivideByRewardStd
+from strop.parts.control.average_explorer import AverageExplorer
 from strop.parts.rollout.explore_then_regenerate import ExploreThenRegenerate
 from strop.recipes._base import ESTIMATOR
 from strop.recipes._inherit import inherits
@@ -24,6 +25,8 @@ def sol_rl_explore_then_train(
     K: int = 24,
     # Added to the deviation of all rewards.
     eps: float = 1e-4,
+    # What the average that explores keeps of itself in a step; 0: the newest policy explores.
+    decay: float = 0.9,
     **parent: Any,
 ) -> Algorithm:
     """FP4 Explore, BF16 Train: Diffusion Reinforcement Learning via Efficient Rollout Scaling.
@@ -31,25 +34,28 @@ def sol_rl_explore_then_train(
     arXiv 2604.06916. Code: NVlabs/Sana (sol_rl). Parent: grpo. Status: partial.
 
     Family: draws.
-    In short: old weights find far-apart seeds.
+    In short: averaged weights find seeds.
     Choose it when: most answers of a prompt earn alike, trying many is cheap beside training on
-    them, and what an older policy finds still holds for the newest.
-    Equation: of N answers the K/2 best and K/2 worst seeds are answered again by the newest policy;
-    A_i = (R_i - mean_g) / (std of all R + eps) over these answers; grpo's loss.
+    them, and what a slower policy finds still holds for the newest.
+    Equation: N answers of the average e <- decay e + (1 - decay) theta; the K/2 best and K/2 worst
+    seeds are answered again by the newest policy; A_i = (R_i - mean_g) / (std of all R + eps) over
+    these answers; grpo's loss.
     Differs from the parent: most answers are only tried; groups are chosen for their extremes, so
     their mean is none of the prompt's.
-    Differs from the paper: it trains diffusion models. 1. the cheap policy is an older one
-    (engine.staleness, 0: the same), there quantised with fewer steps; 2. a seed repeats an answer
-    only as far as the policies agree; 3. grpo's clipped loss, there DiffusionNFT's of velocities;
-    4. no moving average of the weights.
-    Try: engine.staleness (1), N with K.
+    Differs from the paper: it trains diffusion models. 1. the average that explores is neither
+    quantised nor takes fewer steps, and costs as much as the policy; 2. a seed repeats an answer
+    only as far as the policies agree; 3. grpo's clipped loss, there DiffusionNFT's of velocities,
+    which reads the average too; 4. its decay was not read.
+    Try: decay (0.5), N with K.
     """
     if K > N:
         raise UserError(
             f"sol_rl_explore_then_train: K={K} answers cannot be chosen of N={N}: lower K"
         )
+    algorithm = grpo(num_rollouts=N, **parent)
     return dataclasses.replace(
-        grpo(num_rollouts=N, **parent),
+        algorithm,
+        control=(*algorithm.control, Use(AverageExplorer(decay))),
         rollout=Use(ExploreThenRegenerate(keep=K)),
         advantage=(Use(SubtractGroupMean()), Use(DivideByRewardStd(eps)), Use(SpreadEvenly())),
     )

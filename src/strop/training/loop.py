@@ -1,7 +1,7 @@
 """The loop over steps: train, evaluate, log, save; stops cleanly and goes on exactly."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ from strop.environments.tasks import Prompt
 from strop.method.algorithm import Algorithm, Method, phase_at
 from strop.method.chains import generators
 from strop.method.charts import charts_of
-from strop.method.part import REFERENCE
 from strop.method.tensors import checked
 from strop.support.errors import RunStopped, StepGivenUp, UserError
 from strop.support.stopping import asking_first, settled
@@ -118,7 +117,7 @@ class Run:
             {**self.state, **world.collector.kept(self.done)},
             world.critic,
             world.engine.state_dict(),
-            world.reference_weights() if _renewed(self.state) else {},
+            world.copies.moved(self.state.get("knobs", {})) if world.copies is not None else {},
             files_in(self.state),
             ranks=self.ranks,
             sharded=self.config.training.checkpoint == "sharded",
@@ -247,8 +246,9 @@ def _load(run: Run, place: Path) -> None:
     held = checkpoint.read(place, "engine.pt") if (place / "engine.pt").exists() else {}
     run.world.engine.load_state_dict(held, run.done)
     roles.take_up(run.world, run.loaded, place, run.state)
-    if _renewed(run.state):
-        run.world.load_reference(checkpoint.read(place, "reference.pt"))
+    if (copies := run.world.copies) is not None:
+        for name in copies.moved(run.state.get("knobs", {})):
+            copies.load(name, checkpoint.read(place, f"{name}.pt"))
 
 
 def _open_stores(run: Run, data: dict[str, dict[str, int]]) -> None:
@@ -282,11 +282,6 @@ def _open_live(run: Run) -> None:
         f"rollouts are taken in at {address.url}/v1/rollouts, and calls of the model answered at "
         f"{address.url}/v1; the key is in {run.record.folder / ADDRESS}"
     )
-
-
-def _renewed(state: Mapping[str, Any]) -> bool:
-    """Whether the reference is no longer the policy that the run began with."""
-    return bool(state.get("knobs", {}).get(REFERENCE, 0))
 
 
 def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | None = None) -> Run:

@@ -49,7 +49,9 @@ def check(config: RunConfig, method: Method, task: Task, ranks: Ranks) -> None:
         "ray.address": bool(config.ray.address),
         "training.max_staleness": bool(config.training.max_staleness),
         "engine.staleness": bool(getattr(config.engine, "staleness", 0)),
-        "control: renew_reference": "renews_reference" in method.facts(),
+        "control: renew_reference": "moves_reference" in method.facts(),
+        "control: step_back_to_anchor": "moves_anchor" in method.facts(),
+        "control: average_explorer": "moves_explorer" in method.facts(),
     }
     for what, given in where.items():
         if given:

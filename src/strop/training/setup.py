@@ -1,6 +1,7 @@
 """Builds everything that a run needs from its configuration; every check comes before step 1."""
 
 import copy
+import functools
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from strop.method.chains import number_of
 from strop.method.cost import needs_of
 from strop.method.engine_needs import check as check_engine
 from strop.method.engine_needs import check_trainable
+from strop.method.part import COPIES
 from strop.rewards.grader import Grader
 from strop.rewards.source import reward_name
 from strop.support.errors import UserError
@@ -39,6 +41,7 @@ from strop.training.learner.models import Loaded, Remote
 from strop.training.learner.policy import MasterAdamW, Policy
 from strop.training.learner.served_reference import ServedReference, is_served
 from strop.training.learner.step_models import freeze
+from strop.training.learner.weight_copies import WeightCopies
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
@@ -347,6 +350,8 @@ def _world(
         limits,
         _served(config, method, loaded) if learns else None,
     )
+    if learns:
+        _keep_copies(config, method, world)
     world.act(method.in_phase(1).at_step(1, training.steps))
     return world
 
@@ -440,7 +445,7 @@ def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded
     that is to be renewed, or that has other tokens, and where the model's own start would be all
     that it learns from.
     """
-    reads, renews = method.reads(), "renews_reference" in method.facts()
+    reads, renews = method.reads(), "moves_reference" in method.facts()
     if config.model.reference:
         _check_read(config, OF_REFERENCE & reads, renews)
         if is_served(config.model.reference):
@@ -465,6 +470,38 @@ def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded
         return Policy(model, policy.token_budget, policy.share, switch=switch, ranks=policy.ranks)
     frozen: Any = policy.ranks.shard(freeze(copy.deepcopy(policy.model)))
     return Policy(frozen, policy.token_budget, policy.share, ranks=policy.ranks)
+
+
+def _keep_copies(config: RunConfig, method: Method, world: World) -> None:
+    """Keep the copies of the weights that the method's controls move. Raises UserError for an
+    explorer with which nothing explores, or which the run's engine cannot sample with.
+    """
+    facts, copies = method.facts(), WeightCopies(world.policy)
+    if facts & {f"moves_{name}" for name in COPIES}:
+        world.copies = copies
+    if "moves_reference" in facts:
+        assert world.reference is not None, "a reference that is renewed is read"
+        copies.watch("reference", world.reference)
+    if "moves_anchor" in facts:
+        copies.keep("anchor")
+    if "moves_explorer" not in facts:
+        return
+    where = {
+        "several processes": not world.ranks.alone,
+        "training.max_staleness": config.training.max_staleness > 0,
+        "engine.staleness": getattr(config.engine, "staleness", 0) > 0,
+        f"engine.kind={config.engine.kind}": config.engine.kind != "local",
+    }
+    for what, given in where.items():
+        if given:
+            raise UserError(f"control: average_explorer does not go with {what}: leave it out")
+    if "explores" not in facts:
+        raise UserError(
+            "control: average_explorer: no part explores with the average: take "
+            "rollout=explore_then_regenerate, or leave it out"
+        )
+    copies.keep("explorer")
+    world.services.sampling.exploring = functools.partial(copies.exploring, world.engine)
 
 
 def _check_read(config: RunConfig, reads: frozenset[str], renews: bool) -> None:

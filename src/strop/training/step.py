@@ -8,7 +8,7 @@
     6 advantage   baseline, scale, credit, weight
     7 selection   which tokens learn, which count in averages
     8 loss        the plan's updates
-    9 control     new knob values and the phase of the next step
+    9 control     new knob values, copies of the weights, the phase of the next step
    10 observe     metrics and the batch, for the log
 
 Nothing here depends on how the rows are later split into micro-batches.
@@ -30,7 +30,7 @@ from strop.method.algorithm import (
     wanted_columns,
 )
 from strop.method.chains import Chains, generators, learnable
-from strop.method.part import LR, OUTSIDE, REFERENCE, REFERENCE_SHARE
+from strop.method.part import LR, OUTSIDE
 from strop.support.errors import UserError
 from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
@@ -89,7 +89,6 @@ def train_step(
     lr = knobs[LR] if LR in knobs else world.lr_at(step)
     with clock("update"):
         learned = Learner(models, lr, rng_of, spectator).learn(algorithm, batch)
-        world.renew_engine(step)
     routed = models.policy.experts is not None
     metrics.update(step_metrics(batch), **learned.metrics)
     metrics.update(routing.load_metrics(batch) if routed else {})
@@ -98,10 +97,11 @@ def train_step(
 
     # 9
     _end_of_step(algorithm, chains, batch)
+    with clock("update"):
+        if world.copies is not None:
+            world.copies.follow(knobs, chains.state["knobs"])
+        world.renew_engine(step)  # after the anchor: nothing is drawn under weights that are left
     world.collector.learnt(step, batch)
-    moved = chains.state["knobs"]
-    if moved.get(REFERENCE, 0) != knobs.get(REFERENCE, 0):
-        world.renew_reference(moved.get(REFERENCE_SHARE, 1.0))
     if isinstance(method, Phases):
         metrics["phase"] = float(number)
         chains.state["phase"] = method.next(phase, step, world.num_steps, metrics)

@@ -21,7 +21,7 @@ from strop.training.learner.policy import Policy
 from strop.training.learner.served_reference import ServedReference
 from strop.training.learner.step_metrics import Clock
 from strop.training.learner.step_models import StepModels
-from strop.training.parallel import shards
+from strop.training.learner.weight_copies import WeightCopies
 from strop.training.parallel.ranks import Ranks
 from strop.training.services.run import RunServices
 from strop.training.services.texts import Limits
@@ -72,6 +72,7 @@ class World:
     critic: Critic | None = None
     limits: tuple[Limits, ...] = ()  # of every phase of the method
     served: ServedReference | None = None  # a reference that is elsewhere
+    copies: WeightCopies | None = None  # of the policy's weights, where the method keeps any
 
     @functools.cached_property
     def known(self) -> Container[int]:
@@ -121,36 +122,6 @@ class World:
         """Sample with the weights of now, which are those after `step`."""
         self.engine.load_weights(None, step)
         self.collector.renew(step)
-
-    @torch.no_grad()
-    def renew_reference(self, share: float) -> None:
-        """Move the reference this share of the way to the policy's weights of now."""
-        assert self.reference is not None, "setup refuses a method that renews what nothing reads"
-        policy, own = self.policy.model.state_dict(), self.reference.model.state_dict()
-        for name in self.trained():
-            if share == 1:
-                shards.put(policy[name], own[name])
-            else:
-                own[name].mul_(1 - share).add_(shards.parted(policy[name], own[name]), alpha=share)
-
-    def reference_weights(self) -> dict[str, Tensor]:
-        """Those of the reference's weights that are trained in the policy, for a checkpoint."""
-        assert self.reference is not None
-        weights = self.reference.model.state_dict()
-        return {name: weights[name] for name in self.trained()}
-
-    @torch.no_grad()
-    def load_reference(self, weights: Mapping[str, Tensor]) -> None:
-        """Go on with a renewed reference. Raises UserError for weights of another model."""
-        if self.reference is None or set(weights) != set(self.trained()):
-            raise UserError("the checkpoint's reference is of another model or method: keep both")
-        own = self.reference.model.state_dict()
-        for name in self.trained():
-            shards.put(weights[name], own[name])
-
-    def trained(self) -> tuple[str, ...]:
-        """Names of the policy's weights that are trained."""
-        return tuple(n for n, p in self.policy.model.named_parameters() if p.requires_grad)
 
     def act(self, algorithm: Algorithm, phase: int = 1) -> StepModels:
         """The models at the temperature of the rollouts, for a step and what its parts ask for.

@@ -221,6 +221,13 @@ def test_weights_held_for_a_stale_engine(lab: Lab, tmp_path: Path, rank: int) ->
     assert estimated(config.make(lab.raw()))[2]["held"] == 0
 
 
+def test_an_anchor_is_one_more_copy_in_main_memory(lab: Lab) -> None:
+    settings = config.make(lab.raw(stages={"control": "step_back_to_anchor"}))
+    shape, count, found = estimated(settings)
+    assert found["held"] == 4 * shape.trained
+    assert memory.estimate(settings, shape, count, "cuda")["held"] == 0
+
+
 def test_slack_and_program(lab: Lab) -> None:
     settings = config.make(lab.raw())
     shape, count, found = estimated(settings)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from strop.method.part import REFERENCE, REFERENCE_SHARE, Result, require
+from strop.method.part import Result, knobs_of_copy, require
 
 MOST_DECAY = 0.999999  # nearer to 1 the reference would never move
 
@@ -29,8 +29,7 @@ class RenewReference:
     Edges: the renewed reference is in the checkpoint; with adapters it is a model of its own.
     """
 
-    facts: ClassVar[frozenset[str]] = frozenset({"renews_reference"})
-    moves: ClassVar[tuple[str, ...]] = (REFERENCE, REFERENCE_SHARE)
+    moves: ClassVar[tuple[str, ...]] = knobs_of_copy("reference")
     # The step at whose end the reference is first replaced. Default: paper (50, over GRPO).
     after: int = 50
     # Steps between two later replacements; 0: there are none. Default: paper (once).
@@ -54,5 +53,8 @@ class RenewReference:
         made_at = step if due else state["made_at"]
         before = state.get("weight", 1.0)
         weight = self.decay * before + 1 if due else before
-        moved = {REFERENCE: float(made_at), REFERENCE_SHARE: 1 / weight}
-        return Result(moved, {"steps": step, "made_at": made_at, "weight": weight})
+        moved = (float(made_at), 1 / weight)
+        return Result(
+            dict(zip(self.moves, moved, strict=True)),
+            {"steps": step, "made_at": made_at, "weight": weight},
+        )

@@ -1,4 +1,4 @@
-"""Let an older policy try many answers, and the newest one repeat the best and worst of them."""
+"""Let an older policy, or an average, try many answers; the newest repeats the best and worst."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFie
 class ExploreThenRegenerate(SamplingFields):
     """Groups are made of seeds that lead far apart, and of answers of the newest policy alone.
 
-        explore: the draw's rollouts by the engine's policy (with engine.staleness one of some steps
-        ago), graded
+        explore: the draw's rollouts by the average of the run's policies, where a control keeps one
+        (average_explorer), else by the engine's (with engine.staleness one of some steps ago);
+        graded
         choose: the keep / 2 seeds of largest and the keep / 2 of smallest outcome; of equal ones
         the first
         regenerate: answers of the newest policy to these seeds; they are graded anew
@@ -27,18 +28,18 @@ class ExploreThenRegenerate(SamplingFields):
     exploring/spread (mean outcome of the chosen best less that of the worst, as explored),
     exploring/repeated (regenerated answers that are the explored ones, share).
 
-    Reads: draws; sampling (answers of the newest policy).
+    Reads: draws; sampling (answers of the average and of the newest policy).
     Writes: the token, turn, rollout and prompt tables.
     Source: arXiv 2604.06916; code NVlabs/Sana (sol_rl, best_worst).
     Differs from the source: it is of diffusion, where a seed fixes the sample; its cheap copy is
-    quantised and takes fewer steps, here it is older.
+    quantised and takes fewer steps, here it is older, or an average.
     Nearest part: sample_independently; equal to it when keep is not below a draw's rollouts.
     Edges: an odd keep has one more of the best; the regenerated answers need not differ in
     outcome; explored answers are graded beside the step's own. Stateless.
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
-    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
+    facts: ClassVar[frozenset[str]] = frozenset({"samples_again", "explores"})
     # Answers of a prompt that are regenerated. Default: paper (24 of 96).
     keep: int = 24
 
@@ -51,7 +52,10 @@ class ExploreThenRegenerate(SamplingFields):
         grading: Grading, rng: torch.Generator,
     ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
-        answers = await engine.generate_all(asked)
+        if sampling.explores:
+            answers = sampling.sample_explorer(asked)
+        else:
+            answers = await engine.generate_all(asked)
         tried = assemble(draws, answers)
         if all(draw.num_rollouts <= self.keep for draw in draws):
             return tried, None

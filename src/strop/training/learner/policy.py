@@ -85,6 +85,23 @@ class Policy:
         """Of the hidden states."""
         return int(text_config(self.model).hidden_size)
 
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The weights that are trained, by name."""
+        return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+
+    def masters(self) -> dict[str, Tensor]:
+        """What the optimiser steps, by the names of the trained weights."""
+        of = {id(weight): master for weight, master in getattr(self.optimiser, "pairs", ())}
+        return {name: of.get(id(weight), weight) for name, weight in self.trained().items()}
+
+    @torch.no_grad()
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        """Go on from other weights, by name, of the precision that the optimiser steps."""
+        for name, master in self.masters().items():
+            shards.put(weights[name], master)
+        for weight, master in getattr(self.optimiser, "pairs", ()):
+            weight.copy_(master)
+
     def micro_batches(self, batch: Batch) -> list[Tensor]:
         """Rollout indices of the forward passes over `batch`, at least one a process."""
         own = PASS_TOKENS[batch["id_T"].device.type]

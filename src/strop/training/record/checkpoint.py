@@ -4,7 +4,8 @@
                                     NAME/       (an adapter, of several)
                                     trainer.pt  (optimiser, state of all parts, step)
                                     critic.pt   (heads and optimiser; only with a critic)
-                                    reference.pt (a renewed reference's weights)
+                                    reference.pt, anchor.pt, explorer.pt
+                                                (copies of the weights that have moved)
                                     engine.pt   (what the engine holds; only with engine.staleness)
                                     stores.pt   (files of the run's stores that it refers to)
                                     shards/     (numbers of these files, each process's part; only
@@ -51,7 +52,7 @@ def save(
     state: dict[str, Any],
     critic: Critic | None = None,
     held: Mapping[str, Any] = MappingProxyType({}),
-    reference: Mapping[str, Tensor] = MappingProxyType({}),
+    copies: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
     stored: Collection[int] = (),
     ranks: Ranks | None = None,
     sharded: bool = False,
@@ -59,8 +60,8 @@ def save(
     """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk,
     before anything is written where too little is free.
 
-    held: what the engine needs to resume besides the newest weights, if anything. reference: the
-    weights of a reference that is no longer the initial model. stored: the files of stores that
+    held: what the engine needs to resume besides the newest weights, if anything. copies: those of
+    the weights that are no longer the initial model's, by name. stored: the files of stores that
     the state refers to. ranks: the processes of the run, all of which call this; the first writes
     all, what is in shards whole, or sharded: each its own.
     """
@@ -69,8 +70,8 @@ def save(
     unfinished = folder / f".step-{step:06d}"
     trained = {
         "optimiser": optimiser.state_dict(),
-        "critic": critic.state_dict() if critic is not None else {},
-        "reference": dict(reference),
+        "critic.pt": critic.state_dict() if critic is not None else {},
+        **{f"{name}.pt": dict(weights) for name, weights in copies.items()},
     }
     parts: dict[str, torch.Tensor] = {}
     trained = shard_files.split(trained, "", parts) if sharded else shards.saved(trained)
@@ -112,9 +113,8 @@ def _contents(
     """The files beside the model, by name; what is empty is not written."""
     return {
         "trainer.pt": {**counted, "optimiser": trained["optimiser"]},
-        "critic.pt": trained["critic"],
         "engine.pt": dict(held),
-        "reference.pt": trained["reference"],
+        **{name: each for name, each in trained.items() if name.endswith(".pt")},
         "stores.pt": {"files": sorted(stored)} if stored else {},
     }
 

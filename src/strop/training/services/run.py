@@ -7,6 +7,7 @@ have files of their own.
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -344,6 +345,7 @@ class RunSampling:
     failures: list[str] = field(default_factory=list)  # why requests of this step failed
     drafts_before: tuple[int, int] = (0, 0)  # the engine's drafts before this step
     passes_before: dict[str, float] = field(default_factory=dict)
+    exploring: Callable[[], AbstractContextManager[None]] | None = None  # with the explorer inside
 
     def begin_step(self) -> None:
         """Reset the costs and failures of the previous step."""
@@ -414,6 +416,17 @@ class RunSampling:
         answers = self._sampled(requests)
         self.spent += sum(len(answer.ids) for answer in answers)
         return answers
+
+    @property
+    def explores(self) -> bool:
+        """Whether the run keeps an average of its policies to explore with."""
+        return self.exploring is not None
+
+    def sample_explorer(self, requests: Sequence[Request]) -> list[Answer]:
+        """Sample with the average of the run's policies; the tokens count as those of rollouts."""
+        assert self.exploring is not None, "setup refuses an explorer that is not kept"
+        with self.exploring():
+            return self._sampled(requests)
 
     def sample_newest(self, requests: Sequence[Request]) -> list[Answer]:
         """Sample with the newest weights when the engine otherwise uses stale ones.
