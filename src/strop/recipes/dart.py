@@ -62,6 +62,7 @@ def dart(
     takes the oldest's place; turns <= those of its longest success.
     Differs from the parent: how many rollouts, how long, which groups and turns learn, turns as
     samples, the weight w, clip 0.1 and 0.28 with a dual clip, beta 0.1.
+    In full once: `data.train_size=16` (replay/drawn > 0).
     Differs from the paper: 1. prompts come back after an epoch, so one with N(s) < num_rollouts is
     never complete where epochs are longer than `versions` steps; 2. workers take new weights each
     for itself on Ray alone (`training.max_staleness`, `training.renew_between_tokens=false`); 3.
