@@ -70,7 +70,7 @@ class Short:
 
 
 PLAYED = "kernel_timing"  # where one episode in fifteen succeeds from the start
-AGAIN = {"train_size": 16}  # prompts come again every other step, so that what is known of them acts
+AGAIN = {"train_size": 16}  # prompts come again, so that what is known of them acts
 RUNS = {
     "grpo": Short(("groups/frac_mixed",)),
     "latr": Short(("lookahead/forks", "lookahead/pruned")),

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require
-from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -55,17 +54,15 @@ class ChargeKlToReference:
         logp_old_T: Tensor | None = None,
         logp_ref_T: Tensor | None = None,
     ) -> Result:
-        if self.full:
-            kl_T = kl_ref_old_T
-        else:
-            both = logp_old_T is not None and logp_ref_T is not None
-            kl_T = logp_old_T - logp_ref_T if both else None
-        if kl_T is None:
-            raise UserError(f"charge_kl_to_reference: full={self.full} lacks its columns")
+        kl_T = kl_ref_old_T
+        if not self.full and logp_old_T is not None and logp_ref_T is not None:
+            kl_T = logp_old_T - logp_ref_T
+        assert kl_T is not None, "the columns of its form are there"
         num = advantage_B.shape[0]
         row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
         last_T = segments.extreme(row_T, rollout_T, num, mask_T)[rollout_T] == row_T
         reward_T = torch.where(last_T, advantage_B[rollout_T], 0) - self.coef * kl_T
-        kl_B = segments.total(kl_T.double(), rollout_T, num, mask_T)
-        told = {"price/kl": float(kl_B.mean()), "price/coef": self.coef} if num else {}
+        told = {"price/coef": self.coef}
+        if num:
+            told["price/kl"] = float(torch.where(mask_T, kl_T.double(), 0).sum()) / num
         return Result(torch.where(mask_T, reward_T, 0).to(advantage_B.dtype), metrics=told)

@@ -38,5 +38,9 @@ class ShareRewardAmongTurns:
         turns_K = segments.count(rollout_K, num_rollouts)[rollout_K]
         after_K = turns_K - 1 - segments.place_in_run(rollout_K, num_rollouts)
         reward_K = advantage_B[rollout_K] * self.share ** after_K.to(advantage_B.dtype)
-        told = {"team/turn_reward": float(reward_K.double().mean())} if len(reward_K) else {}
+        told = (
+            {"team/turn_reward": float(reward_K.double().sum()) / len(reward_K)}
+            if len(reward_K)
+            else {}
+        )
         return Result(reward_K, metrics=told)
