@@ -251,7 +251,7 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
         "where": _place(entry.doc),
         "code": entry.line("Code"),
         **lines,
-        "regime": vars(entry.regime) if entry.regime else None,
+        "regime": _regime(entry),
         "stages": stages,
         "costs": list(costs(algorithm)),
         "metrics": list(own_metrics(algorithm, theirs)),
@@ -265,6 +265,12 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
             for f in _fields(entry.fields)
         ],
     }
+
+
+def _regime(entry: Entry) -> dict[str, Any] | None:
+    """Where a recipe is itself, as words and a metric."""
+    regime = entry.regime
+    return None if regime is None else {**vars(regime), "words": list(regime.words)}
 
 
 def _meanings(algorithm: Any) -> dict[str, str]:

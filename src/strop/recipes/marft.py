@@ -28,7 +28,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
 from strop.support.errors import UserError
 
-LEVELS, CREDITS = ("turn", "token"), ("own", "team")
+WORDS = {"level": ("turn", "token"), "credit": ("own", "team")}
 WHOLE = Use(RatioPerSequence(product=True, unit="turn"))
 ONCE = Use(AveragePerTurn(per_rollout=False))  # every turn of the update weighs the same
 STEP = (("group_K", "rollout_K"), ("values_K", "advantage_K"))  # groups play no part
@@ -46,34 +46,27 @@ RETURNS = (("advantage_K", "return_K"), ("advantage_T", "return_T"))
 @inherits(gae, without=("whiten_eps", "aggregation", "beta"), num_prompts=32, num_rollouts=1)
 def marft(
     *,
-    # "turn" or "token": what values, ratios and advantages are of.
+    # What values, ratios and advantages are of: "turn" or "token".
     level: str = "turn",
-    # Who is paid: "own", each agent by the environment's reward of its turn, or "team", by what
-    # all earned.
+    # What pays: "own", the environment's reward of a turn, or "team", what all earned.
     credit: str = "own",
-    # Of the team's reward an agent has this, to the power of the turns that follow; 0: the last
-    # agent has all of it.
+    # An agent's part of the team's reward, to the power of the turns that follow; 0: the last's.
     share: float = 0.0,
-    # Discount from an agent's turn (or token) to the next one's.
     gamma: float = 0.99,
-    # How far the critic's surprises reach back: 0 to the turn (or token) before, 1 to all.
     lam: float = 0.95,
     # Whether advantages are normalised over the step's turns, or tokens.
     normalize: bool = True,
     eps: float = 1e-8,
-    # Most useful change of a value within a step, in reward units; 0: any.
+    # Most useful change of a value, and its error beyond which the loss is a line; 0: any, nowhere.
     clip_value: float = 0.2,
-    # Error beyond which the critic's loss grows in a straight line, reward units; 0: nowhere.
     huber_delta: float = 10.0,
     # Weight of the entropy, a nat of a turn's mean token.
     entropy_coef: float = 0.01,
     num_epochs: int = 5,
     num_minibatches: int = 1,
-    # Divergence of a turn, nats, beyond which the policy rests for the step; 0: it never does.
     max_kl: float = 1e-3,
-    # Steps at the beginning in which the critic alone learns.
     warmup_steps: int = 0,
-    # Steps for which one agent's turns learn before the next one's do; 0: all learn together.
+    # Steps for which one agent's turns learn before the next one's; 0: all together.
     interval: int = 0,
     **parent: Any,
 ) -> Algorithm:
@@ -83,15 +76,14 @@ def marft(
 
     Family: turns.
     In short: agents in turn, one critic.
-    Choose it when: several agents work one after another on a task that is paid as a whole, and a
-    critic should say what each of them left to the next.
+    Choose it when: agents work one after another on a task that is paid as a whole, and a critic
+    should say what each of them left to the next.
     Equation: over turns in the order of play (agents of a step, then the next step): delta = r +
     gamma V_next - V, A = delta + gamma lam A_next, G = A + V; A <- (A - mean) / (std + eps); loss =
     -mean over turns of [min(w A, clip(w) A) + entropy_coef H], w = exp(sum_t (logp - logp_old));
     critic: mean max(h(V - G), h(clip(V) - G)), h(e) = e^2 / 2, a line beyond huber_delta. Turn k of
     a team's N has r = R share^(N - k). level="token": the same over tokens, r at a turn's last one.
-    Differs from the parent: turns, not tokens, unless level="token"; an entropy bonus; several
-    epochs, in which the policy rests once it has moved by max_kl.
+    Differs from the parent: turns, unless level="token"; entropy; the policy rests beyond max_kl.
     Differs from the paper: 1. agents have an adapter each where `roles.play={0: one, 1: other}`
     (and model.lora_rank) gives them one, by the `role` of an observation, else one model is all; 2.
     the critic is a head on the acting agent's hidden states, one an adapter (there one for all);
@@ -100,18 +92,8 @@ def marft(
     the environment's reward of its turn. A team is one player: seats of a game have own credit.
     Try: critic.lr (5e-4), lam, max_kl (0.01), interval (50), credit="team".
     """
-    for name, given, known in (("credit", credit, CREDITS), ("level", level, LEVELS)):
-        if given not in known:
-            raise UserError(f"recipe marft: {name} is {' or '.join(known)}, it is {given!r}")
-    made, ratio, each, unit = _turns, WHOLE, ONCE, "turn"
-    if level == "token":
-        made, ratio, each, unit = _tokens, Use(RatioPerToken()), average("token-mean"), "token"
-    algorithm = with_policy(gae(**parent), ratio=ratio, average=each)
-    policy = tuple(term for term in algorithm.terms if term.learner == "policy")
-    entropy = Term("entropy", Use(RewardEntropy()), each, coef=entropy_coef)
-    on = Use(KeepMarkedTokens(), (("learning_T", "at_T"),)) if level == "turn" else None
-    value = Use(RegressValue(clip_value, huber_delta))
-    critic = Term("value", value, average("token-mean"), on=on, learner="critic")
+    _check(level=level, credit=credit)
+    algorithm, made = gae(**parent), _turns if level == "turn" else _tokens
     paid = (Use(ShareRewardAmongTurns(share)),) if credit == "team" else ()
     return dataclasses.replace(
         algorithm,
@@ -119,9 +101,31 @@ def marft(
         probes=(Use(ReadTurnValue("first")),) if level == "turn" else (),
         advantage=(*paid, *made(gamma, lam, eps, normalize)),
         selection=(Use(TakeRolesInTurn(interval)),) if interval else (),
-        terms=(*policy, *((entropy,) if entropy_coef else ()), critic),
-        plan=Use(UpdateWhileNear(num_epochs, num_minibatches, max_kl, warmup_steps, unit)),
+        terms=_terms(algorithm, level, entropy_coef, RegressValue(clip_value, huber_delta)),
+        plan=Use(UpdateWhileNear(num_epochs, num_minibatches, max_kl, warmup_steps, level)),
     )
+
+
+def _check(**words: str) -> None:
+    for name, given in words.items():
+        if given not in WORDS[name]:
+            known = " or ".join(WORDS[name])
+            raise UserError(f"recipe marft: {name} is {known}, it is {given!r}")
+
+
+def _terms(
+    algorithm: Algorithm, level: str, entropy_coef: float, value: RegressValue
+) -> tuple[Term, ...]:
+    """The policy's terms, the entropy's, and the critic's where its values are read."""
+    ratio, each, on = Use(RatioPerToken()), average("token-mean"), None
+    if level == "turn":
+        ratio, each = WHOLE, ONCE
+        on = Use(KeepMarkedTokens(), (("learning_T", "at_T"),))
+    terms = with_policy(algorithm, ratio=ratio, average=each).terms
+    bonus = (Term("entropy", Use(RewardEntropy()), each, coef=entropy_coef),)
+    critic = Term("value", Use(value), average("token-mean"), on=on, learner="critic")
+    policy = tuple(term for term in terms if term.learner == "policy")
+    return (*policy, *(bonus if entropy_coef else ()), critic)
 
 
 def _turns(gamma: float, lam: float, eps: float, normalize: bool) -> tuple[Use, ...]:

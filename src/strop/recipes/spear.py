@@ -31,7 +31,6 @@ def spear(
     # Steps in which imitation grows to its weight, and that weight; coef 0: no imitation.
     T_sil: int = 200,
     coef: float = 1.0,
-    # Rollouts that come back at once, at most; 1.5 times as many good ones must be stored.
     size: int = 2048,
     # Groups whose median reward is the baseline of what comes back.
     hist: int = 10240,

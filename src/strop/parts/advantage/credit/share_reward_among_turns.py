@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import Result, require
+from strop.method.part import require
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,6 @@ class ShareRewardAmongTurns:
 
     advantage_i is the rollout's reward: the part stands before any baseline. What the environment
     gave to single turns is in that sum and counts no more where it was given.
-    Metric: team/turn_reward (mean over turns).
 
     Reads: advantage_B [B] float, rollout_K [K] int, num_rollouts int.   Writes: reward_K [K] float.
     Source: arXiv 2504.16129; code jwliao-ai/MARFT (areal/workflow/multi_agent/credit.py, "equal"
@@ -34,13 +33,7 @@ class ShareRewardAmongTurns:
     def __post_init__(self) -> None:
         require(self, "share", low=0.0, high=1.0)
 
-    def __call__(self, advantage_B: Tensor, rollout_K: Tensor, num_rollouts: int) -> Result:
+    def __call__(self, advantage_B: Tensor, rollout_K: Tensor, num_rollouts: int) -> Tensor:
         turns_K = segments.count(rollout_K, num_rollouts)[rollout_K]
         after_K = turns_K - 1 - segments.place_in_run(rollout_K, num_rollouts)
-        reward_K = advantage_B[rollout_K] * self.share ** after_K.to(advantage_B.dtype)
-        told = (
-            {"team/turn_reward": float(reward_K.double().sum()) / len(reward_K)}
-            if len(reward_K)
-            else {}
-        )
-        return Result(reward_K, metrics=told)
+        return advantage_B[rollout_K] * self.share ** after_K.to(advantage_B.dtype)
