@@ -68,6 +68,7 @@ class Short:
 
 
 PLAYED = "kernel_timing"  # where one episode in fifteen succeeds from the start
+AGAIN = {"train_size": 16}  # prompts come again, so that what is known of them acts
 RUNS = {
     "grpo": Short(("groups/frac_mixed",)),
     "latr": Short(("lookahead/forks", "lookahead/pruned")),
@@ -102,11 +103,11 @@ RUNS = {
     ),
     "cory": Short(("team/first", "team/second"), "kl=0.05"),
     "dots_rr": Short(("draw/success", "reference/error", "replay/share")),
-    "vade": Short(("draw/success", "tracked/success")),
+    "vade": Short(("draw/success", "draw/information", "tracked/success"), data=AGAIN),
     "gain_rl": Short(("draw/rank", "draw/centre")),
-    "prompt_gdro": Short(("bins/frac_0", "bins/score_0", "bins/score_1")),
-    "rollout_gdro": Short(("bins/frac_0", "bins/rollouts_0", "bins/price"),
-                          options={"sampling.num_rollouts": 4}),
+    "prompt_gdro": Short(("bins/frac_0", "bins/score_0", "bins/score_1"), data=AGAIN),
+    "rollout_gdro": Short(("bins/frac_0", "bins/rollouts_0", "bins/rollouts_1"),
+                          options={"sampling.num_rollouts": 4}, data=AGAIN),
     "brorl": Short(("groups/frac_mixed", "rate/lr_scale"), "base_rollouts=64",
                    options={"sampling.num_prompts": 2, "sampling.num_rollouts": 32}),
     "drive": Short(
@@ -119,7 +120,8 @@ RUNS = {
     "spear": Short(("replay/stored", "replay/drawn"), "size=16, hist=16"),
     "digirl": Short(("replay/stored", "chosen/turns"), "actor_epochs=3", PLAYED,
                     options={"sampling.num_prompts": 64, "sampling.num_rollouts": 1}),
-    "dart": Short(("data/dropped/not_ready", "replay/stored", "replay/drawn"), "", PLAYED),
+    "dart": Short(("data/dropped/not_ready", "replay/stored", "replay/drawn"), "", PLAYED,
+                  data=AGAIN),
 }  # fmt: skip
 
 

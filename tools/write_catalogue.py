@@ -307,7 +307,11 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
             f"- Choose it when {entry.line('Choose it when')}.",
             f"- Equation: `{entry.line('Equation')}`",
             f"- Differs from the parent: {entry.line('Differs from the parent')}.",
-            *([f"- Differs once: {once}."] if (once := entry.line("Differs once")) else []),
+            *(
+                f"- {label}: {once}."
+                for label in ("Differs once", "In full once")
+                if (once := entry.line(label))
+            ),
             f"- Differs from the paper: {entry.line('Differs from the paper')}.",
             f"- Try: {entry.line('Try')}.\n",
             table(("stage", "parts", ""), rows),

@@ -1,91 +1,61 @@
-"""In the setting that a recipe states under "Differs once" it does other than its parent.
+"""In the setting that a recipe states under "Differs once" it does other than its parent, and a
+metric of its own shows it; under "In full once" the metric does.
 
-A sample in the suite, `STROP_ALL_SETTINGS=1 pytest -n 0 tests/every_recipe/test_differs_once.py`
-takes all, in two minutes.
+The words are taken as they stand, with few prompts and rollouts, until both have been seen.
 """
 
-import os
-import re
-
 import pytest
-from runs import Runner
-from short_runs import EPISODES, make_lab, settings_for
+from commands import graders_copied
+from runs import Watcher
 
+from strop.api.options import settings_of
 from strop.catalogue import catalogue
-from strop.cli.compare import methods_of
-from strop.training import relatives
+from strop.evaluation.run import validator
+from strop.training import loop, relatives
 from strop.training.learner.same_rows import SameRows
-from strop.training.settings.assignments import override
 
-LINES = {e.name: line for e in catalogue.recipes() if (line := e.line("Differs once"))}
-STATED = {name: found.group(1) for name, line in LINES.items()
-          if (found := re.search(r"`(.+?)`", line))}  # fmt: skip
-# Lines in words, of something that happens in a run: a setting of the lab in which it does.
-IN_WORDS = {
-    "drive": "training.steps=4",
-    "gdpo": "",
-    "lp_reg": "lp_reg(rho_pct=0.4, kappa=0.4)",
-    "parl_bilevel": "",
-    "ppo_ewma": "",
-    "prs": "",
-    "remix": "",
-    "rollout_gdro": "data.train_size=6 training.steps=12 sampling.num_rollouts=3",
-    "salt_graph": "",
-    "sapo_swarm": "sapo_swarm(store='STORE', node='one')",
-    "scope_recycle": 'scope_recycle(separator="=", num_repaired=8, num_tries=8) training.steps=8',
-    "spae": "",
-    "spear": "",
-    "turn_ppo": "",
-    "turning_point_grpo": "",
-    "v_zero": "",
-}
+REGIMES = {e.name: e.regime for e in catalogue.recipes() if e.regime is not None}
+IN_FULL = {e.name for e in catalogue.recipes() if e.line("In full once")}
+MOST = 12  # steps
+QUIET = ("evaluation.every=0", "training.save_every=0", "training.rollouts_every=0",
+         "training.inspect=0", f"training.steps={MOST}")  # fmt: skip
+FEW = ("sampling.num_prompts=8", "sampling.num_rollouts=4")
+# Fewer groups, of more rollouts, in which those see something to learn.
+FEWER = dict.fromkeys(("ares_aepo", "mrs"), ("sampling.num_prompts=4", "sampling.num_rollouts=8"))
+FEWER |= dict.fromkeys(("cure", "spae"), ("sampling.num_prompts=2", FEW[1]))
+# Recipes that ask for a second reward or for measurements, which no shipped task has.
+MEASURED = {"gdpo", "parl_bilevel", "prs"}
+REWARD = """
+def even(completions, log_extra, **columns):
+    digits = [sum(letter.isdigit() for letter in text) for text in completions]
+    for name, values in {"profiled": [n % 3 / 4 for n in digits], "decoy": [False] * len(digits),
+                         "speedup": [1 + n / 4 for n in digits],
+                         "preference": [n % 3 for n in digits]}.items():
+        log_extra(name, values)
+    return [float(n % 2 == 0) for n in digits]
+"""
 # What another run does before.
-BEFORE = {"sapo_swarm": "sapo_swarm(store='STORE', node='other')"}
-SAMPLE = (
-    "aspo_tool", "arrol", "gspo", "gspo_token", "lp_reg", "optimal_token_baseline_multi_turn",
-    "rollart", "rollout_correction", "spae", "st_ppo", "turn_ppo",
-)  # fmt: skip
-# What the lab's answers and data have in place of those of the shipped models.
-HERE = {
-    "L_detect=16": "L_detect=3",
-    "data.train_size=16": "data.train_size=6",
-}
-ALL = "STROP_ALL_SETTINGS" in os.environ
+BEFORE = {"sapo_swarm": """sapo_swarm(store="swarm", node="other")"""}
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    return make_lab(tmp_path_factory.mktemp("lab"))
+def begun(words, folder):
+    with graders_copied():
+        return loop.start(settings_of(list(words), {}, None), folder)
 
 
-def raw_of(lab, recipe, text, folder):
-    """Settings of a short run of the recipe, under the options of the text."""
-    for shipped, here in {**HERE, "STORE": str(folder / "store")}.items():
-        text = text.replace(shipped, here)
-    ((_, (method, *options), *_),) = methods_of(
-        [text if text.startswith(recipe) else f"{recipe} {text}"]
-    )
-    staleness = max([int(n) for n in re.findall(r"staleness=(\d)", text)], default=0)
-    training = {
-        "steps": staleness + 3, "lr": 0.05, "save_every": 0, "rollouts_every": 0,
-        "token_budget": 4096,
-    }  # fmt: skip
-    raw = settings_for(lab, recipe, training=training)
-    raw["recipe"] = method if "(" in method else raw["recipe"]
-    raw["algorithm"]["sampling.num_rollouts"] = 8
-    if "data.task=" in text:
-        episodes = folder / "episodes.py"
-        episodes.write_text(EPISODES, encoding="utf-8")
-        raw |= {
-            "data": {"task": f"{episodes}:Even", "train_size": 12, "validation_size": 2},
-            "reward": {},
-        }
-    own = ("data.task", "training.lr")
-    return override(raw, [o.replace("'", "") for o in options if not o.startswith(own)])
+def gone(run, look):
+    """The run after it has ended; look: is handed its metrics after each step."""
+    watcher = Watcher(lambda run: look(run, watcher.seen[-1]))
+    try:
+        loop.go(run, watcher, validator(1, (1,), run.config.seed))
+    finally:
+        run.close()
 
 
-def apart_from(parent, raw, folder, monkeypatch):
-    """The stage at which the first step differs from the parent's that does; none: empty."""
+@pytest.mark.parametrize("recipe", REGIMES)
+def test_it_is_itself_then(recipe, tmp_path, monkeypatch):
+    regime, parent = REGIMES[recipe], catalogue.find("recipe", recipe).line("Parent")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         relatives,
         "watching",
@@ -93,31 +63,44 @@ def apart_from(parent, raw, folder, monkeypatch):
             rng_of, dict(run.state), run.world.services, run.world.pool
         ),
     )
-    found = []
-
-    def looked(run):
-        if (
-            run.likeness is not None
-            and run.likeness.step == run.done
-            and parent in run.likeness.apart
-        ):
-            found.append(run.likeness.apart[parent])
-            run.stop_asked = True
-
-    Runner().go(Runner().start(raw, folder), looked)
-    return found
-
-
-@pytest.mark.parametrize("recipe", [r for r in LINES if ALL or r in SAMPLE])
-def test_it_does_other_than_its_parent_then(recipe, lab, tmp_path, monkeypatch):
-    text = STATED[recipe] if recipe in STATED else IN_WORDS[recipe]
-    parent = catalogue.find("recipe", recipe).line("Parent")
+    sizes = (*QUIET, *FEWER.get(recipe, FEW))
+    if recipe in MEASURED:
+        (tmp_path / "rewards.py").write_text(REWARD, encoding="utf-8")
+        sizes = (*sizes, "reward.functions=rewards.py:even")
     if recipe in BEFORE:
-        Runner().whole(raw_of(lab, recipe, BEFORE[recipe], tmp_path), tmp_path / "before")
-    raw = raw_of(lab, recipe, text, tmp_path)
-    found = apart_from(parent, raw, tmp_path / "run", monkeypatch)
-    assert found, f"{recipe} under {text}: no step is other than its parent's"
+        gone(begun((BEFORE[recipe], *sizes, "training.steps=1"), tmp_path / "b"), lambda *_: None)
+    stages, values = [], []
+
+    def look(run, metrics):
+        if run.likeness is not None and run.likeness.step == run.done:
+            stages.extend(filter(None, [run.likeness.apart.get(parent)]))
+        values.append(metrics.get(regime.metric, regime.level))
+        run.stop_asked = bool(stages) and any(map(regime.shown_by, values))
+
+    gone(begun((regime.words[0], *sizes, *regime.words[1:]), tmp_path / "run"), look)
+    assert stages, f"{recipe} by {regime.words}: no step is other than its parent's"
+    assert any(map(regime.shown_by, values)), f"{regime.metric} is at rest: {values}"
 
 
-def test_every_line_is_proved():
-    assert IN_WORDS.keys() == LINES.keys() - STATED.keys()
+@pytest.mark.parametrize("recipe", ["brorl", "dart", "vcpo"])
+def test_what_is_in_full_then_is_at_rest_else(recipe, tmp_path):
+    """The recipe differs from its parent all the same: the metric is what the setting adds."""
+    regime, seen = REGIMES[recipe], []
+    assert recipe in IN_FULL
+    run = begun((recipe, *QUIET, *FEW, "training.steps=2"), tmp_path / "run")
+    gone(run, lambda _, metrics: seen.append(metrics.get(regime.metric, regime.level)))
+    assert not any(map(regime.shown_by, seen))
+
+
+def test_every_line_names_a_metric_that_the_recipe_logs_itself_or_shares():
+    known = {e.name for e in catalogue.recipes()
+             if e.line("Differs once") or e.line("In full once")}  # fmt: skip
+    assert known == REGIMES.keys(), "write `(METRIC > LEVEL)` at the end of the line"
+    assert not IN_FULL & {e.name for e in catalogue.recipes() if e.line("Differs once")}
+    regime = REGIMES["opsm"]
+    assert regime.words == (
+        "opsm", "plan.num_minibatches=8", "engine.staleness=4", "training.lr=3e-3"
+    )  # fmt: skip
+    assert (regime.metric, regime.sign, regime.level) == ("opsm/dropped_mean", ">", 0.0)
+    assert REGIMES["ada_grpo"].words == ('ada_grpo(marks=("*", "+"))',)
+    assert REGIMES["gdpo"].words == ("gdpo",)

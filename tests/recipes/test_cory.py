@@ -1,7 +1,12 @@
+import json
+
 import pytest
 import torch
 from builders import flat_batch, ragged_batch, run, stages
 
+from strop.parts.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
+from strop.parts.advantage.credit.charge_kl_to_reference import ChargeKlToReference
+from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
 from strop.parts.reward.reward_as_team import RewardAsTeam
 from strop.parts.rollout.sample_two_attempts import SampleTwoAttempts
 from strop.recipes.cory import cory
@@ -24,20 +29,57 @@ def test_worked_example():
     assert lone.metrics["team/first"] == pytest.approx(0.3)
 
 
-def test_the_price_of_leaving_the_start_is_in_the_reward():
-    # one answer of two tokens, R = 1.1; logp_old - logp_ref = .5 and .25: 1.1 - .4 * .75 = .8
-    batch = flat_batch(
-        (2,), reward_B=[1.1], logp_old_T=[-1.0, -0.5], logp_ref_T=[-1.5, -0.75],
-        value_T=[0.3, 0.4],
-    )  # fmt: skip
-    algorithm = cory(whiten_eps=1e-8)
-    price, estimate, _ = (use.part for use in algorithm.advantage)
-    left = run(price, batch.set(advantage_B=batch["reward_B"])).value
-    assert left.tolist() == pytest.approx([0.8])
-    advantage_T, return_T = run(estimate, batch.set(advantage_B=left)).value
-    # delta = .4 - .3, .8 - .4; lam = .95
-    assert advantage_T.tolist() == pytest.approx([0.1 + 0.95 * 0.4, 0.4])
-    assert return_T.tolist() == pytest.approx([0.78, 0.8])
+KL = {"logp_old_T": [-1.0, -0.5], "logp_ref_T": [-1.5, -0.75], "kl_ref_old_T": [0.25, 0.5]}
+
+
+@pytest.mark.parametrize(
+    ("full", "rewards", "nats"),
+    # R = 1.1 at the end, and -.4 of .25 and .5, or of the sampled tokens' .5 and .25
+    [(True, [-0.1, 1.1 - 0.2], 0.75), (False, [-0.2, 1.1 - 0.1], 0.75)],
+)
+def test_the_price_of_leaving_the_start_is_in_every_tokens_reward(full, rewards, nats):
+    batch = flat_batch((2,), reward_B=[1.1], value_T=[0.3, 0.4], **KL)
+    price, estimate, _ = (use.part for use in cory(whiten_eps=1e-8, full=full).advantage)
+    told = run(price, batch.set(advantage_B=batch["reward_B"]))
+    assert told.value.tolist() == pytest.approx(rewards)
+    assert told.metrics == pytest.approx({"price/kl": nats, "price/coef": 0.4})
+    advantage_T, return_T = run(estimate, batch.set(reward_T=told.value)).value
+    # delta = r1 + .4 - .3, r2 - .4; lam = .95
+    last = rewards[1] - 0.4
+    first = rewards[0] + 0.1 + 0.95 * last
+    assert advantage_T.tolist() == pytest.approx([first, last])
+    assert return_T.tolist() == pytest.approx([first + 0.3, last + 0.4])
+
+
+def test_without_a_critic_the_sampled_price_is_that_of_the_rollouts_reward():
+    """Its sum, taken off the rollout's reward, is what the first token has."""
+    batch = ragged_batch(4)
+    batch = batch.set(advantage_B=batch["reward_B"], value_T=torch.zeros(batch.size("T")).double())
+    whole = run(SubtractKlToReference(0.3), batch).value
+    reward_T = run(ChargeKlToReference(0.3, full=False), batch).value
+    alone = run(EstimateGeneralisedAdvantage(), batch.set(reward_T=reward_T)).value[0]
+    scored_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]]
+    rollouts = batch["rollout_T"][scored_T]
+    first = rollouts.diff(prepend=torch.tensor([-1])) != 0
+    assert first.sum() > 3
+    torch.testing.assert_close(alone[scored_T][first], whole[rollouts[first]])
+
+
+def test_the_price_follows_the_distance():
+    # .4 (1 + .0256 * .2) far beyond the target, then half-way below: 1 - .0256 * .2, then at 1.1
+    algorithm = cory(target=2.0)
+    (control,) = (use.part for use in algorithm.control)
+    state, prices = control.init(), []
+    for nats in (9.0, 1.0, 2.2):
+        result = control({"price/kl": nats}, json.loads(json.dumps(state)))
+        state = result.state
+        prices.append(result.value["advantage.charge_kl_to_reference.coef"])
+    dearer = 0.4 * (1 + 0.0256 * 0.2)
+    cheaper = dearer * (1 - 0.0256 * 0.2)
+    assert prices == pytest.approx([dearer, cheaper, cheaper * (1 + 0.0256 * 0.1)], abs=1e-12)
+    assert control({"loss": 1.0}, state).state == state  # a step without rollouts
+    assert cory(target=0.0).control == ()
+    assert cory(target=0.0).advantage == algorithm.advantage
 
 
 def test_without_an_observer_it_is_ppo():

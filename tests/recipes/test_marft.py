@@ -9,8 +9,10 @@ from strop import functional
 from strop.method.check import check
 from strop.method.part import Use, call
 from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
+from strop.parts.advantage.credit.share_reward_among_turns import ShareRewardAmongTurns
 from strop.parts.plan.update_while_near import UpdateWhileNear
 from strop.parts.selection.take_roles_in_turn import TakeRolesInTurn
+from strop.recipes.gae import gae
 from strop.recipes.marft import marft
 from strop.support.errors import UserError
 
@@ -45,6 +47,65 @@ def test_credit_ends_where_an_episode_does_and_an_episode_that_is_cut_is_worth_n
     assert over == pytest.approx([-0.37525, -0.5, 0.37515, 0.3], abs=1e-6)
     cut = advantages({"normalize": False}, done=torch.zeros(1, 4))
     assert cut == pytest.approx(CREDIT, abs=1e-6)
+
+
+def test_a_teams_reward_is_that_of_the_last_agent_or_falls_with_the_turns_that_follow():
+    # R = 2 of three turns and R = 1 of two
+    rewards, rollout_K = torch.tensor([2.0, 1.0]), torch.tensor([0, 0, 0, 1, 1])
+    last = ShareRewardAmongTurns()(rewards, rollout_K, 2)
+    assert last.tolist() == [0, 0, 2, 0, 1]
+    assert ShareRewardAmongTurns(0.5)(rewards, rollout_K, 2).tolist() == [0.5, 1, 2, 0.5, 1]
+    assert ShareRewardAmongTurns(1.0)(rewards, rollout_K, 2).tolist() == [2, 2, 2, 1, 1]
+
+
+def test_the_credit_of_a_team_is_the_worked_example_where_all_is_paid_at_the_end():
+    team = {"credit": "team", "normalize": False}
+    found = functional.advantages(
+        "marft", params=team, rewards=torch.tensor([1.0]).double(), **EXAMPLE
+    )
+    assert found[0].tolist() == pytest.approx(CREDIT, abs=1e-6)
+
+
+TOKENS = {
+    "values": torch.tensor([[0.4, 0.5, 0.6, 0.7]]).double(),
+    "turn_ids": torch.tensor([[0, 0, 1, 1]]),
+    "mask": torch.ones(1, 4),
+    "turn_rewards": torch.tensor([[0.5, 1.0]]).double(),
+}
+
+
+def test_over_tokens_a_turns_reward_stands_at_its_last_one():
+    # 1 - .7; .99 * .7 - .6 + .9405 * .3; .5 + .99 * .6 - .5 + .9405 * .37515; ...
+    found = functional.advantages("marft", params={"level": "token", "normalize": False}, **TOKENS)
+    third = 0.99 * 0.7 - 0.6 + 0.9405 * 0.3
+    second = 0.5 + 0.99 * 0.6 - 0.5 + 0.9405 * third
+    first = 0.99 * 0.5 - 0.4 + 0.9405 * second
+    assert found[0].tolist() == pytest.approx([first, second, third, 0.3], abs=1e-6)
+
+
+def test_over_tokens_it_is_over_turns_where_each_has_one():
+    alike = {**TOKENS, "turn_ids": torch.arange(4)[None], "turn_rewards": EXAMPLE["turn_rewards"]}
+    found = functional.advantages("marft", params={"level": "token", "normalize": False}, **alike)
+    assert found[0].tolist() == pytest.approx(CREDIT, abs=1e-6)
+
+
+def test_over_tokens_the_loss_and_the_look_at_the_policy_are_of_tokens():
+    algorithm = marft(level="token", credit="team", share=0.5)
+    check(algorithm)
+    kinds = [type(use.part).__name__ for use in algorithm.advantage]
+    assert kinds[:2] == ["ShareRewardAmongTurns", "PlaceTurnRewards"]
+    assert {term.average for term in algorithm.terms} == {gae().terms[0].average}
+    assert all(term.on is None for term in algorithm.terms)
+    # tokens move by .1, .1 and .2: 2 (e^.1 - 1.1) + e^.2 - 1.2, over three
+    batch = flat_batch((1, 2), logp_old_T=[-1.0, -2.0, -0.5], step=1)
+    change = torch.tensor([0.1, 0.1, 0.2]).double()
+    moved = (2 * (math.exp(0.1) - 1.1) + math.exp(0.2) - 1.2) / 3
+    for slack, expected in ((1e-6, ()), (-1e-6, ("critic",))):
+        found = updates(batch, (change, change), max_kl=moved + slack, unit="token")
+        assert found == [(), expected]
+    for wrong, said in (({"level": "step"}, "level is turn or token"), ({"credit": "all"}, "own")):
+        with pytest.raises(UserError, match=said):
+            marft(**wrong)
 
 
 def test_one_agent_has_ppo_over_turns():

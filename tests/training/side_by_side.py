@@ -22,6 +22,9 @@ class SideBySide(Environment):
         self.digits = [str(draw.randint(1, 4)), str(draw.randint(5, 9))]
         return self._shown(max(self.only, 0))
 
+    def columns(self) -> dict[str, str]:
+        return {"completion": self.digits[0]}
+
     def _shown(self, player: int) -> Observation:
         self.player = player
         return Observation(f"1,{self.digits[player]}=", role=player)

@@ -254,7 +254,7 @@ def test_a_checkpoint_is_played_on_sampled_and_exported(finished, tmp_path):
 
 
 def test_pioneer_and_observer_are_two_learners_that_swap(lab, runner, tmp_path):
-    plain = lab.raw("cory(kl=0)", reward="even", training={"steps": 2, "rollouts_every": 0})
+    plain = lab.raw("cory", reward="even", training={"steps": 2, "rollouts_every": 0})
     plain["model"] |= {"lora_rank": 2}
     plain["roles"] = {"play": {"0": "one", "1": "other"}, "swap_every": 1}
     run = runner.start(plain, tmp_path / "run")
@@ -278,6 +278,32 @@ def test_pioneer_and_observer_are_two_learners_that_swap(lab, runner, tmp_path):
     assert not any(torch.equal(inner[name], start[name]) for name in inner)
     assert not torch.equal(inner["one"], inner["other"])
     assert len(run.world.critic.optimiser.state) == len(run.world.policy.optimiser.state) == 0
+
+
+def test_a_role_is_tuned_on_given_answers_first_and_the_other_one_is_not(runner, tmp_path):
+    both = "until(1, sft) @ warm | gae @ game"
+    moved = []
+
+    def look(run):
+        model = run.world.policy.model
+        moved.append([
+            any(bool(weight.any()) for key, weight in model.named_parameters()
+                if "lora_B" in key and f".{name}." in key)
+            for name in ("first", "second")
+        ])  # fmt: skip
+
+    plain = raw(recipe=both, training={"steps": 2})
+    del plain["algorithm"]["sampling.num_rollouts"]  # one of a given answer
+    runner.go(runner.start(plain, tmp_path / "run"), look)
+    assert moved == [[True, False], [True, True]]
+    lines = without_times(tmp_path / "run")
+    assert [line["phase"] for line in lines if line["step"]] == [1, 2]
+    plain["algorithm"]["phases.warm.rollout.role"] = 1
+    runner.go(runner.start(plain, tmp_path / "other"), look)
+    assert moved[2] == [False, True]
+    plain["data"]["task"] = f"{OWN}:Relay"
+    with pytest.raises(UserError, match="completion"):
+        runner.start(plain, tmp_path / "none")
 
 
 def test_roles_swap_their_adapters_and_the_moments_begin_anew(runner, tmp_path):

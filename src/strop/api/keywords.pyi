@@ -256,6 +256,7 @@ class Options(TypedDict, total=False):
     rollout_reflection_tokens: Whole
     rollout_reminder: str
     rollout_reminder_turns: Any
+    rollout_role: Whole
     rollout_sampling_mask: str
     rollout_scale: Any
     rollout_segment_tokens: Whole
@@ -440,6 +441,7 @@ class Options(TypedDict, total=False):
     advantage_fallback_threshold: Number
     advantage_floor: Number
     advantage_forget: Any
+    advantage_full: bool
     advantage_gain: Number
     advantage_gamma: Number
     advantage_group_size: Whole
@@ -634,6 +636,7 @@ class Options(TypedDict, total=False):
     plan_order: str
     plan_replayed_last: bool
     plan_size: Whole
+    plan_unit: str
     plan_warmup_steps: Whole
     plan_whole: bool
     control_after: Whole

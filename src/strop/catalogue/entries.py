@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,25 @@ class Field:
     annotation: str
     default: str
     comment: str
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A setting in which a recipe's own part changes the step, and the metric that shows it.
+
+    words: as typed after `strop train`, the method first; the recipe alone where it takes no
+    setting but something that happens. sign: <, > or !=, of the metric and `level` in some step.
+    """
+
+    words: tuple[str, ...]
+    metric: str
+    sign: str
+    level: float
+
+    def shown_by(self, value: float) -> bool:
+        """Whether a step's metric has left its rest by more than rounding."""
+        apart = value - self.level
+        return {"<": apart < -1e-7, ">": apart > 1e-7, "!=": abs(apart) > 1e-7}[self.sign]
 
 
 @dataclass(frozen=True)
@@ -51,6 +71,22 @@ class Entry:
         ends = r"\.\s+[A-Z][a-z]+:|\.?\s*\n\s*[A-Z][A-Za-z ]*:|\.?\s*\Z"
         found = re.search(rf"{label}:\s*(.+?)(?={ends})", self.doc, re.S)
         return " ".join(found.group(1).split()) if found else ""
+
+    @property
+    def regime(self) -> Regime | None:
+        """Where a recipe is itself, by its line "Differs once" or "In full once"; None: wherever.
+
+        The first words in backquotes are the setting, the last brackets the metric.
+        """
+        said = self.line("Differs once") or self.line("In full once")
+        found = re.search(r"\((\S+) (<|>|!=) (\S+)\)$", said)
+        if found is None:
+            return None
+        typed = re.search(r"`(.+?)`", said)
+        words = shlex.split(typed[1]) if typed else []
+        if not words or not words[0].startswith(f"{self.name}("):
+            words = [self.name, *words]
+        return Regime(tuple(words), found[1], found[2], float(found[3]))
 
     @property
     def arxiv(self) -> str:

@@ -22,6 +22,7 @@ RECIPE_LINES = {
     "equation": "Equation",
     "differs_from_parent": "Differs from the parent",
     "differs_once": "Differs once",
+    "in_full_once": "In full once",
     "differs_from_paper": "Differs from the paper",
     "model": "Model",
     "try": "Try",
@@ -250,6 +251,7 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
         "where": _place(entry.doc),
         "code": entry.line("Code"),
         **lines,
+        "regime": _regime(entry),
         "stages": stages,
         "costs": list(costs(algorithm)),
         "metrics": list(own_metrics(algorithm, theirs)),
@@ -263,6 +265,12 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
             for f in _fields(entry.fields)
         ],
     }
+
+
+def _regime(entry: Entry) -> dict[str, Any] | None:
+    """Where a recipe is itself, as words and a metric."""
+    regime = entry.regime
+    return None if regime is None else {**vars(regime), "words": list(regime.words)}
 
 
 def _meanings(algorithm: Any) -> dict[str, str]:

@@ -34,7 +34,8 @@ def ada_grpo(
     the rollouts of the group in the form of i, t the step of T.
     Differs from the parent: right answers in a rare form earn up to G / F_i times as much, less
     and less until the last step; the penalty towards the reference is on.
-    Differs once: `ada_grpo(marks=("*", "+"))`, marks that the model writes.
+    Differs once: `'ada_grpo(marks=("*", "+"))'`, marks that the model writes (formats/boost_mean !=
+    1).
     Differs from the paper: a step counts from 1. Forms are told by marks in the text; the paper
     first teaches four forms by supervised training. Rewards must lie between 0 and 1.
     Try: marks and needed ("<ANSWER>") for the forms of your model, num_rollouts.

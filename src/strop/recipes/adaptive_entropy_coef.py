@@ -45,7 +45,8 @@ def adaptive_entropy_coef(
     c <- min(c + delta, c_max) if H_s <= target else max(c - delta, c_min).
     Differs from the parent: an entropy term whose coefficient an integral controller sets; token
     mean, as TRL has it.
-    Differs once: `adaptive_entropy_coef(target=4)`, a target above the entropy.
+    Differs once: `'adaptive_entropy_coef(target=4)'`, a target above the entropy
+    (entropy_control/applied_coef > 0).
     Differs from the paper: H is the mean over the tokens of a step, not of an optimiser step.
     Try: target (nats, or a schedule of it), delta, c0.
     """

@@ -43,10 +43,11 @@ def advevo_public_baseline(
     of tokens unless `whiten`.
     Differs from the paper: 1. inferred: the pool of the mean, and that nothing is whitened; 2. each
     role has weights of its own where the run gives them (`roles.play=each model.lora_rank=16`, on
-    one base), else one policy plays both; the attackers are not tuned on jailbreaks first; 3. the
-    reward is the game's and that of --reward; there a defender's is a sum of safety, task and
-    format, safety weighing more in the first half of the run: `first_half` and `second_half` are
-    such weights (the paper's were not found).
+    one base), else one policy plays both; 3. attackers are tuned on given attacks first in a phase
+    of its own (`until(20, sft) @ warm | advevo_public_baseline`, on the environment's column
+    `completion`), not by default; 4. the reward is the game's and that of --reward; there a
+    defender's is a sum of safety, task and format, safety weighing more in the first half of the
+    run: `first_half` and `second_half` are such weights (the paper's were not found).
     Try: pool ("episode" with several defenders), whiten, num_rollouts.
     """
     if pool not in POOLS:

@@ -39,6 +39,8 @@ def aepo_agentic_loss(
     Z > 0, else 1 + clip_high; dual clip.
     Differs from the parent: advantages grow with entropy; open choices keep a gradient above the
     clip; a dual clip; all tokens weigh the same; eight updates a step.
+    In full once: `plan.num_minibatches=4 training.lr=5e-3`, where tokens lie above the clip
+    (clip_ratio/kept_mean > 0).
     Differs from the paper: inferred are a (from a port), and that u is for Z > 0 alone, as its
     abstract says (variant "all": every token). Its rollouts are
     aepo_agentic_rollout's; here they are plain. Mean and deviation are over the update.

@@ -63,7 +63,7 @@ def areal_decoupled_ppo(
     u = pi / pi_prox, w = pi_prox / pi_behavior detached; pi_prox is pi when the step begins.
     Differs from the parent: old answers are weighed by w, the clip starts from the step's own
     policy; 4 updates; all tokens weigh the same.
-    Differs once: `engine.staleness=2`.
+    Differs once: `engine.staleness=2` (correction/ess < 1).
     Differs from the paper: the released code leaves w out unless an action is set: here it is
     always in. N counts masked tokens, as there. k3 is exp(x) - 1 - x, x = log w, as the sampler's
     answers need (the code has -x). At level "sequence" w is the geometric mean for the metric

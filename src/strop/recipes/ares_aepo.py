@@ -55,7 +55,7 @@ def ares_aepo(
     Differs from the parent: rewards by windows; a penalty by difficulty, weaker in windows, whose
     weights are moved towards a target; groups of one outcome leave; all tokens weigh the same; four
     updates a step.
-    Differs once: `plan.num_minibatches=4`.
+    Differs once: `plan.num_minibatches=4 training.lr=5e-3` (ares/change_mean != 0).
     Differs from the paper: targets are carried over from earlier steps (against its own batch
     lambda is always 0); how fast is ours, and so is r_t (the code's 0.67). It does not branch
     rollouts. variant "code": its windows and rewards; its 174 words are those of its repository or

@@ -37,7 +37,7 @@ def arrol(
     with mean q near rho; A_i = grpo's among them.
     Differs from the parent: groups are the answers that were let go on, a chosen sample of all: the
     mean of a group is no estimate of the prompt's success.
-    Differs once: `arrol(L_detect=16)`, a place that answers reach.
+    Differs once: `'arrol(L_detect=16)'`, a place that answers reach (pruning/stopped > 0).
     Differs from the paper: ours, as the paper's are not known, are the rule of survival (greedy
     swaps), the head (one layer of 64 on the last state, Adam), bins and prior. Votes weighted by
     the head's score at test time are left out.

@@ -35,7 +35,8 @@ def aspo_tool(
     Equation: A_i <- A_i + clip(delta (p_i - mean_E p) / mean_E L, +- kappa |A_i|) for i in E, the
     right rollouts of the group that wrote code, p_i the tokens before its first, L their lengths.
     Differs from the parent: right answers gain by early code, at no change of the reward.
-    Differs once: `aspo_tool(marker="*")`, a marker that the model writes.
+    Differs once: `'aspo_tool(marker="*")'`, a marker that the model writes (marker/frac_rollouts >
+    0).
     Differs from the paper: it names no text that begins code (marker is ours); a figure there
     gives other numbers (delta 1.5 and 2.0) than its text. It runs code while answering: give
     rollout play_turns and an environment that does; in one turn, code is only written.

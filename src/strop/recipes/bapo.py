@@ -56,7 +56,8 @@ def bapo(
     probability of the token.
     Differs from the parent: every update searches its bounds, which are ratios, not widths; all
     tokens weigh the same; two passes a step.
-    Differs once: `plan.num_minibatches=4`.
+    Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the bounds rise (bapo/c_low >
+    0.6).
     Differs from the paper: sums are over the whole update. p is logp_behavior where it is known,
     else logp_old. The paper's form was read through notes; "code" is exact but for its steps
     0.05 and 0.1, which are of its example script.

@@ -47,6 +47,7 @@ def brorl(
     Differs from the parent: many rollouts of few prompts; the step's deviation in place of the
     group's; groups of one outcome leave; a wider clip above, truncated importance weights, a
     penalty towards a reference that is renewed.
+    In full once: `engine.staleness=2` (correction/ess < 1).
     Differs from the paper: 1. its 512 rollouts of 128 prompts after 16 of 512 are 8 prompts after
     16 of 32 here, eight times as many rollouts as before, too; 2. beta and reset_every were not
     found; 3. B counts what the filter left.

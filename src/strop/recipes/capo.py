@@ -44,6 +44,7 @@ def capo(
     Differs from the parent: pairs of a right and a wrong answer, the more the worse they are
     ordered by confidence, in place of mean and deviation; doubtful answers are not learned from;
     two updates a step.
+    In full once: `'capo(ref_low=1.3)'`, or doubtful answers (selection/dropped/doubtful > 0).
     Differs from the paper: inferred are the sum over pairs, the factor 1 / tau, that c is the old
     policy's, the wrong answers' side (the gradient's), and that doubtful answers still are
     partners and count in averages.

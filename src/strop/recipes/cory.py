@@ -5,7 +5,8 @@ from typing import Any
 
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
-from strop.parts.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
+from strop.parts.advantage.credit.charge_kl_to_reference import ChargeKlToReference
+from strop.parts.control.hold_kl_with_coefficient import HoldKlWithCoefficient
 from strop.parts.reward.reward_as_team import RewardAsTeam
 from strop.parts.rollout.sample_two_attempts import SampleTwoAttempts
 from strop.recipes._inherit import inherits
@@ -19,8 +20,14 @@ def cory(
     observer: bool = True,
     # What stands between the pioneer's answer and the observer's; {prompt} is the prompt.
     words: str = "\n{prompt}",
-    # Price of a nat between the policy and its start, reward units.
+    # Price of a nat between the policy and its start at first, reward units; 0: none ever.
     kl: float = 0.4,
+    # Nats of an answer at which the price stays; 0: it never moves.
+    target: float = 6.0,
+    # How far a step moves the price: the published 256 answers a step over the horizon 10000.
+    rate: float = 0.0256,
+    # Whether the price is of the whole vocabulary, not of the sampled token.
+    full: bool = True,
     **parent: Any,
 ) -> Algorithm:
     """Coevolving with the Other You: Fine-Tuning LLM with Sequential Cooperative Multi-Agent RL.
@@ -31,21 +38,25 @@ def cory(
     In short: two answers share rewards.
     Choose it when: PPO drifts far from its start or collapses, and a second answer with the first
     in sight can be graded too; what is wanted in the end is the first answer.
-    Equation: a1 ~ pi_0(. | q), a2 ~ pi_1(. | q, a1, words); R = r(q, a1) + r(q, a2) - kl sum_t
-    (logp_old - logp_ref) of the own answer, for both; then gae and ppo.
-    Differs from the parent: two answers a rollout, paid for both; the price of leaving the start;
-    lam 0.95.
+    Equation: a1 ~ pi_0(. | q), a2 ~ pi_1(. | q, a1, words); both earn r(q, a1) + r(q, a2), at the
+    last token of the own answer, and every token -c KL(pi_old || pi_ref)_t; then gae and ppo.
+    c starts at kl; c <- c (1 + rate clip(KL of an answer / target - 1, -0.2, 0.2)).
+    Differs from the parent: two answers a rollout, paid for both; the price of leaving the start,
+    which moves; lam 0.95.
     Differs from the paper: 1. two learners where the run gives them, each with adapter, value head
     and moments (`roles.play={0: one, 1: other} roles.swap_every=5 model.lora_rank=16`): they change
     roles and lose their moments, where two whole models exchange weights; else one policy has both
-    roles at every step; 2. the price stands at an answer's end and is of the sampled tokens, at a
-    fixed coefficient (there each token's, of the whole vocabulary, adapted); 3. advantages are
+    roles at every step; 2. one price for both learners, by their common KL; 3. advantages are
     whitened, rewards are not scaled.
-    Try: kl (0.05), words, observer=False (what the pair adds).
+    Try: kl (0.05), target, words, observer=False (what the pair adds).
     """
     algorithm = gae(**parent)
-    price = (Use(SubtractKlToReference(kl)),) if kl else ()
-    algorithm = dataclasses.replace(algorithm, advantage=(*price, *algorithm.advantage))
+    if kl:
+        price = Use(ChargeKlToReference(kl, full))
+        held = (Use(HoldKlWithCoefficient(kl, target, rate)),) if target else ()
+        algorithm = dataclasses.replace(
+            algorithm, advantage=(price, *algorithm.advantage), control=held
+        )
     if not observer:
         return algorithm
     return dataclasses.replace(

@@ -37,6 +37,7 @@ def craft_gui(
     Equation: grpo's, over the tasks of stage floor(progress * stages) of a ranking by difficulty;
     its reward is the weighted sum of the reward functions given (reward.weights).
     Differs from the parent: which prompts are drawn.
+    In full once: `data.train_size=40`, or after its first stage (draw/stage > 0).
     Differs from the paper: it is known in words only; labels, when stages change, and the weights
     of its rule checks and its judge (model:FOLDER or judge:FILE beside a rule) are yours to give.
     Try: column, stages, progress="points(((0, 0), (0.2, 0.5), (1, 1)))".

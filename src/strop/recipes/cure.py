@@ -33,7 +33,8 @@ def cure(
     j = 1..branches; A over all n1 (1 + branches) answers; the prefix has no loss. sharpen: dapo.
     Differs from the parent: in the first phase a fourth of a group's answers is whole; each of the
     others goes on anew from an uncertain token of one of these. The clip is dual (10).
-    Differs once: `cure(min_letters=1)`, where tokens are single letters.
+    Differs once: `'cure(min_letters=1)'`, where tokens are single letters (rollout/tokens_shared >
+    0).
     Differs from the paper: 1. the phases change at half of the run (there at step 300: until=300);
     2. prefix and branch share an answer's limit, and the overlong penalty counts both; 3. both
     phases have the same limit of tokens (there 2596 and 3584: phases.sharpen.rollout.max_tokens). A

@@ -53,7 +53,7 @@ def dart(
 
     Family: turns.
     In short: pool of successes, open turns.
-    Choose it when: episodes are long and success is rare: what a prompt solved once should serve it
+    Choose it when: episodes are long, success is rare: what a prompt solved once should serve it
     again, and routine turns should not fill the update.
     Equation: A = (R - mean) / (std + eps) over all turns of the prompt; turns with H >= the
     quantile; loss = -mean over turns of mean_t w min(rho A, clip(rho) A) + beta KL, w =
@@ -62,6 +62,7 @@ def dart(
     takes the oldest's place; turns <= those of its longest success.
     Differs from the parent: how many rollouts, how long, which groups and turns learn, turns as
     samples, the weight w, clip 0.1 and 0.28 with a dual clip, beta 0.1.
+    In full once: `data.train_size=16` (replay/drawn > 0).
     Differs from the paper: 1. prompts come back after an epoch, so one with N(s) < num_rollouts is
     never complete where epochs are longer than `versions` steps; 2. workers take new weights each
     for itself on Ray alone (`training.max_staleness`, `training.renew_between_tokens=false`); 3.
@@ -69,12 +70,10 @@ def dart(
     Try: versions, quantile (0), ratio=ratio_per_sequence (the released script), N_min.
     """
     draw, turns = Use(DrawInShuffledOrder(num_prompts, num_rollouts)), Use(AveragePerTurn(False))
-    algorithm = with_policy(
-        with_term(grpo(**parent), "kl", average=turns),
-        objective=Use(ClipBothSides(clip_low, clip_high, dual_clip_c)),
-        correction=Use(WeighByEngineRatio("token", high=C)) if C else None,
-        average=turns,
-    )
+    weight = Use(WeighByEngineRatio("token", high=C)) if C else None
+    clip = Use(ClipBothSides(clip_low, clip_high, dual_clip_c))
+    algorithm = with_term(grpo(**parent), "kl", average=turns)
+    algorithm = with_policy(algorithm, objective=clip, correction=weight, average=turns)
     return dataclasses.replace(
         algorithm,
         sampling=(draw, *_shared_out(N_min, threshold, T_min, T_max)),

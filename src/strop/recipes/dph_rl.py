@@ -43,7 +43,8 @@ def dph_rl(
     u ln u - (u + 1) ln((u + 1) / 2), alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1)).
     Differs from the parent: mastered prompts are rehearsed, not sampled; wider clip above; all
     tokens weigh the same; no reference model is kept.
-    Differs once: `dph_rl(num_trials=1)`, or another number in which some prompt is always solved.
+    Differs once: `'dph_rl(num_trials=1)' data.train_size=200`, or trials that some prompt always
+    passes (rehearsal/replayed > 0).
     Differs from the paper: rows of both kinds stand in one update, each kind averaged over it; the
     code's micro-batches are of one kind and weigh the same. Its form of js with an online
     reference is left out; its reverse baseline is grpo with beta.

@@ -33,7 +33,8 @@ def dppo_tv(
     clip_high where A > 0, p - p_old >= -clip_low elsewhere; p = exp(logp).
     Differs from the parent: the clip's two numbers are probabilities; rare tokens may grow by any
     factor; tokens are summed and divided by one length; eight updates a step.
-    Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the gate holds.
+    Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the gate holds
+    (clip_ratio/region_mean > 0).
     Differs from the paper: no. What is not valid still counts in averages. verl's example leaves
     out the deviation (`normalize_std=False`).
     Try: clip_high, clip_low, num_minibatches.
@@ -63,7 +64,8 @@ def dppo_kl(
     Equation: as the parent's; K = p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)),
     valid: K <= clip_high or p <= p_old where A > 0, K <= clip_low or p >= p_old elsewhere.
     Differs from the parent: the divergence of token or not, in nats, in place of the difference.
-    Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the gate holds.
+    Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the gate holds
+    (clip_ratio/region_mean > 0).
     Differs from the paper: no. As dppo_tv.
     Try: clip_high, clip_low, num_minibatches.
     """

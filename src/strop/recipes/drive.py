@@ -39,7 +39,8 @@ def drive(
     sizes[k-1] of them with the lowest success, `later` rollouts each, success measured anew.
     Differs from the parent: the prompts of a phase are the hardest of the one before, measured as
     it begins; 8 rollouts first, 64 then.
-    Differs once: its second phase has begun.
+    Differs once: `data.train_size=100 training.steps=5`, whose second step is of the second phase
+    (draw/pool < 100).
     Differs from the paper: 1. its supervised stage before, and the shorter answers of the first
     phase, are left to the run (strop train sft; phases.broad.rollout.max_tokens); 2. how many
     answers measure success was not found; 3. its second stage begins with 175 problems, here with

@@ -33,7 +33,7 @@ def dro(
     Equation: loss = -1/N sum_t (A logp - beta/2 (logp - logp_old)^2); weight of a token:
     A - beta (logp - logp_old).
     Differs from the parent: no ratio and no clip: a spring to the policy of the step's beginning.
-    Differs once: `plan.num_minibatches=4`.
+    Differs once: `plan.num_minibatches=4` (loss/spring != 0).
     Differs from the paper: verl's loss with group-relative advantages; the paper's own learns a
     value beside it, from given answers. No default of beta was found: 0.1 is ours.
     Try: beta, plan.num_epochs (2: in the first update of a step the spring is at rest).

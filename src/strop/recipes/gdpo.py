@@ -44,7 +44,7 @@ def gdpo(
     Differs from the parent: every reward function is normalised in the group before the weighted
     sum, so that unlike rewards of equal sum stay apart; then once more over the step; four updates
     a step.
-    Differs once: there are two rewards; one makes it grpo times a factor.
+    Differs once: there are two rewards; one makes it grpo times a factor (rewards/frac_spread > 0).
     Differs from the paper: no. Sums are TRL's; verl whitens tokens (batch_norm "tokens", with
     whiten_eps 1e-8 in the variance, and eps 1e-6).
     Try: several reward functions, weights, batch_norm.

@@ -31,7 +31,8 @@ def gmpo(
     s = sign(A_i); loss = -mean_i A_i exp(mean_t y_t).
     Differs from the parent: tokens are clipped one by one, in log space and widely, and an answer
     is weighed by the geometric mean of what is left; eight updates a step.
-    Differs once: `plan.num_minibatches=4`.
+    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip holds
+    (clip_ratio/region_mean > 0).
     Differs from the paper: x is clamped to +-20 nats, as everywhere here (verl: not). The paper's
     average is over answers: another aggregation weighs long answers more.
     Try: clip_high, clip_low, num_minibatches (1: grpo).

@@ -25,7 +25,7 @@ def gspo(**parent: Any) -> Algorithm:
     loss = -mean_i min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i).
     Differs from the parent: the ratio, and so the clip, is of the whole answer; the clip is narrow,
     since a mean of log-ratios moves little; four updates a step.
-    Differs once: `plan.num_minibatches=4`.
+    Differs once: `plan.num_minibatches=4` (ratio/token_distance_mean > 0).
     Differs from the paper: no. The rollouts of a step need several updates for the clip to act.
     Try: clip_high, num_minibatches (1: grpo), aggregation.
     """

@@ -26,7 +26,7 @@ def gspo_token(**parent: Any) -> Algorithm:
     Differs from the parent: a token's advantage weighs its own gradient, not the whole answer's;
     the same gradient while the advantages of an answer are equal.
     Differs once: `advantage='spread_evenly | subtract_optimal_token_mean'`, or other advantages per
-    token.
+    token (advantage/baseline_shift > 0).
     Differs from the paper: no; verl's form, which has no dual clip.
     Try: gae's advantages in place of the group's, clip_high, num_minibatches.
     """
@@ -47,7 +47,7 @@ def luspo(**parent: Any) -> Algorithm:
     loss = -mean_i |y_i| min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i).
     Differs from the parent: an answer counts as many times as it has tokens, so that long right
     answers are no longer pushed less per token.
-    Differs once: `plan.num_minibatches=4`.
+    Differs once: `plan.num_minibatches=4`, and wherever lengths differ (average/total > 1).
     Differs from the paper: no. The clip is gspo's.
     Try: clip_high, num_minibatches, aggregation.
     """

@@ -34,7 +34,7 @@ def gvpo(
     Differs from the parent: no ratio and no clip; prompts weigh alike; answers that have moved
     apart as far as their rewards are pushed no more. The first update of a step is rloo's; four
     updates a step.
-    Differs once: `plan.num_minibatches=4`.
+    Differs once: `plan.num_minibatches=4` (loss/spring != 0).
     Differs from the paper: its loss is beta times this one, without effect under Adam but for the
     clipping of gradients; the value lacks what has no gradient. A group of one teaches nothing.
     Try: beta (0.05 to 0.2), num_minibatches (1: the penalty rests).

@@ -44,8 +44,8 @@ def lp_reg(
     the update, A < 0, proxy(o_t) > 0.
     Differs from the parent: those tokens are pulled to the proxy; a wide clip of the ratio; all
     tokens weigh the same.
-    Differs once: a blamed token among the rho_pct least likely ones is above kappa where another is
-    not, as happens with tiny in step 1.
+    Differs once: `training.steps=1` with tiny, where blamed tokens among the rho_pct least likely
+    are above kappa, others not (lp_reg/shielded_mean > 0).
     Differs from the paper: D is the k3 estimate at the sampled token, as in its code; with "full"
     it is the whole divergence from the current policy's own proxy (that of the old one at a
     step's first update). variant "code" has its choice of tokens and its clips. The proxy is cut

@@ -1,17 +1,21 @@
 """Agents that work one after another on a task: one critic says what each of them added."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 from strop.method.algorithm import Algorithm
 from strop.method.part import Term, Use
 from strop.parts.advantage.baseline.centre_turns import CentreTurns
+from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
 from strop.parts.advantage.credit.estimate_turn_advantage import EstimateTurnAdvantage
+from strop.parts.advantage.credit.place_turn_rewards import PlaceTurnRewards
+from strop.parts.advantage.credit.share_reward_among_turns import ShareRewardAmongTurns
 from strop.parts.advantage.credit.spread_turns import SpreadTurns
+from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
 from strop.parts.loss.average.average_per_turn import AveragePerTurn
 from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
+from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.parts.plan.update_while_near import UpdateWhileNear
 from strop.parts.probe.read_turn_value import ReadTurnValue
@@ -22,7 +26,9 @@ from strop.recipes._base import average, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
+from strop.support.errors import UserError
 
+WORDS = {"level": ("turn", "token"), "credit": ("own", "team")}
 WHOLE = Use(RatioPerSequence(product=True, unit="turn"))
 ONCE = Use(AveragePerTurn(per_rollout=False))  # every turn of the update weighs the same
 STEP = (("group_K", "rollout_K"), ("values_K", "advantage_K"))  # groups play no part
@@ -40,26 +46,27 @@ RETURNS = (("advantage_K", "return_K"), ("advantage_T", "return_T"))
 @inherits(gae, without=("whiten_eps", "aggregation", "beta"), num_prompts=32, num_rollouts=1)
 def marft(
     *,
-    # Discount from an agent's turn to the next one's.
+    # What values, ratios and advantages are of: "turn" or "token".
+    level: str = "turn",
+    # What pays: "own", the environment's reward of a turn, or "team", what all earned.
+    credit: str = "own",
+    # An agent's part of the team's reward, to the power of the turns that follow; 0: the last's.
+    share: float = 0.0,
     gamma: float = 0.99,
-    # How far the critic's surprises reach back: 0 to the turn before, 1 to all.
     lam: float = 0.95,
-    # Whether advantages are normalised over the step's turns.
+    # Whether advantages are normalised over the step's turns, or tokens.
     normalize: bool = True,
     eps: float = 1e-8,
-    # Most useful change of a value within a step, in reward units; 0: any.
+    # Most useful change of a value, and its error beyond which the loss is a line; 0: any, nowhere.
     clip_value: float = 0.2,
-    # Error beyond which the critic's loss grows in a straight line, reward units; 0: nowhere.
     huber_delta: float = 10.0,
     # Weight of the entropy, a nat of a turn's mean token.
     entropy_coef: float = 0.01,
     num_epochs: int = 5,
     num_minibatches: int = 1,
-    # Divergence of a turn, nats, beyond which the policy rests for the step; 0: it never does.
     max_kl: float = 1e-3,
-    # Steps at the beginning in which the critic alone learns.
     warmup_steps: int = 0,
-    # Steps for which one agent's turns learn before the next one's do; 0: all learn together.
+    # Steps for which one agent's turns learn before the next one's; 0: all together.
     interval: int = 0,
     **parent: Any,
 ) -> Algorithm:
@@ -69,41 +76,66 @@ def marft(
 
     Family: turns.
     In short: agents in turn, one critic.
-    Choose it when: several agents work one after another on a task that is paid as a whole, and a
-    critic should say what each of them left to the next.
+    Choose it when: agents work one after another on a task that is paid as a whole, and a critic
+    should say what each of them left to the next.
     Equation: over turns in the order of play (agents of a step, then the next step): delta = r +
     gamma V_next - V, A = delta + gamma lam A_next, G = A + V; A <- (A - mean) / (std + eps); loss =
     -mean over turns of [min(w A, clip(w) A) + entropy_coef H], w = exp(sum_t (logp - logp_old));
-    critic: mean max(h(V - G), h(clip(V) - G)), h(e) = e^2 / 2, a line beyond huber_delta.
-    Differs from the parent: values and ratios of turns, not of tokens; an entropy bonus; several
-    epochs, in which the policy rests once it has moved by max_kl.
+    critic: mean max(h(V - G), h(clip(V) - G)), h(e) = e^2 / 2, a line beyond huber_delta. Turn k of
+    a team's N has r = R share^(N - k). level="token": the same over tokens, r at a turn's last one.
+    Differs from the parent: turns, unless level="token"; entropy; the policy rests beyond max_kl.
     Differs from the paper: 1. agents have an adapter each where `roles.play={0: one, 1: other}`
     (and model.lora_rank) gives them one, by the `role` of an observation, else one model is all; 2.
     the critic is a head on the acting agent's hidden states, one an adapter (there one for all);
     3. one normalisation over the step (there a mini-batch each, without exact zeros); 4. the kl is
-    taken after an update, on its rollouts (there before it); 5. no level of tokens: where all is
-    paid at the end, that is gae(gamma=0.99, lam=0.95). Seats of a game have credit of their own: a
-    team is one player.
-    Try: critic.lr (5e-4), lam, max_kl (0.01), interval (50), num_epochs.
+    taken after an update, on its rollouts (there before it); 5. an agent's own reward function is
+    the environment's reward of its turn. A team is one player: seats of a game have own credit.
+    Try: critic.lr (5e-4), lam, max_kl (0.01), interval (50), credit="team".
     """
-    algorithm = with_policy(gae(**parent), ratio=WHOLE, average=ONCE)
-    scale = (Use(CentreTurns("batch", scale="biased", eps=eps), STEP),) if normalize else ()
-    credit = Use(EstimateTurnAdvantage(gamma, lam, bootstrap_truncated=False))
+    _check(level=level, credit=credit)
+    algorithm, made = gae(**parent), _turns if level == "turn" else _tokens
+    paid = (Use(ShareRewardAmongTurns(share)),) if credit == "team" else ()
     return dataclasses.replace(
         algorithm,
         rollout=Use(PlayTurns()),
-        probes=(Use(ReadTurnValue("first")),),
-        advantage=(credit, *scale, Use(SpreadTurns(), RETURNS, "returns"), Use(SpreadTurns())),
+        probes=(Use(ReadTurnValue("first")),) if level == "turn" else (),
+        advantage=(*paid, *made(gamma, lam, eps, normalize)),
         selection=(Use(TakeRolesInTurn(interval)),) if interval else (),
-        terms=tuple(_terms(algorithm, entropy_coef, RegressValue(clip_value, huber_delta))),
-        plan=Use(UpdateWhileNear(num_epochs, num_minibatches, max_kl, warmup_steps)),
+        terms=_terms(algorithm, level, entropy_coef, RegressValue(clip_value, huber_delta)),
+        plan=Use(UpdateWhileNear(num_epochs, num_minibatches, max_kl, warmup_steps, level)),
     )
 
 
-def _terms(algorithm: Algorithm, entropy_coef: float, value: RegressValue) -> Iterator[Term]:
-    """The policy's terms, and the critic's at the tokens where a turn's value is read."""
-    yield from (term for term in algorithm.terms if term.learner == "policy")
-    if entropy_coef:
-        yield Term("entropy", Use(RewardEntropy()), ONCE, coef=entropy_coef)
-    on = Use(KeepMarkedTokens(), (("learning_T", "at_T"),))
-    yield Term("value", Use(value), average("token-mean"), on=on, learner="critic")
+def _check(**words: str) -> None:
+    for name, given in words.items():
+        if given not in WORDS[name]:
+            known = " or ".join(WORDS[name])
+            raise UserError(f"recipe marft: {name} is {known}, it is {given!r}")
+
+
+def _terms(
+    algorithm: Algorithm, level: str, entropy_coef: float, value: RegressValue
+) -> tuple[Term, ...]:
+    """The policy's terms, the entropy's, and the critic's where its values are read."""
+    ratio, each, on = Use(RatioPerToken()), average("token-mean"), None
+    if level == "turn":
+        ratio, each = WHOLE, ONCE
+        on = Use(KeepMarkedTokens(), (("learning_T", "at_T"),))
+    terms = with_policy(algorithm, ratio=ratio, average=each).terms
+    bonus = (Term("entropy", Use(RewardEntropy()), each, coef=entropy_coef),)
+    critic = Term("value", Use(value), average("token-mean"), on=on, learner="critic")
+    policy = tuple(term for term in terms if term.learner == "policy")
+    return (*policy, *(bonus if entropy_coef else ()), critic)
+
+
+def _turns(gamma: float, lam: float, eps: float, normalize: bool) -> tuple[Use, ...]:
+    """Credit of turns, which all their tokens have."""
+    credit = Use(EstimateTurnAdvantage(gamma, lam, bootstrap_truncated=False))
+    scale = (Use(CentreTurns("batch", scale="biased", eps=eps), STEP),) if normalize else ()
+    return (credit, *scale, Use(SpreadTurns(), RETURNS, "returns"), Use(SpreadTurns()))
+
+
+def _tokens(gamma: float, lam: float, eps: float, normalize: bool) -> tuple[Use, ...]:
+    """Credit of tokens, with a turn's reward at its last one."""
+    scale = (Use(WhitenOverBatchTokens(eps)),) if normalize else ()
+    return (Use(PlaceTurnRewards()), Use(EstimateGeneralisedAdvantage(gamma, lam)), *scale)

@@ -33,7 +33,8 @@ def mrs(
     rollout i is trained on if lo <= w_i <= hi, and of it the turns without a token whose ratio
     is below veto.
     Differs from the parent: rollouts on which engine and trainer disagree leave loss and averages.
-    Differs once: `engine.staleness=2`.
+    Differs once: `data.task=corridor 'data.task_config={size: 2, style: compact}'
+    engine.staleness=2 training.lr=1e-6` (mismatch/dropped_fraction > 0).
     Differs from the paper: engine and trainer are two programs there, here one unless
     `engine.kind=vllm`: then nothing is dropped without `engine.staleness`. Advantages are those of
     all rollouts, dropped ones included.

@@ -34,7 +34,8 @@ def opsm(
     mean_t (logp_behavior - logp) > threshold; logp_old where no engine's value is known.
     Differs from the parent: bad answers that became much less likely than when they were drawn
     teach nothing more; they still count in averages.
-    Differs once: `plan.num_minibatches=8 engine.staleness=4 training.lr=3e-3`.
+    Differs once: `plan.num_minibatches=8 engine.staleness=4 training.lr=3e-3` (opsm/dropped_mean >
+    0).
     Differs from the paper: K is of an update's current policy, as TRL's is of a micro-batch's. No
     value of the threshold is given there: 0.5 is ours. There a step has several updates, how many
     was not found; here it has one, on fresh answers unless `engine.staleness` is given.

@@ -60,7 +60,8 @@ def optimal_token_baseline_multi_turn(
     Equation: as the parent's, with t the t-th policy token of a rollout.
     Differs from the parent: tokens of an environment take no place, so that the t-th own tokens
     of two rollouts are compared wherever they stand.
-    Differs once: `data.task=calculator`, where actions of a group have unlike lengths.
+    Differs once: `data.task=calculator 'data.task_config={size: 3, style: compact}'`, where actions
+    of a group have unlike lengths (advantage/baseline_shift > 0).
     Differs from the paper: every token sees the whole outcome, in episodes too.
     Try: a task with an environment (corridor), num_rollouts, aggregation ("token-mean").
     """

@@ -39,7 +39,7 @@ def parl_bilevel(
     E[-y log s(r_i - r_j) - (1 - y) log s(r_j - r_i)] + decay |nu|^2 / 2 over pairs of the policy
     that is best for nu: by r, and by what nu does to that policy, (phi - E phi) / beta.
     Differs from the parent: the reward is sum_m nu_m phi_m with trained nu; a reference.
-    Differs once: its first step has taught it weights.
+    Differs once: its first step has taught it weights (parl/loss > 0).
     Differs from the paper: 1. the reward is linear in given rewards, not a network; 2. the policy
     of now stands for the best one, and its answer to nu is that of the best distribution, in place
     of an inverse Hessian in its parameters; 3. the paper's equations were not read, this is the

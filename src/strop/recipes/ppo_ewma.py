@@ -40,7 +40,7 @@ def ppo_ewma(
     sum_k decay^(n-k) theta_k / sum_k decay^(n-k) of the start and of the policies after each step.
     Differs from the parent: the clip starts from the average, and what was drawn is weighed by the
     average over the sampler; 4 updates; all tokens weigh the same.
-    Differs once: a step has been done.
+    Differs once: `training.steps=2` (correction/ess < 1).
     Differs from the paper: the average takes in the policy once a step, there after every update
     (so decay is that of four updates' policies there, 0.889^4 is 0.62); the decay is of its
     experiments' centre of mass of 8 updates. The code bounds pi / pi_behavior by 100, here it is

@@ -32,7 +32,7 @@ def prs(
     Equation: a correct, non-decoy program is trained on with probability
     clip((PR - tau) / width, 0, 1), every other one always.
     Differs from the parent: lazy right programs leave loss and averages at random.
-    Differs once: an answer has less than its share (profile/dropped_fraction).
+    Differs once: an answer has less than its share (profile/dropped_fraction > 0).
     Differs from the paper: its equation drops wrong ones by the same rule, the code (here) keeps
     them; a draw depends on the rollout's uid, seed and step, so runs repeat exactly.
     Try: tau, width (0), enough_speedup (1.2).

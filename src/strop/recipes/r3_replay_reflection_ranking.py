@@ -50,7 +50,7 @@ def r3_replay_reflection_ranking(
     Differs from the parent: groups of one outcome get earlier rollouts of the other one; prompts
     that go badly are asked again with a wrong answer in sight; where all fail, cut-off answers are
     ranked by where their entropy is; short right answers earn more.
-    Differs once: `data.train_size=16`: prompts come again.
+    Differs once: `data.train_size=16`: prompts come again (replay/drawn > 0).
     Differs from the paper: it does not state k, tau, p, R_max, alpha, lambda_, the words and the
     size of the store; all are inferred, as is the ratio of what came back (of_sampler).
     Try: k, tau, words, alpha.

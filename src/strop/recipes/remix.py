@@ -57,7 +57,7 @@ def remix(
     Differs from the parent: a share p of replayed groups, two passes a step, the clip's centre,
     both penalties; after mixed_steps fresh groups alone, held near the policy of that step in place
     of the base; replayed groups keep the advantages of their own rewards.
-    Differs once: its second step replays the first.
+    Differs once: `training.steps=2`, whose second step replays the first (replay/share > 0).
     Differs from the paper: 1. KL is to the policy at the start of the step, not the one before;
     2. clip, beta, from which of the last steps old groups come and how their advantages are
     refreshed were not found; no entropy bonus, whose weight was not found either.

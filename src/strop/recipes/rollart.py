@@ -32,7 +32,7 @@ def rollart(
     num_rollouts + x answers have ended; a prompt drawn more than alpha steps ago leaves the queue.
     Differs from the parent: (1 + alpha) * num_prompts prompts are under way; the slowest x answers
     of each are broken off.
-    Differs once: `rollart(alpha=1)`, or answers to spare.
+    Differs once: `'rollart(alpha=1)'`, or answers to spare (partial/groups_left > 0).
     Differs from the paper: 1. its placement (prompts read, tokens drawn, environments and rewards
     each on hardware of their own) is the run's: `training.collector_device`, an engine of its own
     (`engine.kind=vllm`), reward processes (`reward.num_workers`); that reading and drawing are on

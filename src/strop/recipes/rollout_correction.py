@@ -68,7 +68,7 @@ def rollout_correction(
     w = clip(exp(X), low, high) (truncate), exp(X) 1{low <= exp(X) <= high} (mask), detached;
     X = logp_old - logp_behavior of the token, or its sum or mean over the turn or answer.
     Differs from the parent: three policies, the third being the one that drew the answers.
-    Differs once: `engine.staleness=2`.
+    Differs once: `engine.staleness=2` (correction/ess < 1).
     Differs from the paper: rejected tokens stay in averages unless still_counts is false, so that
     rejecting never enlarges what is left (verl takes them out, but not in its bypass mode); bounds
     of k1 are on trainer / engine (verl: its inverse). Engine and trainer are two programs there,
@@ -104,7 +104,7 @@ def rollout_correction_bypass(
     rho = pi / pi_behavior, by token or over the turn or answer.
     Differs from the parent: the ratio and the clip start from the engine's log-probabilities, so
     old answers are clipped from the first update on; no further weight (it would count twice).
-    Differs once: `engine.staleness=2`.
+    Differs once: `engine.staleness=2` (ratio/log_abs_mean > 1e-4).
     Differs from the paper: no. A correction beside it is refused. verl's engine is a program of its
     own, here that is `engine.kind=vllm`; without it only `engine.staleness` parts the policies.
     Try: unit ("sequence-mean"), clip_high (0.28), engine.staleness (4).
@@ -135,7 +135,7 @@ def rollout_correction_reinforce(
     Equation: loss = -1/N sum_t sg[clip(w, low, high)] A logp, w = pi / pi_behavior of the token,
     turn or answer.
     Differs from the parent: no clip: every token keeps a gradient, and its weight is truncated.
-    Differs once: `engine.staleness=2`.
+    Differs once: `engine.staleness=2` (ratio/log_abs_mean > 1e-4).
     Differs from the paper: w is of the whole update's current policy, not of a micro-batch's. In
     verl's example engine and trainer are two programs and a step has four updates; here w is 1
     without `engine.kind=vllm`, `engine.staleness` or `num_minibatches=4`.

@@ -25,7 +25,8 @@ def salt_graph(**parent: Any) -> Algorithm:
     Equation: A_k = mean of A_i over the rollouts i of the prompt that make the same transition
     (state, action, next state) as turn k; A_i = (R_i - mean_g) / (std_g + eps).
     Differs from the parent: turns that several rollouts share get the mean of their advantages.
-    Differs once: rollouts of a group meet in a state.
+    Differs once: `data.task=corridor 'data.task_config={size: 2, style: compact}'`, or where else
+    rollouts of a group meet in a state (transitions/frac_shared > 0).
     Differs from the paper: inferred are exact equality of states and actions (here the
     environment's keys), that a repeat inside one rollout counts again, and that nothing is
     normalised afterwards. Without deviation (normalize_std=False) it stands on dr_grpo's estimator.

@@ -33,7 +33,7 @@ def sapo_soft(
     A_i > 0, else tau_neg.
     Differs from the parent: no token is cut off; its weight fades smoothly as its ratio leaves 1, a
     little faster for bad tokens; eight updates a step.
-    Differs once: `plan.num_minibatches=4`.
+    Differs once: `plan.num_minibatches=4` (soft_gate/weight_mean < 1).
     Differs from the paper: no. The value at ratio 1 is not that of the clipped loss.
     Try: tau_neg, tau_pos, num_minibatches (1: grpo).
     """

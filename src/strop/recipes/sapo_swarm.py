@@ -36,7 +36,7 @@ def sapo_swarm(
     differ by the node's own verifier; foreign answers have rho = 1 like its own.
     Differs from the parent: part of the groups are other nodes' answers; clip 0.2 and 0.28, all
     tokens weigh the same, 8 prompts of 8 answers.
-    Differs once: another node shares groups.
+    Differs once: `'sapo_swarm(store="swarm", node="one")'`, beside another node (shared/taken > 0).
     Differs from the paper: a node never waits for others: it takes what they have shared since its
     last step, and trains on more of its own groups where that is too little. Nodes share prompts by
     their row, so all are given the same data.

@@ -40,7 +40,8 @@ def scope_recycle(
     that is graded right it takes the failed one's place; grpo's loss on the group.
     Differs from the parent: one failed rollout of a prompt is mended where that succeeds, so that
     groups without a success have one; its end is chosen among tries, or given.
-    Differs once: a failed answer was mended (splice/repaired).
+    Differs once: `training.steps=1` with tiny-worked: a failed answer was mended (splice/repaired >
+    0).
     Differs from the paper: its abstract alone is known. Ours: a checker of steps in place of the
     process reward model, ends by the policy itself or by the given answer, one repair a prompt (the
     one with most right steps), repaired ones replace, and given tokens learn like the policy's.

@@ -48,7 +48,8 @@ def spae(
     Phi = 1.5 acc conf + 0.5 acc - conf, C_k the earlier steps with Phi > eps_sat.
     Differs from the parent: the group's mean without its deviation; steps weigh by the potential
     that forced answers give them; no length penalty.
-    Differs once: an answer has the marker (never with tiny, in step 1 with tiny-worked).
+    Differs once: `training.steps=1` with tiny-worked: answers have the marker (potential/mean !=
+    0).
     Differs from the paper: inferred are 1. the scope of scaling and mean (the batch); 2. d = 0 at
     the first step; 3. tokens after the last step belong to it; 4. eps_sat (of the diagnostic
     example). 5. the whitening's constant stands under the root. A step has one update, not 20

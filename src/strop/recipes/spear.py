@@ -31,7 +31,6 @@ def spear(
     # Steps in which imitation grows to its weight, and that weight; coef 0: no imitation.
     T_sil: int = 200,
     coef: float = 1.0,
-    # Rollouts that come back at once, at most; 1.5 times as many good ones must be stored.
     size: int = 2048,
     # Groups whose median reward is the baseline of what comes back.
     hist: int = 10240,
@@ -66,7 +65,8 @@ def spear(
     (1 - cos(pi step / T_sil)) / 2; c = 0 of a few tokens of high covariance of A' with logp.
     Differs from the parent: that bonus and that update; such tokens are left out of fresh rollouts,
     too; clip_high 0.28; truncated rollouts and groups of small spread do not learn.
-    Differs once: turns (data.task=corridor) earn a bonus, or successes are replayed.
+    Differs once: `'spear(size=16, hist=16)' data.task=corridor 'data.task_config={size: 2, style:
+    compact}'`: turns earn a bonus, successes are replayed (replay/drawn > 0).
     Differs from the paper: 1. ratio, lb and ub are one for both (its scripts leave the fresh ones'
     at 0.0002, 1 and 5); 2. its filters of answers that repeat themselves, cannot be read or hold
     no action are missing, and what is filtered counts in no mean; 3. turns that the environment

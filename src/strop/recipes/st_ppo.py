@@ -24,7 +24,8 @@ def turn_ppo(**parent: Any) -> Algorithm:
     Equation: w_k = exp(mean over the policy tokens of turn k of (logp - logp_old)); loss = -mean_t
     min(w A_t, clip(w, 1 - clip_low, 1 + clip_high) A_t), w of the turn of t; critic as in gae.
     Differs from the parent: all tokens of a turn share one ratio.
-    Differs once: its critic tells the tokens of a turn apart.
+    Differs once: `plan.num_minibatches=4`, or once the critic tells the tokens of a turn apart
+    (ratio/token_distance_mean > 0).
     Differs from the paper: the log-ratio is bounded above at 10 nats against overflow.
     Try: plan.num_minibatches (4), lam (0.95), clip_low, clip_high.
     """
@@ -51,7 +52,8 @@ def s_ppo(
     Equation: loss = gae's / ||C||, C_t = 1{t clipped} rho_t A_t / |y_t| over the update; not
     divided where ||C|| is below floor.
     Differs from the parent: the policy's loss is divided by the size of the clipping bias.
-    Differs once: `s_ppo(floor=0) plan.num_minibatches=4 training.lr=5e-3`, where the clip holds.
+    Differs once: `'s_ppo(floor=0)' plan.num_minibatches=4 training.lr=5e-3`, where the clip holds
+    (clip_bias/factor != 1).
     Differs from the paper: the norm is of the per-token terms (the paper's text leaves open which
     one is meant), and the floor is ours. It trains on several updates a step, how many was not
     found; here one, at which nothing is clipped.
@@ -81,8 +83,8 @@ def st_ppo(
     Equation: loss = turn_ppo's / ||C||, C_t = 1{t clipped} w_k A_t / |y_t| over the update, w_k the
     ratio of t's turn; not divided where ||C|| is below floor.
     Differs from the parent: the policy's loss is divided by the size of the clipping bias.
-    Differs once: `st_ppo(floor=0) data.task=corridor plan.num_minibatches=4 training.lr=5e-3`,
-    where a turn is clipped; from s_ppo wherever turn_ppo differs from gae.
+    Differs once: `'st_ppo(floor=0)' data.task=corridor 'data.task_config={size: 2, style: compact}'
+    plan.num_minibatches=4 training.lr=5e-3`, where a turn is clipped (clip_bias/factor != 1).
     Differs from the paper: as s_ppo. With the floor of 1, long episodes whose clipped tokens weigh
     1 / |y| each leave it turn_ppo.
     Try: floor (0.1), plan.num_minibatches (4; one update a step clips nothing), lam (0.95).

@@ -56,7 +56,8 @@ def turning_point_grpo(
     R_{t-1}) where d_t turns to the side on which the answer ends and stays, else d_t;
     A_t = (r_t - mean) / (std + eps) over the prompt's answers at their t-th stretch, within clamp.
     Differs from the parent: an advantage of each stretch, compared with the others' t-th one.
-    Differs once: answers turn at an unlikely token that decides them.
+    Differs once: `'turning_point_grpo(interval=1)'`: answers turn at a token that decides them
+    (steps/frac_turning > 0).
     Differs from the paper: it is for images. 1. Stretches between unlikely tokens stand for steps
     of denoising, means of continuations at the rollouts' temperature for its deterministic ends;
     2. tokens before the first unlikely one get 0; 3. the loss is the parent's, with its clip, and

@@ -39,7 +39,7 @@ def v_zero(
     sum U(B_i, p_i), U = B (1 - p) (1 - (1 - p)^(B - 1)), sum B_i = num_prompts num_rollouts.
     Differs from the parent: prompts get rollouts by their predicted success, num_rollouts each on
     average; group sizes differ.
-    Differs once: its second step, in which prompts have a history.
+    Differs once: `training.steps=2`, whose prompts have a history (prior/mean != 0.5).
     Differs from the paper: 1. by default the predictor is a kernel over pieces of text; adapter is
     its own over a frozen embedder, which `strop.evaluation.success_forecast` trains, and classifier
     takes an in-context one, as its TabPFN; 2. the budget rule, and that of routing (`route` there),

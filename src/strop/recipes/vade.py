@@ -35,7 +35,7 @@ def vade(
     Equation: p_i ~ Beta(a_i + 1, b_i + 1) over the whole pool, I_i = p_i (1 - p_i)^2, the largest
     are drawn; drawn: a <- lam1 a + right, b <- lam1 b + wrong; others: a <- lam2 a, b <- lam2 b.
     Differs from the parent: which prompts are drawn; 8 rollouts of each.
-    Differs once: `data.train_size=16`: prompts come again.
+    Differs once: `data.train_size=16`: prompts come again (tracked/success > 0).
     Differs from the paper: 1. counts begin at 0, a uniform belief (its start was not found); 2. the
     whole pool competes (inferred).
     Try: lam1 (0.5 remembers longer), powers, curation="drop_uniform_groups".

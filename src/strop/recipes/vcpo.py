@@ -50,6 +50,7 @@ def vcpo(
     loss = -1/N sum_t min(w, cap) A logp; lr <- lr sqrt(min(1, (sum w)^2 / (B sum w^2) / base)).
     Differs from the parent: no clip: answers are weighed by w, the step shrinks with the effective
     sample size, and the baseline is that of least variance; sigma counts by 1/G.
+    In full once: `engine.staleness=2` (ess/lr_scale < 1).
     Differs from the paper: norms and w are those of the step's beginning, also in a later update.
     The released scripts average per answer (aggregation "seq-mean-token-mean"), over answers up to
     10 to 128 steps old (2 with tools); here they are fresh unless `engine.staleness` or

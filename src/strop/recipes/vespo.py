@@ -44,7 +44,7 @@ def vespo(
     clamp(sum_t (logp - logp_old), log 1e-8, 20); (k, l) is the good pair where A >= 0.
     Differs from the parent: no clip: a gate that is 1 at W = 0 and falls to both sides, the whole
     answer's, sooner for good ones that became likelier; four updates a step.
-    Differs once: `plan.num_minibatches=4`.
+    Differs once: `plan.num_minibatches=4` (vespo/weight_mean != 1).
     Differs from the paper: its "staleness N" is the number of updates, 4 to 64 (here 4); its run
     with an engine of its own is `training.max_staleness=1`. W is a sum: answers of many tokens
     leave the gate fast.

@@ -59,6 +59,10 @@ def test_the_policy_itself_is_scored_by_sampling():
     assert substitutes.plain(part) == SampleIndependently(5, 0.7, top_k=3)
 
 
+def test_an_environment_leaves_them_as_they_are():
+    assert substitutes.playing(PAIR) is PAIR
+
+
 def test_refuses_missing_answers_other_numbers_and_columns():
     with pytest.raises(UserError, match="row of prompt 9 has no rejected"):
         read(PAIR, Draw(9, 2))

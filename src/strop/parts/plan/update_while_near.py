@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.part import Update, Updates, require
+from strop.method.part import Update, Updates, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class UpdateWhileNear:
         kl = mean over turns k of (exp(d_k) - 1 - d_k),  d_k = sum_{t in k} (logp_t - logp_old_t)
 
     kl is of the turns with gradient in the policy's last update, after it; once above, the policy
-    rests until the step ends.
+    rests until the step ends. With the unit "token" it is a mean over tokens, d_t for d_k.
 
     Reads: batch, rng, logp_old_T [T] float where max_kl is not 0.
     Writes: updates (tokens_T and terms each).
-    Source: arXiv 2504.16129; code jwliao-ai/MARFT (appo_trainer.py).
+    Source: arXiv 2504.16129; code jwliao-ai/MARFT (appo_trainer.py, tppo_trainer.py).
     Differs from the source: it looks before an update, at that one's rollouts; equal to it with one
     mini-batch.
     Nearest part: split_into_minibatches; its updates where max_kl and warmup_steps are 0.
@@ -36,16 +36,19 @@ class UpdateWhileNear:
     num_epochs: int = 5
     # Updates of a pass. Default: released code (launch script: 1).
     num_minibatches: int = 1
-    # Divergence beyond which the policy rests, nats a turn. Default: released code (1e-3).
+    # Divergence beyond which the policy rests, nats a unit. Default: released code (1e-3).
     max_kl: float = 1e-3
     # Steps at the beginning in which the critic alone learns. Default: released code (none).
     warmup_steps: int = 0
+    # What the divergence is of: "turn" or "token". Default: released code (of actions).
+    unit: str = "turn"
 
     def __post_init__(self) -> None:
         require(self, "num_epochs", low=1)
         require(self, "num_minibatches", low=1)
         require(self, "max_kl", low=0.0)
         require(self, "warmup_steps", low=0)
+        require_one_of(self, "unit", ("turn", "token"))
 
     @property
     def num_updates(self) -> int:
@@ -89,10 +92,13 @@ class UpdateWhileNear:
                 yield segments.among(group_T, part, num) & batch["mask_T"]
 
     def _moved(self, batch: Batch, chosen_T: Tensor, change_T: Tensor) -> float:
-        """How far the policy is from where the step began, nats a turn."""
+        """How far the policy is from where the step began, nats a turn or a token."""
         row_N = (chosen_T & batch["gradient_T"]).nonzero().squeeze(1)
-        turn_N, num = batch["turn_T"][row_N], batch.size("K")
-        change_K = segments.total(change_T[row_N].double(), turn_N, num)
-        counts_K = segments.count(turn_N, num) > 0
-        all_K = torch.zeros_like(batch["rollout_K"])
+        change_K = change_T[row_N].double()
+        counts_K = torch.ones_like(change_K, dtype=torch.bool)
+        if self.unit == "turn":
+            turn_N, num = batch["turn_T"][row_N], batch.size("K")
+            change_K = segments.total(change_K, turn_N, num)
+            counts_K = segments.count(turn_N, num) > 0
+        all_K = torch.zeros_like(counts_K, dtype=torch.long)
         return float(segments.mean(change_K.expm1() - change_K, all_K, 1, counts_K))

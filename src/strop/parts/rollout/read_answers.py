@@ -7,8 +7,8 @@ import torch
 
 from strop.batch.batch import Batch
 from strop.engines.base import Event
-from strop.method.part import Draw
-from strop.method.services import Texts
+from strop.method.part import Draw, require
+from strop.method.services import Sampling, Texts
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, Turn, assemble_turns
 from strop.support.errors import UserError
 
@@ -24,10 +24,12 @@ class ReadAnswers(SamplingFields):
         preferred = 1 for the first column, -1 for the others
 
     Its tokens have origin 2 (demonstration) and end like an answer of the model's own; what only
-    an engine knows (log-probabilities, entropy) is void (NaN) and the version -1.
+    an engine knows (log-probabilities, entropy) is void (NaN) and the version -1. Of an environment
+    an answer is the first action, and the rows are what `columns` tells. Where roles have weights
+    of their own, the answers are of one role.
 
-    Reads: draws; texts (the rows of the data, their tokens).   Writes: the token, turn, rollout
-    and prompt tables, preferred_B [B] int.
+    Reads: draws; texts (the rows of the data, their tokens); sampling (who plays the role).
+    Writes: the token, turn, rollout and prompt tables, preferred_B [B] int.
     Source: arXiv 2203.02155, sec. 3.1 (demonstrations); arXiv 2305.18290 (pairs).
     Differs from the source: no.
     Nearest part: sample_independently, which samples what this one reads.
@@ -36,18 +38,25 @@ class ReadAnswers(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "preferred_B")
+    knows_roles: ClassVar[bool] = True
     # Columns of the data with the answers, the preferred one first. Default: ours (TRL's name).
     answers: tuple[str, ...] = ("completion",)
     # Longest answer, tokens; 0: the longest of the data. Default: ours.
     max_tokens: int = 0
+    # Whose answers these are, where roles have weights of their own. Default: ours (the first's).
+    role: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self, "role", low=0)
         if not self.answers or len(set(self.answers)) < len(self.answers):
             raise UserError(f"read_answers.answers must be distinct columns, not {self.answers!r}")
 
-    async def __call__(self, draws: tuple[Draw, ...], texts: Texts) -> Rollouts:
-        return self.read(draws, texts), None
+    async def __call__(self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling) -> Rollouts:
+        batch, player = self.read(draws, texts), sampling.players(0)(self.role)
+        if player.weights:
+            batch = batch.set(adapter_T=torch.full_like(batch["turn_T"], player.number))
+        return batch, None
 
     def read(self, draws: tuple[Draw, ...], texts: Texts) -> Batch:
         """The batch of the draws' given answers."""

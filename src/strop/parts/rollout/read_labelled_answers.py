@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strop.method.part import Draw
-from strop.method.services import Texts
+from strop.method.services import Sampling, Texts
 from strop.parts.rollout.base import COLUMNS, Rollouts
 from strop.parts.rollout.read_answers import ReadAnswers
 from strop.support.errors import UserError
@@ -37,8 +37,8 @@ class ReadLabelledAnswers(ReadAnswers):
                 f"read_labelled_answers.words must show {{prompt}}, it is {self.words!r}"
             )
 
-    async def __call__(self, draws: tuple[Draw, ...], texts: Texts) -> Rollouts:
-        return self.read(draws, texts), None
+    async def __call__(self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling) -> Rollouts:
+        return await super().__call__(draws, texts, sampling)
 
     def prompt(self, draw: Draw, texts: Texts) -> tuple[int, ...]:
         """The tokens of the row's prompt with the draw's label."""

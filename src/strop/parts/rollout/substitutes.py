@@ -5,6 +5,7 @@ from dataclasses import replace
 from strop.parts.rollout._playing import PlayingFields
 from strop.parts.rollout.base import SamplingFields
 from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.rollout.read_answers import ReadAnswers
 from strop.parts.rollout.read_traces import ReadTraces
 from strop.parts.rollout.receive_traces import ReceiveTraces
 from strop.parts.rollout.run_agents import RunAgents
@@ -31,7 +32,7 @@ def scoring(strategy: SamplingFields) -> SamplingFields:
 
 def playing(strategy: SamplingFields) -> SamplingFields | None:
     """The strategy that plays episodes in its place; None where that means nothing."""
-    if strategy.needs_environment:
+    if strategy.needs_environment or isinstance(strategy, ReadAnswers):
         return strategy
     if isinstance(strategy, SampleIndependently):
         return PlayTurns(**strategy.sampling())
