@@ -187,7 +187,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 def keys_of_steps(lab: Lab, recipe: str, folder: Path) -> set[str]:
     """The keys that two steps log, without an evaluation: those are of no recipe."""
-    training = {"steps": 2, "save_every": 0, "rollouts_every": 0}
+    training = {"steps": 2, "save_every": 0, "rollouts_every": 0, "conflict_every": 2}
     place = folder / re.sub(r"\W", "", f"{recipe}-2")
     return keys_in(run_of(settings_for(lab, recipe, training=training), place))
 

@@ -41,7 +41,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         "gspo",
         {"training": {"share_prefixes": "on"}, "evaluation": {"every": 2}},
     ),
-    "adapters": ("grpo(beta=0.1)", {"model": {"lora_rank": 2}}),
+    "adapters": (
+        "grpo(beta=0.1)",
+        {"model": {"lora_rank": 2}, "training": {"conflict_every": 2}},
+    ),
     "half": ("grpo", {"model": {"dtype": "bfloat16"}, "training": {"lr": 1e-4}}),
     "forks": (
         "spo_tree",
