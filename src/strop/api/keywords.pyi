@@ -87,6 +87,7 @@ class Options(TypedDict, total=False):
     training_rollouts_every: int
     training_keep_rollouts: int
     training_inspect: int
+    training_conflict_every: int
     engine_kind: str | Path
     engine_staleness: int
     engine_cache_tokens: int

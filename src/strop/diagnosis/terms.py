@@ -1,6 +1,6 @@
 """What a run's measurements of the gradients of its loss' terms say (training.conflict_every)."""
 
-from itertools import combinations
+from itertools import permutations
 from statistics import stdev
 from typing import Any
 
@@ -17,7 +17,7 @@ def conflict(run: Any) -> Finding:
     """Whether two terms of the loss pull the weights apart, and more than noise does."""
     question = "Do two terms of the loss pull apart?"
     names = dict.fromkeys(name for line in run.lines for name in line if name.startswith(SHARE))
-    pairs = combinations((name.removeprefix(SHARE) for name in names), 2)
+    pairs = permutations((name.removeprefix(SHARE) for name in names), 2)
     told = [found for one, other in pairs if (found := _pair(run, one, other)) is not None]
     if not told:
         answer = f"Fewer than {FEWEST} steps measured two terms on two halves of their prompts."
@@ -34,7 +34,7 @@ def conflict(run: Any) -> Finding:
 
 def _pair(run: Any, one: str, other: str) -> tuple[dict[str, float], str, bool] | None:
     """Numbers, sentences, and whether two terms pull apart by more than noise and at a price; None
-    where they were not measured often enough.
+    where they were not measured often enough, or in the other order.
     """
     pair = f"{one}_{other}"
     across = run.series(f"conflict/across/{pair}/all")

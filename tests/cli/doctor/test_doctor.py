@@ -220,7 +220,7 @@ def measured(across: Any, cosine: float, kl: float) -> dict[str, Any]:
         **{f"conflict/policy_kl/{block}": cosine for block in ("all", "head", "upper")},
         "conflict/across/policy_kl/all": across, "conflict/cancelled": 0.1,
         "conflict/floor/policy/all": 0.5, "conflict/floor/kl/all": 0.6,
-        "conflict/share/policy": 1 - kl, "conflict/share/kl": kl,
+        "conflict/share/kl": kl, "conflict/share/policy": 1 - kl,
     }  # fmt: skip
 
 
