@@ -119,14 +119,14 @@ def test_options_by_their_paths():
     assert paths["curation.replay_by_advantage.share"] == 0.5
 
 
-RULE_AND_FORM = '''
+RULE_AND_FORM = """
 def rule(completions, answer, **columns):
     return [float(text.startswith(a)) for text, a in zip(completions, answer)]
 
 
 def form(completions, **columns):
     return [float(text[:1].isdigit()) for text in completions]
-'''
+"""
 
 
 def test_rule_form_and_preference_model_are_added_after_a_phase_on_pairs(tmp_path):

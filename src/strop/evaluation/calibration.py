@@ -72,7 +72,8 @@ def answer_entropy(prompt_A: Ints, count_A: Ints, num_prompts: int) -> tuple[Flo
     votes_P = np.bincount(prompt_A, weights=count_A, minlength=num_prompts)
     share_A = count_A / votes_P[prompt_A]
     nats_A = -share_A * np.log(share_A)
-    return np.bincount(prompt_A, weights=nats_A, minlength=num_prompts), share_A
+    entropy_P = np.bincount(prompt_A, weights=nats_A, minlength=num_prompts)
+    return np.asarray(entropy_P, dtype=np.float64), share_A
 
 
 def share(top_P: Floats, bottom_P: Floats) -> Statistic:

@@ -30,11 +30,11 @@ class RewardMajorityAnswer:
 
     Reads: batch (the texts), group_B [B] int, scored_B [B] bool, outcome_B [B] float, texts,
     (what a final answer is).   Writes: reward_B [B] float.
-    Source: arXiv 2504.16084 (majority votes as labels, TTRL); form: 2503.11650 (entropy of clusters).
-    Differs from the source: no; form="share" is derived from the abstract alone.
+    Source: arXiv 2504.16084 (majority votes as labels, TTRL); 2503.11650 (entropy of clusters).
+    Differs from the source: no; form="share" is derived from the abstract of the second.
     Nearest part: score_with_verifiers, which reads the labels.
-    Edges: no answer -> no vote and 0, with form="share" the group's mean; a lone rollout agrees with itself, or with nobody where
-    leave_one_out; unscored -> no vote.
+    Edges: no answer -> no vote and 0, with form="share" the group's mean; a lone rollout agrees
+    with itself, or with nobody where leave_one_out; unscored -> no vote.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"order_matters"})
@@ -70,7 +70,7 @@ class RewardMajorityAnswer:
             answer is not None and self._wins(votes[group], answer)
             for group, answer in zip(groups, read, strict=True)
         ]
-        paid = agrees
+        paid: list[float] = [float(each) for each in agrees]
         if self.form == "share":
             paid = [_log_share(votes[group], a) for group, a in zip(groups, read, strict=True)]
         metrics = self._metrics(votes, groups, answers, sum(agrees), outcome_B)
