@@ -159,7 +159,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     model = save_scripted(folder / "scripted", script)
     asked = {"task": "tool_questions", "task_config": {"kinds": ["arithmetic"]}}
     tools = {"data": asked, "model": {"name": str(model)}, "reward": {"functions": []}}
-    found["tools"] = keys_of_run(lab, "grpo", folder, "tools", **tools)
+    stored = {"rollout": "play_with_library"}
+    found["tools"] = keys_of_run(lab, "grpo", folder, "tools", stages=stored, **tools)
     mixture = {"name": str(save_model(folder / "experts", experts=4)), "router_replay": "R3",
                "router_aux_loss_coef": 0.1}  # fmt: skip
     found["experts"] = keys_of_run(lab, "grpo", folder, "experts", model=mixture, training=once)

@@ -28,6 +28,7 @@ WRITTEN: dict[str, tuple[str, ...]] = {
         "evidence/rollouts_and_draws.md", "evidence/worked_answers.md", "evidence/strategies.md",
         "evidence/engine.md", "evidence/speed_of_parts.md", "evidence/step_profile.md",
         "evidence/shared_prefixes.md", "evidence/growth.md", "evidence/gpu.md",
+        "evidence/term_conflict.md",
         "evidence/mutants.md", "LOG.md",
     ),
 }  # fmt: skip
