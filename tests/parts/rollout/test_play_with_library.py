@@ -121,12 +121,12 @@ def test_scripted_answers_write_find_and_call_a_function(tmp_path):
     part = PlayWithLibrary(**method.rollout.part.sampling(), prune="none")
     rng, state = torch.Generator().manual_seed(3), part.init()
     found = []
-    for step in (1, 2):
+    for _ in range(2):
         for num in (2, 1):  # a second round of the step sees no more than the first
             draws = (Draw(world.pool[0], num),)
             found.append(rolled_out(part, draws, world.engine, world.services, rng, state))
             state = found[-1].state
-        state = part.update(step, state)
+        state = part.update(state)
     world.services.close()
     said = [world.services.texts.decode(f.batch["id_T"].tolist()) for f in found]
     shown = "These functions are there and can be called:\ndef double(x):\n\nYou have"

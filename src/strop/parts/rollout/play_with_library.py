@@ -87,7 +87,7 @@ class PlayWithLibrary(PlayingFields):
 
     def init(self) -> State:
         """Nothing is written."""
-        return {"library": {}, "played": (), "prompts": {}, "written": 0, "calls": 0}
+        return {"library": {}, "played": (), "prompts": {}, "written": 0, "calls": 0, "steps": 0}
 
     async def __call__(
         self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
@@ -118,9 +118,10 @@ class PlayWithLibrary(PlayingFields):
         }
         return batch, state, metrics
 
-    def update(self, step: int, state: State) -> State:
+    def update(self, state: State) -> State:
         """The library of the next step."""
         known: Library = {name: dict(each) for name, each in state["library"].items()}
+        step = state["steps"] + 1
         before, prompts = state["prompts"], dict(state["prompts"])
         for each in state["played"]:
             num, total = before.get(each["uid"], (0, 0.0))
@@ -135,8 +136,8 @@ class PlayWithLibrary(PlayingFields):
             del known[name]
         for each in state["played"]:
             for name, code in each["wrote"].items():
-                library.add(known, name, code, int(step), each["version"])
-        return {**state, "library": known, "played": (), "prompts": prompts}
+                library.add(known, name, code, step, each["version"])
+        return {**state, "library": known, "played": (), "prompts": prompts, "steps": step}
 
     def _found(
         self, uids: Mapping[int, None], known: Library, texts: Texts
