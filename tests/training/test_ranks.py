@@ -130,7 +130,9 @@ def differences(one: Path, other: Path, last: int = 0) -> dict[str, float]:
             if value is None or there[name] is None:
                 assert value == there[name]
             else:
-                found[f"{number}:{name}"] = abs(value - there[name]) / max(1, abs(value))
+                # a cosine has the rounding of a gradient relative to that gradient's own size
+                size = 10 if name.startswith("conflict/") else max(1, abs(value))
+                found[f"{number}:{name}"] = abs(value - there[name]) / size
     return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 
