@@ -159,7 +159,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     model = save_scripted(folder / "scripted", script)
     asked = {"task": "tool_questions", "task_config": {"kinds": ["arithmetic"]}}
     tools = {"data": asked, "model": {"name": str(model)}, "reward": {"functions": []}}
-    found["tools"] = keys_of_run(lab, "grpo", folder, "tools", **tools)
+    stored = {"rollout": "play_with_library"}
+    found["tools"] = keys_of_run(lab, "grpo", folder, "tools", stages=stored, **tools)
     mixture = {"name": str(save_model(folder / "experts", experts=4)), "router_replay": "R3",
                "router_aux_loss_coef": 0.1}  # fmt: skip
     found["experts"] = keys_of_run(lab, "grpo", folder, "experts", model=mixture, training=once)
@@ -187,7 +188,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 def keys_of_steps(lab: Lab, recipe: str, folder: Path) -> set[str]:
     """The keys that two steps log, without an evaluation: those are of no recipe."""
-    training = {"steps": 2, "save_every": 0, "rollouts_every": 0}
+    training = {"steps": 2, "save_every": 0, "rollouts_every": 0, "conflict_every": 2}
     place = folder / re.sub(r"\W", "", f"{recipe}-2")
     return keys_in(run_of(settings_for(lab, recipe, training=training), place))
 

@@ -44,6 +44,11 @@ def test_worked_example() -> None:
         "distinct@2": ((5 / 6 + 1 / 2) + 1) / 2,  # a: 1 - 1/6, b: 1 - 3/6
         "distinct_fraction": (2 / 4 + 1 / 2) / 2,
         "tied_top": 0.0,  # a is better than b; x stands alone
+        # prompt 7 says a, a, b and prompt 3 x, x
+        "answer_entropy": (math.log(3) - 2 / 3 * math.log(2)) / 2,
+        "effective_answers": (3 / 2 ** (2 / 3) + 1) / 2,
+        "answer_entropy_auc": 3 / 4,  # b is wrong, as doubted as the two a and more than the two x
+        "answer_share_auc": 1.0,  # b has 1/3 of its votes, a 2/3, x all
         "auc": 7.5 / 8,  # wrong at -1.0 (below 4 right) and -0.5 (below 3, tied with one)
         "entropy": (10 + 10 + 60 + 40 + 25) / 150,
         "completions/mean_length": 210 / 6,
@@ -142,6 +147,7 @@ def test_prompts_without_any_answer_score_zero() -> None:
     assert (
         found["maj@2"].value == found["distinct@2"].value == found["distinct_fraction"].value == 0
     )
+    assert math.isnan(found["answer_entropy"].value)
 
 
 def test_json_form_is_flat_and_strict() -> None:

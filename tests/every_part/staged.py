@@ -132,7 +132,8 @@ class Stages:
             return Staged(world, algorithm, stage, uses[n], uses[:n])
         alone = Use(entry.load()())
         place = SEAM_OF[entry.folder].places[0]
-        kinds = {"traces": "needs_traces", "agents": "needs_agent", "live": "needs_live"}
+        kinds = {"traces": "needs_traces", "agents": "needs_agent", "live": "needs_live",
+                 "episodes": "needs_environment"}  # fmt: skip
         kind = next((k for k, need in kinds.items() if getattr(alone.part, need, False)), "rows")
         algorithm = notation.recipe("grpo")
         if "tracked" in {parameter.name for parameter in parts.parameters(alone.part)}:

@@ -92,28 +92,56 @@ def test_the_estimate_is_the_gradient_of_the_upper_objective_on_average(num):
     assert implicit.abs().min() > 1e-3  # it is no small thing
 
 
-def test_it_is_the_papers_inverse_hessian_where_the_policy_is_a_table():
-    """grad = d/dnu G - (d2J / dnu dtheta) (d2J / dtheta2)^-1 d/dtheta G at the optimum theta."""
+SOME = {
+    # cosine of the implicit terms, the one in use over the other in length, cosine of the whole
+    "every logit": (torch.eye(4), 1.0, 1.0, 1.0),
+    "along the rewards": (FEATURES, 1.0, 1.0, 1.0),
+    "the first two": ([[1, 0], [0, 1], [0, 0], [0, 0]], 0.9915, 0.7183, 0.9999),
+    "the first and third": ([[1, 0], [0, 0], [0, 1], [0, 0]], 0.6958, 2.4726, 0.9812),
+    "two differences": ([[1, 0], [-1, 0], [0, 1], [0, -1]], -0.6617, 1.1898, 0.9172),
+}
 
-    def lower(theta, nu):
-        policy = theta.softmax(0)
+
+@pytest.mark.parametrize("name", SOME)
+def test_the_response_in_use_beside_the_inverse_hessian(name):
+    """grad = d/dnu G - (d2J / dnu dw) (d2J / dw2)^-1 d/dw G at the optimum w, of logits that move
+    in some directions: log ref + D w. Equal where they can follow the reward; else another vector.
+    """
+    directions, cosine, length, cosine_of_whole = SOME[name]
+    directions = torch.as_tensor(directions).double()
+
+    def policy_of(w):
+        return (REFERENCE.log() + directions @ w).softmax(0)
+
+    def lower(w, nu):
+        policy = policy_of(w)
         price = (policy * (policy.log() - REFERENCE.log())).sum()
         return policy @ (FEATURES @ nu) - BETA * price
 
-    def outer(theta, nu):
-        policy = theta.softmax(0)
+    def outer(w, nu):
+        policy = policy_of(w)
         return policy @ losses(nu) @ policy
 
-    theta = best_policy(NU).log()
-    hessian = torch.autograd.functional.hessian(lower, (theta, NU))
-    of_theta, of_nu = torch.autograd.functional.jacobian(outer, (theta, NU))
-    response = torch.linalg.pinv(hessian[0][0]) @ of_theta  # adding a constant changes no policy
-    formula = of_nu - hessian[1][0] @ response
-    policy = best_policy(NU)
-    explicit = expected(PreferredPairs.explicit, 3, policy)
-    implicit = expected(PreferredPairs.implicit, 3, policy)
-    torch.testing.assert_close(explicit + implicit / BETA, formula, rtol=1e-8, atol=1e-10)
+    w = torch.zeros(directions.shape[1], dtype=torch.float64)
+    for _ in range(400):
+        leaf = w.clone().requires_grad_()
+        w = w + torch.autograd.grad(lower(leaf, NU), leaf)[0]
+    hessian = torch.autograd.functional.hessian(lower, (w, NU))
+    of_w, of_nu = torch.autograd.functional.jacobian(outer, (w, NU))
+    response = torch.linalg.pinv(hessian[0][0]) @ of_w  # adding a constant changes no policy
+    exact = -hessian[1][0] @ response
+    explicit = expected(PreferredPairs.explicit, 3, policy_of(w))
+    implicit = expected(PreferredPairs.implicit, 3, policy_of(w)) / BETA
     torch.testing.assert_close(explicit, of_nu, rtol=1e-8, atol=1e-10)
+
+    def cosine_of(one, other):
+        return float(one @ other / one.norm() / other.norm())
+
+    assert cosine_of(implicit, exact) == pytest.approx(cosine, abs=1e-4)
+    assert float(implicit.norm() / exact.norm()) == pytest.approx(length, abs=1e-4)
+    assert cosine_of(explicit + implicit, of_nu + exact) == pytest.approx(cosine_of_whole, abs=1e-4)
+    if length == 1:
+        torch.testing.assert_close(implicit, exact, rtol=1e-7, atol=1e-10)
 
 
 def test_prompts_count_alike_and_are_compared_within():

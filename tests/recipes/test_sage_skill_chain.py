@@ -9,6 +9,7 @@ from fakes.services import FakeGrading, FakeSampling, FakeServices, FakeTexts, r
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
 from strop.parts.reward.reward_reused_skills import RewardReusedSkills
+from strop.parts.rollout._library import calls
 from strop.parts.rollout.answer_with_skills import AnswerWithSkills, Chain
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.sampling.chain_similar_prompts import ChainSimilarPrompts
@@ -147,8 +148,8 @@ def test_functions_of_python_are_skills():
     found = {m["name"]: m[0] for m in re.finditer(AnswerWithSkills().skill, code)}
     assert list(found) == ["add", "twice"]
     assert found["twice"] == "def twice(x):\n    return add(x, x)\n"
-    assert AnswerWithSkills()._is_called("twice", "print(twice(2))")
-    assert not AnswerWithSkills()._is_called("ice", "print(twice(2))")
+    assert calls("print(twice(2))", "twice")
+    assert not calls("print(twice(2))", "ice")
 
 
 def rewarded(outcomes, called=(0, 1), part=None, skilful=(True, True)):

@@ -4,8 +4,9 @@ import json
 import pytest
 import torch
 from builders import pushed, ragged_batch, run, stages
-from models import Lab
+from models import Lab, save_model, without_times
 from runs import Runner
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from strop import functional
 from strop.method import notation
@@ -116,3 +117,42 @@ def test_a_run_learns_from_earlier_rollouts_with_their_advantages(tmp_path):
 def test_options_by_their_paths():
     paths = notation.recipe("skywork_ssb").paths()
     assert paths["curation.replay_by_advantage.share"] == 0.5
+
+
+RULE_AND_FORM = """
+def rule(completions, answer, **columns):
+    return [float(text.startswith(a)) for text, a in zip(completions, answer)]
+
+
+def form(completions, **columns):
+    return [float(text[:1].isdigit()) for text in completions]
+"""
+
+
+def test_rule_form_and_preference_model_are_added_after_a_phase_on_pairs(tmp_path):
+    lab, model = Lab.make(tmp_path), tmp_path / "preferences"
+    AutoTokenizer.from_pretrained(lab.model).save_pretrained(model)
+    config = AutoConfig.from_pretrained(save_model(tmp_path / "other"), num_labels=1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModelForSequenceClassification.from_config(config).save_pretrained(model)
+    rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n), "chosen": str(n), "rejected": "-"}
+            for n in range(10)]  # fmt: skip
+    pairs, rewards = tmp_path / "pairs.jsonl", tmp_path / "two.py"
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rewards.write_text(RULE_AND_FORM, encoding="utf-8")
+    ours = "skywork_ssb(filter_answers=0, share=0, num_prompts=2, num_rollouts=4)"
+    method = f"until(1, skywork_mpo(num_prompts=2)) @ mpo | {ours} @ ssb"
+    raw = lab.raw(method, training={"steps": 3, "save_every": 0, "rollouts_every": 0})
+    raw["data"], raw["algorithm"] = {"files": [str(pairs)]}, {"rollout.max_tokens": 6}
+    raw["reward"] = {"functions": [f"{rewards}:rule", f"{rewards}:form", f"model:{model}"]}
+    raw["reward"]["timeout_seconds"] = 60.0
+    Runner().whole(raw, tmp_path / "run")
+    first, *later = without_times(tmp_path / "run")
+    assert (first["phase"], "rewards/rule/mean" in first) == (1, False)
+    assert first["loss/imitate"] > 0
+    assert [line["phase"] for line in later] == [2, 2]
+    for line in later:
+        means = [line[f"rewards/{name}/mean"] for name in ("rule", "form", "preferences")]
+        assert line["reward"] == pytest.approx(sum(means), abs=1e-6)
+        assert all(abs(mean) > 0 for mean in means[1:])

@@ -29,6 +29,7 @@ WRITTEN: dict[str, tuple[str, ...]] = {
         "evidence/forgetting.md", "evidence/engine.md", "evidence/speed_of_parts.md",
         "evidence/step_profile.md",
         "evidence/shared_prefixes.md", "evidence/growth.md", "evidence/gpu.md",
+        "evidence/term_conflict.md",
         "evidence/mutants.md", "LOG.md",
     ),
 }  # fmt: skip

@@ -87,6 +87,7 @@ class Options(TypedDict, total=False):
     training_rollouts_every: int
     training_keep_rollouts: int
     training_inspect: int
+    training_conflict_every: int
     engine_kind: str | Path
     engine_staleness: int
     engine_cache_tokens: int
@@ -228,6 +229,7 @@ class Options(TypedDict, total=False):
     rollout_initial: Whole
     rollout_keep: Number | Whole
     rollout_labels: Any
+    rollout_least: Whole
     rollout_levels: Any
     rollout_likeness: Number
     rollout_marker: str
@@ -251,6 +253,7 @@ class Options(TypedDict, total=False):
     rollout_penalty: Number
     rollout_prefix: str
     rollout_previous: Number
+    rollout_prune: str
     rollout_quantile: Number
     rollout_ratios: Any
     rollout_reflection_tokens: Whole
@@ -271,6 +274,7 @@ class Options(TypedDict, total=False):
     rollout_target: Any
     rollout_tau: Number
     rollout_temperature: Number
+    rollout_top: Whole
     rollout_top_k: Whole
     rollout_top_p: Number
     rollout_tree_tokens: Whole

@@ -24,7 +24,7 @@ from strop.training.record.versions import read_environment
 TIME = ("timing_s/", "perf/", "asynchronous/", "step_time")  # metrics that no two runs share
 # Settings of a run that change none of its numbers.
 IDLE = ("training.save_every", "training.checkpoint", "training.keep_", "training.rollouts_every",
-        "training.inspect", "training.process_timeout_seconds",
+        "training.inspect", "training.conflict_every", "training.process_timeout_seconds",
         "training.collector_timeout_seconds", "tracking.")  # fmt: skip
 # What shows a stage, in the order of a step: columns of rollouts and tokens, then metrics.
 STAGES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (

@@ -13,6 +13,7 @@ from typing import Any
 
 from strop.diagnosis.finding import Finding, mean
 from strop.diagnosis.signal import entropy, groups, movement
+from strop.diagnosis.terms import conflict
 from strop.diagnosis.validation import parted
 from strop.support.errors import UserError
 from strop.support.exits import FAILED, OUTSIDE, Exit, causes
@@ -76,6 +77,8 @@ def examine(folder: Path) -> list[Finding]:
     found = [check(run) for check in checks]
     if run.series(DEAD):
         found.append(experts(run))
+    if run.series("conflict/cancelled"):
+        found.append(conflict(run))
     validated = parted([*lines_of(folder)])
     return found if validated is None else [*found, validated]
 

@@ -61,6 +61,21 @@ def expected_calibration_error(
     return statistic
 
 
+def answer_entropy(prompt_A: Ints, count_A: Ints, num_prompts: int) -> tuple[Floats, Floats]:
+    """Doubt between answers, whatever words lead to them: H [P], 0 without an answer, and p [A].
+
+        p_a = n_a / sum_a n_a;  H = -sum_a p_a log p_a, nats;  exp(H) answers in effect
+
+    prompt_A, count_A: [A] prompt and number of votes of each distinct answer. Of n votes H is too
+    low, by about (answers - 1) / (2 n). Source: arXiv 2503.11650 (entropy over clusters).
+    """
+    votes_P = np.bincount(prompt_A, weights=count_A, minlength=num_prompts)
+    share_A = count_A / votes_P[prompt_A]
+    nats_A = -share_A * np.log(share_A)
+    entropy_P = np.bincount(prompt_A, weights=nats_A, minlength=num_prompts)
+    return np.asarray(entropy_P, dtype=np.float64), share_A
+
+
 def share(top_P: Floats, bottom_P: Floats) -> Statistic:
     """Ratio of two sums over prompts: sum_p w_p top_p / sum_p w_p bottom_p; NaN for 0 / 0."""
     return lambda counts_RP: _divide(counts_RP @ top_P, counts_RP @ bottom_P)

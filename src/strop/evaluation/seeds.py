@@ -20,11 +20,12 @@ SHARE: Within = (0.0, 1.0)
 POSITIVE: Within = (0.0, math.inf)
 _SHARES = re.compile(
     r"(eval/.+/)?(pass|maj)@\d+|(late/|mean/)?(frac_\w+|groups/frac\w+|clip_ratio/\w+"
-    r"|completions/clipped_ratio)|distinct_fraction|ece|auc|band|below|reached to .+"
+    r"|completions/clipped_ratio)|distinct_fraction|ece|(answer_\w+_)?auc|band|below|reached to .+"
 )
 _POSITIVE = re.compile(
     r"(late/|mean/)?(entropy|completions/\w+_length|grad_norm|step_time|timing_s/\w+|perf/\w+)"
-    r"|distinct@\d+|(eval/.+/)?nll|(sampled|trained|seconds|steps)( to .+)?"
+    r"|answer_entropy|effective_answers|distinct@\d+|(eval/.+/)?nll"
+    r"|(sampled|trained|seconds|steps)( to .+)?"
 )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from strop.evaluation.at_k import distinct_at_k, majority_at_k, pass_at_k
 from strop.evaluation.calibration import (
     Statistic,
+    answer_entropy,
     auc,
     expected_calibration_error,
     mean_over_prompts,
@@ -88,6 +89,10 @@ def summarise(
     - `pass@k`, `maj@k`, `distinct@k`: see `at_k.py`, mean over prompts; the last two with answers
     - `distinct_fraction`: distinct answers / n, mean over prompts; with answers
     - `tied_top`: prompts whose best score several distinct answers share / prompts; with answers
+    - `answer_entropy`, `effective_answers`: H and exp(H) of a prompt's answers, see
+      `calibration.py`, mean over the prompts with an answer; `answer_entropy_auc`,
+      `answer_share_auc`: chance that a right answer is of a prompt with less H, or has a larger
+      share of its prompt's votes, than a wrong one; of answers that can be read
     - `auc`, `ece`: see `calibration.py`; with confidences (ECE on exp(confidence))
     - `entropy`: mean over all tokens, nats; with entropies
     - `measures/NAME`: mean over the rollouts of which the environment measured it
@@ -220,6 +225,13 @@ def _answer_statistics(
     given_score = np.bincount(answer_B, weights=kept.score_B[given_B], minlength=len(count_A))
     tied_P = tied_top(prompt_A, given_score / count_A, len(groups.n_P))
     statistics["tied_top"] = mean_over_prompts(tied_P)
+    entropy_P, share_A = answer_entropy(prompt_A, count_A, len(groups.n_P))
+    has_P = (np.diff(ends) > 0).astype(np.float64)
+    statistics["answer_entropy"] = share(entropy_P, has_P)
+    statistics["effective_answers"] = share(np.exp(entropy_P) * has_P, has_P)
+    prompt, right = groups.prompt_B[given_B], kept.right_B[given_B]
+    statistics["answer_entropy_auc"] = auc(-entropy_P[prompt], right, prompt)
+    statistics["answer_share_auc"] = auc(share_A[answer_B], right, prompt)
     return statistics
 
 

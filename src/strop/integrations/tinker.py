@@ -70,6 +70,8 @@ class TinkerSettings(EngineSettings):
         for given, why in (
             (config.training.max_staleness, "training.max_staleness: steps wait for their answers"),
             (config.ray.address, "ray.address: the model lies on the server"),
+            (config.training.conflict_every, "training.conflict_every: gradients stay on the "
+             "server"),
             (config.roles.play, "roles.play: the server trains one adapter a run"),
             (config.model.lora_alpha, "model.lora_alpha: the server sets it"),
             (config.model.lora_targets, "model.lora_targets: engine.train_mlp, train_attn and "

@@ -52,7 +52,9 @@ def skywork_ssb(
     that prompts are filtered so before; share, capacity, exponent, floor, the order of drawing and
     the ratio are inferred from TIGER-AI-Lab/VL-Rethinker, whose replay it cites; the number of
     answers of the filter (8) is ours. It answers once, so environments need filter_answers 0. Its
-    phase on preferences is skywork_mpo; its reward is what is given.
+    reward is the sum of those given: a rule, a form and model:FOLDER of a preference model. Its
+    first phase is skywork_mpo, on rows with chosen and rejected, in the same run without the
+    filter: until(0.3, skywork_mpo) | skywork_ssb(filter_answers=0). Images are not read.
     Try: capacity (a multiple of num_prompts * num_rollouts), share (1), filter_answers (0).
     """
     algorithm = grpo(num_prompts=num_prompts, num_rollouts=num_rollouts, **parent)

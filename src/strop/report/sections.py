@@ -102,7 +102,7 @@ def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
         "Exploration": [_entropy(runs), *_laws(runs), COVARIANCE, _entropy_control(runs), KL],
         "Completions": [LENGTH, CUT_OFF, _exits(runs), *_spread_lengths(runs)],
         "Groups": [UNIFORM, *(_groups(run, runs) for run in runs)],
-        "Stability": [GRADIENT, _clipped(runs), MISMATCH, _staleness(runs), RATE],
+        "Stability": [GRADIENT, _conflict(runs), _clipped(runs), MISMATCH, _staleness(runs), RATE],
         "Where the time went": [*(_times(run, runs) for run in runs), SPEED, MEMORY],
         "Where the tokens went": [_tokens(run, runs) for run in runs],
     }
@@ -264,6 +264,14 @@ def _entropy_control(runs: Sequence[Run]) -> LineChart:
 def _groups(run: Run, runs: Sequence[Run]) -> Chart | None:
     text = "Share of prompt groups whose rollouts are all wrong, mixed or all right."
     return stack(run, _of("Groups by outcome", run, runs), text, GROUPS, percent=True)
+
+
+def _conflict(runs: Sequence[Run]) -> LineChart:
+    """The cosines of the gradients of all pairs of terms, where a run has measured them."""
+    keys = [key for key in _all_keys(runs, "conflict/", "/all") if key.count("/") == 2]
+    curves = tuple(Curve(key, key.split("/")[1].replace("_", " and ")) for key in keys)
+    text = "Cosine of the gradients of two terms of the loss; below 0 they pull apart."
+    return LineChart("Terms of the loss", text, curves, zero=False)
 
 
 def _clipped(runs: Sequence[Run]) -> LineChart:

@@ -25,6 +25,7 @@ from strop.training.collect.asynchronous import AsynchronousCollector
 from strop.training.learner.models import Loaded
 from strop.training.learner.policy import check_finite
 from strop.training.learner.step_metrics import source_metrics
+from strop.training.learner.term_conflict import TermConflict
 from strop.training.learner.token_trace import Spectators, Tokens
 from strop.training.loading import load_model
 from strop.training.parallel.ranks import Ranks
@@ -400,7 +401,9 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
     step = run.done + 1
     run.world.services.begin_step(step)
     rows = relatives.watching(run, step, generators(run.world.seed, step))
-    watching = tuple(each for each in (tokens, rows) if each is not None)
+    every, last = run.config.training.conflict_every, run.config.training.steps
+    conflict = TermConflict() if _due(step, every, last) else None
+    watching = tuple(each for each in (tokens, rows, conflict) if each is not None)
     try:
         with checked(run.config.training.debug):
             spectator = Spectators(watching) if watching else None
@@ -411,6 +414,7 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
     if rows is not None:
         run.likeness = relatives.look(rows, run.config, run.algorithm, step, stepped.metrics)
     stepped.metrics.update(run.world.services.metrics())
+    stepped.metrics.update(conflict.metrics() if conflict is not None else {})
     stepped.metrics |= source_metrics(stepped.batch, run.world.services.task.origins)
     stepped.metrics |= roles.after_step(run.config, run.world, run.loaded, step, stepped.state)
     run.done, run.state = step, stepped.state

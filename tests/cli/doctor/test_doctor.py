@@ -214,6 +214,43 @@ def test_experts_that_lose_their_tokens_are_a_problem(ask: Any, tmp_path: Path) 
     assert "model.router_aux_loss_coef" in only["advice"]
 
 
+def measured(across: Any, cosine: float, kl: float) -> dict[str, Any]:
+    """What a run of the terms policy and kl measured: kl is the share of that term's gradient."""
+    return {
+        **{f"conflict/policy_kl/{block}": cosine for block in ("all", "head", "upper")},
+        "conflict/across/policy_kl/all": across, "conflict/cancelled": 0.1,
+        "conflict/floor/policy/all": 0.5, "conflict/floor/kl/all": 0.6,
+        "conflict/share/kl": kl, "conflict/share/policy": 1 - kl,
+    }  # fmt: skip
+
+
+def test_terms_that_pull_apart_are_told_above_the_noise(ask: Any, tmp_path: Path) -> None:
+    """Across halves -.4 or -.2; noise: as far from 0 on either side; price: 1 - |g| / orthogonal's.
+
+    Shares of 1/2 and cosine -.6: |g| = sqrt(1 - .6) / sqrt(2) of the sum, sqrt(.4) of orthogonal.
+    """
+    apart = {"across": lambda step: -0.4 + 0.2 * (step % 2), "cosine": -0.6}
+    question = "Do two terms of the loss pull apart?"
+    code, found = ask(make_run(tmp_path / "apart", **measured(**apart, kl=0.5)))
+    assert (code, found[question]["status"]) == (0, "note")
+    numbers = found[question]["numbers"]
+    assert numbers["policy, kl: across halves"] == pytest.approx(-0.3)
+    assert numbers["policy, kl: error"] == pytest.approx(0.1 / 11**0.5)
+    assert numbers["policy, kl: lost"] == pytest.approx(1 - 0.4**0.5)
+    assert "(head -0.60, upper -0.60)" in found[question]["answer"]
+    _, found = ask(make_run(tmp_path / "small", **measured(**apart, kl=0.01)))
+    assert found[question]["status"] == "ok"
+    assert "They pull apart, which takes 1%" in found[question]["answer"]
+    noise = measured(lambda step: 0.4 * (-1) ** step, cosine=-0.6, kl=0.5)
+    _, found = ask(make_run(tmp_path / "noise", **noise))
+    assert found[question]["status"] == "ok"
+    assert "No more than noise" in found[question]["answer"]
+    _, found = ask(make_run(tmp_path / "few", num_steps=4, **measured(**apart, kl=0.5)))
+    assert found[question]["status"] == "unknown"
+    _, found = ask(make_run(tmp_path / "none"))
+    assert question not in found
+
+
 @pytest.mark.parametrize(
     ("break_it", "said"),
     [

@@ -1,5 +1,6 @@
 """Learn without labels: the answer that most rollouts of a prompt give counts as right."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,8 +9,9 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
-from strop.method.part import Result
+from strop.method.part import Result, require_one_of
 from strop.method.services import Grading, Texts
+from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,9 @@ class RewardMajorityAnswer:
 
         reward_i = 1 if answer_i is the most frequent answer of the scored rollouts of its group
         (with leave_one_out: of the others), else 0
+        form="share": reward_i = log p, p the share of answer_i among the answers of its group;
+        less the group's mean, which is -H, and not divided, it follows -grad H: the entropy of
+        answers falls, of which the vote is the hard form
 
     Of equally frequent answers the one that was given first. The reward functions still run: what
     they say stays in outcome_B and in the log, nothing is learned from it.
@@ -25,16 +30,25 @@ class RewardMajorityAnswer:
 
     Reads: batch (the texts), group_B [B] int, scored_B [B] bool, outcome_B [B] float, texts,
     (what a final answer is).   Writes: reward_B [B] float.
-    Source: arXiv 2504.16084 (majority votes as labels, TTRL).
-    Differs from the source: no.
+    Source: arXiv 2504.16084 (majority votes as labels, TTRL); 2503.11650 (entropy of clusters).
+    Differs from the source: no; form="share" is derived from the abstract of the second.
     Nearest part: score_with_verifiers, which reads the labels.
-    Edges: no answer -> no vote and 0; a lone rollout agrees with itself, or with nobody where
-    leave_one_out; unscored -> no vote.
+    Edges: no answer -> no vote and 0, with form="share" the group's mean; a lone rollout agrees
+    with itself, or with nobody where leave_one_out; unscored -> no vote.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"order_matters"})
     # Whether a rollout's own vote counts for it. Default: paper (it does).
     leave_one_out: bool = False
+    # What agreement pays: "majority", or "share" by how many agree. Default: paper.
+    form: str = "majority"
+
+    def __post_init__(self) -> None:
+        require_one_of(self, "form", ("majority", "share"))
+        if self.form == "share" and self.leave_one_out:
+            raise UserError(
+                "reward_majority_answer: a share counts the own vote: leave leave_one_out away"
+            )
 
     def __call__(
         self,
@@ -51,12 +65,16 @@ class RewardMajorityAnswer:
         for group, answer, counts in zip(groups, answers, scored, strict=True):
             if counts and answer is not None:
                 votes[group][answer] += 1
+        read = [answer if counts else None for answer, counts in zip(answers, scored, strict=True)]
         agrees = [
-            counts and answer is not None and self._wins(votes[group], answer)
-            for group, answer, counts in zip(groups, answers, scored, strict=True)
+            answer is not None and self._wins(votes[group], answer)
+            for group, answer in zip(groups, read, strict=True)
         ]
-        reward_B = torch.tensor(agrees, dtype=outcome_B.dtype)
-        return Result(reward_B, metrics=self._metrics(votes, groups, answers, reward_B, outcome_B))
+        paid: list[float] = [float(each) for each in agrees]
+        if self.form == "share":
+            paid = [_log_share(votes[group], a) for group, a in zip(groups, read, strict=True)]
+        metrics = self._metrics(votes, groups, answers, sum(agrees), outcome_B)
+        return Result(torch.tensor(paid, dtype=outcome_B.dtype), metrics=metrics)
 
     def _wins(self, votes: Counter[str], answer: str) -> bool:
         if self.leave_one_out:
@@ -68,7 +86,7 @@ class RewardMajorityAnswer:
         votes: dict[int, Counter[str]],
         groups: list[int],
         answers: list[str | None],
-        reward_B: Tensor,
+        num_agreeing: int,
         outcome_B: Tensor,
     ) -> dict[str, float]:
         chosen = {group: each.most_common(1)[0][0] for group, each in votes.items() if each}
@@ -78,7 +96,16 @@ class RewardMajorityAnswer:
             if answer is not None and chosen.get(group) == answer and outcome >= 1
         }
         return {
-            "majority/share": float(reward_B.sum())
-            / max(sum(v.total() for v in votes.values()), 1),
+            "majority/share": num_agreeing / max(sum(v.total() for v in votes.values()), 1),
             "majority/right": len(right) / max(len(chosen), 1),
         }
+
+
+def _log_share(votes: Counter[str], answer: str | None) -> float:
+    """log p of an answer; without one the mean over those that there are, so that nothing is learnt
+    from what cannot be read.
+    """
+    total = votes.total()
+    if answer is not None:
+        return math.log(votes[answer] / total)
+    return sum(n / total * math.log(n / total) for n in votes.values()) if total else 0.0

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -33,8 +33,9 @@ PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B")
 class Scene:
     """Episodes that are played together: the world that they are in, and what they are played with.
 
-    room: most tokens of a first action. most_turns: of a player, by the episode's prompt, where
-    its draw carries a limit of its own.
+    prepared: an action as the environment is to get it. openings: other tokens than the prompt's
+    own, by uid. room: most tokens of a first action. most_turns: of a player, by the episode's
+    prompt, where its draw carries a limit of its own.
     """
 
     engine: AsyncEngine
@@ -43,6 +44,8 @@ class Scene:
     episodes: Episodes
     world: Any
     limits: SeatLimits
+    prepared: Callable[[Episode, Any], Any] = lambda game, action: action
+    openings: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     waiting: list[tuple[Episode, Answer, asyncio.Future[Any]]] = field(default_factory=list)
     most_turns: Mapping[int, int] = field(default_factory=dict)
 
@@ -66,7 +69,8 @@ class Scene:
         """
         if self.world.awaited:
             (action,) = self.episodes.action_texts([game.seat.action_ids(answer.events)])
-            observation = await self.world.step_alone(game.number, action)
+            sent = self.prepared(game, action)
+            observation = await self.world.step_alone(game.number, sent)
             game.judge(action, observation)
             return observation
         future = asyncio.get_running_loop().create_future()
@@ -80,7 +84,8 @@ class Scene:
     def _act(self, waiting: Sequence[tuple[Episode, Answer, asyncio.Future[Any]]]) -> None:
         ids = [game.seat.action_ids(answer.events) for game, answer, _ in waiting]
         actions = self.episodes.action_texts(ids)
-        shown = self.world.step([game.number for game, _, _ in waiting], actions)
+        sent = [self.prepared(each[0], a) for each, a in zip(waiting, actions, strict=True)]
+        shown = self.world.step([game.number for game, _, _ in waiting], sent)
         for (game, _, future), action, observation in zip(waiting, actions, shown, strict=True):
             game.judge(action, observation)
             future.set_result(observation)
@@ -173,7 +178,8 @@ class PlayingFields(SamplingFields):
             for n, own in enumerate(seeds)
         ]
         for game, observation in zip(games, world.reset(), strict=True):
-            game.started(observation, scene.texts.prompt_ids(game.uid), opens)
+            ids = scene.openings.get(game.uid) or scene.texts.prompt_ids(game.uid)
+            game.started(observation, ids, opens)
         return games
 
     def first_turn(self, game: Episode, scene: Scene) -> Request | None:

@@ -13,10 +13,9 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Request
 from strop.method.part import Draw
 from strop.method.services import Grading, Sampling, Texts
+from strop.parts.rollout._library import PYTHON, calls, skills_in
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
-
-PYTHON = r"(?m)^def (?P<name>\w+)\(.*\n(?:[ \t]+.*(?:\n|$)|[ \t]*\n)*"
 
 
 @dataclass
@@ -106,22 +105,18 @@ class AnswerWithSkills(SamplingFields):
     def _note(self, chain: Chain, stage: int, answer: Answer, outcome: float, texts: Texts) -> None:
         """What an answer calls and defines; its skills are kept if it is right."""
         text = texts.decode(answer.ids, special=False)
-        found = {match["name"]: match[0] for match in re.finditer(self.skill, text)}
+        found = skills_in(text, self.skill)
         rest = re.sub(self.skill, "", text)
         called = {
             of
             for name, (code, of) in chain.skills.items()
             if (code == name or name not in found)
-            and self._is_called(name, text if code == name else rest)
+            and calls(text if code == name else rest, name, self.call)
         }
         flags = sum(1 << of for of in called)
         chain.rows.append((answer, flags, bool(found or called)))
         if outcome >= 1:
             chain.skills |= {name: (code, stage) for name, code in found.items()}
-
-    def _is_called(self, name: str, text: str) -> bool:
-        """Whether the call stands in the text, not as the end of a longer word."""
-        return bool(re.search(r"(?<!\w)" + re.escape(self.call.replace("{name}", name)), text))
 
     def _request(self, chain: Chain, stage: int, texts: Texts, sampling: Sampling) -> Request:
         """The next prompt of a chain with its library."""

@@ -244,6 +244,16 @@ class Learner:
             if isinstance(model, Critic):
                 return beside is not None
             model.zero_gradient()  # every advantage is 0, but the optimiser still makes a step
+        self.push(model, terms, prepared, number, tally, beside)
+        if self.spectator is not None and isinstance(model, Policy):
+            self.spectator.updated(terms, prepared, self.rng_of, number)
+        return True
+
+    def push(
+        self, model: Policy | Critic, terms: list[Term], prepared: Batch, number: int,
+        tally: Tally, beside: CriticInPass | None = None,
+    ) -> None:  # fmt: skip
+        """Add the gradient of terms over a prepared batch to the weights' gradients."""
         names = kernel.current_columns(terms)
         scope = kernel.scope_of(terms)
         turns, alone = model.turns(prepared), model.ranks.alone and not model.tells_late
@@ -280,9 +290,6 @@ class Learner:
             if measured is None:
                 self._adjoints_of(terms, compact, number, tally)(slice(None), columns)
             self._reported(model, compact, columns, terms, tally)
-        if self.spectator is not None and isinstance(model, Policy):
-            self.spectator.updated(terms, prepared, self.rng_of, number)
-        return True
 
     def _reported(
         self, model: Policy | Critic, compact: Batch, columns: dict[str, Tensor],

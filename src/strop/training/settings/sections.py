@@ -433,11 +433,14 @@ class TrainingSettings(Section):
         default=100, ge=0, description="newest steps whose Parquet files stay; 0: all"
     )
     inspect: int = Field(
-        default=64,
-        ge=0,
-        le=2**20,
+        default=64, ge=0, le=2**20,
         description="rollouts of each that `strop inspect` shows token by token; 0: none",
-    )
+    )  # fmt: skip
+    conflict_every: int = Field(
+        default=0, ge=0,
+        description="steps between measurements of whether the terms of the loss pull apart; each "
+        "takes one more update's time a term; 0: none",
+    )  # fmt: skip
 
     def tokens_on(self, device: str) -> int:
         """Padded tokens of one forward pass on a device.

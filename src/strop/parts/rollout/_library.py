@@ -1,0 +1,116 @@
+"""Functions that a policy has written, kept over steps: found again, counted, pruned and merged.
+
+A library is a plain dict, name -> function, for it lies in a part's state: text, freq (rollouts
+that were shown it), utility (of these, those that succeeded), lifts, lift and square (number, sum
+and sum of squares of outcome less expected success), step and version (of the weights) that wrote
+it.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+PYTHON = r"(?m)^def (?P<name>\w+)\(.*\n(?:[ \t]+.*(?:\n|$)|[ \t]*\n)*"
+HEAD = re.compile(r'def [^\n]*\n(?:[ \t]*("""|\'\'\').*?\1)?', re.DOTALL)
+BM25_K, BM25_B = 1.5, 0.75  # of the formula's first authors, and of the package bm25s
+
+Library = dict[str, dict[str, Any]]
+
+
+def skills_in(text: str, skill: str = PYTHON) -> dict[str, str]:
+    """The skills that a text defines, by name."""
+    return {match["name"]: match[0] for match in re.finditer(skill, text)}
+
+
+def calls(text: str, name: str, call: str = "{name}(") -> bool:
+    """Whether the call of a skill stands in the text, not as the end of a longer word."""
+    return bool(re.search(r"(?<!\w)" + re.escape(call.replace("{name}", name)), text))
+
+
+def head_of(code: str) -> str:
+    """A function's signature and docstring."""
+    found = HEAD.match(code)
+    return found[0].rstrip() if found else code
+
+
+def whole(name: str, known: Mapping[str, str]) -> str:
+    """The code of a function behind that of the functions it calls, directly or not."""
+    needed = [name]
+    for each in needed:
+        needed += [n for n in known if n not in needed and calls(known[each], n)]
+    return "\n".join(known[each].rstrip() for each in reversed(needed)) + "\n"
+
+
+def nearest(library: Library, query: str, top: int) -> list[str]:
+    """The names of the functions that fit a text best, by BM25 over name, docstring and source.
+
+        sum over words w of the query of idf(w) f / (f + k (1 - b + b length / mean length)),
+        idf = log(1 + (N - n_w + 1/2) / (n_w + 1/2))
+
+    Functions without a word of the query are not among them; of equals the earlier name.
+    """
+    words = {name: Counter(_words(each["text"])) for name, each in library.items()}
+    mean = sum(each.total() for each in words.values()) / max(len(words), 1)
+    found = Counter(word for each in words.values() for word in each)
+    scores: dict[str, float] = {}
+    for name, own in words.items():
+        room = BM25_K * (1 - BM25_B + BM25_B * own.total() / mean) if mean else 1.0
+        scores[name] = sum(
+            math.log(1 + (len(words) - found[w] + 0.5) / (found[w] + 0.5))
+            * own[w]
+            / (own[w] + room)
+            for w in _words(query)
+            if own[w]
+        )
+    ranked = sorted((n for n in scores if scores[n] > 0), key=lambda n: (-scores[n], n))
+    return ranked[:top]
+
+
+def _words(text: str) -> list[str]:
+    """Lower-case words; those of a name in snake case are apart."""
+    return re.findall(r"[^\W_]+", text.lower())
+
+
+def add(library: Library, name: str, text: str, step: int, version: int) -> None:
+    """Put in a function that was written; one that is there by the same words stays, with the
+    shorter text (the naive merge of Yunjue Agent).
+    """
+    key = sorted(name.split("_"))
+    same = next((n for n in library if sorted(n.split("_")) == key), None)
+    if same is None:
+        numbers = dict.fromkeys(("freq", "utility", "lifts"), 0) | {"lift": 0.0, "square": 0.0}
+        library[name] = {"text": text, "step": step, "version": version, **numbers}
+    elif len(text) < len(library[same]["text"]):
+        library[name] = library.pop(same) | {"text": text, "step": step, "version": version}
+
+
+def count(library: Library, shown: Sequence[str], outcome: float, expected: float | None) -> None:
+    """Note what came of a rollout that was shown these functions. expected: mean of the prompt's
+    earlier outcomes; None: it had none, so nothing is learnt of a lift.
+    """
+    for each in (library[name] for name in shown if name in library):
+        each["freq"] += 1
+        each["utility"] += int(outcome >= 1)
+        if expected is not None:
+            gain = outcome - expected
+            each["lifts"] += 1
+            each["lift"] += gain
+            each["square"] += gain**2
+
+
+def is_useless(each: Mapping[str, Any], rule: str, least: int, share: float) -> bool:
+    """Whether a function is to be dropped.
+
+    utility (as ReMe): freq >= least and utility / freq < share. lift: over `least` lifts or more
+    their mean is below 0 by more than its standard error. none: never.
+    """
+    if rule == "utility":
+        return bool(each["freq"] >= least and each["utility"] < share * each["freq"])
+    num = each["lifts"]
+    if rule == "none" or num < max(least, 2):
+        return False
+    mean = each["lift"] / num
+    error = math.sqrt(max(each["square"] / num - mean**2, 0.0) / (num - 1))
+    return bool(mean < -error)
