@@ -8,13 +8,13 @@ it.
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from strop.environments.tool_box import Corpus
+
 PYTHON = r"(?m)^def (?P<name>\w+)\(.*\n(?:[ \t]+.*(?:\n|$)|[ \t]*\n)*"
 HEAD = re.compile(r'def [^\n]*\n(?:[ \t]*("""|\'\'\').*?\1)?', re.DOTALL)
-BM25_K, BM25_B = 1.5, 0.75  # of the formula's first authors, and of the package bm25s
 
 Library = dict[str, dict[str, Any]]
 
@@ -46,31 +46,18 @@ def whole(name: str, known: Mapping[str, str]) -> str:
 def nearest(library: Library, query: str, top: int) -> list[str]:
     """The names of the functions that fit a text best, by BM25 over name, docstring and source.
 
-        sum over words w of the query of idf(w) f / (f + k (1 - b + b length / mean length)),
-        idf = log(1 + (N - n_w + 1/2) / (n_w + 1/2))
-
-    Functions without a word of the query are not among them; of equals the earlier name.
+    Functions without a word of the query are not among them. Raises UserError without bm25s.
     """
-    words = {name: Counter(_words(each["text"])) for name, each in library.items()}
-    mean = sum(each.total() for each in words.values()) / max(len(words), 1)
-    found = Counter(word for each in words.values() for word in each)
-    scores: dict[str, float] = {}
-    for name, own in words.items():
-        room = BM25_K * (1 - BM25_B + BM25_B * own.total() / mean) if mean else 1.0
-        scores[name] = sum(
-            math.log(1 + (len(words) - found[w] + 0.5) / (found[w] + 0.5))
-            * own[w]
-            / (own[w] + room)
-            for w in _words(query)
-            if own[w]
-        )
-    ranked = sorted((n for n in scores if scores[n] > 0), key=lambda n: (-scores[n], n))
-    return ranked[:top]
+    names, words = sorted(library), _words(query)
+    if not names or not words:
+        return []
+    corpus = Corpus([" ".join(_words(library[name]["text"])) for name in names], top)
+    return [names[at] for at in corpus.places(" ".join(words))]
 
 
 def _words(text: str) -> list[str]:
-    """Lower-case words; those of a name in snake case are apart."""
-    return re.findall(r"[^\W_]+", text.lower())
+    """Lower-case words of two letters or more; those of a name in snake case are apart."""
+    return re.findall(r"[^\W_]{2,}", text.lower())
 
 
 def add(library: Library, name: str, text: str, step: int, version: int) -> None:

@@ -86,7 +86,8 @@ class PlayWithLibrary(PlayingFields):
         require_one_of(self, "prune", ("lift", "utility", "none"))
 
     def init(self) -> State:
-        """Nothing is written."""
+        """Nothing is written. Raises UserError without the package that finds functions."""
+        library.nearest({"none": {"text": "def none"}}, "none", 1)
         return {"library": {}, "played": (), "prompts": {}, "written": 0, "calls": 0, "steps": 0}
 
     async def __call__(
