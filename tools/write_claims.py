@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from strop.comparison.claims import MEANINGS, Claim, claims, results
+from strop.comparison.claims import Claim, claims, results
 
 PAGE = Path(__file__).parents[1] / "docs" / "CLAIMS.md"
 HEADER = """# What papers claim, looked at in small experiments
@@ -35,6 +35,7 @@ difference below that can have been missed.
 
 """
 NOTE = "Written by `python tools/write_claims.py` from src/strop/assets/claims.toml and .csv.\n"
+PLURAL = {"holds": "hold", "opposite": "show the opposite", "not decided": "are not decided"}
 
 
 def found(claim: Claim) -> str:
@@ -56,10 +57,10 @@ def page() -> str:
     """The page's text."""
     tested = [claim for claim in claims() if not claim.untestable]
     counts = Counter(row["verdict"] for row in results().values())
-    told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in MEANINGS if counts[verdict])
+    told = ", ".join(f"{counts[verdict]} {text}" for verdict, text in PLURAL.items())
     lines = [
-        f"{len(tested)} of {len(claims())} claims can be looked at; {sum(counts.values())} were"
-        f"{f': {told}' if told else ''}.\n",
+        f"{len(tested)} of {len(claims())} claims can be looked at; {sum(counts.values())} were: "
+        f"{told}.\n",
         "| claim | says | expected | found | verdict |", "| --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for claim in sorted(tested, key=lambda claim: claim.id):
