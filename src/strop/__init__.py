@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from strop.api.pages import inspect, watch
     from strop.api.reproduce import reproduce
     from strop.api.run import Run, Step
+    from strop.api.sequence import sequence
     from strop.api.serve import serve, serve_policy
     from strop.api.train import resume, train
     from strop.traces.records import Rollout, TurnRecord
@@ -54,6 +55,7 @@ __all__ = [
     "resume",
     "resume_comparison",
     "sample",
+    "sequence",
     "serve",
     "serve_policy",
     "sweep",
@@ -72,6 +74,7 @@ _PLACES = {
     "strop.api.pages": ("inspect", "watch"),
     "strop.api.reproduce": ("reproduce",),
     "strop.api.run": ("Run", "Step"),
+    "strop.api.sequence": ("sequence",),
     "strop.api.serve": ("serve", "serve_policy"),
     "strop.api.train": ("resume", "train"),
     "strop.traces.records": ("Rollout", "TurnRecord"),

@@ -70,7 +70,7 @@ def speakers(path: Path, text: str, at: int) -> set[str]:
     name = path.stem if inside[0] in ("cli", "api") else inside[0]
     if inside[0] in ("parts", "recipes"):  # which are of a run, not of the command that lists them
         name = "train"
-    if path.stem in COMMANDS and inside[0] != "comparison":  # whose plan.py is not the command's
+    if path.stem in COMMANDS and inside != ("comparison", "plan.py"):  # which is not the command's
         name = path.stem
     return options_of(COMMANDS.get(SPEAKS_FOR.get(name, name), COMMANDS["train"]))
 

@@ -12,6 +12,8 @@ from commands import Said, Strop
 from models import Lab, save_data
 from safetensors.torch import load_file
 
+import strop
+from strop import UserError
 from strop.cli import sequence as command
 from strop.comparison import sequence
 from strop.comparison.sequence import Cell, Cost, Plan, Result, result
@@ -43,6 +45,25 @@ def weights(folder: Path, run: str, step: int = 2) -> dict:
 
 def same(left: dict, right: dict) -> bool:
     return all(bool((left[name] == right[name]).all()) for name in left)
+
+
+def test_a_script_gives_rows_by_task(tmp_path: Path) -> None:
+    lab = Lab.make(tmp_path)
+    rows = {"first": [{"prompt": "1"}, {"prompt": "2"}], "second": [{"prompt": "3"}]}
+    given = {
+        "model": lab.model, "reward": lambda completions, **_: [1.0 for _ in completions],
+        "training_steps": 1, "sampling_num_prompts": 1, "sampling_num_rollouts": 2,
+        "rollout_max_tokens": 2, "evaluation_num_samples": 1, "out": tmp_path / "out",
+        "progress": False,
+    }  # fmt: skip
+    found = strop.sequence("grpo", rows, rows, **given)
+    assert found.kept.learnt == 1.0
+    assert [run.folder.name for run in found.runs] == ["1-first", "2-second"]
+    assert found.page.exists()
+    with pytest.raises(UserError, match="go on with `strop sequence --resume"):
+        strop.sequence("grpo", rows, rows, **given)
+    with pytest.raises(UserError, match=r"data is .*: give a dict of rows by the name"):
+        strop.sequence("grpo", "rows.jsonl", rows)
 
 
 def test_tasks_follow_each_other_and_a_rerun_goes_on(call: Call, tmp_path: Path) -> None:

@@ -3,13 +3,13 @@ import torch
 from models import save_model
 
 from strop.evaluation.merge_weights import (
+    _share_slope,
     answer_loss,
     average,
     descended_shares,
     greedy_shares,
     inverse_loss_shares,
     read,
-    share_slope,
     write,
 )
 from strop.support.errors import UserError
@@ -60,7 +60,7 @@ def test_greedy_adds_the_best_of_all_that_are_left_and_stops_without_a_gain():
 def test_slope_of_shares_worked_example():
     # theta 0 and 1, L = (theta - .8)^2, halves: dL/dtheta -.6, g (0, -.6), mean -.3
     models, shares = [point(0.0), point(1.0)], torch.tensor([0.5, 0.5]).double()
-    value, slope = share_slope(models, towards(0.8), shares)
+    value, slope = _share_slope(models, towards(0.8), shares)
     assert value == pytest.approx(0.09)
     assert slope.tolist() == pytest.approx([0.15, -0.15])
 

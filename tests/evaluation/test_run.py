@@ -81,7 +81,8 @@ def test_pass_at_1_is_the_mean_score_and_pass_at_n_is_any(subject):
     assert found.estimates["completions/mean_length"].value == pytest.approx(float(lengths.mean()))
     assert found.num_left_out == 0
     for estimate in found.estimates.values():
-        assert estimate.low <= estimate.value <= estimate.high
+        rounding = 1e-12  # where all prompts have one value
+        assert estimate.low - rounding <= estimate.value <= estimate.high + rounding
 
 
 def test_a_prompt_sees_the_same_draws_whoever_else_is_evaluated(subject):

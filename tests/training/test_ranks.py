@@ -198,6 +198,8 @@ def test_two_processes_hear_what_a_third_one_collects(lab, tmp_path):
         without_times(tmp_path / "one"), without_times(tmp_path / "turns"), strict=True
     ):
         found = {name: value for name, value in there.items() if not name.startswith(apart)}
+        cosines = {name: found.pop(name) for name in [*found] if name.startswith("conflict/")}
+        assert cosines == pytest.approx({name: here.pop(name) for name in cosines}, abs=1e-4)
         assert found == pytest.approx(here, rel=1e-5, abs=1e-5, nan_ok=True)
     lines = [line for line in without_times(tmp_path / "ahead") if line["step"]]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]

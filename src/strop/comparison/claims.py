@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from strop.comparison.plan import K_OF, Scoring
-from strop.comparison.verdict import FEWEST_SEEDS, Compared
+from strop.comparison.verdict import Compared
 from strop.support.errors import UserError, nearest
 
 Verdict = Literal["holds", "opposite", "not decided", "not testable"]
@@ -66,8 +66,6 @@ class Claim:
             raise UserError(f"{self.id}: expect is {self.expect!r}, not {', '.join(EXPECTED)}")
         if (self.expect == "equal") != (self.within > 0):
             raise UserError(f"{self.id}: `within` belongs to expect = 'equal', and only to that")
-        if self.seeds < FEWEST_SEEDS:
-            raise UserError(f"{self.id}: {FEWEST_SEEDS} seeds or more decide something")
 
     @property
     def id(self) -> str:

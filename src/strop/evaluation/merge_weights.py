@@ -112,7 +112,7 @@ def descended_shares(
     best, found = float("inf"), [1 / len(models)] * len(models)
     for _ in range(iterations):
         shares = torch.softmax(u.detach(), 0)
-        value, slope = share_slope(models, loss, shares)
+        value, slope = _share_slope(models, loss, shares)
         if value < best:
             best, found = value, shares.tolist()
         u.grad = slope * (value / USUAL_LOSS) ** 2 if adaptive else slope
@@ -121,7 +121,7 @@ def descended_shares(
     return found
 
 
-def share_slope(models: Sequence[Weights], loss: Loss, shares: Tensor) -> tuple[float, Tensor]:
+def _share_slope(models: Sequence[Weights], loss: Loss, shares: Tensor) -> tuple[float, Tensor]:
     """The loss at these shares, and its slope by u [K] where shares are softmax(u)."""
     mixed = {n: w.requires_grad_() for n, w in average(models, shares.tolist()).items()}
     with torch.enable_grad():

@@ -437,10 +437,8 @@ class TrainingSettings(Section):
         description="rollouts of each that `strop inspect` shows token by token; 0: none",
     )  # fmt: skip
     conflict_every: int = Field(
-        default=0, ge=0,
-        description="steps between measurements of whether the terms of the loss pull apart; each "
-        "takes one more update's time a term; 0: none",
-    )  # fmt: skip
+        default=0, ge=0, description="steps between measurements of terms that pull apart; 0: none"
+    )
 
     def tokens_on(self, device: str) -> int:
         """Padded tokens of one forward pass on a device.

@@ -1,0 +1,102 @@
+"""`strop.sequence`: one policy on tasks one after another, and what it learnt and kept."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from rich.console import Console
+
+from strop.api.arguments import checked
+from strop.api.folders import numbered, path_of
+from strop.api.inputs import Data, Reward, sections_of, with_judges, with_parts
+from strop.api.messages import messages_in_python
+from strop.api.options import Recipe, combined, from_keywords, method_of
+from strop.api.run import Run
+from strop.api.train import resume, train
+from strop.comparison.sequence import NAME, Result, carry_out, plan_of
+from strop.comparison.sequence_page import markdown, write_result
+from strop.evaluation.task_matrix import Kept
+from strop.support.errors import UserError
+from strop.training.record.run_folder import GIVEN
+
+if TYPE_CHECKING:
+    from strop.api.keywords import Options
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """What came of a sequence of tasks: accuracies on all of them after each, and what follows."""
+
+    folder: Path
+    result: Result
+
+    @property
+    def kept(self) -> Kept:
+        """Accumulation, learnt, forgetting, transfer and retention."""
+        return self.result.kept
+
+    @property
+    def runs(self) -> list[Run]:
+        """The run of each task, in their order."""
+        plan = self.result.plan
+        folders = (plan.folder_of(number, self.folder) for number in range(len(plan.tasks)))
+        return [Run(folder, trust_files=True) for folder in folders]
+
+    @property
+    def page(self) -> Path:
+        """The page with the matrix as a heat map, lines over the tasks, and costs."""
+        return self.folder / "sequence.html"
+
+    def __repr__(self) -> str:
+        return markdown(self.result)
+
+
+@checked
+def sequence(
+    recipe: Recipe,
+    data: dict[str, Data],
+    validation: dict[str, Data],
+    *,
+    replay: float = 0.0,
+    metric: str = "pass@1",
+    model: Any = None,
+    tokenizer: Any = None,
+    reward: Reward | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+    **options: "Unpack[Options]",
+) -> Sequence:
+    """Train one policy on tasks one after another, and score all tasks after each.
+
+    data: the rows of each task by its name, in their order. validation: the rows that each task is
+    scored on, and suites that no task trains on. replay: share of a step's prompts that are of the
+    tasks before. metric: number of the validations that counts as accuracy. Other arguments: those
+    of `strop.train`. The same call with the same `out` goes on, where all it names are files;
+    `strop sequence --resume` always does. Raises as `strop.train`.
+    """
+    for name, given in (("data", data), ("validation", validation)):
+        if not isinstance(given, dict) or not given:
+            raise UserError(f"{name} is {given!r}: give a dict of rows by the name of their task")
+    folder = path_of(out, "out") if out is not None else numbered(Path("sequences"))
+    if (folder / NAME).exists() and (folder / GIVEN).exists():
+        raise UserError(
+            f"{folder} holds a sequence of rows that a script gave: go on with `strop sequence "
+            f"--resume {folder}`, or give another out"
+        )
+    with messages_in_python():
+        sections, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, "")
+        chosen = from_keywords(with_judges(options, folder / GIVEN))
+        settings = with_parts(combined(method_of(recipe), chosen, sections), folder / GIVEN)
+        plan = plan_of(settings, replay, metric)
+        plan.keep(folder)
+    console = Console(highlight=False, soft_wrap=True, quiet=not progress)
+
+    def work(config: Path | None, run: Path) -> None:
+        done = resume(run, progress=progress) if config is None else train(
+            config=config, out=run, progress=progress
+        )  # fmt: skip
+        done.close()
+
+    found = carry_out(plan, folder, work, lambda text: console.print(text, markup=False))
+    write_result(found, folder)
+    return Sequence(folder, found)
