@@ -2,7 +2,7 @@
 
     python tools/write_audit.py
 
-Takes two to four minutes on one core; draw docs/pictures/audit.png anew then
+Takes up to ten minutes on one core; draw docs/pictures/audit.png anew then
 (tools/draw_pictures.py). A test compares some of the lines with the page.
 """
 
