@@ -131,6 +131,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         f'"{own}:full_kl"',
         f'"{own}:two_heads"',
         pairwise,
+        "parl_bilevel(head=True)",
         "until(1, grpo) | dapo",
         removing,
         f"sapo_swarm(store='{folder}/shared', node='one')",

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch.nn.functional import softplus
 
 from strop.method import part as parts
 from strop.method.part import Use
+from strop.parts.probe.pool_states import PoolStates
 from strop.parts.reward._preferred_pairs import PreferredPairs
 from strop.parts.reward.learn_reward_weights import LearnRewardWeights
 from strop.recipes.parl_bilevel import parl_bilevel
@@ -253,11 +255,36 @@ def preference(completions, **columns):
 """
 
 
-def test_weights_are_in_the_checkpoint(tmp_path):
+def test_a_head_on_states_learns_what_no_given_reward_says():
+    states = torch.randn(40, 6, generator=torch.Generator().manual_seed(3))
+    liked = states @ torch.tensor([1.0, -2.0, 0.0, 0.5, 0.0, 0.0])
+    batch = flat_batch((1,) * 40, rollout_uid_B=[*range(40)], reward_BM=liked[:, None],
+                       groups=[number // 8 for number in range(40)], state_BM=states)  # fmt: skip
+    alone = FakeServices(grading=FakeGrading(reward_names=("preference",), reward_weights=(0.0,)))
+    part, state = LearnRewardWeights(lr=1.0, beta=0.0), LearnRewardWeights().init()
+    found = []
+    for _ in range(30):
+        result = run(part, batch, services=alone, state=state)
+        found.append(result.metrics)
+        state = parts.update(Use(part), parts.write(batch, Use(part), result), result.state)
+    assert (found[0]["parl/head"], found[0]["parl/agreement"]) == (0, 0)  # all answers are alike
+    assert found[-1]["parl/agreement"] > 0.95
+    assert found[-1]["parl/head"] > 1
+
+
+def test_an_answer_is_pooled_over_its_own_tokens():
+    states = {0: torch.tensor([[1.0, 0.0, 2.0, 3.0], [3.0, 4.0, 2.0, 1.0]]), 1: torch.ones(1, 4)}
+    scoring = SimpleNamespace(hidden=lambda batch: iter([([1, 0], (states[1], states[0]))]))
+    pooled = PoolStates()(flat_batch((2, 1)), scoring)
+    assert pooled.tolist() == [[1.0, 1.0, 1.0, 1.0], [0.5, 0.5, 0.5, 0.5]]
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_weights_are_in_the_checkpoint(tmp_path, head):
     lab, runner = Lab.make(tmp_path), Runner()
     file = tmp_path / "three.py"
     file.write_text(REWARDS, encoding="utf-8")
-    raw = lab.raw("parl_bilevel", training={"steps": 4, "save_every": 2})
+    raw = lab.raw(f"parl_bilevel(head={head})", training={"steps": 4, "save_every": 2})
     names = ("short", "digits", "preference")
     raw["reward"] = {"functions": [f"{file}:{name}" for name in names], "weights": [1.0, 1.0, 0.0]}
     runner.whole(raw, tmp_path / "whole")
@@ -274,3 +301,6 @@ def test_weights_are_in_the_checkpoint(tmp_path):
     weights = [line["parl/weight/short"] for line in lines if line["step"] > 0]
     assert weights[0] == 1.0
     assert len(set(weights)) == 4
+    lengths = [line["parl/head"] for line in lines if line["step"] > 0] if head else [0, 1]
+    assert lengths[0] == 0
+    assert min(lengths[1:]) > 0

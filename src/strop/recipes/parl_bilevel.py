@@ -5,6 +5,7 @@ from typing import Any
 
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
+from strop.parts.probe.pool_states import PoolStates
 from strop.parts.reward.learn_reward_weights import LearnRewardWeights
 from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
@@ -23,6 +24,8 @@ def parl_bilevel(
     decay: float = 0.0,
     # Whether the weights' gradient counts what they do to the policy.
     implicit: bool = True,
+    # Whether the reward has a head on the policy's states, beside the given rewards.
+    head: bool = False,
     # Price of leaving the reference, reward a nat.
     beta: float = 0.05,
     **parent: Any,
@@ -40,7 +43,8 @@ def parl_bilevel(
     that is best for nu: by r, and by what nu does to that policy, (phi - E phi) / beta.
     Differs from the parent: the reward is sum_m nu_m phi_m with trained nu; a reference.
     Differs once: its first step has taught it weights (parl/loss > 0).
-    Differs from the paper: 1. the reward is linear in given rewards, not a network; 2. the policy
+    Differs from the paper: 1. the reward is linear in given rewards and in the mean of an answer's
+    last states (head), not a network of its own; 2. the policy
     of now stands for the best one, and its answer to nu is that of the best distribution: the
     inverse-Hessian term itself where every logit is free, or the logits can move along the rewards.
     A real model's share their directions, and there it is another vector: of four logits with two
@@ -48,8 +52,9 @@ def parl_bilevel(
     .92); 3. the paper's equations were not read, so all of this is inferred from its objective;
     upper_lr, every and beta are ours. Preferences come from a reward function (a judge, say) over
     the policy's own answers.
-    Try: upper_lr, every (4), implicit (false: rewards fitted anew, iterative RLHF).
+    Try: head, upper_lr, every (4), implicit (false: rewards fitted anew, iterative RLHF).
     """
     algorithm = rloo(beta=beta, **parent)
     learn = LearnRewardWeights(preference, upper_lr, every, decay, beta if implicit else 0.0)
-    return dataclasses.replace(algorithm, reward=(*algorithm.reward, Use(learn)))
+    pooled = (Use(PoolStates()),) if head else ()
+    return dataclasses.replace(algorithm, reward=(*algorithm.reward, *pooled, Use(learn)))

@@ -18,7 +18,8 @@ from strop.support.errors import UserError
 class LearnRewardWeights:
     """Rewards weigh what they must for the policy that follows them to be preferred.
 
-        r_i = sum_m nu_m phi_{i,m}, phi: the given rewards but the preference
+        r_i = sum_m nu_m phi_{i,m}, phi: the given rewards but the preference, and the answer's
+                state where a part before has pooled it (pool_states): nu is a head on it
         y_ij = 1, 1/2 or 0 where rollout i's preference is above, equal to or below j's
         L_ij = -y_ij log s(r_i - r_j) - (1 - y_ij) log s(r_j - r_i), s the logistic function
         g = mean_ij (s(r_i - r_j) - y_ij)(phi_i - phi_j) + decay nu
@@ -27,14 +28,16 @@ class LearnRewardWeights:
 
     Means are over a prompt's pairs, then over prompts. The last line of g is the implicit term: the
     best policy for E r - beta KL(policy || reference) is reference exp(r / beta) / Z, so nu moves
-    its log-probability of i by (phi_i - E phi) / beta. nu begins at the rewards' weights. Metrics:
-    parl/loss (mean L), /agreement (share of decided pairs that r orders alike), /weight/{name}.
+    its log-probability of i by (phi_i - E phi) / beta. nu begins at the rewards' weights, and at 0
+    for states. Metrics: parl/loss (mean L), /agreement (share of decided pairs that r orders
+    alike), /weight/{name}, /head (length of the states' weights).
 
-    Reads: reward_BM [B, M] float (NaN: 0), rollout_uid_B, group_B [B] int, scored_B [B] bool;
-    grading (names), log, state.   Writes: reward_B, preference_B [B], feature_BM [B, .] float.
+    Reads: reward_BM [B, M] float (NaN: 0), rollout_uid_B, group_B [B] int, scored_B [B] bool,
+    state_BM [B, D] float where there is one; grading (names), log, state.
+    Writes: reward_B, preference_B [B], feature_BM [B, .] float.
     Source: arXiv 2308.02585 (bilevel objective and its gradient).
-    Differs from the source: the reward is linear; the answer of the policy is that of its optimum
-    in the space of distributions, where the source inverts the Hessian in its parameters.
+    Differs from the source: the reward is linear in phi; the answer of the policy is that of its
+    optimum in the space of distributions, where the source inverts the Hessian in its parameters.
     Nearest part: score_with_verifiers, whose weights stay.
     Edges: no preference (NaN) -> in no pair; fewer than 3 rollouts in a group -> no implicit term;
     no pair -> nu stays. nu is in the checkpoint.
@@ -43,7 +46,7 @@ class LearnRewardWeights:
     writes: ClassVar[tuple[str, ...]] = ("reward_B", "preference_B", "feature_BM")
     declares: ClassVar[tuple[Column, ...]] = (
         Column("preference_B", "float", "what a judge thinks of the rollout; NaN: nothing"),
-        Column("feature_BM", "float", "named rewards that trained weights add up", door=None),
+        Column("feature_BM", "float", "rewards and states that trained weights add up", door=None),
     )
     # Reward function, or what one logs, that says what is preferred. Default: ours.
     preference: str = "preference"
@@ -67,26 +70,31 @@ class LearnRewardWeights:
 
     def __call__(
         self, reward_BM: Tensor, rollout_uid_B: Tensor, group_B: Tensor, scored_B: Tensor,
-        grading: Grading, log: Log, state: dict[str, Any],
+        grading: Grading, log: Log, state: dict[str, Any], state_BM: Tensor | None = None,
     ) -> Result:  # fmt: skip
         given = (reward_BM, rollout_uid_B, grading, log)
         preference_B = measured("learn_reward_weights", self.preference, *given)
         names = grading.reward_names
         others = [m for m, name in enumerate(names) if name != self.preference]
-        if not others:
+        if not others and state_BM is None:
             raise UserError(
                 f"learn_reward_weights: beside {self.preference} there is no reward that it could "
-                "weigh: give another --reward"
+                "weigh: give another --reward, or states"
             )
+        feature_BM = reward_BM[:, others].nan_to_num()
+        if state_BM is not None:
+            feature_BM = torch.cat([feature_BM, state_BM.to(feature_BM)], 1)
         weights = state["weights"]
         if weights.numel() == 0:
             first = [grading.reward_weights[m] for m in others]
+            first += [0.0] * (feature_BM.shape[1] - len(others))
             weights = torch.tensor(first, dtype=torch.float64)
-        feature_BM = reward_BM[:, others].nan_to_num()
         worth_B = (feature_BM.double() @ weights.to(feature_BM.device)).to(reward_BM.dtype)
         metrics = {
-            f"parl/weight/{names[m]}": float(w) for m, w in zip(others, weights, strict=True)
+            f"parl/weight/{names[m]}": float(w) for m, w in zip(others, weights, strict=False)
         }
+        if state_BM is not None:
+            metrics["parl/head"] = float(weights[len(others) :].norm())
         pairs = PreferredPairs.of(feature_BM, preference_B, group_B, scored_B, weights)
         metrics |= pairs.metrics()
         return Result((worth_B, preference_B, feature_BM), {**state, "weights": weights}, metrics)
