@@ -70,14 +70,16 @@ def reproduce(
 
 def _list(console: Console) -> None:
     """All claims, and how many of them can be looked at here."""
-    from strop.comparison.claims import claims
+    from strop.comparison.claims import claims, results
 
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("claim", "says", "by"):
+    for head in ("claim", "says", "by", "found"):
         shown.add_column(head, overflow="fold")
     for claim in claims():
         how = "enumeration" if claim.audited else f"{2 * claim.seeds} runs"
-        shown.add_row(claim.id, escape(claim.text), "not testable" if claim.untestable else how)
+        found = results().get(claim.id, {}).get("verdict", "")
+        how = "not testable" if claim.untestable else how
+        shown.add_row(claim.id, escape(claim.text), how, found)
     console.print(shown)
     testable = sum(not claim.untestable for claim in claims())
     console.print(f"{testable} of {len(claims())} can be tested here: strop reproduce NAME")

@@ -81,7 +81,7 @@ def recipe(page: dict[str, Any]) -> None:
     _section(console, f"Differs from {page['parent']} once", page["differs_once"])
     _section(console, "All of its parts are at work once", page["in_full_once"])
     _section(console, "Differs from the paper", page["differs_from_paper"])
-    _section(console, "Claims of it, looked at here", "\n".join(page["claims"]))
+    _section(console, "Claims of it, looked at here", "\n".join(page["claims"]).removesuffix("."))
     _section(console, "Try", page["try"])
     _print_fields(console, "Parameters", page["parameters"])
 

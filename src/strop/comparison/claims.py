@@ -139,7 +139,10 @@ def claims_of(name: str) -> list[Claim]:
     found = [claim for claim in claims() if name in (claim.recipe, claim.id)]
     if not found:
         names = sorted({word for claim in claims() for word in (claim.recipe, claim.id)})
-        raise UserError(f"no claim of {name!r} is written down{nearest(name, names)}")
+        raise UserError(
+            f"no claim of {name!r} is written down{nearest(name, names)}; "
+            "`strop reproduce` lists all"
+        )
     return found
 
 
