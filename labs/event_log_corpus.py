@@ -30,7 +30,7 @@ from strop.environments.built_in.event_log_corpus import (
 )
 from strop.environments.event_log import KINDS
 from strop.environments.tasks import MAX_SPLIT_ROWS
-from strop.evaluation.reading import reading_gains
+from strop.evaluation.retrieval import reading_gains
 from strop.support.errors import UserError
 
 HELD_OUT = 2 * MAX_SPLIT_ROWS  # seed of the first held-out corpus

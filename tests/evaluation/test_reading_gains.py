@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from strop.evaluation.reading import reading_gains
+from strop.evaluation.retrieval import reading_gains
 from strop.support.errors import UserError
 
 

@@ -59,7 +59,8 @@ def ares_aepo(
     Differs from the paper: targets are carried over from earlier steps (against its own batch
     lambda is always 0); how fast is ours, and so is r_t (the code's 0.67). It does not branch
     rollouts. variant "code": its windows and rewards; its 174 words are those of its repository or
-    of `strop.evaluation.open_words`, which finds yours in a run; how it found them is not said.
+    of `strop.evaluation.high_entropy_words`, which finds yours in a run; how it found them is not
+    said.
     Try: variant, w, kl_target, alpha, words.
     """
     algorithm = grpo(aggregation=aggregation, **parent)

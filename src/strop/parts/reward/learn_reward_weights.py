@@ -90,9 +90,7 @@ class LearnRewardWeights:
             first += [0.0] * (feature_BM.shape[1] - len(others))
             weights = torch.tensor(first, dtype=torch.float64)
         worth_B = (feature_BM.double() @ weights.to(feature_BM.device)).to(reward_BM.dtype)
-        metrics = {
-            f"parl/weight/{names[m]}": float(w) for m, w in zip(others, weights, strict=False)
-        }
+        metrics = {f"parl/weight/{names[m]}": float(weights[at]) for at, m in enumerate(others)}
         if state_BM is not None:
             metrics["parl/head"] = float(weights[len(others) :].norm())
         pairs = PreferredPairs.of(feature_BM, preference_B, group_B, scored_B, weights)

@@ -423,8 +423,7 @@ class TrainingSettings(Section):
         "ends; 0: it never does",
     )
     debug: bool = Field(
-        default=False,
-        description="check the shape and dtype of every tensor that a part is handed or gives",
+        default=False, description="check shape and dtype of all tensors of calls of parts"
     )
     rollouts_every: int = Field(
         default=10, ge=0, description="steps between Parquet files; 0: none"

@@ -1,6 +1,6 @@
-"""Words after which a policy is undecided, from the tokens that a run has kept.
+"""Words behind which entropy is high, from the tokens that a run has kept.
 
-    " ".join(found.word for found in open_words("runs/grpo-1"))
+    " ".join(found.word for found in high_entropy_words("runs/grpo-1"))
 
 `ares_aepo(variant="code", words=...)` takes such a list.
 """
@@ -19,7 +19,7 @@ NUM_WORDS = 174  # as many as the list of the released code of ARES has
 COLUMNS = ("text_T", "mask_T", "entropy_behavior_T")
 
 
-class OpenWord(NamedTuple):
+class HighEntropyWord(NamedTuple):
     """A word, how often the policy said it with room for a window behind, and the windows' mean."""
 
     word: str
@@ -27,9 +27,9 @@ class OpenWord(NamedTuple):
     entropy: float
 
 
-def open_words(
+def high_entropy_words(
     run: str | Path, num: int = NUM_WORDS, *, width: int = 4, least: int = 10
-) -> list[OpenWord]:
+) -> list[HighEntropyWord]:
     """The words whose following `width` policy tokens have the highest mean entropy, nats.
 
     A word is a token's text as `mark_windows_after_words` reads it; one said fewer than `least`
@@ -58,7 +58,7 @@ def open_words(
     counts = segments.count(key_N, len(words), whole_N).tolist()
     means = segments.mean(mean_N, key_N, len(words), whole_N).tolist()
     found = [
-        OpenWord(*each)
+        HighEntropyWord(*each)
         for each in zip(words, counts, means, strict=True)
         if each[1] >= least and len(each[0].split()) == 1
     ]
