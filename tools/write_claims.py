@@ -23,7 +23,8 @@ HEADER = """# What papers claim, looked at in small experiments
 on arithmetic puzzles and corridors, for some dozens of steps. A claim that holds here has held at
 this scale; one that does not show may need a larger model, longer answers or more steps, and nobody
 has looked. An experiment takes a recipe's defaults but for what its row says, and tunes neither
-side. A verdict looks at one number, which was chosen before the runs.
+side. A verdict on runs looks at one number, which was chosen before
+them. An enumerated number is that of one setting, of small trees; another can say otherwise.
 
 An experiment compares two methods on equal seeds (of runs) or on equal trees and policies (of
 numbers that begin with `audit/`, which `strop audit` [enumerates](AUDIT.md)). *Holds*: the interval

@@ -24,6 +24,7 @@ COLUMNS = {
     "token_bias": "token bias",
     "cosine": "cosine",
     "noise": "noise",
+    "error": "error",
     "success_change": "success'",
     "entropy_change": "entropy'",
     "ess": "ESS",
@@ -50,13 +51,18 @@ class Part:
     rows: tuple[Row, ...]
 
     def shown(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and lines of a table, some columns only where they are not as usual."""
+        """Heads and lines of a table, some columns only where they are not as usual.
+
+        error compares sizes of groups, and is shown where there are several.
+        """
         usual = {"ess": "1.000", "thrown_away": "0.000", "ratio": "1.000"}
         usual |= dict.fromkeys(("token_bias", "cut_scale", "cut_bias"), "-")
         texts = [
             (name, {k: _shown(getattr(each, k)) for k in COLUMNS}) for name, each in self.found
         ]
         kept = [k for k in COLUMNS if any(line[k] != usual.get(k) for _, line in texts)]
+        if not any(name.startswith("group") for name, _ in texts):
+            kept.remove("error")
         lines = [[name, *(line[key] for key in kept)] for name, line in texts]
         return ["setting", *(COLUMNS[key] for key in kept)], lines
 

@@ -45,6 +45,7 @@ class Audit:
     cut_bias: Number
     ratio: float
     token_bias: Number
+    error: Number
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ def audit(
         bias    = |E d - scale grad J| / |scale grad J|
         cosine  = <E d, grad J> / (|E d| |grad J|)
         noise   = sqrt(E |d - E d|^2) / |E d|
+        error   = N E |d_N - E d|^2 / |E d|^2 = G (P noise^2 + P - 1), d_N the mean over groups of
+                  N answers in all, each of a prompt drawn among the tree's P, without shared logits
         success_change, entropy_change = <grad J, E d>, <grad H, E d>, first order, per unit of step
         ess     = E_b[p / b]^2 / E_b[(p / b)^2], answers of the behaviour policy b that count, as a
                   share
@@ -112,9 +115,17 @@ def audit(
     whole = _summary(_joined(blocks), truth, cut_slope)
     within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth, cut_slope)
     numbers = {name: Number(value, within[name]) for name, value in whole.items()}
+    noise, prompts = numbers["noise"], tree.num_prompts
+    error = Number(
+        group_size * (prompts * noise.value**2 + prompts - 1),
+        2 * group_size * prompts * noise.value * noise.within,
+    )
     num_groups = sum(block.groups for block in blocks)
     ess, ratio = _weights(bench, theta)
-    return Audit(truth=truth, exact=exact, num_groups=num_groups, ess=ess, ratio=ratio, **numbers)
+    return Audit(
+        truth=truth, exact=exact, num_groups=num_groups, ess=ess, ratio=ratio, error=error,
+        **numbers,
+    )  # fmt: skip
 
 
 def _weights(bench: Bench, theta: Tensor) -> tuple[float, float]:
