@@ -114,13 +114,22 @@ class Claim:
         return "holds" if found.verdict == self.expect else "opposite"
 
 
+def _tables() -> dict[str, Any]:
+    return tomllib.loads((files("strop.assets") / "claims.toml").read_text(encoding="utf-8"))
+
+
+def shared_settings() -> Mapping[str, list[str]]:
+    """The options of each setting that several experiments have, by its name."""
+    settings: dict[str, list[str]] = _tables()["settings"]
+    return settings
+
+
 @functools.cache
 def claims() -> tuple[Claim, ...]:
     """All claims, by recipe. Raises UserError for one that is not whole."""
-    text = (files("strop.assets") / "claims.toml").read_text(encoding="utf-8")
     known = {each.name for each in dataclasses.fields(Claim)} - {"recipe"}
-    tables, found = tomllib.loads(text), []
-    settings = tables.pop("settings")
+    tables, found, settings = _tables(), [], shared_settings()
+    del tables["settings"]
     for recipe, entries in tables.items():
         for entry in entries:
             shared = [word for name in entry.pop("on", ()) for word in settings[name]]

@@ -167,7 +167,7 @@ def work(
     """
     children, failures = Children(), list[str]()
     with ThreadPoolExecutor(workers) as pool:
-        waiting = {pool.submit(_one, plan, job, children): job for job in jobs}
+        waiting = {pool.submit(train_and_score, plan, job, children): job for job in jobs}
         try:
             _watch(waiting, failures, show)
         except KeyboardInterrupt:
@@ -196,7 +196,7 @@ def _watch(waiting: dict[Future[None], Job], failures: list[str], show: Callable
         show()
 
 
-def _one(plan: Plan, job: Job, children: Children) -> None:
+def train_and_score(plan: Plan, job: Job, children: Children) -> None:
     """Train, unless that is done, and score what is not scored yet."""
     if not job.ended.exists():
         job.begun_at, job.begun = last_step(job.folder), time.monotonic()

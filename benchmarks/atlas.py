@@ -1,0 +1,355 @@
+"""Make the runs of the atlas: every recipe beside grpo on paired seeds, a row of a CSV a run.
+
+    python benchmarks/atlas.py four --out atlas [--recipes gspo,dapo] [--seeds 2] [--jobs 2] [--hours 6]
+
+A regime (`REGIMES`) is a task, options and a number of steps and seeds. Runs go seed by seed over
+all recipes, grpo first. The rows of docs/evidence/atlas/REGIME.csv are the memory: give the command
+again on any machine, and it makes what they lack. Runs are paired on one kind of machine alone, so
+that a seed of a recipe is made where a row of grpo of that seed stands or is made too. The folder
+--out is scratch. A run that fails is a row with its error (--again repeats those); --renew repeats
+rows of settings that are other than today's. With --hours no run starts after so long.
+"""
+
+import argparse
+import csv
+import dataclasses
+import datetime
+import hashlib
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from floor_settings import Setting, files, setting_of
+
+from strop.api.options import settings_of
+from strop.catalogue import catalogue
+from strop.comparison.claims import shared_settings
+from strop.comparison.plan import Candidate, Plan, Scoring, plan_of
+from strop.comparison.runs import Children, Job, Stopped, train_and_score
+from strop.comparison.scores import axis, collect
+from strop.environments.countdown import puzzles
+from strop.method import notation
+from strop.report.run_folder import Run
+from strop.support.about import VERSION
+from strop.support.errors import RunStopped, UserError
+from strop.support.stopping import interrupting
+from strop.support.writing import write_whole
+from strop.training.record.versions import device_name
+from strop.training.settings.config import RunConfig
+
+ROWS = Path(__file__).parents[1] / "docs" / "evidence" / "atlas"
+BASE = "grpo"
+SCORES = {
+    "pass@1": "pass@1", "pass@4": "pass@4", "pass@16": "pass@16",
+    "length": "completions/mean_length", "entropy": "entropy", "entropy_late": "late/entropy",
+    "ece": "ece", "auc": "auc", "sampled": "sampled", "trained": "trained", "seconds": "seconds",
+}  # fmt: skip
+# Of every tenth of the steps, from before the first: validation and, until then, tokens and reward.
+CURVES = ("curve", "sampled_at", "trained_at", "reward_at")
+HEAD = (
+    "recipe", "words", "beside", "seed", "steps", "version", "fingerprint", "machine", "date",
+    *SCORES, *CURVES, "error",
+)  # fmt: skip
+QUIET = ("training.rollouts_every=0", "training.inspect=0", "evaluation.num_samples=4",
+         "evaluation.k=[1]", "evaluation.max_prompts=128")  # fmt: skip
+POINTS = 10
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Regime:
+    """setting: of claims.toml, whose options all have; task: of the recipes that can be run there.
+    own: each recipe has the words of its line "Differs once" or "In full once" too.
+    """
+
+    setting: str
+    steps: int = 100
+    seeds: int = 10
+    task: str = "countdown"
+    own: bool = False
+    takes_files: bool = True  # whether the rows of floor_settings are of its task
+
+
+REGIMES = {
+    "tiny": Regime("tiny"),
+    "four": Regime("four"),
+    "own": Regime("tiny", own=True),
+    "worked": Regime("worked", steps=40, seeds=5, takes_files=False),
+    "corridor": Regime("corridor", seeds=5, task="corridor"),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A recipe in a regime, as it is run. beside: the words of grpo that it is paired with."""
+
+    recipe: str
+    words: str
+    beside: str
+    plan: Plan
+    fingerprint: str
+
+
+def cell_of(recipe: str, regime: Regime, folder: Path, beside: str = "") -> Cell:
+    """The recipe there. beside: of grpo in the words of another recipe. Raises UserError."""
+    setting, own = setting_of(recipe, folder), [recipe]
+    if recipe != BASE and setting.task != regime.task:
+        raise UserError(f"its task in the laboratory is {setting.task} (floor_settings.py)")
+    if setting.data and not regime.takes_files:
+        raise UserError("it reads rows with columns of their own, which this task has not")
+    if regime.own and recipe != BASE:
+        found = catalogue.find("recipe", recipe).regime
+        if found is None or len(found.words) < 2:
+            raise UserError("it names no options under which alone it is itself")
+        own = list(found.words)
+    elif regime.own:
+        own = beside.split(" ") if beside else [BASE]
+    if setting.task != regime.task or not regime.takes_files:
+        setting = Setting(recipe)  # what floor_settings gives is for short answers to puzzles
+    return _cell(recipe, own, setting, regime, folder)
+
+
+def _cell(recipe: str, own: list[str], setting: Setting, regime: Regime, folder: Path) -> Cell:
+    if given_answers := notation.recipe(recipe).algorithms[0].rollout.part.given:
+        setting.options["sampling.num_rollouts"] = len(given_answers)
+    taken = {*setting.options, *(word.partition("=")[0] for word in own[1:])}
+    common = [w for w in shared_settings()[regime.setting] if w.partition("=")[0] not in taken]
+    words = [*own, *(f"{name}={value}" for name, value in setting.options.items())]
+    every = regime.steps // POINTS
+    given: dict[str, Any] = {"algorithm": setting.options, "data": setting.data,
+                             "reward": setting.reward}  # fmt: skip
+    options = [*common, *own[1:], *QUIET, f"evaluation.every={every}"]
+    settings = settings_of([own[0], *options], {k: v for k, v in given.items() if v}, None)
+    scored = (str(folder / "held_out.jsonl"),) if setting.data else ()
+    scoring = Scoring(ks=(1, 4, 16), files=scored)
+    plan = plan_of(
+        [Candidate(recipe, settings)], scoring, seeds=regime.seeds, steps=regime.steps
+    )  # fmt: skip
+    beside = " ".join([BASE, *own[1:]]) if regime.own else BASE
+    return Cell(recipe, " ".join(words), beside, plan, fingerprint(settings, folder))
+
+
+def fingerprint(settings: RunConfig, folder: Path) -> str:
+    """Eight letters of what is set other than by default, with every number of the method."""
+    whole = settings.complete().model_dump(exclude_defaults=True)
+    text = json.dumps(whole, sort_keys=True, default=str).replace(str(folder), "")
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def cells_of(
+    recipes: Sequence[str], regime: Regime, folder: Path
+) -> tuple[list[Cell], dict[str, str]]:
+    """Every recipe that can be run there, grpo first, and why the others cannot."""
+    bases, cells, left = dict[str, Cell](), [], dict[str, str]()
+    for recipe in recipes:
+        if recipe == BASE:
+            continue
+        try:
+            cell = cell_of(recipe, regime, folder)
+            if cell.beside not in bases:
+                bases[cell.beside] = cell_of(BASE, regime, folder, cell.beside)
+            cells.append(cell)
+        except UserError as error:
+            left[recipe] = str(error).splitlines()[0]
+    return [*bases.values(), *cells], left
+
+
+def read(path: Path) -> list[Row]:
+    """The rows that are there."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def missing(
+    cells: Sequence[Cell], seeds: int, rows: Sequence[Row], machine: str, again: bool, renew: bool
+) -> list[tuple[Cell, int]]:
+    """What is to be run on this machine, seed by seed; a base only where a recipe of the seed is.
+
+    A recipe's seed is there if a kind of machine has rows of it and of its base, or has failed.
+    """
+    prints = {cell.words: cell.fingerprint for cell in cells}
+    there = {
+        (row["words"], int(row["seed"]), row["machine"]): row for row in rows
+        if not renew or row["fingerprint"] == prints.get(row["words"])
+    }  # fmt: skip
+    machines = {key[2] for key in there} | {machine}
+    done = {key for key, row in there.items() if not row["error"]}
+    failed = set() if again else {key[:2] for key, row in there.items() if row["error"]}
+    found = []
+    for seed in range(seeds):
+        wanted = [
+            cell for cell in cells
+            if cell.recipe != BASE and (cell.words, seed) not in failed and not any(
+                (cell.words, seed, m) in done and (cell.beside, seed, m) in done for m in machines
+            )
+        ]  # fmt: skip
+        besides = {cell.beside for cell in wanted}
+        wanted += [cell for cell in cells if cell.recipe == BASE and cell.words in besides]
+        wanted.sort(key=lambda cell: cell.recipe != BASE)
+        found += [(c, seed) for c in wanted if (c.words, seed, machine) not in done]
+    return found
+
+
+def about(cell: Cell, seed: int, machine: str) -> Row:
+    """What a row says beside its numbers."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {
+        "recipe": cell.recipe, "words": cell.words, "beside": cell.beside, "seed": str(seed),
+        "steps": str(cell.plan.steps), "version": VERSION, "fingerprint": cell.fingerprint,
+        "machine": machine, "date": today,
+    }  # fmt: skip
+
+
+def numbers(found: Mapping[str, float], run: Run, steps: int) -> Row:
+    """A run's final scores, and its curves at every tenth of the steps."""
+    at = np.arange(0, steps + 1, steps // POINTS)
+    course = {"curve": run.series("eval/validation/pass@1"), "reward_at": run.series("reward")}
+    course |= {f"{by}_at": axis(run, by) for by in ("sampled", "trained")}
+    row = {name: f"{found[key]:.6g}" for name, key in SCORES.items() if key in found}
+    for name, (steps_S, values_S) in course.items():
+        known = dict(zip(steps_S.tolist(), values_S.tolist(), strict=True))
+        if name in ("sampled_at", "trained_at"):
+            known = {0: 0, **known}
+        row[name] = " ".join(f"{known[n]:.5g}" if n in known else "-" for n in at.tolist())
+    return row
+
+
+def made(cell: Cell, seed: int, root: Path, machine: str, children: Children) -> Row | None:
+    """The row of a run, made here; None where it was stopped, with the run saved."""
+    (entry,) = cell.plan.entries
+    job = Job(entry, seed, root / cell.fingerprint)
+    row = about(cell, seed, machine)
+    (job.root / "runs").mkdir(parents=True, exist_ok=True)
+    write_whole(job.root / "runs" / f"{entry.slug}.toml", entry.config)
+    try:
+        train_and_score(cell.plan, job, children)
+        rows, runs = collect(cell.plan, [job])
+    except Stopped:
+        return None
+    except (RunStopped, UserError) as error:
+        return row | {"error": str(error).splitlines()[0]}
+    shutil.rmtree(job.folder)
+    return row | numbers(rows[0].found, runs[entry.label][seed], cell.plan.steps)
+
+
+@dataclass
+class Book:
+    """The CSV of a regime: a row is appended as its run ends."""
+
+    path: Path
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def add(self, row: Row) -> None:
+        """One line more, whole."""
+        with self.lock, self.path.open("a", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, HEAD, restval="", lineterminator="\n")
+            if not file.tell():
+                table.writeheader()
+            table.writerow(row)
+
+
+def go(todo: Sequence[tuple[Cell, int]], book: Book, root: Path, jobs: int, hours: float) -> None:
+    """Make the rows that are missing, until the time is over; Ctrl-C saves what is running."""
+    begun, children, waiting = time.monotonic(), Children(), iter(todo)
+    machine, done, lock = machine_here(), list[Row](), threading.Lock()
+
+    def next_one() -> Iterator[tuple[Cell, int]]:
+        while not hours or time.monotonic() - begun < 3600 * hours:
+            with lock:
+                found = next(waiting, None)
+            if found is None or children.stopping:
+                return
+            yield found
+
+    def worker() -> None:
+        for cell, seed in next_one():
+            row = made(cell, seed, root, machine, children)
+            if row is None:
+                return
+            book.add(row)
+            done.append(row)
+            left = (time.monotonic() - begun) / len(done) * (len(todo) - len(done)) / 3600
+            said = f"failed: {row['error']}" if row.get("error") else f"pass@1 {row['pass@1']}"
+            print(f"{len(done)} of {len(todo)}: {cell.words} seed {seed}: {said}; "
+                  f"about {left:.1f} h left", flush=True)  # fmt: skip
+
+    with interrupting(), ThreadPoolExecutor(jobs) as pool:
+        working = [pool.submit(worker) for _ in range(jobs)]
+        try:
+            wait(working)
+        except KeyboardInterrupt:
+            print("stopping: the runs finish their step and save", flush=True)
+            children.stop()
+            raise
+        for each in working:
+            each.result()
+
+
+def machine_here() -> str:
+    """The kind of this machine: runs are paired within it."""
+    return f"{device_name(torch.device('cpu'))}, torch {torch.__version__}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make what is missing of a regime."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("regime", choices=REGIMES)
+    parser.add_argument("--out", type=Path, default=Path("atlas"), help="scratch")
+    parser.add_argument("--recipes", help="with commas; without, all that can be run there")
+    parser.add_argument("--seeds", type=int, help="in place of the regime's own number")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--hours", type=float, default=0.0)
+    parser.add_argument("--again", action="store_true", help="repeat runs that failed")
+    parser.add_argument("--renew", action="store_true", help="repeat runs of other settings")
+    asked = parser.parse_args(arguments)
+    regime, inputs = REGIMES[asked.regime], asked.out.resolve() / "inputs"
+    inputs.mkdir(parents=True, exist_ok=True)
+    files(inputs)
+    held_out = "".join(json.dumps(row) + "\n" for row in puzzles("held_out"))
+    (inputs / "held_out.jsonl").write_text(held_out, encoding="utf-8")
+    names = [entry.name for entry in catalogue.recipes()]
+    chosen = asked.recipes.split(",") if asked.recipes else names
+    for name in chosen:
+        catalogue.find("recipe", name)
+    cells, left = cells_of(chosen, regime, inputs)
+    ROWS.mkdir(parents=True, exist_ok=True)
+    book = Book(ROWS / f"{asked.regime}.csv")
+    rows = read(book.path)
+    todo = missing(cells, asked.seeds or regime.seeds, rows, machine_here(), asked.again,
+                   asked.renew)  # fmt: skip
+    for name, why in left.items():
+        print(f"left out: {name}: {why}")
+    if not asked.recipes:
+        keep_left(asked.regime, left)
+    print(f"{len(todo)} runs to make of {len(cells)} methods", flush=True)
+    go(todo, book, asked.out.resolve() / asked.regime, asked.jobs, asked.hours)
+    return 0
+
+
+def keep_left(regime: str, left: Mapping[str, str]) -> None:
+    """Write which recipes a regime cannot have, and why; lines of other regimes stay."""
+    path = ROWS / "left_out.csv"
+    rows = [row for row in read(path) if row["regime"] != regime]
+    rows += [{"regime": regime, "recipe": name, "why": why} for name, why in left.items()]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, ("regime", "recipe", "why"), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as mistake:
+        sys.exit(f"error: {mistake}")
