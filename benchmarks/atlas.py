@@ -1,6 +1,6 @@
 """Make the runs of the atlas: every recipe beside grpo on paired seeds, a row of a CSV a run.
 
-    python benchmarks/atlas.py four --out atlas [--recipes gspo,dapo] [--seeds 2] [--jobs 2] [--hours 6]
+    python benchmarks/atlas.py four --out atlas [--recipes gspo,dapo] [--jobs 2] [--hours 6]
 
 A regime (`REGIMES`) is a task, options and a number of steps and seeds. Runs go seed by seed over
 all recipes, grpo first. The rows of docs/evidence/atlas/REGIME.csv are the memory: give the command
