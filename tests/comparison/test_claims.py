@@ -101,6 +101,16 @@ def test_an_unknown_name_is_refused_with_the_nearest():
         strop.reproduce("clip_covv")
 
 
+def test_runs_are_scored_so_that_the_number_is_there():
+    def scoring(number):
+        found = Claim(**TESTED | {"number": number, "expect": "higher"}).scoring()
+        return found.ks, found.samples, found.means
+
+    assert scoring("pass@32") == ((1, 32), 32, ())
+    assert scoring("pass@4") == ((1, 4), 16, ())
+    assert scoring("mean/approx_kl") == ((1,), 16, ("approx_kl",))
+
+
 def test_the_page_and_the_results_are_of_the_claims_that_stand():
     spec = importlib.util.spec_from_file_location("write_claims", ROOT / "tools/write_claims.py")
     module = importlib.util.module_from_spec(spec)

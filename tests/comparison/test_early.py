@@ -27,6 +27,9 @@ def test_the_top_of_an_early_step_is_judged_by_the_last():
         ("3", "0.80", "2", "1.000", "0.700", "0.00", "2.67"),
     ]
     assert "## What early scores pick" in markdown(plan, rows(3, EARLY) + rows(6, LAST))
+    longer = planned(METHODS, at="3,5,6", k="1")
+    several = early.lines_of(longer, rows(3, EARLY) + rows(5, EARLY) + rows(6, LAST))
+    assert several == found + [("5", *line[1:]) for line in found]
 
 
 def test_nothing_is_picked_from_few_methods_or_by_one_step():

@@ -36,7 +36,7 @@ def test_averages():
         lambda: average([one, two], [1, -1]),
         lambda: average([one, two], [0, 0]),
         lambda: average([one, point(1.0)]),
-        lambda: inverse_loss_shares([-1.0]),
+        lambda: inverse_loss_shares([1.0, -1.0]),
         lambda: answer_loss("tiny", []),
     ):
         with pytest.raises(UserError):

@@ -69,9 +69,11 @@ def test_a_pair_is_ranked_right_iff_its_loss_is_small_enough(rows):
 
 
 def test_flips_add_up():
-    found = p.flips([[1, 0], [1, 0], [0, 1], [0, 1]], [[1, 0], [0, 1], [1, 0], [0, 1]])
+    right, wrong = [1, 0], [0, 1]
+    before = [right] + [wrong] * 2 + [right] * 3 + [wrong] * 4
+    found = p.flips(before, [right] * 3 + [wrong] * 7)
     assert found == {
-        "stayed_right": 0.25, "became_right": 0.25, "became_wrong": 0.25, "stayed_wrong": 0.25
+        "stayed_right": 0.1, "became_right": 0.2, "became_wrong": 0.3, "stayed_wrong": 0.4
     }  # fmt: skip
 
 

@@ -44,6 +44,8 @@ def test_a_phase_is_over_after_its_step_or_the_first_crossing():
     assert not crossed.over(7, 10, {"entropy": 0.3})
     assert crossed.over(7, 10, {"entropy": 0.29})
     assert crossed.over(8, 10, {"entropy": 0.9})
+    above = read_until("8 or entropy > 0.3")
+    assert [above.over(7, 10, {"entropy": value}) for value in (0.3, 0.31)] == [False, True]
     assert not crossed.over(7, 10, {"entropy": math.nan})
     assert not crossed.over(7, 10, {})
     method = Phases((Phase(grpo(), crossed), Phase(dapo())))

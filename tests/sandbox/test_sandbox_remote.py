@@ -124,6 +124,7 @@ def test_the_graders_limit_is_later_than_the_rewards_own():
         reward = RunTests(url=served.url, parallel=3, seconds=2, answer_seconds=6, wait_seconds=5)
     # all runs, all waits, and a last run with four tries of 7 s and the three longest waits
     slowest = 6 + 5 + 4 * 7 + 3 * 75
+    assert reward.remote.most_seconds(6) == 4 * (6 + 5) + sandbox_remote.RETRIES.longest_wait
     for num_rows in (1, 7, 64):
         assert reward.timeout_seconds * (1 + (num_rows - 1) / 32) > -(-num_rows // 3) * slowest
 

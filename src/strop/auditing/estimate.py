@@ -71,16 +71,13 @@ def audit(
     """How a method's step compares with the true policy gradient, over everything it could draw.
 
     With d the move of the logits over the step size, J the expected reward and H the entropy:
-
         scale   = <E d, grad J> / |grad J|^2           how many times the true gradient it goes
         bias    = |E d - scale grad J| / |scale grad J|
         cosine  = <E d, grad J> / (|E d| |grad J|)
         noise   = sqrt(E |d - E d|^2) / |E d|
-        error   = N E |d_N - E d|^2 / |E d|^2 = G (P noise^2 + P - 1), d_N the mean over groups of
-                  N answers in all, each of a prompt drawn among the tree's P, without shared logits
+        error   = N E |d_N - E d|^2 / |E d|^2, d_N of N answers: see _error
         success_change, entropy_change = <grad J, E d>, <grad H, E d>, first order, per unit of step
-        ess     = E_b[p / b]^2 / E_b[(p / b)^2], answers of the behaviour policy b that count, as a
-                  share
+        ess     = E_b[p / b]^2 / E_b[(p / b)^2], the share of the behaviour b's answers that count
         no_signal = P(d = 0); thrown_away = P(curation asks for other groups); the rest given not
         cut_scale, cut_bias: towards the gradient of J behind the rollout's top_p, top_k and min_p
         ratio   = E_b[p / b] of a token
@@ -115,17 +112,20 @@ def audit(
     whole = _summary(_joined(blocks), truth, cut_slope)
     within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth, cut_slope)
     numbers = {name: Number(value, within[name]) for name, value in whole.items()}
-    noise, prompts = numbers["noise"], tree.num_prompts
-    error = Number(
+    numbers["error"] = _error(numbers["noise"], group_size, tree.num_prompts)
+    groups = sum(block.groups for block in blocks)
+    ess, ratio = _weights(bench, theta)
+    return Audit(truth=truth, exact=exact, num_groups=groups, ess=ess, ratio=ratio, **numbers)
+
+
+def _error(noise: Number, group_size: int, prompts: int) -> Number:
+    """N E |d_N - E d|^2 / |E d|^2 = G (P noise^2 + P - 1): d_N is the mean over groups of N answers
+    in all, each of a prompt drawn among the tree's P, which share no logits.
+    """
+    return Number(
         group_size * (prompts * noise.value**2 + prompts - 1),
         2 * group_size * prompts * noise.value * noise.within,
     )
-    num_groups = sum(block.groups for block in blocks)
-    ess, ratio = _weights(bench, theta)
-    return Audit(
-        truth=truth, exact=exact, num_groups=num_groups, ess=ess, ratio=ratio, error=error,
-        **numbers,
-    )  # fmt: skip
 
 
 def _weights(bench: Bench, theta: Tensor) -> tuple[float, float]:

@@ -59,12 +59,11 @@ def audit(
     base setting; the others are tried one at a time.
 
     scale: how many times the true policy gradient the mean step goes; bias: the rest of it over
-    that; noise: its standard deviation over its length; error: squared error of a step of N
-    answers times N, over that length squared; success', entropy': their change, first order, per
-    unit of step; ESS: effective sample size of the answers, as a share; silent: share of groups
-    that move nothing; refilled: share of those replaced; c-scale, c-bias: towards the gradient of
-    what top_p, top_k or min_p leave; ratio: mean of learner over drawer. With a teacher the true
-    gradient is that of the divergence over whole answers, token bias of tokens'.
+    that; noise: its standard deviation over its length; error: squared error of N answers, times
+    N; success', entropy': their change, first order, per unit of step; ESS: effective sample size,
+    as a share; silent: share of groups that move nothing; refilled: share of those replaced;
+    c-scale, c-bias: towards the gradient of what top_p, top_k or min_p leave; ratio: mean of
+    learner over drawer. A teacher's true gradient is of whole answers, token bias of tokens'.
     """
     from strop.api.audit import audits, base_of
     from strop.api.options import settings_of
