@@ -112,13 +112,16 @@ def test_the_map_leads_to_pages_and_is_filtered_by_stage(site: Path, tmp_path: P
 @needs_chromium
 def test_the_atlas_is_sorted_and_filtered(site: Path, tmp_path: Path) -> None:
     seen = """...(() => {
-    const table = document.querySelector("table.sortable"), rows = () => [...table.tBodies[0].rows];
+    const table = document.querySelector("table.sortable");
+    const rows = () => [...table.tBodies[0].rows];
     const gaps = () => rows().map((row) => parseFloat(row.cells[4].textContent));
-    const head = [...table.querySelectorAll("th button")].find((b) => b.textContent === "difference");
+    const heads = [...table.querySelectorAll("th button")];
+    const head = heads.find((button) => button.textContent === "difference");
     head.click(); const falling = gaps(); head.click(); const rising = gaps();
     const choice = table.parentElement.querySelector("select");
     choice.value = "curation"; choice.dispatchEvent(new Event("change"));
-    return {falling, rising, kept: rows().filter((r) => !r.hidden).map((r) => r.cells[1].textContent)};
+    const kept = rows().filter((row) => !row.hidden).map((row) => row.cells[1].textContent);
+    return {falling, rising, kept};
     })(),"""
     found = look(site / "docs/ATLAS.html", tmp_path / "profile", more=seen)
     assert found["falling"] == sorted(found["falling"], reverse=True)
