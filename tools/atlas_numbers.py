@@ -27,13 +27,17 @@ class Pair(NamedTuple):
     theirs: Row
 
 
-def paired(rows: Sequence[Row]) -> dict[str, list[Pair]]:
+def paired(rows: Sequence[Row], one_base: bool = True) -> dict[str, list[Pair]]:
     """The pairs of every recipe, of rows without error: its newest settings, and of a seed that was
     run on several kinds of machines the first pair.
+
+    one_base: pairs with the newest base alone, whose words are the options of the regime.
     """
     good = [row for row in rows if not row["error"]]
     newest = {row["words"]: row["fingerprint"] for row in good}
     good = [row for row in good if row["fingerprint"] == newest[row["words"]]]
+    if one_base and good:
+        good = [row for row in good if row["beside"] == good[-1]["beside"]]
     by_key = {(row["words"], row["seed"], row["machine"]): row for row in good}
     found: dict[str, dict[str, Pair]] = {}
     for row in good:

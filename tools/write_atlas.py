@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 ROWS, PAGE = DOCS / "evidence" / "atlas", DOCS / "ATLAS.md"
 REGIMES = {
     "tiny": "one update a step, 16 prompts with 8 answers, 100 steps of `tiny` on Countdown",
-    "four": "the same with four updates a step at a learning rate of 1e-3",
+    "four": "the same with four updates a step at a learning rate from 1e-3 to 0",
     "own": "the options under which a recipe says that it is itself, for it and for `grpo`",
     "worked": "`tiny-worked` on puzzles that are worked out, 8 prompts with 8 answers, 40 steps",
     "corridor": "episodes in the corridor, 16 with 8 each, 100 steps",
@@ -207,7 +207,7 @@ def page(known: Known | None = None) -> str:
     """The page's text."""
     stages = (known or Known.make()).changed
     rows = {regime: read(regime) for regime in REGIMES}
-    by_regime = {regime: numbers.paired(of) for regime, of in rows.items()}
+    by_regime = {regime: numbers.paired(of, regime != "own") for regime, of in rows.items()}
     by_regime = {regime: pairs for regime, pairs in by_regime.items() if pairs}
     lines = ["\n## What failed, and what shows nothing\n"]
     for regime, of in rows.items():

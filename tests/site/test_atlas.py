@@ -32,8 +32,8 @@ def test_the_page_is_what_the_rows_give(known: Known) -> None:
 def test_what_is_missing_goes_seed_by_seed_and_a_base_stands_on_the_same_machine() -> None:
     cells = [atlas.Cell(name, name, "grpo", None, "f") for name in ("grpo", "a", "b")]  # type: ignore[arg-type]
 
-    def left(rows: list[dict[str, str]], again: bool = False, renew: bool = False) -> list[str]:
-        found = atlas.missing(cells, 2, rows, "here", again, renew)
+    def left(rows: list[dict[str, str]], again: bool = False, stale: bool = False) -> list[str]:
+        found = atlas.missing(cells, 2, rows, "here", again, stale)
         return [f"{cell.recipe}{seed}" for cell, seed in found]
 
     assert left([]) == ["grpo0", "a0", "b0", "grpo1", "a1", "b1"]
@@ -43,8 +43,8 @@ def test_what_is_missing_goes_seed_by_seed_and_a_base_stands_on_the_same_machine
     assert left(failed) == ["grpo1", "a1", "b1"]
     assert left(failed, again=True)[:2] == ["grpo0", "b0"]
     old = [dict(each, fingerprint="old") for each in elsewhere]
-    assert left(old)[0] == "grpo0" and "a0" not in left(old)
-    assert "a0" in left(old, renew=True)
+    assert left(old)[:2] == ["grpo0", "a0"]
+    assert "a0" not in left(old, stale=True)
 
 
 def test_a_pair_is_of_one_machine_and_of_the_newest_settings() -> None:
@@ -54,6 +54,9 @@ def test_a_pair_is_of_one_machine_and_of_the_newest_settings() -> None:
     ]  # fmt: skip
     (pair,) = atlas_numbers.paired(rows)["a"]
     assert (pair.ours["pass@1"], pair.theirs["pass@1"]) == ("0.8", "0.6")
+    other = dict(rows[3], recipe="b", words="b", beside="grpo x"), dict(rows[4], words="grpo x")
+    assert atlas_numbers.paired([*rows, *other]).keys() == {"b"}  # the regime's newest base
+    assert atlas_numbers.paired([*rows, *other], one_base=False).keys() == {"a", "b"}
     assert atlas_numbers.gains({"a": [pair]})["a"] == pytest.approx(0.2)
 
 
