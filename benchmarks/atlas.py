@@ -7,7 +7,8 @@ all recipes, grpo first. The rows of docs/evidence/atlas/REGIME.csv are the memo
 again on any machine, and it makes what they lack. Runs are paired on one kind of machine alone, so
 that a seed of a recipe is made where a row of grpo of that seed stands or is made too. The folder
 --out is scratch. A run that fails is a row with its error (--again repeats those); rows of settings
-that are other than today's do not count (but with --stale). With --hours no run starts after so long.
+that are other than today's do not count (but with --stale). With --hours no run starts after so
+long; Ctrl-C saves what is running, and the same command with the same --out goes on with it.
 """
 
 import argparse
@@ -358,5 +359,7 @@ def keep_left(regime: str, left: Mapping[str, str]) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except UserError as mistake:
         sys.exit(f"error: {mistake}")

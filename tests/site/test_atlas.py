@@ -54,7 +54,10 @@ def test_a_pair_is_of_one_machine_and_of_the_newest_settings() -> None:
     ]  # fmt: skip
     (pair,) = atlas_numbers.paired(rows)["a"]
     assert (pair.ours["pass@1"], pair.theirs["pass@1"]) == ("0.8", "0.6")
-    other = dict(rows[3], recipe="b", words="b", beside="grpo x"), dict(rows[4], words="grpo x")
+    other = (
+        dict(rows[3], recipe="b", words="b", beside="grpo x"),
+        dict(rows[4], words="grpo x", beside="grpo x"),
+    )
     assert atlas_numbers.paired([*rows, *other]).keys() == {"b"}  # the regime's newest base
     assert atlas_numbers.paired([*rows, *other], one_base=False).keys() == {"a", "b"}
     assert atlas_numbers.gains({"a": [pair]})["a"] == pytest.approx(0.2)
