@@ -6,8 +6,9 @@ A regime (`REGIMES`) is a task, options and a number of steps and seeds. Runs go
 all recipes, grpo first. The rows of docs/evidence/atlas/REGIME.csv are the memory: give the command
 again on any machine, and it makes what they lack. Runs are paired on one kind of machine alone, so
 that a seed of a recipe is made where a row of grpo of that seed stands or is made too. The folder
---out is scratch. A run that fails is a row with its error (--again repeats those); --renew repeats
-rows of settings that are other than today's. With --hours no run starts after so long.
+--out is scratch. A run that fails is a row with its error (--again repeats those); rows of settings
+that are other than today's do not count (but with --stale). With --hours no run starts after so
+long; Ctrl-C saves what is running, and the same command with the same --out goes on with it.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import shlex
 import shutil
 import sys
 import threading
@@ -112,7 +114,7 @@ def cell_of(recipe: str, regime: Regime, folder: Path, beside: str = "") -> Cell
             raise UserError("it names no options under which alone it is itself")
         own = list(found.words)
     elif regime.own:
-        own = beside.split(" ") if beside else [BASE]
+        own = shlex.split(beside) if beside else [BASE]
     if setting.task != regime.task or not regime.takes_files:
         setting = Setting(recipe)  # what floor_settings gives is for short answers to puzzles
     return _cell(recipe, own, setting, regime, folder)
@@ -121,8 +123,10 @@ def cell_of(recipe: str, regime: Regime, folder: Path, beside: str = "") -> Cell
 def _cell(recipe: str, own: list[str], setting: Setting, regime: Regime, folder: Path) -> Cell:
     if given_answers := notation.recipe(recipe).algorithms[0].rollout.part.given:
         setting.options["sampling.num_rollouts"] = len(given_answers)
-    taken = {*setting.options, *(word.partition("=")[0] for word in own[1:])}
-    common = [w for w in shared_settings()[regime.setting] if w.partition("=")[0] not in taken]
+    taken = {*setting.options, *map(_name, own[1:])}
+    shared = shared_settings()[regime.setting]
+    common = [word for word in shared if _name(word) not in taken]
+    base = [word for word in shared if _name(word) not in {*map(_name, own[1:])}]
     words = [*own, *(f"{name}={value}" for name, value in setting.options.items())]
     every = regime.steps // POINTS
     given: dict[str, Any] = {"algorithm": setting.options, "data": setting.data,
@@ -134,8 +138,12 @@ def _cell(recipe: str, own: list[str], setting: Setting, regime: Regime, folder:
     plan = plan_of(
         [Candidate(recipe, settings)], scoring, seeds=regime.seeds, steps=regime.steps
     )  # fmt: skip
-    beside = " ".join([BASE, *own[1:]]) if regime.own else BASE
-    return Cell(recipe, " ".join(words), beside, plan, fingerprint(settings, folder))
+    beside = shlex.join([BASE, *own[1:], *base])
+    return Cell(recipe, shlex.join([*words, *common]), beside, plan, fingerprint(settings, folder))
+
+
+def _name(word: str) -> str:
+    return word.partition("=")[0]
 
 
 def fingerprint(settings: RunConfig, folder: Path) -> str:
@@ -172,7 +180,7 @@ def read(path: Path) -> list[Row]:
 
 
 def missing(
-    cells: Sequence[Cell], seeds: int, rows: Sequence[Row], machine: str, again: bool, renew: bool
+    cells: Sequence[Cell], seeds: int, rows: Sequence[Row], machine: str, again: bool, stale: bool
 ) -> list[tuple[Cell, int]]:
     """What is to be run on this machine, seed by seed; a base only where a recipe of the seed is.
 
@@ -181,7 +189,7 @@ def missing(
     prints = {cell.words: cell.fingerprint for cell in cells}
     there = {
         (row["words"], int(row["seed"]), row["machine"]): row for row in rows
-        if not renew or row["fingerprint"] == prints.get(row["words"])
+        if stale or row["fingerprint"] == prints.get(row["words"])
     }  # fmt: skip
     machines = {key[2] for key in there} | {machine}
     done = {key for key, row in there.items() if not row["error"]}
@@ -311,7 +319,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--hours", type=float, default=0.0)
     parser.add_argument("--again", action="store_true", help="repeat runs that failed")
-    parser.add_argument("--renew", action="store_true", help="repeat runs of other settings")
+    parser.add_argument("--stale", action="store_true", help="rows of other settings count")
     asked = parser.parse_args(arguments)
     regime, inputs = REGIMES[asked.regime], asked.out.resolve() / "inputs"
     inputs.mkdir(parents=True, exist_ok=True)
@@ -327,7 +335,7 @@ def main(arguments: Sequence[str]) -> int:
     book = Book(ROWS / f"{asked.regime}.csv")
     rows = read(book.path)
     todo = missing(cells, asked.seeds or regime.seeds, rows, machine_here(), asked.again,
-                   asked.renew)  # fmt: skip
+                   asked.stale)  # fmt: skip
     for name, why in left.items():
         print(f"left out: {name}: {why}")
     if not asked.recipes:
@@ -351,5 +359,7 @@ def keep_left(regime: str, left: Mapping[str, str]) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
     except UserError as mistake:
         sys.exit(f"error: {mistake}")

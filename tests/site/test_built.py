@@ -110,6 +110,27 @@ def test_the_map_leads_to_pages_and_is_filtered_by_stage(site: Path, tmp_path: P
 
 
 @needs_chromium
+def test_the_atlas_is_sorted_and_filtered(site: Path, tmp_path: Path) -> None:
+    seen = """...(() => {
+    const table = document.querySelector("table.sortable");
+    const rows = () => [...table.tBodies[0].rows];
+    const gaps = () => rows().map((row) => parseFloat(row.cells[4].textContent));
+    const heads = [...table.querySelectorAll("th button")];
+    const head = heads.find((button) => button.textContent === "difference");
+    head.click(); const falling = gaps(); head.click(); const rising = gaps();
+    const choice = table.parentElement.querySelector("select");
+    choice.value = "curation"; choice.dispatchEvent(new Event("change"));
+    const kept = rows().filter((row) => !row.hidden).map((row) => row.cells[1].textContent);
+    return {falling, rising, kept};
+    })(),"""
+    found = look(site / "docs/ATLAS.html", tmp_path / "profile", more=seen)
+    assert found["falling"] == sorted(found["falling"], reverse=True)
+    assert found["rising"] == sorted(found["rising"]) != found["falling"]
+    assert found["kept"]
+    assert all("curation" in stages for stages in found["kept"])
+
+
+@needs_chromium
 @pytest.mark.parametrize(
     "page",
     ["index", "map", "recipes/infopo", "parts/estimate_segment_advantage",

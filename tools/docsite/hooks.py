@@ -25,6 +25,7 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     html = re.sub(r"<code>[^<]*</code>", lambda code: code[0].replace("\\|", "|"), html)
     if page.url in places().values():  # a name as a title may end a line at its underscores
         html = re.sub(r"(<h1[^>]*>)(\w+)", lambda h: h[1] + h[2].replace("_", "_<wbr>"), html)
+    html = re.sub(r"<!-- sortable -->\s*<table>", '<table class="sortable">', html)
     html = html if page.file.src_uri in LEFT else linked(html, page.url)
     return re.sub(r"<t[dh]\b.*?</t[dh]>", breakable, html, flags=re.S)
 

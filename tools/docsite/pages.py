@@ -15,6 +15,7 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     ),
     "Look and compare": (
         "RUN_FOLDER.md", "TRACKING.md", "INSPECT.md", "COMPARE.md", "SEQUENCES.md", "AUDIT.md",
+        "ATLAS.md",
     ),
     "Scale": (
         "ENGINES.md", "SERVING.md", "SCALE.md", "STALENESS.md", "SAMPLING_MASKS.md", "PLAN.md",

@@ -52,3 +52,38 @@ for (const room of document.querySelectorAll(".house .room")) {
   room.addEventListener("pointerenter", () => light(true));
   room.addEventListener("pointerleave", () => light(false));
 }
+
+// A sortable table: a heading sorts by its column (numbers by their first one), and a list above
+// keeps the rows of one stage.
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  const text = (row, n) => row.cells[n].textContent.trim();
+  const number = (said) => parseFloat(said.replace("\u2212", "-"));
+  heads.forEach((head, n) => {
+    const button = document.createElement("button");
+    button.textContent = head.textContent;
+    head.replaceChildren(button);
+    button.addEventListener("click", () => {
+      const sign = head.getAttribute("aria-sort") === "descending" ? 1 : -1;
+      for (const each of heads) each.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+      const order = (a, b) => {
+        const [x, y] = [text(a, n), text(b, n)], [p, q] = [number(x), number(y)];
+        if (isNaN(p) || isNaN(q)) return isNaN(p) - isNaN(q) || sign * x.localeCompare(y);
+        return sign * (p - q);
+      };
+      body.append(...[...body.rows].sort(order));
+    });
+  });
+  const at = heads.findIndex((head) => head.textContent === "stages");
+  if (at < 0) continue;
+  const of = (row) => text(row, at).split(", ").filter(Boolean);
+  const choice = document.createElement("select");
+  choice.setAttribute("aria-label", "Stage");
+  for (const stage of ["", ...new Set([...body.rows].flatMap(of))].sort())
+    choice.add(new Option(stage || "all stages", stage));
+  choice.addEventListener("change", () => {
+    for (const row of body.rows) row.hidden = !!choice.value && !of(row).includes(choice.value);
+  });
+  table.before(choice);
+}

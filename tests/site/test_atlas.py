@@ -1,0 +1,90 @@
+"""The atlas: which runs are missing, what is paired, a fit, and the page as its rows give it."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from docsite.known import Known
+
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tools")]
+
+import atlas  # noqa: E402
+import atlas_numbers  # noqa: E402
+import write_atlas  # noqa: E402
+
+
+def row(recipe: str, seed: int, machine: str, score: float, **other: str) -> dict[str, str]:
+    return {
+        "recipe": recipe, "words": recipe, "beside": "grpo", "seed": str(seed), "machine": machine,
+        "fingerprint": "f", "error": "", "pass@1": str(score), **other,
+    }  # fmt: skip
+
+
+def test_the_page_is_what_the_rows_give(known: Known) -> None:
+    assert write_atlas.PAGE.read_text(encoding="utf-8") == write_atlas.page(known)
+    rows = atlas.read(atlas.ROWS / "four.csv")
+    assert {(r["recipe"], r["seed"]) for r in rows} >= {("grpo", "0"), ("dapo", "1")}
+    assert set(rows[0]) == set(atlas.HEAD)
+
+
+def test_what_is_missing_goes_seed_by_seed_and_a_base_stands_on_the_same_machine() -> None:
+    cells = [atlas.Cell(name, name, "grpo", None, "f") for name in ("grpo", "a", "b")]  # type: ignore[arg-type]
+
+    def left(rows: list[dict[str, str]], again: bool = False, stale: bool = False) -> list[str]:
+        found = atlas.missing(cells, 2, rows, "here", again, stale)
+        return [f"{cell.recipe}{seed}" for cell, seed in found]
+
+    assert left([]) == ["grpo0", "a0", "b0", "grpo1", "a1", "b1"]
+    elsewhere = [row("grpo", 0, "there", 0.1), row("a", 0, "there", 0.2)]
+    assert left(elsewhere) == ["grpo0", "b0", "grpo1", "a1", "b1"]
+    failed = [*elsewhere, row("b", 0, "there", 0, error="no")]
+    assert left(failed) == ["grpo1", "a1", "b1"]
+    assert left(failed, again=True)[:2] == ["grpo0", "b0"]
+    old = [dict(each, fingerprint="old") for each in elsewhere]
+    assert left(old)[:2] == ["grpo0", "a0"]
+    assert "a0" not in left(old, stale=True)
+
+
+def test_a_pair_is_of_one_machine_and_of_the_newest_settings() -> None:
+    rows = [
+        row("grpo", 0, "m", 0.5), row("a", 0, "m", 0.7, fingerprint="old"), row("a", 0, "n", 0.9),
+        row("a", 1, "m", 0.8), row("grpo", 1, "m", 0.6), row("a", 2, "m", 0, error="no"),
+    ]  # fmt: skip
+    (pair,) = atlas_numbers.paired(rows)["a"]
+    assert (pair.ours["pass@1"], pair.theirs["pass@1"]) == ("0.8", "0.6")
+    other = (
+        dict(rows[3], recipe="b", words="b", beside="grpo x"),
+        dict(rows[4], words="grpo x", beside="grpo x"),
+    )
+    assert atlas_numbers.paired([*rows, *other]).keys() == {"b"}  # the regime's newest base
+    assert atlas_numbers.paired([*rows, *other], one_base=False).keys() == {"a", "b"}
+    assert atlas_numbers.gains({"a": [pair]})["a"] == pytest.approx(0.2)
+
+
+def test_scores_at_equal_tokens() -> None:
+    ours = row("a", 0, "m", 0, curve="0 0.4 0.8", sampled_at="0 100 200")
+    theirs = row("grpo", 0, "m", 0, curve="0 0.1 0.2", sampled_at="0 50 100")
+    pair = atlas_numbers.Pair(ours, theirs)
+    assert atlas_numbers.at_tokens([pair], "sampled_at") == [(0.4, 0.2)]
+
+
+def test_a_saturating_curve_is_found_again() -> None:
+    steps = np.linspace(0, 100, 11)
+    with np.errstate(divide="ignore"):
+        curve = 0.1 + 0.5 / (1 + (20 / steps) ** 2)
+    curves = np.stack([curve + 0.01 * n for n in range(-2, 3)])
+    found = atlas_numbers.fitted(curves, steps)
+    assert found.why == ""
+    assert found.asymptote[0] == pytest.approx(0.6, abs=0.02)
+    assert found.midpoint[0] == pytest.approx(20, rel=0.1)
+    assert found.efficiency[0] == pytest.approx(2, rel=0.1)
+    assert found.asymptote[1] < 0.6 < found.asymptote[2]
+    assert atlas_numbers.fitted(curves[:2], steps).why == "fewer than 5 seeds"
+    assert atlas_numbers.fitted(curves[:, ::-1], steps).why == "the curve does not rise"
+
+
+def test_ranks_say_nothing_of_few_recipes() -> None:
+    assert atlas_numbers.spearman([1, 2], [1, 2]).startswith("not yet: 2 recipes")
+    assert atlas_numbers.spearman(range(10), range(10)).startswith("+1.00 (+1.00 to +1.00)")

@@ -1,0 +1,172 @@
+"""What the atlas's page says of its rows: pairs, fitted curves, ranks."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from strop.comparison.verdict import Compared, judge
+from strop.evaluation.samples import Floats
+from strop.evaluation.top_k import rank_correlation
+
+Row = Mapping[str, str]
+FEWEST_RECIPES = 10  # of which ranks say something
+FEWEST_SEEDS = 5  # of which an interval of a fit does
+DRAWS = 400
+NAMES = {  # a column of the rows, and its name among the numbers of `strop compare`
+    "pass@1": "pass@1", "pass@16": "pass@16", "length": "completions/mean_length",
+    "entropy_late": "late/entropy", "ece": "ece", "sampled": "sampled", "seconds": "seconds",
+}  # fmt: skip
+
+
+class Pair(NamedTuple):
+    """A seed of a recipe, and of grpo on the same kind of machine."""
+
+    ours: Row
+    theirs: Row
+
+
+def paired(rows: Sequence[Row], one_base: bool = True) -> dict[str, list[Pair]]:
+    """The pairs of every recipe, of rows without error: its newest settings, and of a seed that was
+    run on several kinds of machines the first pair.
+
+    one_base: pairs with the newest base alone, whose words are the options of the regime.
+    """
+    good = [row for row in rows if not row["error"]]
+    newest = {row["words"]: row["fingerprint"] for row in good}
+    good = [row for row in good if row["fingerprint"] == newest[row["words"]]]
+    if one_base and good:
+        good = [row for row in good if row["beside"] == good[-1]["beside"]]
+    by_key = {(row["words"], row["seed"], row["machine"]): row for row in good}
+    found: dict[str, dict[str, Pair]] = {}
+    for row in good:
+        theirs = by_key.get((row["beside"], row["seed"], row["machine"]))
+        if row["words"] != row["beside"] and theirs is not None:
+            found.setdefault(row["recipe"], {}).setdefault(row["seed"], Pair(row, theirs))
+    return {name: list(pairs.values()) for name, pairs in found.items()}
+
+
+def compared(pairs: Mapping[str, list[Pair]], column: str) -> dict[str, Compared]:
+    """Each recipe against its grpo in one number, as `strop compare` decides, with Holm's
+    correction over the recipes of the regime.
+    """
+    number: dict[tuple[str, ...], int] = {}
+    scores: dict[str, dict[int, float]] = {"grpo": {}}
+    for name, several in pairs.items():
+        for ours, theirs in several:
+            if not (ours[column] and theirs[column]):
+                continue
+            key = (theirs["words"], theirs["seed"], theirs["machine"])
+            at = number.setdefault(key, len(number))
+            scores["grpo"][at] = float(theirs[column])
+            scores.setdefault(name, {})[at] = float(ours[column])
+    if not scores["grpo"]:
+        return {}
+    return {each.label: each for each in judge({NAMES[column]: scores}, "grpo")}
+
+
+def series(row: Row, column: str) -> Floats:
+    """A curve of a row; NaN where a point is not known."""
+    return np.array([math.nan if x == "-" else float(x) for x in row[column].split()])
+
+
+def at_tokens(pairs: Sequence[Pair], by: str) -> list[tuple[float, float]]:
+    """Validation pass@1 of both sides of each pair where both had spent what the thriftier one
+    spent in all; by: "sampled_at" or "trained_at". Without pairs where either spent nothing.
+    """
+    found = []
+    for pair in pairs:
+        spent = [series(row, by) for row in pair]
+        budget = min(float(each[-1]) for each in spent)
+        if budget > 0:
+            a, b = (
+                float(np.interp(budget, x, series(row, "curve")))
+                for x, row in zip(spent, pair, strict=True)
+            )
+            found.append((a, b))
+    return found
+
+
+class Fit(NamedTuple):
+    """asymptote, efficiency, midpoint, each with value, low and high; why: it is not determined."""
+
+    asymptote: tuple[float, float, float]
+    efficiency: tuple[float, float, float]
+    midpoint: tuple[float, float, float]
+    why: str
+
+
+def fitted(curves_SN: Floats, steps_N: Floats) -> Fit:
+    """The mean curve over seeds S as a saturating one, by least squares.
+
+        R(C) = R_0 + (A - R_0) / (1 + (M / C)^B),   R_0 = R(0),   0 <= A <= 1
+
+    A: asymptote; B: efficiency; M: midpoint, in steps. On a grid of B and M, where A is a least
+    square of its own. Intervals: 95% of `DRAWS` bootstraps over seeds. It is not determined where
+    the best M or B lies at the grid's end, or the interval of A is wider than 0.2. Source: arXiv
+    2510.13786.
+    """
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(curves_SN), size=(DRAWS, len(curves_SN)))
+    means_DN = np.concatenate([curves_SN.mean(0)[None], curves_SN[drawn].mean(1)])
+    efficiency = np.geomspace(0.25, 8, 41)
+    midpoint = np.geomspace(steps_N[1] / 4, steps_N[-1], 61)
+    b_G, m_G = (x.ravel() for x in np.meshgrid(efficiency, midpoint))
+    shape_GN = 1 / (1 + (m_G[:, None] / steps_N[None, 1:]) ** b_G[:, None])
+    start_D = means_DN[:, 0]
+    rise_DN = means_DN[:, 1:] - start_D[:, None]
+    size_G, both_GD = (shape_GN**2).sum(1), shape_GN @ rise_DN.T
+    gain_GD = np.clip(both_GD / size_G[:, None], -start_D, 1 - start_D)
+    best_D = (gain_GD**2 * size_G[:, None] - 2 * gain_GD * both_GD).argmin(0)
+    a_D = start_D + gain_GD[best_D, np.arange(len(best_D))]
+    b_D, m_D = b_G[best_D], m_G[best_D]
+    found = [
+        (float(x[0]), *(float(q) for q in np.quantile(x[1:], (0.025, 0.975))))
+        for x in (a_D, b_D, m_D)
+    ]
+    why = ""
+    if len(curves_SN) < FEWEST_SEEDS:
+        why = f"fewer than {FEWEST_SEEDS} seeds"
+    elif a_D[0] <= start_D[0]:
+        why = "the curve does not rise"
+    elif m_D[0] in (m_G.min(), m_G.max()) or b_D[0] in (b_G.min(), b_G.max()):
+        why = "the best fit lies at an end of what was looked at"
+    elif found[0][2] - found[0][1] > 0.2:
+        why = "the interval of the asymptote is wider than 0.2"
+    return Fit(*found, why)  # type: ignore[arg-type]
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> str:
+    """Rank correlation with its 95% interval by bootstrap over the recipes; says so where there are
+    too few.
+    """
+    if len(a) < FEWEST_RECIPES:
+        return f"not yet: {len(a)} recipes, and it takes {FEWEST_RECIPES}"
+    rng, x, y = np.random.default_rng(0), np.array(a), np.array(b)
+    drawn = [rank_correlation(x[at], y[at]) for at in rng.integers(len(x), size=(DRAWS, len(x)))]
+    low, high = (
+        np.nanquantile(drawn, (0.025, 0.975)) if np.isfinite(drawn).any() else (math.nan,) * 2
+    )
+    return f"{rank_correlation(x, y):+.2f} ({low:+.2f} to {high:+.2f}), {len(x)} recipes"
+
+
+def early_and_last(
+    pairs: Mapping[str, list[Pair]], share: float
+) -> tuple[list[float], list[float]]:
+    """Of each recipe the mean validation pass@1 after a share of the steps, and the last pass@1."""
+    early, last = [], []
+    for several in pairs.values():
+        curves = np.array([series(pair.ours, "curve") for pair in several])
+        early.append(float(np.interp(share * (curves.shape[1] - 1), range(curves.shape[1]),
+                                     curves.mean(0))))  # fmt: skip
+        last.append(float(np.mean([float(pair.ours["pass@1"]) for pair in several])))
+    return early, last
+
+
+def gains(pairs: Mapping[str, list[Pair]]) -> dict[str, float]:
+    """Mean difference from grpo in pass@1, by recipe."""
+    return {
+        name: float(np.mean([float(a["pass@1"]) - float(b["pass@1"]) for a, b in several]))
+        for name, several in pairs.items()
+    }

@@ -1,0 +1,232 @@
+"""Write docs/ATLAS.md: all recipes beside grpo on paired seeds, from the rows of the atlas.
+
+python benchmarks/atlas.py four --hours 6     # makes rows, for hours and on any machine
+python tools/write_atlas.py                   # the page, in seconds
+"""
+
+import csv
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import atlas_numbers as numbers
+import numpy as np
+from atlas_numbers import Pair, Row
+from docsite.known import Known
+
+from strop.comparison.verdict import Compared
+from strop.evaluation.seeds import SHARE, paired_difference
+from strop.evaluation.top_k import sharpe_ratio_at_k
+
+DOCS = Path(__file__).parents[1] / "docs"
+ROWS, PAGE = DOCS / "evidence" / "atlas", DOCS / "ATLAS.md"
+REGIMES = {
+    "tiny": "one update a step, 16 prompts with 8 answers, 100 steps of `tiny` on Countdown",
+    "four": "the same with four updates a step at a learning rate from 1e-3 to 0",
+    "own": "the options under which a recipe says that it is itself, for it and for `grpo`",
+    "worked": "`tiny-worked` on puzzles that are worked out, 8 prompts with 8 answers, 40 steps",
+    "corridor": "episodes in the corridor, 16 with 8 each, 100 steps",
+}
+HEADER = """# The atlas: all recipes beside grpo
+
+    python benchmarks/atlas.py four --hours 6    # makes rows that are missing
+    python tools/write_atlas.py                  # writes this page from docs/evidence/atlas/
+
+**What this page does not show.** The models have 0.33 and 1.1 million weights, the tasks are
+puzzles and corridors, and a run has some dozens of steps. No recipe was tuned: each has its
+defaults, the learning rate is one for all, and another rate can turn an order round. A recipe that
+ends below `grpo` here does so in this setting; nothing is said of large models. Seconds are of
+machines that did other work too.
+
+A recipe and `grpo` of one seed have seen the same prompts on one kind of machine; a difference is
+the mean of these pairs with its 95% interval, which stays within what the number can be, and is
+decided as [compare](COMPARE.md#what-is-decided-and-how) does: from five seeds on, with Holm's
+correction over the recipes of the regime. *Resolves* is the difference that so many seeds find in 8
+of 10 such comparisons. Final scores are of 512 held-out puzzles with 16 answers each.
+
+*Asymptote, efficiency, midpoint* are those of `R(C) = R_0 + (A - R_0) / (1 + (M / C)^B)` (arXiv
+2510.13786), fitted to validation pass@1 over steps, averaged over seeds, with 95% intervals over
+bootstrapped seeds. They stand where the fit is determined; else the reason does. *At sampled* and
+*at trained* are differences in validation pass@1 where both sides had spent what the thriftier one
+spent in all. Ratios are to `grpo`. Stages are those at which a recipe is other than its parent.
+
+Written by `python tools/write_atlas.py`; change the rows, not this file.
+"""
+HEAD = (
+    "recipe", "stages", "seeds", "pass@1", "difference", "resolves", "verdict", "asymptote",
+    "efficiency", "midpoint", "pass@16", "entropy late", "ece", "length", "tokens", "seconds",
+    "at sampled", "at trained",
+)  # fmt: skip
+
+
+def read(name: str) -> list[Row]:
+    """The rows of a table of the atlas; none where it is not there yet."""
+    path = ROWS / f"{name}.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _gap(found: Compared | None) -> str:
+    gap = found.difference if found else None
+    return "-" if gap is None else f"{gap.value:+.3f}{_limits(gap.low, gap.high)}"
+
+
+def _limits(low: float, high: float) -> str:
+    return f" ({low:+.3f} to {high:+.3f})" if math.isfinite(low) else ""
+
+
+def _ratio(pairs: Sequence[Pair], column: str) -> str:
+    """Geometric mean over the pairs of ours / theirs."""
+    both = [(float(a[column] or 0), float(b[column] or 0)) for a, b in pairs]
+    logs = [math.log(a / b) for a, b in both if a > 0 and b > 0]
+    return f"{math.exp(float(np.mean(logs))):.2f}" if logs else "-"
+
+
+def _at(pairs: Sequence[Pair], by: str) -> str:
+    both = numbers.at_tokens(pairs, by)
+    if not both:
+        return "-"
+    gap = paired_difference([a for a, _ in both], [b for _, b in both], within=SHARE)
+    return f"{gap.value:+.3f}{_limits(gap.low, gap.high)}"
+
+
+def _fit(rows: Sequence[Row]) -> tuple[str, str, str]:
+    steps = int(rows[0]["steps"])
+    curves = np.array([numbers.series(row, "curve") for row in rows])
+    found = numbers.fitted(curves, np.linspace(0, steps, curves.shape[1]))
+    if found.why:
+        return (f"not determined: {found.why}", "-", "-")
+    a, b, m = (f"{x:.3g} ({low:.3g} to {high:.3g})" for x, low, high in found[:3])
+    return a, b, m
+
+
+def lines_of(pairs: Mapping[str, list[Pair]], stages: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line a recipe, the smallest difference first."""
+    by = {name: numbers.compared(pairs, name) for name in ("pass@1", "pass@16", "entropy_late",
+                                                           "ece")}  # fmt: skip
+    gains, lines = numbers.gains(pairs), []
+    for name in sorted(pairs, key=lambda each: gains[each]):
+        several, first = pairs[name], by["pass@1"][name]
+        resolves = f"{first.resolves:.3f}" if math.isfinite(first.resolves) else "-"
+        resolves = "more than 1" if first.resolves > 1 else resolves
+        cells = [
+            f"`{name}`", ", ".join(stages.get(name, ())), str(len(several)),
+            f"{first.mean.value:.3f}", _gap(first), resolves, first.verdict or "-",
+            *_fit([pair.ours for pair in several]),
+            *(_gap(by[column].get(name)) for column in ("pass@16", "entropy_late", "ece")),
+            *(_ratio(several, column) for column in ("length", "sampled", "seconds")),
+            _at(several, "sampled_at"), _at(several, "trained_at"),
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> list[str]:
+    """What failed, ended lower, and was not decided."""
+    found = numbers.compared(pairs, "pass@1")
+    verdicts = {name: found[name].verdict for name in pairs}
+    lines = [f"- {regime}: `{r['words']}` seed {r['seed']} failed: {r['error']}"
+             for r in rows if r["error"]]  # fmt: skip
+    few = f"fewer than {numbers.FEWEST_SEEDS} seeds, so nothing is decided against"
+    for verdict, told in (("lower", "below"), ("not decided", "not told from"), ("", few)):
+        names = ", ".join(f"`{name}`" for name, each in verdicts.items() if each == verdict)
+        lines += [f"- {regime}, {told} `grpo`: {names}"] if names else []
+    return lines
+
+
+def audited() -> dict[str, dict[str, float]]:
+    """Columns of docs/AUDIT.md by recipe; of recipes with phases the first one's."""
+    found: dict[str, dict[str, float]] = {}
+    head: list[str] = []
+    for line in (DOCS / "AUDIT.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if line.startswith("| recipe |"):
+            head = cells
+        elif line.startswith("| `") and "bias" in head and "noise" in head:
+            name = re.match(r"`(\w+)`", cells[0])
+            values = {}
+            for key, cell in zip(head, cells, strict=False):
+                if number := re.match(r"-?\d[\d.]*", cell):
+                    values[key] = float(number[0])
+            if name and "scale" in head:
+                found.setdefault(name[1], values)
+    return found
+
+
+def questions(
+    by_regime: Mapping[str, Mapping[str, list[Pair]]], stages: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Ranks: early against last, of one regime against another's, exact bias against what was
+    learnt.
+    """
+    lines = [
+        "\n## Do early ranks pick the winners?\n",
+        "Early and last scores are of the same runs, so a lucky seed counts in both.\n",
+    ]
+    for regime, pairs in by_regime.items():
+        for share in (0.25, 0.5):
+            early, last = numbers.early_and_last(pairs, share)
+            told = f"- {regime}, after {share:.0%} of the steps: {numbers.spearman(early, last)}"
+            if len(last) >= numbers.FEWEST_RECIPES:
+                base = float(
+                    np.mean([float(p.theirs["pass@1"]) for s in pairs.values() for p in s])
+                )
+                top = sharpe_ratio_at_k(early, last, base, 5)
+                told += f"; SharpeRatio@5 {top.sharpe_ratio:.2f}, best of them {top.best:.3f}"
+            lines.append(told)
+    lines.append("\n## Are ranks stable between regimes?\n")
+    gains = {regime: numbers.gains(pairs) for regime, pairs in by_regime.items()}
+    for one, other in itertools.combinations(gains, 2):
+        both = sorted(gains[one].keys() & gains[other].keys())
+        told = numbers.spearman([gains[one][n] for n in both], [gains[other][n] for n in both])
+        lines.append(f"- {one} and {other}: {told}")
+    if len(gains) < 2:
+        lines.append("Rows of two regimes are not there yet.")
+    lines.append("\n## Does exact bias or noise predict what is learnt?\n")
+    exact = audited()
+    for regime, found in gains.items():
+        for column in ("bias", "noise", "four", "price"):
+            known = [name for name in found if column in exact.get(name, {})]
+            groups = {"all": known}
+            for stage in sorted({s for name in known for s in stages.get(name, ())}):
+                of = [name for name in known if stage in stages.get(name, ())]
+                groups |= {stage: of} if len(of) >= numbers.FEWEST_RECIPES else {}
+            for group, names in groups.items():
+                told = numbers.spearman(
+                    [exact[n][column] for n in names], [found[n] for n in names]
+                )
+                lines.append(f"- {regime}, {column} of the [audit](AUDIT.md), {group}: {told}")
+    return lines
+
+
+def page(known: Known | None = None) -> str:
+    """The page's text."""
+    stages = (known or Known.make()).changed
+    rows = {regime: read(regime) for regime in REGIMES}
+    by_regime = {regime: numbers.paired(of, regime != "own") for regime, of in rows.items()}
+    by_regime = {regime: pairs for regime, pairs in by_regime.items() if pairs}
+    lines = ["\n## What failed, and what shows nothing\n"]
+    for regime, of in rows.items():
+        if of:
+            lines += nulls(regime, by_regime.get(regime, {}), of)
+    none = [f"`{regime}`" for regime, of in rows.items() if not of]
+    lines += [f"- Not run yet: {', '.join(none)}"] if none else []
+    for regime, pairs in by_regime.items():
+        lines += [f"\n## {regime}\n", f"{REGIMES[regime].capitalize()}.\n", "<!-- sortable -->\n",
+                  f"| {' | '.join(HEAD)} |", "| --- " * len(HEAD) + "|"]  # fmt: skip
+        lines += lines_of(pairs, stages)
+    lines += questions(by_regime, stages)
+    if left := read("left_out"):
+        lines += ["\n## Left out\n", "| regime | recipe | why |", "| --- | --- | --- |"]
+        lines += [
+            f"| {r['regime']} | `{r['recipe']}` | {r['why'].replace('|', '/')} |" for r in left
+        ]
+    return HEADER + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
