@@ -234,7 +234,7 @@ def numbers(found: Mapping[str, float], run: Run, steps: int) -> Row:
 
 
 def made(cell: Cell, seed: int, root: Path, machine: str, children: Children) -> Row | None:
-    """The row of a run, made here; None where it was stopped, with the run saved."""
+    """The row of a run, made here; None where it was stopped or killed."""
     (entry,) = cell.plan.entries
     job = Job(entry, seed, root / cell.fingerprint)
     row = about(cell, seed, machine)
@@ -246,7 +246,9 @@ def made(cell: Cell, seed: int, root: Path, machine: str, children: Children) ->
     except Stopped:
         return None
     except (RunStopped, UserError) as error:
-        return row | {"error": str(error).splitlines()[0]}
+        why = str(error).splitlines()[0]
+        # A process that ended without a word was killed, which says nothing of the recipe.
+        return None if children.stopping or why.startswith("exit code") else row | {"error": why}
     shutil.rmtree(job.folder)
     return row | numbers(rows[0].found, runs[entry.label][seed], cell.plan.steps)
 
@@ -284,7 +286,8 @@ def go(todo: Sequence[tuple[Cell, int]], book: Book, root: Path, jobs: int, hour
         for cell, seed in next_one():
             row = made(cell, seed, root, machine, children)
             if row is None:
-                return
+                print(f"ended without a row: {cell.words} seed {seed}", flush=True)
+                continue
             book.add(row)
             done.append(row)
             left = (time.monotonic() - begun) / len(done) * (len(todo) - len(done)) / 3600
