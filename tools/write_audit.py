@@ -58,6 +58,14 @@ On this tree the true gradient itself has a price of {price:.3f}. `±` marks num
 drawn groups (95% interval) in place of all: the step was seen to draw something of its own. A bias
 at old answers is one towards the gradient that the present policy would have.
 
+The size of a group: with a group's centred rewards as credit the step is a U-statistic of order two
+(arXiv 2603.01162), and its error by size is that of Hoeffding's formula, which a test finds again
+by enumeration. At one prompt larger groups lower the error that as many answers in all leave,
+towards that of an oracle that knows the expected reward. Where prompts are drawn as well, one size
+is best however many answers there are: 1 + sqrt((2 zeta_2 - 4 zeta_1) P / (P - 1)) for P prompts
+alike, zeta_1 and zeta_2 the variances, over the gradient's square, of what one and of what two
+answers say. The claims of `dr_grpo` on [CLAIMS.md](CLAIMS.md) have numbers.
+
 Written by `python tools/write_audit.py`; change the code, not this file.
 
 | recipe | scale | easy | hard | bias | noise | price | silent | refilled | stale | four |

@@ -54,13 +54,14 @@ def test_the_best_mean_is_chosen_and_of_equal_ones_the_first() -> None:
         for entry, mean in zip(plan.entries, means, strict=True)
     }
     tried = choose(plan, scores)
+    assert all(0 <= each.score.low < each.score.high <= 1 for each in tried)
     assert [each.chosen for each in tried] == [False, True, False, True, False, False]
     judged = judged_plan(plan, tried)
     assert [entry.label for entry in judged.entries] == [plan.entries[1].label, "rloo"]
     assert (judged.baseline, judged.seeds, judged.tuning) == ("rloo", (0, 1), None)
     assert choosing(plan).seeds == (1000, 1001)
     assert choosing(plan).scoring == dataclasses.replace(plan.scoring, at=(), start=False)
-    again = seen_again(tried, {"rloo": {0: 0.3, 1: 0.5}})
+    again = seen_again(tried, {"rloo": {0: 0.3, 1: 0.5}}, "pass@1")
     assert [each.again and each.again.value for each in again] == [None] * 3 + [0.4, None, None]
 
 

@@ -153,7 +153,7 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
         rows, runs = collect(plan, jobs)
         if tried and rows:
             done = [job for job in jobs if job.state == "done"]
-            tried = seen_again(tried, validation_scores(plan, done, tuning.metric))
+            tried = seen_again(tried, validation_scores(plan, done, tuning.metric), tuning.metric)
         alike, failed = _alike(jobs), [f"failed: {line}" for line in failures]
         outcome = Outcome(plan, tuple(rows), tuple(failures), len(jobs), alike, tuple(tried))
         if rows:

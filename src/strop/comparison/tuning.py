@@ -11,7 +11,7 @@ from strop.comparison.plan import Plan, Tuning
 from strop.comparison.runs import Job
 from strop.comparison.scores import EVALUATION, at_budget
 from strop.comparison.values import Values, is_range, label_of_values, settings_in
-from strop.evaluation.seeds import SeedEstimate, over_seeds
+from strop.evaluation.seeds import SeedEstimate, over_seeds, range_of
 from strop.report.run_folder import Run, read_run
 from strop.support.errors import UserError
 
@@ -106,8 +106,9 @@ def _last(run: Run, metric: str) -> float | None:
 
 def choose(plan: Plan, scores: Scores) -> list[Tried]:
     """Every setting with its score; of each method the best is chosen, of equal ones the first."""
+    assert plan.tuning is not None
     found = [
-        Tried(entry.of, entry.label, over_seeds(list(scores[entry.label].values())))
+        Tried(entry.of, entry.label, _score(scores[entry.label], plan.tuning.metric))
         for entry in plan.entries
     ]
     best = {
@@ -115,6 +116,10 @@ def choose(plan: Plan, scores: Scores) -> list[Tried]:
         for of in dict.fromkeys(each.of for each in found)
     }
     return [each._replace(chosen=best[each.of] == each.label) for each in found]
+
+
+def _score(by_seed: Mapping[int, float], metric: str) -> SeedEstimate:
+    return over_seeds(list(by_seed.values()), within=range_of(metric))
 
 
 def judged_plan(plan: Plan, tried: Sequence[Tried]) -> Plan:
@@ -125,10 +130,10 @@ def judged_plan(plan: Plan, tried: Sequence[Tried]) -> Plan:
     return dataclasses.replace(plan, entries=entries, baseline=chosen[baseline], tuning=None)
 
 
-def seen_again(tried: Sequence[Tried], scores: Scores) -> list[Tried]:
+def seen_again(tried: Sequence[Tried], scores: Scores, metric: str) -> list[Tried]:
     """The same, with what validation says of the chosen settings in the runs that are judged."""
     return [
-        each._replace(again=over_seeds(list(scores[each.label].values())))
+        each._replace(again=_score(scores[each.label], metric))
         if each.chosen and each.label in scores
         else each
         for each in tried
