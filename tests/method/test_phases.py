@@ -47,8 +47,6 @@ def test_a_phase_is_over_after_its_step_or_the_first_crossing():
     above = read_until("8 or entropy > 0.3")
     assert [above.over(7, 10, {"entropy": value}) for value in (0.3, 0.31)] == [False, True]
     assert not crossed.over(7, 10, {"entropy": math.nan})
-    above = read_until("reward > 0.5")
-    assert [above.over(7, 10, {"reward": value}) for value in (0.5, 0.51)] == [False, True]
     assert not crossed.over(7, 10, {})
     method = Phases((Phase(grpo(), crossed), Phase(dapo())))
     second = {"number": 2, "begun": 8}
