@@ -50,6 +50,12 @@ def test_a_curve_goes_from_margin_to_margin() -> None:
     # 460 x 270, of which 52, 12, 34 and 44 are margins; y goes from 0 to 1.05
     text = picture([chart([1, 2, 3], [0.0, 1.0, 0.5])])
     assert places_of(text) == ["52.0,226.0 250.0,43.1 448.0,134.6"]
+    # lines lie at 0, 0.5 and 1; without 0 the axis goes from 1.9 to 4.1, unless it is to begin at 0
+    assert 'd="M52 43.1H448"' in text
+    above = chart([1, 2], [2.0, 4.0])
+    assert places_of(picture([above])) == ["52.0,217.3 448.0,42.7"]
+    above.layout["yaxis"] = {"rangemode": "tozero"}
+    assert places_of(picture([above])) == ["52.0,134.6 448.0,43.1"]
     # a single step: the axis goes on to the next one
     single = picture([chart([7], [0.0])])
     assert places_of(single) == ["52.0,226.0"]

@@ -1,6 +1,7 @@
 """Trees and table policies: probabilities, exact slopes, values, and bad shapes."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -103,3 +104,15 @@ def test_a_true_critic_knows_the_value_before_every_token() -> None:
 def test_what_is_no_tree_is_refused(make, message: str) -> None:
     with pytest.raises(UserError, match=message):
         make()
+
+
+def test_a_mean_ratio_is_that_of_all_tokens_of_three_prompts() -> None:
+    tree = random_tree(2, 2, num_prompts=3)
+    theta, drawn = (random_policy(tree, seed=seed) for seed in (1, 2))
+    ours, theirs = theta.softmax(0), drawn.softmax(0)
+    total = 0.0
+    for prompt, path in itertools.product(range(3), tree.paths):
+        places = [(action, tree.node(prompt, path[:at])) for at, action in enumerate(path)]
+        chance = math.prod(float(theirs[place]) for place in places)
+        total += chance * sum(float(ours[place] / theirs[place]) for place in places)
+    assert tree.mean_ratio(theta, drawn) == pytest.approx(total / (3 * 2))

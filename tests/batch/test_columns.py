@@ -228,3 +228,9 @@ def test_the_words_of_a_recipe_name_what_is_there(entry):
     assert {name for name in own if name} <= {field.name for field in entry.fields}
     assert {*words.columns.values()} <= names.known.keys()
     assert {usual for usual, _ in words.tensors.values()} <= {*names.fills, *STRUCTURE}
+
+
+def test_distinct_ids_are_no_row_numbers():
+    column, rng = Column("id_B", "int", "", random="distinct"), torch.Generator().manual_seed(0)
+    assert column.drawn((1200,), rng).unique().numel() == 1200
+    assert column.drawn((9,), rng).max() >= 9

@@ -92,7 +92,7 @@ def test_the_largest_group_says_how_many_answers_are_drawn(
         (("audit", "grpo", "--depth", "30"), "can be enumerated"),
         (("audit", "grpo", "--depth", "2147483648"), "can be enumerated"),
         (("audit", "grpo", "--seed", "-1"), "the seed is -1: it must lie from 0"),
-        (("audit", "grpo", "--updates", "10001"), "--updates 10001: 10000 are the most"),
+        (("audit", "grpo", "--updates", "1,10001"), "--updates 10001: 10000 are the most"),
         (("audit", "grpo", "--seed", "9" * 30), "the seed is 999"),
         (("audit", "grpo", "--step", "nan"), "--step"),
         (("audit", "grpo", *SMALL, "--csv", "/nowhere/a.csv"), "cannot write"),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.data.files import load_data
+from strop.data.row_files import JsonLines
 from strop.environments.tasks import MAX_SPLIT_ROWS
 from strop.support.errors import UserError
 
@@ -22,6 +23,12 @@ ROWS = [
     {"prompt": "3*5=", "answer": "15", "note": ""},
 ]
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
+
+
+def test_a_last_line_needs_no_end(tmp_path):
+    for end in ("", "\n", "\n\n"):
+        (tmp_path / "a.jsonl").write_text('{"prompt": "x"}\n{"prompt": "y"}' + end, "utf-8")
+        assert len(JsonLines(tmp_path / "a.jsonl")) == 2
 
 
 def write_jsonl(path, rows):

@@ -14,6 +14,7 @@ from strop.environments.countdown import (
     evaluate,
     extract_answer,
     is_well_formed,
+    joined,
     solutions,
 )
 
@@ -185,3 +186,10 @@ def test_commuted_answers_have_one_canonical_text(a, b, c, inner, outer):
 )
 def test_canonical_text(text, canonical):
     assert extract_answer(text) == canonical
+
+
+def test_brackets_stand_where_they_change_the_value():
+    assert joined(("8", ""), "/", ("2*2", "*")) == "8/(2*2)"
+    assert joined(("8", ""), "*", ("2*2", "*")) == "8*2*2"
+    assert joined(("8", ""), "-", ("2*2", "*")) == "8-2*2"
+    assert joined(("8", ""), "-", ("2+2", "+")) == "8-(2+2)"

@@ -120,6 +120,7 @@ def test_no_document_contradicts_the_log_and_every_question_has_one_answer():
     kinds = set()
     for seed in range(100):
         log = event_log(seed)
+        assert all(asked.cutoff % firm.DAY == firm.CLOSES for asked in log.questions)
         event, of_kind = {each.id: each for each in log.events}, defaultdict(list)
         for each in log.events:
             of_kind[each.kind].append(each)

@@ -100,6 +100,9 @@ def test_a_limit_stays_inside_what_the_number_can_be() -> None:
     assert over_seeds([0.4, 0.5, 0.6], within=SHARE) == over_seeds([0.4, 0.5, 0.6])
     gap = paired_difference([0.9, 0.3], [0.1, 0.1], within=SHARE)  # 0.8 and 0.2
     assert -1 < gap.low < gap.value < gap.high < 1
+    either = paired_difference([1.0, 0.9], [-1.0, -0.6], within=(-1, 1))  # 2 is the most
+    assert either.value == pytest.approx(1.75)
+    assert -2 < either.low < either.value < either.high < 2
 
 
 def test_equal_seeds_do_not_tell_how_sure_their_mean_is() -> None:

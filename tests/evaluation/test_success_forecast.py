@@ -8,7 +8,7 @@ from builders import slope
 from models import Lab
 from torch.nn.functional import layer_norm
 
-from strop.evaluation.success_forecast import fit_adapter, forecast, history_of, route
+from strop.evaluation.success_forecast import _rate, fit_adapter, forecast, history_of, route
 from strop.method.part import Draw
 from strop.parts.sampling import _query_adapter as adapters
 from strop.parts.sampling._query_adapter import QueryAdapter, Sizes, by_kernel, pair_loss
@@ -154,3 +154,9 @@ def test_history_of_a_run(tmp_path):
     assert history_of(tmp_path, newest=2) == [("b", 0.0), ("a", 0.5)]
     with pytest.raises(UserError, match="no rollouts"):
         history_of(folder)
+
+
+def test_the_rate_rises_and_then_falls_to_nothing():
+    # half of the way behind a warm-up of 2: (1 + cos(pi / 2)) / 2
+    found = [_rate(step, 2, 10) for step in (0, 1, 2, 6, 10)]
+    assert found == pytest.approx([0, 0.5, 1, 0.5, 0])

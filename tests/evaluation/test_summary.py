@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.evaluation.samples import Samples
-from strop.evaluation.summary import as_json, summarise
+from strop.evaluation.summary import as_json, by_prompt, summarise
 from strop.support.errors import UserError
 
 
@@ -167,3 +167,10 @@ def test_evaluation_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_prompt_with_too_few_samples_has_no_pass_at_k():
+    samples = Samples(np.array([0, 0, 1]), np.array([1.0, 0.0, 1.0]), np.ones(3), np.zeros(3, bool))
+    found = by_prompt(samples, [1, 2], 3)
+    np.testing.assert_array_equal(found["pass@1"], [0.5, 1, np.nan])
+    np.testing.assert_array_equal(found["pass@2"], [1, np.nan, np.nan])

@@ -1,7 +1,7 @@
 import pytest
 
 from strop.method import notation
-from strop.method.cost import costs
+from strop.method.cost import costs, needs_of
 
 ROUNDS = "further prompts until the batch is full"
 POLICY = "a forward pass of the policy"
@@ -27,3 +27,10 @@ HEAD = "the head's whole distribution in the update"
 )
 def test_work_beside_the_rollouts_and_one_update(recipe, wanted):
     assert costs(notation.recipe(recipe)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("recipe", "taught"), [("sft", False), ("grpo(beta=0.04)", False), ("gkd", True)]
+)
+def test_a_teacher_is_needed_where_nothing_else_is_learned_from(recipe, taught):
+    assert ("teacher" in needs_of(notation.recipe(recipe))) == taught

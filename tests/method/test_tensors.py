@@ -11,6 +11,7 @@ from torch import Tensor
 from strop.batch.columns import Column
 from strop.method import part as parts
 from strop.method.part import Use
+from strop.method.tensors import _is as is_of
 from strop.method.tensors import checked
 from strop.support.errors import UserError
 
@@ -33,6 +34,13 @@ SAID = [
     (torch.zeros(3, 1), r"gives luck_B as \[3, 1\], it is to be the shape \[rollouts=3\]"),
     (torch.zeros(3, dtype=torch.int64), "gives luck_B as int64, it is to be float"),
 ]
+
+
+def test_kinds_of_numbers_are_told_apart():
+    dtypes = {"float": torch.float32, "int": torch.int32, "bool": torch.bool}
+    for wanted in dtypes:
+        fits = {kind for kind, dtype in dtypes.items() if is_of(wanted, dtype)}
+        assert fits == {wanted}
 
 
 @pytest.mark.parametrize(("value", "message"), SAID)

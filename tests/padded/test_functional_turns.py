@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from strop import functional as F
+from strop.padded.turns import MOST_TURNS
 from strop.support.errors import UserError
 
 REWARDS = torch.tensor([[0.0, 3.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
@@ -65,6 +66,10 @@ def test_reads_of_a_call_name_the_layouts():
         ({"mask": torch.ones(3, 2), "turn_ids": torch.tensor([[0, 2]] * 3)}, "names turn 2"),
         ({"mask": torch.ones(3, 2), "turn_ids": torch.zeros(3, 3)}, r"turn_ids must be \[3, 2\]"),
         ({"mask": torch.ones(3, 2)}, "need turn_ids or trajectories"),
+        (
+            {"mask": torch.ones(3, 2), "turn_ids": torch.full((3, 2), MOST_TURNS)},
+            f"from -1 to {MOST_TURNS - 1}$",
+        ),
         (
             {
                 "mask": torch.ones(3, 2),

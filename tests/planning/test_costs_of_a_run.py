@@ -11,6 +11,7 @@ import pytest
 from strop.planning.costs import likeliest
 from strop.planning.lengths import log_normal
 from strop.planning.measured import measure
+from strop.planning.recorded import read_run
 from strop.planning.simulate import simulate
 from strop.planning.work import Layout
 from strop.support.errors import UserError
@@ -73,6 +74,8 @@ def test_the_costs_that_made_the_numbers(tmp_path):
 def test_a_plan_for_what_was_measured_is_what_was_measured(tmp_path):
     folder = write_run(tmp_path / "a", 8, num_steps=60)
     found = measure([folder])
+    few = write_run(tmp_path / "b", num_steps=4)
+    assert [len(read_run(each).steps) for each in (folder, few)] == [57, 3]
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     spent = np.mean([line["step_time"] for line in lines[3:]])
     # lengths of a step are alike in the run and mixed in the plan: its longest is longer
@@ -156,6 +159,8 @@ def test_terms_are_never_negative_and_sum_to_what_was_measured():
     assert (terms @ costs).sum() == pytest.approx(seconds.sum())
     assert costs.tolist() == pytest.approx([3, 0, 1], abs=0.4)
     assert shares.sum() == pytest.approx(1)
+    noisy = seconds * rng.uniform(0.5, 1.5, 30)  # with scatter the costs are less sure
+    assert (likeliest(terms, noisy, np.full(3, 1 / 3))[2] > 1.5 * unsure).all()
     alike = likeliest(np.ones((30, 3)), np.ones(30), np.full(3, 1 / 3))
     assert alike[0].tolist() == pytest.approx([1 / 3] * 3)
     assert (alike[2] > unsure).all()

@@ -9,7 +9,7 @@ import pytest
 from configurations import QWEN3_06B, QWEN3_30B_A3B
 
 from strop import UserError
-from strop.planning.assumed import Assumed, Only
+from strop.planning.assumed import MOST_TRIED, Assumed, Only
 from strop.planning.hardware import GPUS, Assumptions, gpu_of
 from strop.planning.model_costs import model_of
 from strop.planning.parallel import Case, Trainer, engine, memory_of, speed_of, trainer
@@ -151,7 +151,9 @@ def test_what_does_not_fit_is_told_with_the_least_that_does():
     assert not any(some.fits(count) for count in range(2, least))
     assert some.layouts(least, [], 0.0)
     far = replace(some, case=replace(some.case, longest=10**9))
-    with pytest.raises(UserError, match="fits into no number of H100"):
+    with pytest.raises(
+        UserError, match=f"fits into no number of H100 up to {MOST_TRIED * H100.per_node:d} "
+    ):
         far.layouts(2, [1], 0.0)
 
 
@@ -179,3 +181,32 @@ def test_kinds_and_assumptions_are_named():
         with pytest.raises(UserError, match=why):
             Assumptions().with_([wrong])
     assert all(gpu.source for gpu in GPUS.values())
+
+
+def test_what_a_step_takes_beside_its_tokens():
+    some = assumed([np.full(8, 500)] * 4, 64, assumed=replace(NOTHING, step_seconds=3.0))
+    some = replace(some, work=replace(some.work, updates=2))
+    made = engine(some.case, 1, 0.0)
+    found = some.trainer(8)
+    assert made is not None
+    assert found is not None
+    costs = some.costs(made, found, shared=True)
+    assert costs.rest == pytest.approx(3 + 2 * found.update + 2 * 596_049_920 / some.case.link(8))
+    # weights, gradients and optimiser's state are read and written: 2 + 4 + 12 bytes
+    alone = trainer(case(), Trainer(1, 1, 1, 1, 1, gathered=True), 1e6)
+    assert alone is not None
+    moved = 2 * 18 * 596_049_920
+    assert alone.update == pytest.approx(moved / (3.35e12 * NOTHING.bandwidth))
+
+
+def test_seconds_of_what_a_layer_sends():
+    two = trainer(case(passes=1.0), Trainer(2, 2, 1, 1, 1, gathered=False), 1e6)
+    assert two is not None
+    # of each of 28 layers twice, in five passes: one more repeats it, one is the reference's
+    sent = 28 * 2 * 2 * 0.5 * 1024 * 2 / case().link(2)
+    computed = 5 * 2 * 596_049_920 / (989e12 * NOTHING.mfu * 2)
+    assert two.token == pytest.approx(computed + 4 * sent)
+    assert two.bound == "arithmetic" if computed > 4 * sent else "exchange within layers"
+    stages = trainer(case(), Trainer(4, 1, 1, 4, 1, gathered=False), 1000)
+    assert stages is not None
+    assert stages.bound == "the pipeline's ends"  # one micro-batch: three parts of four

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.planning.course import Speed
-from strop.planning.simulate import divided, layouts, simulate
+from strop.planning.simulate import FINE, NEAR, ROUGH, best_division, divided, layouts, simulate
 from strop.planning.work import Costs, Layout, Work
 
 TICKS = Speed(step=1.0, row=0.0, cached=0.0, read=0.0)
@@ -184,3 +185,26 @@ def test_thousands_of_workers():
     few, many = (divided(costs, some, count, 1) for count in (64, 2048))
     assert many.layout.workers == 2048
     assert many.tokens_per_second > few.tokens_per_second
+
+
+@given(st.integers(1, 5), st.integers(1, 60), st.integers(0, 60))
+def test_halving_finds_where_the_balance_lies(few, more, place):
+    """Of made divisions whose throughput falls from the best one on both sides."""
+    many, asked = few + more, []
+    balance = few + place % (more + 1)
+
+    def at(count, error):
+        asked.append((count, error))
+        waits = (0.0, 1.0) if count < balance else (1.0, 0.0)
+        return SimpleNamespace(
+            waits=waits, window=(0, 5), tokens_per_second=-abs(count - balance), count=count
+        )
+
+    assert abs(best_division(at, few, many).count - balance) <= NEAR * min(
+        balance - few + 1, many - balance + 1
+    )
+    assert asked[-1][1] == FINE  # the best one once more, as its few steps were rough
+    assert all(error == ROUGH for _, error in asked[:-1])
+    rough = len(asked) - 1
+    best_division(at, few, many, error=ROUGH)
+    assert len(asked) == 2 * rough + 1

@@ -268,6 +268,9 @@ def test_the_graders_limit_is_later_than_the_judges_own(tmp_path):
     for num_rows in (1, 7, 64):
         rounds = -(-num_rows // 3)
         assert judge.timeout_seconds * (1 + (num_rows - 1) / 32) > rounds * slowest
+    many = Judge(str(write(tmp_path, "http://x/v1", "concurrency = 64\nretries = 2\n")))
+    # 32 rows three at a time, or all at once
+    assert (judge.timeout_seconds - 30) / (many.timeout_seconds - 30) == pytest.approx(32 / 3)
 
 
 def test_columns_that_the_prompt_needs(tmp_path):

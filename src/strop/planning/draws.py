@@ -173,11 +173,10 @@ class Draws:
         """When so many rollouts have ended that draws may begin; never, if none wait for that."""
         last = ends[self.done < self.length]
         most = FULL * self.most
-        if len(last) <= most:
-            if not self.left:
-                return NEVER
-            most = len(last) - 1  # the next one does not fit beside them
-        place = max(math.ceil(len(last) - 1 - most), 0)  # in order: as many are left behind it
+        if len(last) <= most and not self.left:
+            return NEVER
+        # in order: as many are left behind it; the first if the next draw does not fit beside all
+        place = max(math.ceil(len(last) - 1 - most), 0)
         return float(np.partition(last, place)[place])
 
     @property

@@ -65,7 +65,7 @@ class Textarena(Environment):
             done, _ = self.world.step(action=action)
         if done:
             return self._end(player)
-        return self._observe(valid=self._errors() <= errors, mover=player)
+        return self._observe(valid=self._errors() <= errors)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -84,7 +84,7 @@ class Textarena(Environment):
         with self._drawing():
             self.world.reset(num_players=num, seed=seed)
 
-    def _observe(self, valid: bool = True, mover: int = -1) -> Observation:
+    def _observe(self, valid: bool = True) -> Observation:
         """The turn of the next player."""
         with self._drawing():
             if self.rewrites:
