@@ -53,6 +53,13 @@ def test_axes_of_tokens_and_seconds() -> None:
     assert axis(probing, "sampled")[1].tolist() == [86, 168, 251, 335]
 
 
+def test_tokens_are_those_until_the_scored_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = collected(tmp_path, monkeypatch, run(), at=(3,))
+    assert (row.found["sampled"], row.found["trained"], row.found["seconds"]) == (240, 60, 6)
+
+
 def test_scores_at_equal_tokens_are_interpolated() -> None:
     # a validation at 0, 160 and 320 tokens; b samples half as many answers: 0, 80, 160
     a = run(**{"eval/validation/pass@1": [0.0, 0.4, 0.8], "eval/validation/pass@1/low": [0.0] * 3})
@@ -78,7 +85,7 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Run, **scor
     the = plan(**scoring)
     job = Job(the.entries[0], 0, tmp_path, state="done")
     job.folder.mkdir(parents=True)
-    job.scores_file(4).write_text(json.dumps({"pass@1": 0.5, "maj@1": 0.5, "ece": None}))
+    job.scores_file(the.scoring.at[-1]).write_text(json.dumps({"pass@1": 0.5, "maj@1": 0.5, "ece": None}))
     monkeypatch.setattr("strop.comparison.scores.read_run", lambda _: made)
     waiting = Job(the.entries[1], 0, tmp_path)
     rows, runs = collect(the, [job, waiting])

@@ -98,6 +98,9 @@ def test_headlines_of_several_runs_leave_gaps() -> None:
         ["Entropy, nats per token", "–", "–", "–", "0.5", "0.5", "0"],
     ]
     assert headlines([run_of()]) == ""
+    named = '<th></th><th colspan="3">a</th>'
+    assert named in headlines(runs)
+    assert named not in headlines(runs[:1])  # of one run the page has said the name
 
 
 def test_every_number_lists_first_last_smallest_largest() -> None:
