@@ -148,12 +148,12 @@ def test_a_response_has_a_point_a_value_and_a_line_a_second_value() -> None:
     assert above == pytest.approx([0.0196325, 5 * 0.0196325, 3 * 0.0196325], abs=1e-4)
     assert below == pytest.approx(above, abs=1e-4)
     assert chart.layout["xaxis"]["type"] == "log"
-    below_0 = dataclasses.replace(
-        the, entries=tuple(dataclasses.replace(e, values=(("lr", str(i - 1)),))
+    from_0 = dataclasses.replace(
+        the, entries=tuple(dataclasses.replace(e, values=(("lr", str(i)),))
                            for i, e in enumerate(the.entries))
     )  # fmt: skip
-    (chart,) = responses(below_0, judged(below_0, rows(labels))[4], ["pass@1"])
-    assert "type" not in chart.layout["xaxis"]  # -1 to 4 have no logarithms
+    (chart,) = responses(from_0, judged(from_0, rows(labels))[4], ["pass@1"])
+    assert "type" not in chart.layout["xaxis"]  # 0 has no logarithm
     drawn = dataclasses.replace(the, entries=entries[:5])  # no whole grid: a chart an option
     charts = responses(drawn, judged(drawn, rows(labels[:5]))[4], ["pass@1"])
     assert [chart.layout["xaxis"]["title"]["text"] for chart in charts] == ["lr", "n"]

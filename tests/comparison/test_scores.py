@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from strop.api.inference import checkpoint_of
+from strop.comparison import tuning
 from strop.comparison.plan import START, Entry, Plan, Scoring
 from strop.comparison.runs import Job, last_step
 from strop.comparison.scores import Row, at_budget, axis, by_metric, collect
@@ -79,6 +80,20 @@ def test_scores_at_equal_tokens_are_interpolated() -> None:
     nothing = run(**{"data/rollouts_sampled": [0.0] * 4})
     with pytest.raises(UserError, match="b has spent no tokens sampled"):
         at_budget(plan(by="sampled", at=()), {"a": {0: a}, "b": {0: nothing}})
+
+
+def test_settings_are_chosen_by_the_last_validation_or_that_at_equal_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(**{"eval/validation/pass@1": [0.0, 0.4, 0.8]})
+    half = run(**{"eval/validation/pass@1": [0.1, 0.2, 0.5], "data/rollouts_sampled": [4.0] * 4})
+    made = {"a": whole, "b": half}
+    monkeypatch.setattr(tuning, "read_run", lambda folder: made[folder.name.partition("-")[0]])
+    for scoring, at_a in (({}, 0.8), ({"by": "sampled", "at": ()}, 0.4)):
+        the = plan(**scoring)
+        jobs = [Job(entry, 0, tmp_path, state="done") for entry in the.entries]
+        found = tuning.validation_scores(the, jobs, "pass@1")
+        assert found == {"a": {0: pytest.approx(at_a)}, "b": {0: pytest.approx(0.5)}}
 
 
 def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Run, **scoring: object) -> Row:

@@ -43,6 +43,9 @@ def test_shares_of_ends_are_means_over_steps():
     ]
     found = ends(RunFiles(lines, {}, []))
     assert found.numbers == {"exit/token_limit": pytest.approx(0.25)}
+    assert (found.status, found.advice) == ("ok", "")
+    outside = ends(RunFiles([{"step": 1, "exit/unreachable": 0.01}], {}, []))
+    assert (outside.status, outside.advice[:19]) == ("note", "environment, server")
 
 
 def test_the_lowest_entropy_is_named():

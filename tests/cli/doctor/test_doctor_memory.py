@@ -171,7 +171,8 @@ def test_slots_and_tokens_are_no_more_than_there_are(lab: Lab) -> None:
     def count(**sections: Any) -> dict[str, int]:
         return estimated(config.make(lab.raw(**sections)), 6, 6)[1]
 
-    plain = count()
+    shape, plain, found = estimated(config.make(lab.raw()), 6, 6)
+    assert found["drawing"] == 8 * shape.vocabulary * (24 + 4)
     assert (plain["slots"], plain["tokens"]) == (8, 48)  # two prompts, four answers; the budget
     assert count(training={"token_budget": 10_000})["tokens"] == 8 * 12
     assert count(training={"token_budget": 5})["tokens"] == 12  # a rollout is never cut
