@@ -80,6 +80,7 @@ def test_equal_runs_are_told_from_others(run: Any, tmp_path: Path, strop_command
     assert [part.name for part in found.metrics] == ["grad_norm", "learning_rate"]
     assert found.causes == ("seed: 0 in the first, 8 in the second",)
     assert found.idle == ("training.save_every: 0 in the first, 9 in the second",)
+    assert "more columns and metrics" not in repr(found)
     assert "All kept rollouts and tokens of step 4 are the same." in repr(found)
 
     path = changed(run, tmp_path / "token", 3, reward=9.0) / "tokens" / "step-000002.parquet"
@@ -96,6 +97,22 @@ def test_equal_runs_are_told_from_others(run: Any, tmp_path: Path, strop_command
     assert (told.code, "part in step 2, stage rollout." in told.out) == (1, True)
     as_json = json.loads(strop_command("diff", run.folder, tmp_path / "token", "--json").out)
     assert (as_json["same"], as_json["columns"][0]["name"]) == (False, "id_T")
+
+
+def test_runs_are_compared_as_far_as_both_go(run: Any, tmp_path: Path) -> None:
+    short = changed(run, tmp_path / "short")
+    lines = (short / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [each for each in lines if json.loads(each)["step"] < 5]
+    (short / "metrics.jsonl").write_text("".join(kept))
+    (short / "rollouts/step-000006.parquet").unlink()
+    found = strop.diff(run, short)
+    assert (found.same, found.lengths, found.looked_at) == (True, (6, 4), 5)
+    assert "goes on to step 6" in repr(found)
+    path = short / "rollouts/step-000003.parquet"
+    rows = pq.read_table(path)
+    pq.write_table(rows.slice(0, len(rows) - 1), path)
+    (part,) = strop.diff(run, short).columns
+    assert (part.name, part.a - part.b) == ("rollouts kept", 1)
 
 
 def test_runs_that_cannot_be_compared_are_refused(run: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from strop.catalogue import catalogue
+from strop.catalogue.entries import Regime
 from strop.method import part as parts
 from strop.method import schedule
 from strop.support.errors import UserError, nearest
@@ -125,3 +126,13 @@ def test_reading_the_catalogue_imports_no_torch():
 def test_a_line_of_a_docstring_goes_on_behind_a_colon_that_no_label_has() -> None:
     assert catalogue.find("recipe", "ace").line("Equation").endswith("others stay")
     assert catalogue.find("recipe", "gae").line("Code").endswith("OpenRLHF carry it)")
+
+
+def test_a_regime_is_shown_by_more_than_rounding():
+    def shown(sign):
+        regime = Regime(("grpo",), "kl", sign, 1.0)
+        return [regime.shown_by(value) for value in (0.99, 1.0, 1 + 1e-9, 1.01)]
+
+    assert shown("<") == [True, False, False, False]
+    assert shown(">") == [False, False, False, True]
+    assert shown("!=") == [True, False, False, True]

@@ -119,6 +119,7 @@ def test_eval_prints_a_table_or_json_with_the_same_numbers(strop, run):
     assert json.loads(strop(*words, "--json").out) == found
     table = strop(*words).out
     assert f"{found['mean@n']:.3f}" in table
+    assert f"{found['entropy/low']:.3f} to {found['entropy/high']:.3f}" in table
     assert "mean@4" in table
 
 

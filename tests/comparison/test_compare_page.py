@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from compared import Made, compare, words_for
 from models import Lab
+from test_plan_of_comparison import planned
 
-from strop.comparison.charts import curves, differences, wrapped
+from strop.comparison.charts import curves, differences, laws, wrapped
+from strop.comparison.names import number_of
 from strop.comparison.page import render, responses
-from strop.comparison.plan import Entry, Plan, Scoring, read_plan
+from strop.comparison.plan import START, Entry, Plan, Scoring, read_plan
 from strop.comparison.scores import Row
-from strop.comparison.table import judged, markdown
+from strop.comparison.table import heading, judged, markdown, note, one_run
 from strop.report.html import POLICY, plotly
 from strop.report.run_folder import Run
 
@@ -82,7 +84,8 @@ def test_intervals_are_drawn_where_they_lie() -> None:
     assert chart is not None
     last, first = chart.data  # plotly draws from below
     assert abs(first["x"][0] - 0.12) < 1e-12
-    assert abs(first["error_x"]["array"][0] - 0.0196324) < 1e-6
+    for side in ("array", "arrayminus"):
+        assert abs(first["error_x"][side][0] - 0.0196324) < 1e-6
     assert last["y"][0].count("<br>") >= 2
     assert differences(the, judged(the, rows(("a",)))[4], "pass@1") is None
 
@@ -145,10 +148,60 @@ def test_a_response_has_a_point_a_value_and_a_line_a_second_value() -> None:
     assert above == pytest.approx([0.0196325, 5 * 0.0196325, 3 * 0.0196325], abs=1e-4)
     assert below == pytest.approx(above, abs=1e-4)
     assert chart.layout["xaxis"]["type"] == "log"
+    from_0 = dataclasses.replace(
+        the, entries=tuple(dataclasses.replace(e, values=(("lr", str(i)),))
+                           for i, e in enumerate(the.entries))
+    )  # fmt: skip
+    (chart,) = responses(from_0, judged(from_0, rows(labels))[4], ["pass@1"])
+    assert "type" not in chart.layout["xaxis"]  # 0 has no logarithm
     drawn = dataclasses.replace(the, entries=entries[:5])  # no whole grid: a chart an option
     charts = responses(drawn, judged(drawn, rows(labels[:5]))[4], ["pass@1"])
     assert [chart.layout["xaxis"]["title"]["text"] for chart in charts] == ["lr", "n"]
     assert responses(plan(("a", "b")), [], ["pass@1"]) == []
+
+
+def test_the_header_has_what_all_methods_share_and_many_settings_are_folded() -> None:
+    def page(*configs: str) -> str:
+        entries = tuple(Entry(name, text) for name, text in zip("ab", configs, strict=False))
+        the = dataclasses.replace(plan(("a", "b")), entries=entries)
+        return render(the, rows(("a", "b")[: len(configs)]), {}, [])
+
+    both = page("recipe = 'grpo'\nmodel.name = 'm'", "recipe = 'rloo'\nmodel.name = 'm'")
+    assert "<dt>Model</dt><dd>m</dd>" in both
+    assert "<dt>Recipe</dt>" not in both
+    assert "<dt>Baseline</dt><dd>a</dd>" in both
+    assert "<dt>Baseline</dt>" not in page("recipe = 'grpo'")
+    many, few = ("\n".join(f"x{n} = {{0}}" for n in range(number)) for number in (13, 12))
+    assert "13 settings</summary>" in page(many.format(1), many.format(2))
+    assert "12 settings</summary>" not in page(few.format(1), few.format(2))
+
+
+def test_the_page_has_the_law_of_score_and_entropy() -> None:
+    at = np.arange(5)
+    entropy = 1.0 - at / 5
+    numbers = {
+        "entropy": (at, entropy), "eval/validation/pass@1": (at, 0.9 - 0.2 * np.exp(entropy))
+    }  # fmt: skip
+    run = Run("run", numbers, 4, None, (), ())
+    ((*_, a, b, ceiling, r_squared),) = laws(runs := {"a": {0: run}})
+    page = render(plan(("a",)), rows(("a",)), runs, [])
+    assert "fitted to each run's validations" in page
+    assert "".join(f"<td>{x:.3f}</td>" for x in (a, b, ceiling, r_squared)) in page
+
+
+def test_what_is_said_of_seeds_steps_and_tokens() -> None:
+    told = {number: note(plan(("a", "b"), seeds=number)) for number in (1, 4, 5)}
+    assert told[1].startswith("1 seed: cells hold its numbers.")
+    assert told[4].startswith("4 seeds; cells hold the mean over seeds")
+    assert "Fewer than 5 seeds decide nothing" in told[4]
+    assert "Fewer" not in told[5]
+    the = plan(("a", "b"))
+    assert heading(the, 4) == "Held-out scores after step 4"
+    assert heading(planned(by="sampled", k="1", steps=0), 4) == "Validation scores where all have the same tokens sampled"
+    assert number_of("sampled to pass@1=0.5", the.scoring).name == "tokens sampled to pass@1=0.5"
+    assert number_of("steps to pass@1=0.5", the.scoring).name == "steps to pass@1=0.5"
+    assert one_run(Row("a", 3, 4, {"x": 0.5}), ["x"]) == ["a", "3", "4", "0.5"]
+    assert one_run(Row(START, 0, 0, {"x": 0.5}), ["x"]) == [START, "", "0", "0.5"]
 
 
 def test_a_sweep_as_a_user_types_it(lab: Lab, tmp_path: Path) -> None:

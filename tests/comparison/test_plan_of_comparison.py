@@ -40,6 +40,8 @@ def test_options_behind_the_last_method_are_of_all_and_those_in_its_quotes_its_o
     own = ["advantage=subtract_group_mean | spread_evenly", "seed=1"]
     all_words = ["dapo(clip_high = 0.3)", "training.lr=1e-3", "seed=0", *own]
     assert second == (words[1], all_words, (), "")
+    quoted = "data.system_prompt='say \"no\" x=1'"  # one option, for a quote ends with its like
+    assert methods_of(["grpo", f"rloo {quoted} seed=1"])[1][1] == ["rloo", quoted, "seed=1"]
     assert methods_of(["until(1, grpo) | dapo"])[0][1] == ["until(1, grpo) | dapo"]
 
 

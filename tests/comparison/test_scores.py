@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from strop.api.inference import checkpoint_of
+from strop.comparison import tuning
 from strop.comparison.plan import START, Entry, Plan, Scoring
 from strop.comparison.runs import Job, last_step
 from strop.comparison.scores import Row, at_budget, axis, by_metric, collect
@@ -53,6 +54,13 @@ def test_axes_of_tokens_and_seconds() -> None:
     assert axis(probing, "sampled")[1].tolist() == [86, 168, 251, 335]
 
 
+def test_tokens_are_those_until_the_scored_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = collected(tmp_path, monkeypatch, run(), at=(3,))
+    assert (row.found["sampled"], row.found["trained"], row.found["seconds"]) == (240, 60, 6)
+
+
 def test_scores_at_equal_tokens_are_interpolated() -> None:
     # a validation at 0, 160 and 320 tokens; b samples half as many answers: 0, 80, 160
     a = run(**{"eval/validation/pass@1": [0.0, 0.4, 0.8], "eval/validation/pass@1/low": [0.0] * 3})
@@ -74,11 +82,25 @@ def test_scores_at_equal_tokens_are_interpolated() -> None:
         at_budget(plan(by="sampled", at=()), {"a": {0: a}, "b": {0: nothing}})
 
 
+def test_settings_are_chosen_by_the_last_validation_or_that_at_equal_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(**{"eval/validation/pass@1": [0.0, 0.4, 0.8]})
+    half = run(**{"eval/validation/pass@1": [0.1, 0.2, 0.5], "data/rollouts_sampled": [4.0] * 4})
+    made = {"a": whole, "b": half}
+    monkeypatch.setattr(tuning, "read_run", lambda folder: made[folder.name.partition("-")[0]])
+    for scoring, at_a in (({}, 0.8), ({"by": "sampled", "at": ()}, 0.4)):
+        the = plan(**scoring)
+        jobs = [Job(entry, 0, tmp_path, state="done") for entry in the.entries]
+        found = tuning.validation_scores(the, jobs, "pass@1")
+        assert found == {"a": {0: pytest.approx(at_a)}, "b": {0: pytest.approx(0.5)}}
+
+
 def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Run, **scoring: object) -> Row:
     the = plan(**scoring)
     job = Job(the.entries[0], 0, tmp_path, state="done")
     job.folder.mkdir(parents=True)
-    job.scores_file(4).write_text(json.dumps({"pass@1": 0.5, "maj@1": 0.5, "ece": None}))
+    job.scores_file(the.scoring.at[-1]).write_text(json.dumps({"pass@1": 0.5, "maj@1": 0.5, "ece": None}))
     monkeypatch.setattr("strop.comparison.scores.read_run", lambda _: made)
     waiting = Job(the.entries[1], 0, tmp_path)
     rows, runs = collect(the, [job, waiting])

@@ -1,6 +1,7 @@
 """`strop sequence`: what it runs, what it reads off, how it goes on, what it refuses."""
 
 import json
+import re
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -168,6 +169,9 @@ def test_a_table_without_a_suite_has_no_retention_and_says_the_error_of_a_cell()
     assert "| standard error | 0.030 |" in text
     assert "| b | 2,000 | 4 | 0.60 |" in text
     assert "retention" not in text
+    (start, *_) = json.loads(re.findall(r"<script type=.application/json.[^>]*>(.*?)</script>",
+                                        render(found, Path("out")))[0])["data"]  # fmt: skip
+    assert start["error_y"]["array"] == start["error_y"]["arrayminus"] == [0.0588] * 3
     assert "Accumulation against retention" not in render(found, Path("out"))
 
 

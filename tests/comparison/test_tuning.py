@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,9 @@ def test_a_setting_is_chosen_by_some_runs_and_judged_by_others(lab: Lab, tmp_pat
     for page in ("table.md", "compare.html"):
         assert "How the settings were chosen" in (folder / page).read_text()
     table = (folder / "table.md").read_text()
+    validated = json.loads((judged.parent / "metrics.jsonl").read_text().splitlines()[-1])
+    seen = validated["eval/validation/pass@1"]
+    assert re.search(rf"\(chosen\).*\| {seen:.3f} \|", table)  # in the run that is judged
     again = begin(["compare", "--resume", folder], tmp_path).end()
     assert again.code == 0, again.err
     assert ": training" not in again.out

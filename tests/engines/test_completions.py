@@ -147,9 +147,11 @@ def test_rules_are_options_or_refused(table):
         for rules, why in refused.items():
             with pytest.raises(UserError, match=why):
                 engine.start(0, Request((0,), 3, rules=rules))
-        sample(engine, [Request((0,), 1, 0.0, (TopK(3),)), Request((0,), 1, 1.0, (MinP(0.2),))])
+        sample(engine, [Request((0,), 1, 0.0, (TopK(3),)), Request((0,), 1, 1.0, (MinP(0.2),)),
+                        Request((0,), 1, 0.5, (TopP(0.7),))])  # fmt: skip
+    assert {body["temperature"]: body["top_p"] for body in served.asked}[0.5] == 0.7
     asked = {body["temperature"]: (body["top_k"], body["min_p"]) for body in served.asked}
-    assert asked == {0.0: (-1, 0.0), 1.0: (-1, 0.2)}  # the likeliest token is in every cut
+    assert asked == {0.0: (-1, 0.0), 1.0: (-1, 0.2), 0.5: (-1, 0.0)}  # the likeliest token is in every cut
 
 
 def test_without_log_probabilities_none_is_told(table):

@@ -128,6 +128,23 @@ def test_rows_leave_only_where_the_longest_needs_their_room():
     heard = e.finish()
     told = [[event.ended for event in heard[id]] for id in ids]
     assert told == [["length"], ["", "length"]]  # the younger one left, once
+    e = Driven(engine(REAL, num_slots=8, max_cached_tokens=400))
+    ids = [e.submit(Request((3, 4), size, seed=size)) for size in (300, 300)]
+    assert 170 < len(e.finish()[ids[1]][0].ids) < 200  # when there was no room for two of them
+
+
+def test_of_kept_rows_the_longest_says_how_many_have_room():
+    """Kept rows of 142 and 12 tokens: beside two more there is no room for so long a one."""
+    e = Driven(engine(REAL, num_slots=8, max_cached_tokens=320))
+    for size in (140, 10):
+        e.submit(Request((3, 4), size, seed=size, keep=True))
+    e.finish()
+    assert len(e.slots.held()) == 2
+    asked = [Request((5, 6), 40, seed=seed) for seed in (1, 2)]
+    ids = [e.submit(request) for request in asked]
+    heard = e.finish()
+    assert [heard[id][-1].ids for id in ids] == [alone(REAL, each).ids for each in asked]
+    assert len(e.slots.held()) == 1
 
 
 def test_a_bound_is_kept_with_branches_kept_rows_and_pieces():
@@ -228,6 +245,11 @@ def test_slots_are_added_by_a_quarter_so_that_few_moves_are_needed():
         cache.reserve(10, lines)
         found.append(cache.lines)
     assert found == [20, 20, 25, 32]  # 16 and 4, the same, 20 and 5, all there are
+    for most, shape in ((20 * 64, (20, 64)), (18 * 64, (17, 64))):  # no room for a quarter more
+        cache = SlotCache(1, 32, torch.device("cpu"), max_tokens=most)
+        cache.reserve(10, 16)
+        cache.reserve(10, 17)
+        assert (cache.lines, cache.places) == shape
 
 
 def test_stores_that_move_into_each_others_memory_keep_what_they_have():

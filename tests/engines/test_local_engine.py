@@ -310,12 +310,20 @@ def test_frequencies_of_the_first_token():
         ({"stop_strings": ("",)}, "empty string"),
         ({"ids": (1,) * 64}, "context 64"),
         ({"ids": (VOCAB,)}, "outside"),
+        ({"ids": (1, -1)}, "outside"),
         ({"stop_ids": (-1,)}, "outside"),
     ],
 )
 def test_refusals(fields, words):
     with pytest.raises(UserError, match=words):
         engine().submit(Request(**{"ids": (1,), "max_tokens": 4, **fields}))
+
+
+def test_a_long_stop_string_is_found_beside_a_short_one():
+    request = Request((1,), 20, stop_strings=("zz", "abcdefgh"))
+    said = b"xabcdefgh"  # a token a letter
+    assert request.is_stopped(said, lambda ids: bytes(ids).decode())
+    assert not request.is_stopped(said[:-1], lambda ids: bytes(ids).decode())
 
 
 def test_stop_strings_need_text():

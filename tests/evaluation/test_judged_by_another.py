@@ -153,6 +153,8 @@ def test_where_reward_and_evaluation_part_is_a_problem() -> None:
     assert status(line(0, 0.3, 0.3), line(5, 0.5, 0.6), line(9, 0.38, 0.5)) == "ok"  # both fell
     assert status(line(0, 0.3, 0.3), line(5, 0.3, 0.41)) == "problem"  # the reward rose alone
     assert status(line(0, 0.3, 0.3), line(5, 0.3, 0.39)) == "ok"
+    another = {"eval/a/mean@n": 0.3, "eval/a/training_reward": 0.3}  # of a set that is well
+    assert status({**line(0, 0.3, 0.3), **another}, line(5, 0.3, 0.41)) == "problem"
     found = parted([line(0, 0.3, 0.3), line(5, 0.3, 0.41)])
     assert found is not None
     assert (

@@ -100,6 +100,13 @@ def test_charts_without_numbers_are_left_out() -> None:
     assert sections([Run("a", {}, 0, None, (), ())]) == []
 
 
+def test_parts_of_the_reward_are_drawn_where_there_are_several() -> None:
+    one = {"rewards/exact/mean": [0.5, 0.6]}
+    chart = charts_of([run_of("a", **one, **{"rewards/form/mean": [1.0, 0.9]})])["Reward parts"]
+    assert [trace["name"] for trace in chart.data] == ["exact", "form"]
+    assert "Reward parts" not in charts_of([run_of("a", **one)])
+
+
 def test_axis_starts_at_zero_unless_values_are_negative() -> None:
     def mode(values: list[float]) -> str:
         return charts_of([run_of("a", reward=values)])["Reward"].layout["yaxis"]["rangemode"]
@@ -154,7 +161,9 @@ def test_thinning_keeps_extremes_and_means(values: list[float], points: int) -> 
     assert len(kept) <= max(points, 2)
     assert (kept.min(), kept.max()) == (min(values), max(values))
     assert all(values[step] == value for step, value in zip(steps, kept, strict=True))
-    _, averages = charts.averaged(series, points)
+    middles, averages = charts.averaged(series, points)
     assert len(averages) == min(points, len(values))
     if len(values) % len(averages) == 0:  # stretches of equal length
         assert averages.mean() == pytest.approx(np.mean(values), abs=1e-9)
+        each = len(values) // len(averages)
+        assert middles.tolist() == [each * n + (each - 1) // 2 for n in range(len(averages))]

@@ -1,10 +1,14 @@
 """What the doctor says of the order of a run's steps and of how answers ended, by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from strop.diagnosis.data import _reward_finding, fits
+from strop.diagnosis.endpoint import _gives
 from strop.diagnosis.finding import shortened
 from strop.diagnosis.run import RunFiles, ends, order
-from strop.diagnosis.signal import entropy
+from strop.diagnosis.signal import entropy, uniform_prompts
 
 
 def said(*lines):
@@ -39,6 +43,9 @@ def test_shares_of_ends_are_means_over_steps():
     ]
     found = ends(RunFiles(lines, {}, []))
     assert found.numbers == {"exit/token_limit": pytest.approx(0.25)}
+    assert (found.status, found.advice) == ("ok", "")
+    outside = ends(RunFiles([{"step": 1, "exit/unreachable": 0.01}], {}, []))
+    assert (outside.status, outside.advice[:19]) == ("note", "environment, server")
 
 
 def test_the_lowest_entropy_is_named():
@@ -49,3 +56,41 @@ def test_the_lowest_entropy_is_named():
 def test_a_long_text_is_cut_to_its_width():
     assert shortened("word " * 40, 20) == "word word word wo..."
     assert shortened("a\n b", 3) == "a b"
+
+
+def test_prompts_without_signal_stand_by_how_often_and_by_which_share():
+    equal, mixed = (0.0, 0.0), (0.0, 1.0)
+    drawn = {1: [equal, mixed], 2: [equal], 3: [equal, equal], 4: [mixed]}
+    rows = [
+        {"step": step, "uid": uid, "prompt": "p", "scored": True, "reward": reward}
+        for uid, groups in drawn.items()
+        for step, rewards in enumerate(groups)
+        for reward in rewards
+    ]
+    told = [(each["uid"], each["uniform"], each["groups"]) for each in uniform_prompts(rows)]
+    assert told == [(3, 2, 2), (2, 1, 1), (1, 1, 2)]
+
+
+def test_an_endpoint_is_what_its_best_route_is():
+    text, tokens = ({"choices": [choice]} for choice in ({"text": "a"}, {"token_ids": [3]}))
+    assert "is not known" in _gives({"/a": text, "/b": tokens}, {}).answer
+    assert "Text alone" in _gives({"/a": text, "/b": None}, {}).answer
+
+
+def test_rows_that_are_too_long_are_left_out_where_some_are_not():
+    settings = SimpleNamespace(data=SimpleNamespace(max_prompt_tokens=0, overlong="drop"))
+    assert [fits(settings, found, 10, 4).status for found in ([6, 7], [7, 7], [5, 6])] == [
+        "note", "problem", "ok"
+    ]  # fmt: skip
+
+
+def test_a_reward_that_is_the_same_for_all_answers_is_noted():
+    def told(*scores):
+        kinds = ("empty", "reference")
+        return _reward_finding([
+            {"reward": "r", "answer": kind, "scores": each, "failures": []}
+            for kind, each in zip(kinds, scores, strict=True)
+        ]).answer  # fmt: skip
+
+    assert told([1.0, 1.0], [1.0, 1.0]) == "Every dummy answer has the same score."
+    assert told([0.0, 0.0], [1.0, 1.0]) != "Every dummy answer has the same score."

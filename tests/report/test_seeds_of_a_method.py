@@ -62,7 +62,7 @@ def test_only_runs_that_differ_by_seed_alone_are_one() -> None:
 
 def test_a_method_has_the_mean_of_its_runs() -> None:
     hundred = [Recorded(s, (), np.array([s / 2.0]), np.array([s])) for s in (10, 20)]
-    runs = [run_of("a", 0, [1.0, 2.0]), run_of("b", 1, [3.0, 2.0])]
+    runs = [run_of("a", 0, [1.0, 2.0]), run_of("b", 1, [3.0, 2.0, 5.0])]
     runs = [Run(**{**vars(r), "rollouts": tuple(hundred[: 2 - i])}) for i, r in enumerate(runs)]
     (mean,) = by_method(runs)
     assert mean.series("reward")[1].tolist() == [2.0, 2.0]

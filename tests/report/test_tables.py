@@ -98,6 +98,9 @@ def test_headlines_of_several_runs_leave_gaps() -> None:
         ["Entropy, nats per token", "–", "–", "–", "0.5", "0.5", "0"],
     ]
     assert headlines([run_of()]) == ""
+    named = '<th></th><th colspan="3">a</th>'
+    assert named in headlines(runs)
+    assert named not in headlines(runs[:1])  # of one run the page has said the name
 
 
 def test_every_number_lists_first_last_smallest_largest() -> None:
@@ -116,6 +119,9 @@ def test_settings_set_by_hand_stand_beside_their_defaults() -> None:
         ["selection", "drop_truncated_rollouts", "none"],
         ["sampling.num_prompts", "8", "32"],
     ]
+    phased = {**config.defaults("tiny"), "recipe": "until(1, grpo) | dapo"}
+    text = config.make(phased).complete().to_toml().replace('until = "1"', 'until = "3"')
+    assert rows_of(set_by_hand(run_of(config=text))) == [["phases.grpo.until", "3", "1"]]
     plain = config.make({**config.defaults("tiny"), "recipe": "grpo"}).complete().to_toml()
     assert set_by_hand(run_of(config=plain)) == "<p>Every setting has its default.</p>"
 

@@ -1,11 +1,13 @@
 """StropGRPOTrainer beside TRL's own trainer: equal where both compute the same."""
 
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
-from trainers import QUIET, digits, trained, written
+from models import save_model
+from trainers import QUIET, digits, make, trained, written
 
 from strop.method import notation
 from strop.support.errors import UserError
@@ -55,6 +57,19 @@ def test_equals_trl(build: Any, ours: Any, theirs: dict[str, Any], options: dict
     assert torch.allclose(weights(one), weights(other), atol=2e-5)
 
 
+def test_the_balance_of_experts_counts_as_in_trl(tmp_path: Path) -> None:
+    mixture = save_model(tmp_path / "mixture", experts=4)
+    options = {"rollout_func": written, "max_steps": 2, "router_aux_loss_coef": 1.0}
+    one = make(mixture, tmp_path / "output", None, **options, loss_type="grpo")
+    wanted = trained(one)
+    other = make(mixture, tmp_path / "output", "grpo(eps=1e-4)", **options)
+    for expected, found in zip(wanted, trained(other), strict=True):
+        assert expected["aux_loss"] > 0.1
+        for name in ("loss", "grad_norm", "aux_loss"):
+            assert found[name] == pytest.approx(expected[name], rel=2e-5, abs=2e-6)
+    assert torch.allclose(weights(one), weights(other), atol=2e-5)
+
+
 def test_accumulation_changes_nothing(build: Any) -> None:
     """Averages over the whole update, however it is cut; also where a part must see all of it."""
     for recipe in ("clip_cov(clip_cov_ratio=0.2, clip_cov_lb=0.01)", "cispo", "entropy_bonus"):
@@ -64,7 +79,9 @@ def test_accumulation_changes_nothing(build: Any) -> None:
             gradient_accumulation_steps=4,
         )  # fmt: skip
         for expected, found in zip(trained(whole), trained(cut), strict=True):
-            for name in ("loss", "grad_norm"):
+            measured = {name for name in expected if name.startswith(("clip_ratio", "loss/"))}
+            assert measured
+            for name in {"loss", "grad_norm", *measured}:
                 assert found[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6), recipe
         assert torch.allclose(weights(whole), weights(cut), atol=1e-5)
 
@@ -72,7 +89,10 @@ def test_accumulation_changes_nothing(build: Any) -> None:
 def test_controls_move_and_go_on_from_a_checkpoint(build: Any, tmp_path: Any) -> None:
     recipe = "adaptive_entropy_coef(target=9.0, delta=0.01)"
     options = {"rollout_func": written, "max_steps": 4}
-    whole = trained(build(recipe, **options))
+    trainer = build(recipe, **options)
+    with mock.patch.object(trainer.strop, "end", wraps=trainer.strop.end) as end:
+        whole = trained(trainer)
+    assert all("clip_ratio/region_mean" in call.args[1] for call in end.call_args_list)
     coefs = [row["entropy_control/coef"] for row in whole[1:]]
     assert coefs == pytest.approx([0.01, 0.02, 0.03])
     begun = build(recipe, **options, save_strategy="steps", save_steps=2)

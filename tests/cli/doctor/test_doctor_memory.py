@@ -1,5 +1,6 @@
 """The formulas of the memory estimate against what torch, the optimiser and the engine hold."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local.engine import KEPT_CACHE_BYTES, LocalEngine
 from strop.engines.local.stale_weights import StaleWeightsEngine
+from strop.method import notation
 from strop.training import loading
 from strop.training.learner import adapters, models
 from strop.training.learner.policy import MasterAdamW
@@ -169,11 +171,15 @@ def test_slots_and_tokens_are_no_more_than_there_are(lab: Lab) -> None:
     def count(**sections: Any) -> dict[str, int]:
         return estimated(config.make(lab.raw(**sections)), 6, 6)[1]
 
-    plain = count()
+    shape, plain, found = estimated(config.make(lab.raw()), 6, 6)
+    assert found["drawing"] == 8 * shape.vocabulary * (24 + 4)
     assert (plain["slots"], plain["tokens"]) == (8, 48)  # two prompts, four answers; the budget
     assert count(training={"token_budget": 10_000})["tokens"] == 8 * 12
     assert count(training={"token_budget": 5})["tokens"] == 12  # a rollout is never cut
     assert count(training={"num_slots": 3})["slots"] == 3
+    raw = lab.raw(training={"num_slots": 64, "token_budget": 10_000})
+    raw |= {"recipe": "until(1, grpo(num_prompts=2)) | grpo(num_prompts=2, num_rollouts=6)"}
+    assert estimated(config.make({**raw, "algorithm": {}}), 6, 6)[1]["slots"] == 2 * 16
     validated = count(evaluation={"every": 1, "num_samples": 6})
     assert validated["slots"] == 2 * 6  # two rows are held back
 
@@ -184,6 +190,9 @@ def test_buffers_of_the_head(lab: Lab) -> None:
 
     assert buffers("grpo") == 1
     assert buffers("adaptive_entropy_coef") == 2
+    capped = dataclasses.replace(estimated(config.make(lab.raw()))[0], softcap=True)
+    assert memory._head_buffers(config.make(lab.raw()).build().algorithms[0], capped) == 2
+    assert memory._head_buffers(notation.recipe("gkd"), capped) == 4
 
 
 def test_a_reference_is_a_second_copy_only_of_a_whole_model(lab: Lab) -> None:

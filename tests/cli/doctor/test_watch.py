@@ -119,6 +119,10 @@ def test_too_many_answers_without_a_score_stop_the_run_and_name_the_cause():
         "75% of 20 steps' answers have no score: unreachable (45%), exception (30%). Mend it and "
         "resume; reward.max_unscored_share says how many may have none"
     )
+    before = [{"step": n, **HEALTHY, **lost} for n in range(1, 16)]  # of a run that was resumed
+    assert told([lost] * 4, before=before, on_failure="unscored") == [[]] * 4
+    with pytest.raises(RunStopped, match="75% of 20 steps"):
+        told([lost] * 5, before=before, on_failure="unscored")
     # ten steps of twenty and a bit
     most = [{"exit/start_failed": 1.0}] * 10
     assert told([{}] * 10 + most) == [[]] * 20
