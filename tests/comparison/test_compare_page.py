@@ -197,7 +197,10 @@ def test_what_is_said_of_seeds_steps_and_tokens() -> None:
     assert "Fewer" not in told[5]
     the = plan(("a", "b"))
     assert heading(the, 4) == "Held-out scores after step 4"
-    assert heading(planned(by="sampled", k="1", steps=0), 4) == "Validation scores where all have the same tokens sampled"
+    assert (
+        heading(planned(by="sampled", k="1", steps=0), 4)
+        == "Validation scores where all have the same tokens sampled"
+    )
     assert number_of("sampled to pass@1=0.5", the.scoring).name == "tokens sampled to pass@1=0.5"
     assert number_of("steps to pass@1=0.5", the.scoring).name == "steps to pass@1=0.5"
     assert one_run(Row("a", 3, 4, {"x": 0.5}), ["x"]) == ["a", "3", "4", "0.5"]

@@ -100,7 +100,9 @@ def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Run, **scor
     the = plan(**scoring)
     job = Job(the.entries[0], 0, tmp_path, state="done")
     job.folder.mkdir(parents=True)
-    job.scores_file(the.scoring.at[-1]).write_text(json.dumps({"pass@1": 0.5, "maj@1": 0.5, "ece": None}))
+    job.scores_file(the.scoring.at[-1]).write_text(
+        json.dumps({"pass@1": 0.5, "maj@1": 0.5, "ece": None})
+    )
     monkeypatch.setattr("strop.comparison.scores.read_run", lambda _: made)
     waiting = Job(the.entries[1], 0, tmp_path)
     rows, runs = collect(the, [job, waiting])

@@ -151,7 +151,8 @@ def test_rules_are_options_or_refused(table):
                         Request((0,), 1, 0.5, (TopP(0.7),))])  # fmt: skip
     assert {body["temperature"]: body["top_p"] for body in served.asked}[0.5] == 0.7
     asked = {body["temperature"]: (body["top_k"], body["min_p"]) for body in served.asked}
-    assert asked == {0.0: (-1, 0.0), 1.0: (-1, 0.2), 0.5: (-1, 0.0)}  # the likeliest token is in every cut
+    # The likeliest token is in every cut.
+    assert asked == {0.0: (-1, 0.0), 1.0: (-1, 0.2), 0.5: (-1, 0.0)}
 
 
 def test_without_log_probabilities_none_is_told(table):
