@@ -58,7 +58,7 @@ SCORES = {
 # Of every tenth of the steps, from before the first: validation and, until then, tokens and reward.
 CURVES = ("curve", "sampled_at", "trained_at", "reward_at")
 HEAD = (
-    "recipe", "words", "beside", "seed", "steps", "version", "fingerprint", "machine", "date",
+    "recipe", "words", "baseline", "seed", "steps", "version", "fingerprint", "machine", "date",
     *SCORES, *CURVES, "error",
 )  # fmt: skip
 QUIET = ("training.rollouts_every=0", "training.inspect=0", "evaluation.num_samples=4",
@@ -92,17 +92,17 @@ REGIMES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A recipe in a regime, as it is run. beside: the words of grpo that it is paired with."""
+    """A recipe in a regime, as it is run. baseline: the words of grpo that it is paired with."""
 
     recipe: str
     words: str
-    beside: str
+    baseline: str
     plan: Plan
     fingerprint: str
 
 
-def cell_of(recipe: str, regime: Regime, folder: Path, beside: str = "") -> Cell:
-    """The recipe there. beside: of grpo in the words of another recipe. Raises UserError."""
+def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Cell:
+    """The recipe there. baseline: of grpo in the words of another recipe. Raises UserError."""
     setting, own = setting_of(recipe, folder), [recipe]
     if recipe != BASE and setting.task != regime.task:
         raise UserError(f"its task in the laboratory is {setting.task} (floor_settings.py)")
@@ -114,7 +114,7 @@ def cell_of(recipe: str, regime: Regime, folder: Path, beside: str = "") -> Cell
             raise UserError("it names no options under which alone it is itself")
         own = list(found.words)
     elif regime.own:
-        own = shlex.split(beside) if beside else [BASE]
+        own = shlex.split(baseline) if baseline else [BASE]
     if setting.task != regime.task or not regime.takes_files:
         setting = Setting(recipe)  # what floor_settings gives is for short answers to puzzles
     return _cell(recipe, own, setting, regime, folder)
@@ -138,8 +138,10 @@ def _cell(recipe: str, own: list[str], setting: Setting, regime: Regime, folder:
     plan = plan_of(
         [Candidate(recipe, settings)], scoring, seeds=regime.seeds, steps=regime.steps
     )  # fmt: skip
-    beside = shlex.join([BASE, *own[1:], *base])
-    return Cell(recipe, shlex.join([*words, *common]), beside, plan, fingerprint(settings, folder))
+    baseline = shlex.join([BASE, *own[1:], *base])
+    return Cell(
+        recipe, shlex.join([*words, *common]), baseline, plan, fingerprint(settings, folder)
+    )
 
 
 def _name(word: str) -> str:
@@ -163,8 +165,8 @@ def cells_of(
             continue
         try:
             cell = cell_of(recipe, regime, folder)
-            if cell.beside not in bases:
-                bases[cell.beside] = cell_of(BASE, regime, folder, cell.beside)
+            if cell.baseline not in bases:
+                bases[cell.baseline] = cell_of(BASE, regime, folder, cell.baseline)
             cells.append(cell)
         except UserError as error:
             left[recipe] = str(error).splitlines()[0]
@@ -199,21 +201,21 @@ def missing(
         wanted = [
             cell for cell in cells
             if cell.recipe != BASE and (cell.words, seed) not in failed and not any(
-                (cell.words, seed, m) in done and (cell.beside, seed, m) in done for m in machines
+                (cell.words, seed, m) in done and (cell.baseline, seed, m) in done for m in machines
             )
         ]  # fmt: skip
-        besides = {cell.beside for cell in wanted}
-        wanted += [cell for cell in cells if cell.recipe == BASE and cell.words in besides]
+        baselines = {cell.baseline for cell in wanted}
+        wanted += [cell for cell in cells if cell.recipe == BASE and cell.words in baselines]
         wanted.sort(key=lambda cell: cell.recipe != BASE)
         found += [(c, seed) for c in wanted if (c.words, seed, machine) not in done]
     return found
 
 
-def about(cell: Cell, seed: int, machine: str) -> Row:
-    """What a row says beside its numbers."""
+def head_of(cell: Cell, seed: int, machine: str) -> Row:
+    """What a row says of its run, before the numbers."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return {
-        "recipe": cell.recipe, "words": cell.words, "beside": cell.beside, "seed": str(seed),
+        "recipe": cell.recipe, "words": cell.words, "baseline": cell.baseline, "seed": str(seed),
         "steps": str(cell.plan.steps), "version": VERSION, "fingerprint": cell.fingerprint,
         "machine": machine, "date": today,
     }  # fmt: skip
@@ -233,11 +235,11 @@ def numbers(found: Mapping[str, float], run: Run, steps: int) -> Row:
     return row
 
 
-def made(cell: Cell, seed: int, root: Path, machine: str, children: Children) -> Row | None:
-    """The row of a run, made here; None where it was stopped or killed."""
+def run_cell(cell: Cell, seed: int, root: Path, machine: str, children: Children) -> Row | None:
+    """Trains and scores a run; its row, or None where it was stopped or killed."""
     (entry,) = cell.plan.entries
     job = Job(entry, seed, root / cell.fingerprint)
-    row = about(cell, seed, machine)
+    row = head_of(cell, seed, machine)
     (job.root / "runs").mkdir(parents=True, exist_ok=True)
     write_whole(job.root / "runs" / f"{entry.slug}.toml", entry.config)
     try:
@@ -254,7 +256,7 @@ def made(cell: Cell, seed: int, root: Path, machine: str, children: Children) ->
 
 
 @dataclass
-class Book:
+class RowFile:
     """The CSV of a regime: a row is appended as its run ends."""
 
     path: Path
@@ -269,7 +271,9 @@ class Book:
             table.writerow(row)
 
 
-def go(todo: Sequence[tuple[Cell, int]], book: Book, root: Path, jobs: int, hours: float) -> None:
+def run_all(
+    todo: Sequence[tuple[Cell, int]], file: RowFile, root: Path, jobs: int, hours: float
+) -> None:
     """Make the rows that are missing, until the time is over; Ctrl-C saves what is running."""
     begun, children, waiting = time.monotonic(), Children(), iter(todo)
     machine, done, lock = machine_here(), list[Row](), threading.Lock()
@@ -284,11 +288,11 @@ def go(todo: Sequence[tuple[Cell, int]], book: Book, root: Path, jobs: int, hour
 
     def worker() -> None:
         for cell, seed in next_one():
-            row = made(cell, seed, root, machine, children)
+            row = run_cell(cell, seed, root, machine, children)
             if row is None:
                 print(f"ended without a row: {cell.words} seed {seed}", flush=True)
                 continue
-            book.add(row)
+            file.add(row)
             done.append(row)
             left = (time.monotonic() - begun) / len(done) * (len(todo) - len(done)) / 3600
             said = f"failed: {row['error']}" if row.get("error") else f"pass@1 {row['pass@1']}"
@@ -335,8 +339,8 @@ def main(arguments: Sequence[str]) -> int:
         catalogue.find("recipe", name)
     cells, left = cells_of(chosen, regime, inputs)
     ROWS.mkdir(parents=True, exist_ok=True)
-    book = Book(ROWS / f"{asked.regime}.csv")
-    rows = read(book.path)
+    file = RowFile(ROWS / f"{asked.regime}.csv")
+    rows = read(file.path)
     todo = missing(cells, asked.seeds or regime.seeds, rows, machine_here(), asked.again,
                    asked.stale)  # fmt: skip
     for name, why in left.items():
@@ -344,7 +348,7 @@ def main(arguments: Sequence[str]) -> int:
     if not asked.recipes:
         keep_left(asked.regime, left)
     print(f"{len(todo)} runs to make of {len(cells)} methods", flush=True)
-    go(todo, book, asked.out.resolve() / asked.regime, asked.jobs, asked.hours)
+    run_all(todo, file, asked.out.resolve() / asked.regime, asked.jobs, asked.hours)
     return 0
 
 

@@ -37,12 +37,12 @@ def paired(rows: Sequence[Row], one_base: bool = True) -> dict[str, list[Pair]]:
     newest = {row["words"]: row["fingerprint"] for row in good}
     good = [row for row in good if row["fingerprint"] == newest[row["words"]]]
     if one_base and good:
-        good = [row for row in good if row["beside"] == good[-1]["beside"]]
+        good = [row for row in good if row["baseline"] == good[-1]["baseline"]]
     by_key = {(row["words"], row["seed"], row["machine"]): row for row in good}
     found: dict[str, dict[str, Pair]] = {}
     for row in good:
-        theirs = by_key.get((row["beside"], row["seed"], row["machine"]))
-        if row["words"] != row["beside"] and theirs is not None:
+        theirs = by_key.get((row["baseline"], row["seed"], row["machine"]))
+        if row["words"] != row["baseline"] and theirs is not None:
             found.setdefault(row["recipe"], {}).setdefault(row["seed"], Pair(row, theirs))
     return {name: list(pairs.values()) for name, pairs in found.items()}
 

@@ -23,11 +23,11 @@ from strop.evaluation.top_k import sharpe_ratio_at_k
 DOCS = Path(__file__).parents[1] / "docs"
 ROWS, PAGE = DOCS / "evidence" / "atlas", DOCS / "ATLAS.md"
 REGIMES = {
-    "tiny": "one update a step, 16 prompts with 8 answers, 100 steps of `tiny` on Countdown",
-    "four": "the same with four updates a step at a learning rate from 1e-3 to 0",
-    "own": "the options under which a recipe says that it is itself, for it and for `grpo`",
+    "tiny": "One update a step, 16 prompts with 8 answers, 100 steps of `tiny` on Countdown",
+    "four": "`tiny` on Countdown, four updates a step, a rate from 1e-3 to 0, 100 steps",
+    "own": "The options under which a recipe says that it is itself, for it and for `grpo`",
     "worked": "`tiny-worked` on puzzles that are worked out, 8 prompts with 8 answers, 40 steps",
-    "corridor": "episodes in the corridor, 16 with 8 each, 100 steps",
+    "corridor": "Episodes in the corridor, 16 with 8 each, 100 steps",
 }
 HEADER = """# The atlas: all recipes beside grpo
 
@@ -51,9 +51,6 @@ of 10 such comparisons. Final scores are of 512 held-out puzzles with 16 answers
 bootstrapped seeds. They stand where the fit is determined; else the reason does. *At sampled* and
 *at trained* are differences in validation pass@1 where both sides had spent what the thriftier one
 spent in all. Ratios are to `grpo`. Stages are those at which a recipe is other than its parent.
-
-Twelve runs of `four` took 313 s on one core, 26 s each, and two to three times that where others
-worked there too; all 1,370 of that regime would take about ten hours of one core.
 
 Written by `python tools/write_atlas.py`; change the rows, not this file.
 """
@@ -168,7 +165,8 @@ def questions(
     """
     lines = [
         "\n## Do early ranks pick the winners?\n",
-        "Early and last scores are of the same runs, so a lucky seed counts in both.\n",
+        f"Ranks here and below are of recipes with {numbers.FEWEST_SEEDS} seeds or more. Early and "
+        "last scores are of the same runs, so a lucky seed counts in both.\n",
     ]
     for regime, pairs in by_regime.items():
         for share in (0.25, 0.5):
@@ -190,6 +188,9 @@ def questions(
     if len(gains) < 2:
         lines.append("Rows of two regimes are not there yet.")
     lines.append("\n## Does exact bias or noise predict what is learnt?\n")
+    lines.append(
+        "Intervals are of one rank correlation each, without a correction for their number.\n"
+    )
     exact = audited()
     for regime, found in gains.items():
         for column in ("bias", "noise", "four", "price"):
@@ -197,13 +198,26 @@ def questions(
             groups = {"all": known}
             for stage in sorted({s for name in known for s in stages.get(name, ())}):
                 of = [name for name in known if stage in stages.get(name, ())]
-                groups |= {stage: of} if len(of) >= numbers.FEWEST_RECIPES else {}
+                groups |= {stage: of} if numbers.FEWEST_RECIPES <= len(of) < len(known) else {}
             for group, names in groups.items():
                 told = numbers.spearman(
                     [exact[n][column] for n in names], [found[n] for n in names]
                 )
                 lines.append(f"- {regime}, {column} of the [audit](AUDIT.md), {group}: {told}")
     return lines
+
+
+def left_out(rows: Sequence[Row]) -> list[str]:
+    """How many recipes a regime cannot have for a reason, and which."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        found.setdefault((row["regime"], row["why"].replace("|", "/")), []).append(row["recipe"])
+    lines = ["\n## Left out\n", "| regime | why | recipes |", "| --- | --- | --- |"]
+    lines += [
+        f"| {regime} | {why} | {len(names)}: {', '.join(f'`{name}`' for name in names)} |"
+        for (regime, why), names in found.items()
+    ]
+    return lines if rows else []
 
 
 def page(known: Known | None = None) -> str:
@@ -219,15 +233,18 @@ def page(known: Known | None = None) -> str:
     none = [f"`{regime}`" for regime, of in rows.items() if not of]
     lines += [f"- Not run yet: {', '.join(none)}"] if none else []
     for regime, pairs in by_regime.items():
-        lines += [f"\n## {regime}\n", f"{REGIMES[regime].capitalize()}.\n", "<!-- sortable -->\n",
+        hours = sum(float(row["seconds"] or 0) for row in rows[regime]) / 3600
+        told = f"{len(rows[regime])} runs, which trained for {hours:.2f} hours of one thread."
+        lines += [f"\n## {regime}\n", f"{REGIMES[regime]}. {told}\n",
+                  "<!-- sortable -->\n",
                   f"| {' | '.join(HEAD)} |", "| --- " * len(HEAD) + "|"]  # fmt: skip
         lines += lines_of(pairs, stages)
-    lines += questions(by_regime, stages)
-    if left := read("left_out"):
-        lines += ["\n## Left out\n", "| regime | recipe | why |", "| --- | --- | --- |"]
-        lines += [
-            f"| {r['regime']} | `{r['recipe']}` | {r['why'].replace('|', '/')} |" for r in left
-        ]
+    judged = {
+        regime: {n: of for n, of in pairs.items() if len(of) >= numbers.FEWEST_SEEDS}
+        for regime, pairs in by_regime.items()
+    }
+    lines += questions(judged, stages)
+    lines += left_out(read("left_out"))
     return HEADER + "\n".join(lines) + "\n"
 
 

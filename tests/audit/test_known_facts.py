@@ -153,21 +153,6 @@ def test_refilled_groups_count_as_the_mixed_ones_alone() -> None:
     assert found.scale.value == pytest.approx(kept.scale.value / (1 - uniform), rel=1e-5)
 
 
-def test_the_mean_ratio_is_that_of_each_prompts_own_tokens() -> None:
-    tree = Tree(1, 2, torch.tensor([[0.0, 1.0]] * 3))
-    drawn = torch.zeros(2, 3).double()
-    theta = torch.tensor(
-        [[0.0, 0.0, 0.0], [0.0, math.log(3), 0.0]]
-    ).double()  # of the second: 1/4 and 3/4
-    assert tree.mean_ratio(drawn, drawn) == pytest.approx(1)
-    assert tree.mean_ratio(theta, theta) == pytest.approx(1)
-    # drawn by theta: the others' ratio is 1, the second's (1/4) 2 + (3/4) (2/3) = 1
-    assert tree.mean_ratio(drawn, theta) == pytest.approx(1)
-    # of the second only the first token is drawn, and it is 1/4 as likely
-    skewed = torch.tensor([[0.0, 0.0, 0.0], [0.0, -math.inf, 0.0]]).double()
-    assert tree.mean_ratio(theta, skewed) == pytest.approx((1 + 1 / 4 + 1) / 3)
-
-
 def test_effective_sample_size_is_that_of_the_behaviour() -> None:
     theta, behaviour = torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [-0.5]])
     p, b = theta[:, 0].softmax(0), behaviour[:, 0].softmax(0)

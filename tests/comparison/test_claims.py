@@ -71,7 +71,8 @@ def test_every_claim_is_of_a_recipe_and_both_methods_compose():
 def test_experiments_of_both_kinds_say_what_they_found(tmp_path, monkeypatch):
     unbiased = strop.reproduce("rloo/unbiased", seeds=5).outcomes[0]
     assert unbiased.verdict == "holds"
-    assert unbiased.ours.mean.value == pytest.approx(0, abs=1e-6)
+    assert unbiased.ours.mean.value == pytest.approx(1, abs=1e-6)
+    assert unbiased.theirs.mean.value == pytest.approx(3 / 4, abs=1e-6)  # groups of four
     claim = claims_of("dapo/clip_higher")[0]
     small = dataclasses.replace(
         claim, options=("sampling.num_prompts=2", "sampling.num_rollouts=2")

@@ -17,8 +17,8 @@ import write_atlas  # noqa: E402
 
 def row(recipe: str, seed: int, machine: str, score: float, **other: str) -> dict[str, str]:
     return {
-        "recipe": recipe, "words": recipe, "beside": "grpo", "seed": str(seed), "machine": machine,
-        "fingerprint": "f", "error": "", "pass@1": str(score), **other,
+        "recipe": recipe, "words": recipe, "baseline": "grpo", "seed": str(seed),
+        "machine": machine, "fingerprint": "f", "error": "", "pass@1": str(score), **other,
     }  # fmt: skip
 
 
@@ -55,8 +55,8 @@ def test_a_pair_is_of_one_machine_and_of_the_newest_settings() -> None:
     (pair,) = atlas_numbers.paired(rows)["a"]
     assert (pair.ours["pass@1"], pair.theirs["pass@1"]) == ("0.8", "0.6")
     other = (
-        dict(rows[3], recipe="b", words="b", beside="grpo x"),
-        dict(rows[4], words="grpo x", beside="grpo x"),
+        dict(rows[3], recipe="b", words="b", baseline="grpo x"),
+        dict(rows[4], words="grpo x", baseline="grpo x"),
     )
     assert atlas_numbers.paired([*rows, *other]).keys() == {"b"}  # the regime's newest base
     assert atlas_numbers.paired([*rows, *other], one_base=False).keys() == {"a", "b"}

@@ -71,6 +71,7 @@ def audit(
     """How a method's step compares with the true policy gradient, over everything it could draw.
 
     With d the move of the logits over the step size, J the expected reward and H the entropy:
+
         scale   = <E d, grad J> / |grad J|^2           how many times the true gradient it goes
         bias    = |E d - scale grad J| / |scale grad J|
         cosine  = <E d, grad J> / (|E d| |grad J|)
@@ -113,8 +114,7 @@ def audit(
     within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth, cut_slope)
     numbers = {name: Number(value, within[name]) for name, value in whole.items()}
     numbers["error"] = _error(numbers["noise"], group_size, tree.num_prompts)
-    groups = sum(block.groups for block in blocks)
-    ess, ratio = _weights(bench, theta)
+    groups, (ess, ratio) = sum(block.groups for block in blocks), _weights(bench, theta)
     return Audit(truth=truth, exact=exact, num_groups=groups, ess=ess, ratio=ratio, **numbers)
 
 

@@ -128,8 +128,8 @@ def shared_settings() -> Mapping[str, list[str]]:
 def claims() -> tuple[Claim, ...]:
     """All claims, by recipe. Raises UserError for one that is not whole."""
     known = {each.name for each in dataclasses.fields(Claim)} - {"recipe"}
-    tables, found, settings = _tables(), [], shared_settings()
-    del tables["settings"]
+    tables, found = _tables(), []
+    settings = tables.pop("settings")
     for recipe, entries in tables.items():
         for entry in entries:
             shared = [word for name in entry.pop("on", ()) for word in settings[name]]

@@ -1,4 +1,4 @@
-"""What the doctor says of the order of a run's steps and of how answers ended, by hand."""
+"""What the doctor finds in runs, rows, rewards and endpoints, by hand."""
 
 from types import SimpleNamespace
 
