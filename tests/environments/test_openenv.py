@@ -26,6 +26,7 @@ class Server:
         self.faults, self.heard = {}, []
         self.schema = SCHEMA
         self.full = False  # says so to whoever comes, and closes
+        self.is_closed = threading.Event()  # a session's last message has been read
 
     async def session(self, connection):
         turns = 0
@@ -48,6 +49,7 @@ class Server:
                 await connection.send(json.dumps({"type": "error", "data": told}))
                 continue
             if said["type"] == "close":
+                self.is_closed.set()
                 return
             turns = turns + 1 if said["type"] == "step" else 0
             seen = {"text": f"{said['data'].get('seed', '')}:{turns}", "metadata": {}}
@@ -101,8 +103,9 @@ def test_the_words_of_an_episode(server):
     assert server.heard[:2] == [
         {"type": "reset", "data": {"seed": 5}}, {"type": "step", "data": {"text": "a"}},
     ]  # fmt: skip
-    assert server.heard[-1] == {"type": "close"}
     episodes.close()
+    assert server.is_closed.wait(10)  # the handshake of closing may end before it is read
+    assert server.heard[-1] == {"type": "close"}
 
 
 def test_a_server_that_closes_at_once_is_heard(server):
