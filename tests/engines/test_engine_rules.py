@@ -80,12 +80,16 @@ def test_worked_example():
         lambda: MinP(-0.1),
         lambda: TopK(0),
         lambda: BanTokens((-1,)),
-        lambda: BanTokens((9,))(torch.zeros(1, 4)),
     ],
 )
 def test_ranges_are_checked(make):
     with pytest.raises(UserError):
         make()
+
+
+def test_the_token_that_is_none_is_named():
+    with pytest.raises(UserError, match="has 9; the vocabulary has 4 tokens"):
+        BanTokens((1, 9))(torch.zeros(2, 4))
 
 
 def test_rules_can_travel():

@@ -154,6 +154,11 @@ def test_several_adapters_go_there_beside_a_base_that_adds_nothing(served, model
         assert ADAPTERS in engine.capabilities
         assert [*engine.names] == ["base", "left", "right"]
         assert {*served.adapters} == {*engine.names.values()}
+        configs = {
+            name: json.loads((engine.folder.path / label / "adapter_config.json").read_text())
+            for name, label in engine.names.items()
+        }
+        assert [configs[name]["lora_alpha"] > 0 for name in engine.names] == [False, True, True]
         for weights in ("", "base", "right"):
             sample(engine, [dataclasses.replace(GREEDY[0], weights=weights)])
             assert served.asked[-1]["model"] == engine.names[weights or "left"]

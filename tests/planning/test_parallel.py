@@ -3,17 +3,22 @@
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from configurations import QWEN3_06B, QWEN3_30B_A3B
 
 from strop import UserError
+from strop.planning import calibrated
 from strop.planning.assumed import MOST_TRIED, Assumed, Only
+from strop.planning.calibrated import calibrate
+from strop.planning.course import Speed
 from strop.planning.hardware import GPUS, Assumptions, gpu_of
 from strop.planning.model_costs import model_of
 from strop.planning.parallel import Case, Trainer, engine, memory_of, speed_of, trainer
-from strop.planning.work import Layout, Work
+from strop.planning.text import bounds
+from strop.planning.work import Costs, Layout, Work
 
 SMALL = model_of(QWEN3_06B, "small", Path("config.json"))
 EXPERTS = model_of(QWEN3_30B_A3B, "experts", Path("config.json"))
@@ -210,3 +215,38 @@ def test_seconds_of_what_a_layer_sends():
     stages = trainer(case(), Trainer(4, 1, 1, 4, 1, gathered=False), 1000)
     assert stages is not None
     assert stages.bound == "the pipeline's ends"  # one micro-batch: three parts of four
+
+
+def test_a_layout_is_named_by_what_it_splits():
+    assert Trainer(8, 2, 1, 1, 1, gathered=True).name == "tp2 dp4"
+    assert Trainer(8, 2, 2, 2, 1, gathered=False).name == "tp2 cp2 pp2 dp1 zero1"
+
+
+def test_a_run_is_compared_with_what_is_assumed_at_its_rows(monkeypatch):
+    """Measured steps take 1 s and a row 1 s; in 4 slots are the 4 of 6 answers that fit."""
+    plan, work = case(), Work((np.array([10, 20]),), 3, 5.0, 1.0, slots=4)
+    measured = SimpleNamespace(
+        costs=Costs(Speed(1.0, 1.0, 0.0, 1.0, answer=0.5), 0.25, 1.0, 3.0), work=work
+    )
+    monkeypatch.setattr(calibrated, "measure", lambda folders: measured)
+    monkeypatch.setattr(calibrated, "_of_run", lambda case, folder, work: case)
+    found, _ = calibrate(plan, [Path("run")])
+    ours = speed_of(plan, 1)
+    rows = np.array([4])
+    seconds = float(ours.of_rows(rows)[0] + ours.cached * 4 * plan.held)
+    assert found.decode == pytest.approx((1.0 + 4.0) / seconds)
+    assert found.of(measured.costs, assumed_rest=1.0).rest == 3.0 - 1.0 + 3.0
+
+
+@pytest.mark.parametrize(("last", "told"), [(1.0, "memory"), (9.0, "the longest answer")])
+def test_generating_waits_for_the_longest_where_most_answers_end_early(last, told):
+    """A window of two steps behind the first; the others' rounds would tell otherwise."""
+    begun = np.zeros(5)
+    ended = np.array([1.0, 1.0, last, 1.0, 1.0])
+    outcome = SimpleNamespace(
+        sharing=SimpleNamespace(engine=SimpleNamespace(bound="memory"),
+                                trainer=SimpleNamespace(bound="compute")),
+        window=(0, 2), layout=SimpleNamespace(shared=True), begun=begun, ended=ended,
+        drawn=np.ones((5, 2)), trains=begun, trained=begun + 1, unshared=begun,
+    )  # fmt: skip
+    assert bounds(outcome) == (told, "compute")

@@ -9,6 +9,7 @@ import torch
 from models import save_model
 from trainers import QUIET, digits, make, trained, written
 
+from strop.integrations._trl_options import draws_whole
 from strop.method import notation
 from strop.support.errors import UserError
 
@@ -202,3 +203,10 @@ def test_unscored_answers_move_nothing(build: Any) -> None:
     trained(trainer)
     assert trainer._logs["advantages"][1] == 0
     assert any(trainer._logs["advantages"])
+
+
+def test_what_cuts_the_distribution_is_seen() -> None:
+    usual = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
+    for name, value in (("", None), ("top_p", 0.9), ("top_k", 5), ("repetition_penalty", 1.2)):
+        args = mock.Mock(**{**usual, "generation_kwargs": None, name or "x": value})
+        assert draws_whole(args) == (not name)

@@ -85,8 +85,8 @@ def calibrate(case: Case, folders: Sequence[Path]) -> tuple[Calibration, Measure
 
 def _of_run(case: Case, folder: Path, work: Work) -> Case:
     """The run's model, precision, passes and lengths in place of those of the plan."""
-    checkpoints = sorted(folder.glob("checkpoints/step-*/config.json"))
-    if not checkpoints:
+    checkpoint = next(folder.glob("checkpoints/step-*/config.json"), None)
+    if checkpoint is None:
         raise UserError(
             f"{folder} has no checkpoint, so its model is not known: give a run with one, or plan "
             "without a run"
@@ -95,7 +95,7 @@ def _of_run(case: Case, folder: Path, work: Work) -> Case:
     size = BYTES.get(str(settings.get("model.dtype")), case.assumed.weight_bytes)
     lengths = np.concatenate(work.groups).astype(float)
     return replace(
-        case, model=read_model(checkpoints[-1].parent),
+        case, model=read_model(checkpoint.parent),
         assumed=replace(case.assumed, weight_bytes=size, cache_bytes=size),
         held=work.prompt + float((lengths**2).mean() / (2 * lengths.mean())),
         passes=float(read_run(folder).mean("timing_s/refresh") > 0),
