@@ -48,9 +48,10 @@ def test_a_killed_comparison_goes_on_and_repeats_nothing(lab: Lab, tmp_path: Pat
     done = contents(first)
     assert not (folder / "table.md").exists()
     assert not (folder / "runs/rloo-0/.complete").exists()
-    again = compare(given, folder).end()
+    again = compare(words(lab, "grpo", "rloo", "gspo"), folder).end()  # and a method is added
     assert again.code == 0, again.err
     assert contents(first) == done
+    assert last_step(folder / "runs/gspo-0") == STEPS
     assert "grpo seed 0: training" not in again.out
     assert last_step(second) == STEPS
     lines = (second / "metrics.jsonl").read_text().splitlines()

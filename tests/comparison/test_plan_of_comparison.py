@@ -60,12 +60,24 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "made/runs/grpo.toml").read_text() == plan.entries[0].config
 
 
+def test_methods_and_seeds_are_added(tmp_path: Path) -> None:
+    planned().keep(tmp_path)
+    more = planned([WORDS[0], "dr_grpo", *WORDS[1:]], seeds=3, baseline="grpo")
+    more.keep(tmp_path)
+    assert read_plan(tmp_path) == more
+    assert (tmp_path / "runs/dr_grpo.toml").read_text() == more.entries[0].config
+    with pytest.raises(UserError, match="differs in methods, settings"):  # the one of before
+        planned(seeds=3).keep(tmp_path)
+
+
 def test_another_plan_in_the_folder_is_refused_by_what_differs(tmp_path: Path) -> None:
     planned().keep(tmp_path / "made")
     with pytest.raises(UserError, match=r"differs in steps, .*seeds|differs in .*seeds, steps"):
         planned(seeds=3, steps=7).keep(tmp_path / "made")
-    with pytest.raises(UserError, match=r"differs in methods, settings\)"):
+    with pytest.raises(UserError, match=r"differs in methods, settings\), and .* only be added"):
         planned(["grpo", "dr_grpo"]).keep(tmp_path / "made")
+    with pytest.raises(UserError, match=r"differs in seeds\)"):
+        planned(seeds=1).keep(tmp_path / "made")
     with pytest.raises(UserError, match="differs in ks, samples"):
         planned(k="1,8").keep(tmp_path / "made")
     (tmp_path / "full").mkdir()

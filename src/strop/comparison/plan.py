@@ -7,14 +7,14 @@ import math
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from strop.comparison.values import Values
 from strop.support.errors import UserError
 from strop.support.writing import write_whole
-from strop.training.record.run_folder import GIVEN
+from strop.training.record.run_folder import begin_folder
 from strop.training.settings.config import RunConfig, make
 from strop.training.settings.sections import FILES_ALONE
 from strop.training.setup import load_prompts
@@ -93,7 +93,7 @@ class Scoring:
     def resolved(self, steps: int) -> "Scoring":
         """The same of runs of so many steps: every scored step once and the number of answers."""
         last = (steps,) if self.by == "steps" else ()
-        return dataclasses.replace(
+        return replace(
             self, at=tuple(sorted(set(self.at))) or last, samples=self.samples or max(self.ks)
         )
 
@@ -187,21 +187,27 @@ class Plan:
         """The text of plan.json."""
         return json.dumps(dataclasses.asdict(self), indent=1)
 
+    def extends(self, known: "Plan") -> bool:
+        """Whether this is the same comparison with as many methods and seeds, or more."""
+        return (
+            {*known.entries} <= {*self.entries}
+            and {*known.seeds} <= {*self.seeds}
+            and replace(known, entries=self.entries, seeds=self.seeds) == self
+        )
+
     def keep(self, folder: Path) -> None:
-        """Write the plan into its folder, or find the same one there. Raises UserError."""
+        """Write the plan into its folder, also over one that it extends. Raises UserError."""
         path = folder / NAME
-        if path.exists():
-            if differing := differences(read_plan(folder), self):
-                raise UserError(
-                    f"{folder} holds another comparison (it differs in {', '.join(differing)}): "
-                    f"give another --out, or go on with `strop compare --resume {folder}`"
-                )
-            return
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(path.name != GIVEN for path in folder.iterdir()):
-                raise UserError(f"{folder} holds something else: give another folder with --out")
-            (folder / "runs").mkdir()
+            if not path.exists():
+                begin_folder(folder)
+                (folder / "runs").mkdir()
+            elif not self.extends(known := read_plan(folder)):
+                raise UserError(
+                    f"{folder} holds another comparison (it differs in "
+                    f"{', '.join(differences(known, self))}), and methods and seeds can only be "
+                    f"added: give another --out, or go on with `strop compare --resume {folder}`"
+                )
             for entry in self.entries:
                 write_whole(folder / "runs" / f"{entry.slug}.toml", entry.config)
             write_whole(path, self.to_json())

@@ -27,7 +27,7 @@ from strop.tracking.metrics_file import NAME as METRICS
 from strop.tracking.metrics_file import read_metrics
 from strop.training.loading import load_model
 from strop.training.record import checkpoint
-from strop.training.record.run_folder import GIVEN
+from strop.training.record.run_folder import begin_folder
 from strop.training.settings.config import RunConfig, make
 from strop.training.setup import load_prompts
 
@@ -66,9 +66,7 @@ class Plan:
                 )
             return
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(path.name != GIVEN for path in folder.iterdir()):
-                raise UserError(f"{folder} holds something else: give another folder with --out")
+            begin_folder(folder)
             write_whole(path, json.dumps(dataclasses.asdict(self), indent=1))
         except OSError as error:
             raise UserError(f"cannot write to {folder}: {error.strerror}") from error

@@ -45,6 +45,16 @@ OWN = (
 )  # fmt: skip
 
 
+def begin_folder(folder: Path) -> None:
+    """Make a folder for several runs, or take one that has only what a script gave.
+
+    Raises UserError where it holds something else, and OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(path.name != GIVEN for path in folder.iterdir()):
+        raise UserError(f"{folder} holds something else: give another folder with --out")
+
+
 class Record:
     """Writes a run's folder. Raises RunStopped when the disk is full."""
 
