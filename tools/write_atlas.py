@@ -208,14 +208,17 @@ def questions(
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:
-    """How many recipes a regime cannot have for a reason, and which."""
+    """How many recipes regimes cannot have for a reason, and which."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         found.setdefault((row["regime"], row["why"].replace("|", "/")), []).append(row["recipe"])
-    lines = ["\n## Left out\n", "| regime | why | recipes |", "| --- | --- | --- |"]
+    merged: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (regime, why), names in found.items():
+        merged.setdefault((why, tuple(names)), []).append(regime)
+    lines = ["\n## Left out\n", "| regimes | why | recipes |", "| --- | --- | --- |"]
     lines += [
-        f"| {regime} | {why} | {len(names)}: {', '.join(f'`{name}`' for name in names)} |"
-        for (regime, why), names in found.items()
+        f"| {', '.join(regimes)} | {why} | {len(names)}: {', '.join(f'`{n}`' for n in names)} |"
+        for (why, names), regimes in merged.items()
     ]
     return lines if rows else []
 
