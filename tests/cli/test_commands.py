@@ -100,6 +100,7 @@ def test_resume_of_a_finished_run_says_so_and_takes_more_steps(strop, lab, tmp_p
     words = ["training.steps=3", "evaluation.every=3", "evaluation.num_samples=4"]
     said = strop("train", "--resume", folder, *words)
     assert said.code == 0, said.err
+    assert "sampling the first answers, of step 2 ..." in said.out
     lines = without_times(folder)
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert "eval/validation/pass@4" in lines[-1]
