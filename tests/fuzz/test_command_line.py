@@ -6,6 +6,7 @@ import shutil
 import sys
 
 import pytest
+from commands import graders_copied
 from doors import NUMBERS, TEXTS, Outcomes, seeded, tries
 from runs import Runner
 
@@ -42,7 +43,8 @@ def command(*words):
         patch.setattr(sys, "argv", ["strop", *words])
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                main()
+                with graders_copied():
+                    main()
             except SystemExit as ended:
                 code = ended.code or 0
     said = err.getvalue()

@@ -183,9 +183,8 @@ def compare(
     methods: recipes in one line or methods of `strop.recipe`, in a list, or in a dict by label;
     one with options of its own is a pair, `("grpo", {"loss_clip_high": 0.3})`. tune: so many
     settings of each are tried inside ranges, `loss_clip_high="0.2..0.4"`. Other arguments: those of
-    `strop compare` and `strop.train`. One process a run, with one thread. The same call with the
-    same `out` goes on, also with more methods or seeds. Raises UserError, RunStopped where a run
-    failed, and KeyboardInterrupt.
+    `strop compare` and `strop.train`. A run is a process of one thread. The same call with the same
+    `out` goes on, also with more of both. Raises UserError, RunStopped and KeyboardInterrupt.
     """
     at, k, mean = _several(at), _several(k), _several(mean)
     counts = {"seeds": seeds, "steps": steps, "samples": samples, "prompts": prompts, "jobs": jobs,
