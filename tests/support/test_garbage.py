@@ -24,7 +24,8 @@ def test_until_everything_is_loaded():
     assert gc.get_threshold() == usual
 
 
-def test_what_is_loaded_is_passed_over_until_the_command_ends():
+def test_what_is_loaded_is_passed_over_until_the_command_ends(monkeypatch):
+    monkeypatch.setattr(garbage_collection, "_others", [])
     kept = gc.get_freeze_count()
     gc.unfreeze()
     try:
@@ -38,7 +39,8 @@ def test_what_is_loaded_is_passed_over_until_the_command_ends():
             gc.freeze()
 
 
-def test_what_a_longer_lived_process_passes_over_stays_so():
+def test_what_a_longer_lived_process_passes_over_stays_so(monkeypatch):
+    monkeypatch.setattr(garbage_collection, "_others", [])
     gc.freeze()
     with beginning():
         kept = gc.get_freeze_count()
