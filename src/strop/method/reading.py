@@ -7,7 +7,7 @@ where two parts of a stage share the field, by stage, label and field.
 
 import ast
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from strop.catalogue import catalogue, peers
@@ -282,20 +282,19 @@ def _term(node: ast.expr, text: str) -> Term:
 
 def _matching(algorithm: OnePhase, path: str) -> list[str]:
     """The full paths that an option may be."""
-    return [full for full in algorithm.paths() if may_be(full, path)]
+    return options_of(path, algorithm.paths())
 
 
-def may_be(full: str, path: str) -> bool:
-    """Whether an option given by stage and field, or by more of its path, may be this one."""
+def options_of(path: str, all_of: Iterable[str]) -> list[str]:
+    """Those options that one given by stage and field, or by more of its path, may be."""
     head, *rest = path.split(".")
-    return _fits(full, full_name(head), rest)
+    return [full for full in all_of if _fits(full, full_name(head), rest)]
 
 
 def _fits(full: str, head: str, rest: list[str]) -> bool:
-    first, *others = full.split(".")
-    if first != head or not rest or others[-1] != rest[-1]:
+    if not rest or not full.startswith(f"{head}.") or not full.endswith(f".{rest[-1]}"):
         return False
-    remaining = iter(others[:-1])
+    remaining = iter(full.split(".")[1:-1])
     return all(piece in remaining for piece in rest[:-1])
 
 

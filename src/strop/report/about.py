@@ -139,7 +139,7 @@ def typed(path: str, known: Sequence[str]) -> str:
     for kept in range(len(inside)):
         for first in itertools.combinations(inside[:-1], kept):
             short = ".".join((head, *first, inside[-1]))
-            if sum(reading.may_be(full, short) for full in own) == 1:
+            if len(reading.options_of(short, own)) == 1:
                 return prefix + short
     return path
 

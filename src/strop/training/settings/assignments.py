@@ -118,7 +118,8 @@ def _drop_from_phases(raw: dict[str, Any], path: str) -> None:
     """Take an option that is given for all phases out of those of each."""
     for name, phase in raw.get("phases", {}).items():
         options = phase.get("algorithm", {})
-        kept = {k: v for k, v in options.items() if not reading.may_be(k, path)}
+        replaced = reading.options_of(path, options)
+        kept = {k: v for k, v in options.items() if k not in replaced}
         raw["phases"] = {**raw["phases"], name: {**phase, "algorithm": kept}}
 
 
