@@ -107,6 +107,8 @@ def test_penalty_towards_the_reference_needs_its_column_only_when_there_is_one()
         functional.policy_loss("grpo", **options, params={"beta": 0.04})
     with pytest.raises(UserError, match=r"policy_loss\('grpo'\) takes no logp_ref"):
         functional.policy_loss("grpo", **options, logp_ref=logp)
+    with pytest.raises(UserError, match=r"policy_loss\('grpo'\) takes no rewards"):
+        functional.policy_loss("grpo", **options, rewards=f64(1))
     # d = 0.5: k3 = exp(-0.5) + 0.5 - 1 = 0.106531
     loss, _ = functional.policy_loss("grpo", **options, logp_ref=logp - 0.5, params={"beta": 0.04})
     assert float(loss) == pytest.approx(0.04 * 0.106531, abs=1e-7)

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strop.planning.costs import likeliest
+from strop.planning.costs import _decoded, likeliest
 from strop.planning.lengths import log_normal
 from strop.planning.measured import measure
-from strop.planning.recorded import read_run
+from strop.planning.recorded import Recorded, read_run
 from strop.planning.simulate import simulate
 from strop.planning.work import Layout
 from strop.support.errors import UserError
@@ -69,6 +69,18 @@ def test_the_costs_that_made_the_numbers(tmp_path):
     assert work.prompt == pytest.approx(PROMPT)
     assert len(work.groups) == 12 * 8
     assert {len(group) for group in work.groups} == {4}
+
+
+def test_what_decode_steps_have_seen_of_answers_of_one_length(tmp_path):
+    """Four answers of 5 tokens behind 10 of the prompt: each sees 10, 11, ... 14."""
+    step = {"step": 1.0, "data/rollouts_sampled": 4.0, "completions/mean_length": 5.0,
+            "completions/max_length": 5.0, "timing_s/rollout": 8.0}  # fmt: skip
+    step |= {"tokens": 60.0, "num_tokens": 60.0, "data/rollouts_kept": 4.0}
+    run = Recorded(tmp_path, [step], {}, {}, measured=False, apart=False)
+    assert run.prompt == PROMPT
+    ((seconds, ticks, drawn, seen),) = _decoded(run, 0.0)
+    assert (seconds, ticks, drawn) == (8.0, 5, 20.0)
+    assert seen == 4 * sum(range(PROMPT, PROMPT + 5))
 
 
 def test_a_plan_for_what_was_measured_is_what_was_measured(tmp_path):

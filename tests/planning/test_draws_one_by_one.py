@@ -87,3 +87,18 @@ def test_a_slow_group_leaves_no_engine_idle():
 
 def test_it_is_the_rule_of_runs():
     assert draws.FULL == in_flight.FULL
+
+
+def test_rows_that_have_ended_are_no_load():
+    """The first engine's two rows have ended, their step has not: what begins is spread evenly."""
+    some = Work((np.array([5, 5]),), 2, 0.0, 1.0, 99)
+    made = draws.Draws(
+        Costs(Speed(1.0, 0.0, 0.0, 0.0), 0.0, 1.0, 0.0), some, Layout(2, 1, False, 1)
+    )
+    made.drawn = 1
+    made.engine, made.length, made.done = (
+        np.array(each) for each in ([0, 0, 1], [3, 3, 9], [3, 3, 4])
+    )
+    made.prompt, made.unread = np.zeros(3), np.zeros(3)
+    made._add([np.array([5, 5, 5])])
+    assert made.engine.tolist() == [0, 0, 1, 0, 0, 1]

@@ -215,6 +215,9 @@ def test_seconds_of_what_a_layer_sends():
     stages = trainer(case(), Trainer(4, 1, 1, 4, 1, gathered=False), 1000)
     assert stages is not None
     assert stages.bound == "the pipeline's ends"  # one micro-batch: three parts of four
+    both = trainer(case(), Trainer(4, 2, 1, 2, 1, gathered=False), 2000)
+    assert both is not None
+    assert both.bound == "arithmetic"  # two: its ends are half of 2.7e-6 and 0.6e-6 s a token
 
 
 def test_a_layout_is_named_by_what_it_splits():

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from runs import numbers_in
 
@@ -155,6 +155,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_peaks() -> None:
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=60), st.integers(2, 20))
+@example([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 3)
 def test_thinning_keeps_extremes_and_means(values: list[float], points: int) -> None:
     series = np.arange(len(values)), np.array(values)
     steps, kept = charts.thinned(series, points)

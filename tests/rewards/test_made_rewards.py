@@ -10,7 +10,7 @@ from verifiers_stand_in import write_verifiers
 from strop.rewards.forms import form_of
 from strop.rewards.scored import Rollouts
 from strop.rewards.source import reward_name
-from strop.rewards.traces import Trace
+from strop.rewards.traces import Trace, marked
 from strop.support.errors import UserError
 
 
@@ -182,3 +182,15 @@ def test_a_trace_knows_the_last_message_and_the_models_last_one():
     assert trace.last_message.content == "right"
     assert (trace.last_reply, trace.num_turns) == ("2", 1)
     assert [message.content for message in trace.tool_messages] == ["right"]
+
+
+def test_methods_of_a_higher_priority_come_first_and_equal_ones_by_name():
+    def of(priority):
+        def method(self):
+            return 0.0
+
+        method.reward, method.reward_priority = True, priority
+        return method
+
+    kind = type("Kind", (), {"b": of(0), "a": of(0), "first": of(2), "last": of(-1), "plain": len})
+    assert marked(kind, "reward") == ["first", "a", "b", "last"]
