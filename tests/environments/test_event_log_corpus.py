@@ -237,6 +237,7 @@ def test_splits_have_corpora_of_their_own():
     for first in (0, 10**9, 2 * 10**9):
         logs = {environment.reset(first + n).text and id(environment.log) for n in range(6)}
         assert len(logs) == 2
+        assert environment.corpus[0] == first + 1  # of the second corpus, as the last seed is odd
         seen.extend(logs)
     assert len(set(seen)) == 6
 

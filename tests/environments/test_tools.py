@@ -8,6 +8,7 @@ import pytest
 from strop.environments import Exit, Tool, ToolEnvironment, ToolError
 from strop.environments.built_in.tool_questions import ToolQuestions
 from strop.environments.call_forms import ParsedCall
+from strop.environments.generated_questions import question_of
 from strop.environments.tool_box import Corpus, Database, calculator, python_tool
 from strop.environments.tools import answer_call, described, tools_of
 from strop.support.errors import UserError
@@ -237,6 +238,16 @@ def test_generated_questions_are_answered_by_their_tool(kind):
         assert environment.step(f"Answer: {answer}").reward == 1.0
         assert environment.step("Answer: none").reward == 0.0
     environment.close()
+
+
+def test_generated_sql_asks_for_all_orders_or_for_those_of_a_city():
+    """What a seed asks stays as it was, or runs of before would have had other tasks."""
+    of_a_city, of_all = (question_of(seed, ("sql",), 3) for seed in (0, 1))
+    assert "How many jars were ordered to Elmet (" in of_a_city.text
+    assert of_a_city.sql.endswith("WHERE good = 'jars' AND city = 'Elmet'")
+    assert of_a_city.answer == "2"  # of the 4 jars, 2 went to Ibron
+    assert "How many bolts were ordered in all (" in of_all.text
+    assert of_all.sql.endswith("WHERE good = 'bolts'")
 
 
 def test_questions_of_a_file(tmp_path):

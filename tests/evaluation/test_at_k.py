@@ -124,6 +124,12 @@ def test_sampled_majority_agrees_with_the_exact_one(monkeypatch: pytest.MonkeyPa
     assert np.mean(drawn) != exact  # the sampled path was taken
 
 
+def test_counting_ends_at_the_most_votes_that_a_winner_can_have() -> None:
+    # 1 vote: of two answers each, (1 + 1) samples and 2 answers; 2 votes: (2 + 1) and 2
+    assert at_k._num_steps(np.array([2, 1]), 5) == 4 + 5
+    assert at_k._num_steps(np.array([2, 9]), 1) == 4
+
+
 @pytest.mark.parametrize("k", [0, 4])
 def test_k_outside_the_samples_is_refused(k: int) -> None:
     with pytest.raises(ValueError, match="k = "):

@@ -14,6 +14,7 @@ from strop.method.schedule import Linear
 from strop.method.tensors import checked
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
+from strop.parts.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
 from strop.support.errors import UserError
 
 
@@ -127,6 +128,15 @@ def test_replace_fits_values_to_fields():
     assert parts.replace(ScaleLikeKLTerm(), times=3.0).times == 3
     assert isinstance(parts.replace(ScaleLikeKLTerm(), times=3.0).times, int)
     assert parts.replace(ScaleLikeKLTerm(), factor=Linear(1.0, 2.0)).factor == Linear(1.0, 2.0)
+
+
+def test_a_field_of_two_numbers_takes_a_list_of_two():
+    held = parts.replace(HoldEntropyBetweenQuantiles(), levels=[0, 0.5])
+    assert held.levels == (0.0, 0.5)
+    assert isinstance(held.levels[0], float)
+    for levels in ([0.5], [0.1, 0.5, 0.9], [0.1, "much"]):
+        with pytest.raises(UserError, match="levels takes a list of 2 numbers, got "):
+            parts.replace(held, levels=levels)
 
 
 @pytest.mark.parametrize(

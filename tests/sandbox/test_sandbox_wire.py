@@ -49,6 +49,14 @@ def test_data_arrives_as_it_was_sent(value):
         assert repr(got) == repr(value)
 
 
+def test_only_integers_too_long_to_read_go_as_hexadecimal_text():
+    least = -(1 << 10_000)
+    assert encode(-3, nothing) == -3
+    assert encode(3, nothing) == 3
+    assert encode([-3, least, 3], nothing) == ["list", -3, ["int", hex(least)], 3]
+    assert encode(-least, nothing) == ["int", hex(-least)]
+
+
 def test_views_of_dictionaries_arrive_as_views():
     held = {"a": 1, "b": 2}
     for view in (held.keys(), held.items()):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from strop.environments.tasks import load_task
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 from strop.traces.files import Traces, open_traces
@@ -263,6 +264,9 @@ def test_a_group_knows_its_longest_call(tmp_path: Path) -> None:
     (group,) = open_traces(str(lines(tmp_path / "t.jsonl", *rows))).groups
     assert (group.longest, group.most_said) == (11, 6)
     assert group.where.endswith("line 2")  # the first that is so long
+    path = lines(tmp_path / "two.jsonl", rows[0], {**rows[2], "group": "h"})
+    assert [each.most_said for each in open_traces(str(path)).groups] == [1, 6]
+    assert load_task(f"traces:{path}").max_tokens == 6
 
 
 def test_files_folders_patterns_and_packed_files(tmp_path: Path) -> None:
