@@ -107,6 +107,17 @@ def test_what_is_lost_is_begun_again_and_says_the_same(seed, monkeypatch):
     workers.close()
 
 
+def test_a_place_is_asked_once_for_the_steps_of_all_its_episodes():
+    calls = []
+    workers = EnvironmentWorkers(SOURCE, CallLimits(), [Forgetful(lambda: calls.append(1))])
+    episodes = workers.play([3, 7, 11])
+    episodes.reset()
+    begun = len(calls)
+    episodes.step([0, 1, 2], ["a", "b", "c"])
+    assert len(calls) == begun + 1
+    workers.close()
+
+
 def test_one_that_does_not_repeat_stops_the_run():
     losses = [False, False, True]  # at the second step
     workers = EnvironmentWorkers(

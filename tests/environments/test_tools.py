@@ -9,7 +9,7 @@ from strop.environments import Exit, Tool, ToolEnvironment, ToolError
 from strop.environments.built_in.tool_questions import ToolQuestions
 from strop.environments.call_forms import ParsedCall
 from strop.environments.generated_questions import question_of
-from strop.environments.tool_box import Corpus, Database, calculator, python_tool
+from strop.environments.tool_box import INSTRUCTIONS, Corpus, Database, calculator, python_tool
 from strop.environments.tools import answer_call, described, tools_of
 from strop.support.errors import UserError
 
@@ -141,6 +141,8 @@ def test_sql_reads_and_nothing_else(tmp_path):
         "timeout",
         "error: timeout: the statement took over 0.2 s",
     )
+    long = f"SELECT count(*) FROM ({endless.format(f' LIMIT {INSTRUCTIONS}')})"
+    assert sql(long) == ("ok", f"count(*)\n{INSTRUCTIONS}")  # which is looked at on its way
     assert sql("SELECT 1; SELECT 2")[0] == "failed"
     assert sql("SELECT randomblob(100000000)")[0] == "failed"
     assert sql(endless.format(" LIMIT 99"))[1].splitlines()[-2:] == ["50", "(more than 50 rows)"]
