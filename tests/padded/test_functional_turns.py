@@ -116,3 +116,5 @@ def test_what_a_part_reads_as_its_fields_stand_is_needed(name, wanted):
 def test_rewards_are_needed_where_turns_have_none():
     with pytest.raises(UserError, match="needs rewards"):
         F.advantages("grpo", groups=GROUPS)
+    with pytest.raises(UserError, match="needs token_rewards, or rewards"):
+        F.advantages("gae", mask=torch.ones(1, 2), values=torch.zeros(1, 2))
