@@ -121,7 +121,12 @@ def test_settings_set_by_hand_stand_beside_their_defaults() -> None:
     ]
     phased = {**config.defaults("tiny"), "recipe": "until(1, grpo) | dapo"}
     text = config.make(phased).complete().to_toml().replace('until = "1"', 'until = "3"')
-    assert rows_of(set_by_hand(run_of(config=text))) == [["phases.grpo.until", "3", "1"]]
+    text = text.replace('clip_low" = 0.2', 'clip_low" = 0.1')  # in both phases
+    assert rows_of(set_by_hand(run_of(config=text))) == [
+        ["phases.grpo.loss.clip_low", "0.1", "0.2"],
+        ["phases.grpo.until", "3", "1"],  # a phase ends behind its options
+        ["phases.dapo.loss.clip_low", "0.1", "0.2"],
+    ]
     plain = config.make({**config.defaults("tiny"), "recipe": "grpo"}).complete().to_toml()
     assert set_by_hand(run_of(config=plain)) == "<p>Every setting has its default.</p>"
 
