@@ -126,7 +126,7 @@ def lines_of(pairs: Mapping[str, list[Pair]], stages: Mapping[str, Sequence[str]
 
 
 def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> list[str]:
-    """What failed, ended lower, and was not decided."""
+    """What failed, ended lower, was not decided; what ended higher, and what that took."""
     found = numbers.compared(pairs, "pass@1")
     verdicts = {name: found[name].verdict for name in pairs}
     lines = [f"- {regime}: `{r['words']}` seed {r['seed']} failed: {r['error']}"
@@ -135,6 +135,10 @@ def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> 
     for verdict, told in (("lower", "below"), ("not decided", "not told from"), ("", few)):
         names = ", ".join(f"`{name}`" for name, each in verdicts.items() if each == verdict)
         lines += [f"- {regime}, {told} `grpo`: {names}"] if names else []
+    for name in (name for name, each in verdicts.items() if each == "higher"):
+        cost = f"{_ratio(pairs[name], 'sampled')} times the tokens"
+        same = f"at equal sampled tokens {_at(pairs[name], 'sampled_at')}"
+        lines.append(f"- {regime}, above `grpo` at equal steps, with {cost}: `{name}`; {same}")
     return lines
 
 
@@ -229,7 +233,7 @@ def page(known: Known | None = None) -> str:
     rows = {regime: read(regime) for regime in REGIMES}
     by_regime = {regime: numbers.paired(of, regime != "own") for regime, of in rows.items()}
     by_regime = {regime: pairs for regime, pairs in by_regime.items() if pairs}
-    lines = ["\n## What failed, and what shows nothing\n"]
+    lines = ["\n## What failed, what shows nothing, and what does\n"]
     for regime, of in rows.items():
         if of:
             lines += nulls(regime, by_regime.get(regime, {}), of)
