@@ -1,11 +1,11 @@
-"""Run the mutants that mutate.py saw no test reach, in files: for code that other processes run.
+"""Run the mutants that no test noticed under mutate.py, in files: also what other processes run.
 
     python tools/mutate_files.py FOLDER [--limit 120]
 
-FOLDER is an --out of mutate.py. In a copy of the tree each of its mutants without a reaching test
-is written into its module's file, and the module's tests run in a process of their own: the file
-that has its name, those that import it, then its room's; as long as they fit into --limit seconds
-where nothing is changed. Taking three times that long counts as noticed. Results are kept in
+FOLDER is an --out of mutate.py. In a copy of the tree each of its mutants that passed or was not
+reached is written into its module's file, and the module's tests run in a process of their own: the
+file that has its name, those that import it, then its room's; as long as they fit into --limit
+seconds where nothing is changed. Taking three times that long counts as noticed. Results are kept in
 FOLDER/files.jsonl, with which a run goes on; survivors are printed, and the exit code is then 1.
 """
 
@@ -99,7 +99,7 @@ def main() -> int:
     left: dict[str, list[str]] = {}
     newest = {row["mutant"]: row for row in lines_of(options.folder / "mutants.jsonl")}
     for row in newest.values():
-        if not row["reaching"] and row["mutant"] not in done:
+        if not row["noticed"] and row["mutant"] not in done:
             left.setdefault(row["mutant"].partition(":")[0], []).append(row["mutant"])
     with TemporaryDirectory() as made:
         tree = Tree(Path(made) / "tree", options.limit)
