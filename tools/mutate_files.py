@@ -5,8 +5,8 @@
 FOLDER is an --out of mutate.py. In a copy of the tree each of its mutants that passed or was not
 reached is written into its module's file, and the module's tests run in a process of their own: the
 file that has its name, those that import it, then its room's; as long as they fit into --limit
-seconds where nothing is changed. Taking three times that long counts as noticed. Results are kept in
-FOLDER/files.jsonl, with which a run goes on; survivors are printed, and the exit code is then 1.
+seconds where nothing is changed. Taking three times that long counts as noticed. Results are kept
+in FOLDER/files.jsonl, with which a run goes on; survivors are printed, and the exit code is then 1.
 """
 
 import argparse
