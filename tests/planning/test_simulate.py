@@ -208,3 +208,20 @@ def test_halving_finds_where_the_balance_lies(few, more, place):
     rough = len(asked) - 1
     best_division(at, few, many, error=ROUGH)
     assert len(asked) == 2 * rough + 1
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "balance", "best"),
+    [
+        (1, 40, 21, 19), (1, 40, 20, 21),  # one more than halving has tried, below and above
+        (100, 600, 105, 105),  # so few more than the least are told apart one by one
+    ],
+)  # fmt: skip
+def test_those_around_the_balance_are_tried_too(first, last, balance, best):
+    def at(count, error):
+        waits = (0.0, 1.0) if count < balance else (1.0, 0.0)
+        return SimpleNamespace(
+            waits=waits, window=(0, 5), tokens_per_second=-abs(count - best), count=count
+        )
+
+    assert best_division(at, first, last).count == best

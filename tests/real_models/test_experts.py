@@ -54,6 +54,14 @@ def moved(model) -> None:
                 )
 
 
+def test_a_choice_is_among_all_experts():
+    """Of tokens in rows too; but not within groups, of which there may be as many as experts."""
+    experts = Experts(1, num_experts=4, top_k=2)
+    assert experts.is_router_call(torch.zeros(2, 3, 4), 2)
+    assert not experts.is_router_call(torch.zeros(2, 4, 3), 2)
+    assert not experts.is_router_call(torch.zeros(3, 4), 1)
+
+
 def test_a_replayed_choice_has_the_gates_of_now_and_a_gradient():
     # One token, experts that give 1, 10 and 100, scores softmax(3, 2, 1), k = 2. Of its own it goes
     # to experts 0 and 1. Replayed {2, 1}: gates e and 1 over (1 + e), of the scores of now.

@@ -371,8 +371,8 @@ class Bands:
 
         place_N: where they lie, in order. Each stays in its band, so that bands stay in order.
         """
-        band = np.searchsorted(self.cuts, place_N, "right") - 1
-        size = np.bincount(band, minlength=len(self.cuts))
+        band = np.searchsorted(self.cuts, place_N, "right")
+        size = np.bincount(band)
         end = size.cumsum()
         first = end - size
         stays = (place_N >= first[band]) & (place_N < end[band])
