@@ -203,7 +203,8 @@ def best_division(
 
     More engines let the trainers wait less and the engines more: the balance is between two
     neighbours, found by halving. Those around it are tried too. at: simulates a division until its
-    step is known within an error, which is rough until the best one is known.
+    step is known within an error, which is rough at first; those that it does not tell from the
+    best one are simulated once more.
     """
     first, last = few, many
     known: dict[int, Outcome] = {}
@@ -220,9 +221,13 @@ def best_division(
     width = max(many - few, 1)
     for count in range(few - width, many + width + 1, width):
         tried(min(max(count, first), last))
-    best = max(known, key=lambda count: known[count].tokens_per_second)
-    low, high = known[best].window
-    return known[best] if error >= ROUGH or high - low == STEPS else at(best, error)
+    best = fastest([*known.values()])
+    if error >= ROUGH:
+        return best
+    least = best.tokens_per_second * (1 - ROUGH)
+    close = [count for count in known if known[count].tokens_per_second >= least]
+    whole = {count for count in close if np.ptp(known[count].window) == STEPS}
+    return fastest([known[count] if count in whole else at(count, error) for count in close])
 
 
 def fastest(outcomes: Sequence[Outcome]) -> Outcome:
