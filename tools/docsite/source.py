@@ -17,7 +17,8 @@ COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
 # of recipes and parts say their own (known.boost).
 BOOSTS = {
     "families": 0.2, "CONTRIBUTING": 0.2, "CHANGELOG": 0.05, "docs/evidence": 0.05,
-    "docs/LOG": 0.05, "docs/METHODS": 0.05, "docs/PARTS": 0.05, "docs/RUN_FOLDER": 2,
+    "docs/ATLAS": 0.05, "docs/CLAIMS": 0.05, "docs/LOG": 0.05, "docs/METHODS": 0.05,
+    "docs/PARTS": 0.05, "docs/RUN_FOLDER": 2,
 }  # fmt: skip
 KATEX = "katex", "0.16.47"  # it sets the equations
 
