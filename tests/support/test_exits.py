@@ -1,10 +1,4 @@
-from strop.support.exits import Exit, shares
-
-
-def test_shares_of_every_cause_but_done():
-    exits = [Exit.DONE, Exit.TIMEOUT, Exit.TIMEOUT, Exit.UNREACHABLE, Exit.DONE]
-    assert shares(map(int, exits)) == {"exit/timeout": 2 / 5, "exit/unreachable": 1 / 5}
-    assert shares([]) == {}
+from strop.support.exits import Exit
 
 
 def test_what_the_policy_cannot_have_brought_about():

@@ -18,10 +18,11 @@ def test_an_answer_that_breaks_its_reward_counts_in_the_mean(counted):
         scored_B=torch.tensor([True, True, counted, counted, False]),
     )
     assert _means(batch) == {"reward": 1 / 4, "reward_judged": 1 / 2}
-    shares = exit_metrics(batch)
-    assert shares == dict.fromkeys(
+    assert exit_metrics(batch) == dict.fromkeys(
         ("exit/token_limit", "exit/exception", "exit/timeout", "exit/unreachable"), 1 / 5
     )
+    twice = torch.tensor([Exit.TIMEOUT, Exit.DONE, Exit.TIMEOUT, Exit.DONE, Exit.DONE])
+    assert exit_metrics(batch.set(exit_B=twice)) == {"exit/timeout": 2 / 5}
 
 
 def test_a_source_has_the_share_and_the_reward_of_its_own_rollouts():

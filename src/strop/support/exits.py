@@ -5,7 +5,7 @@ Environments, engines and rewards say one of them, `exit_B` holds its number, an
 could learn to bring about what does not. What it cannot have brought about is unscored.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -58,13 +58,3 @@ def causes(metrics: Mapping[str, Any]) -> dict[Exit, float]:
     """The shares among a step's metrics, by cause."""
     named = {METRIC + cause.label: cause for cause in Exit}
     return {named[name]: share for name, share in metrics.items() if name in named and share}
-
-
-def shares(exits: Iterable[int]) -> dict[str, float]:
-    """exit/NAME of every cause but DONE that is there: the share of answers that ended so."""
-    found = [Exit(number) for number in exits]
-    return {
-        METRIC + cause.label: found.count(cause) / len(found)
-        for cause in Exit
-        if cause is not Exit.DONE and cause in found
-    }

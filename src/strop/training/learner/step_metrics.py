@@ -16,7 +16,7 @@ from strop.batch.batch import NUM_KEPT, Batch
 from strop.environments.tasks import Origin
 from strop.method import part as parts
 from strop.method.part import Term
-from strop.support.exits import FAILED, OUTSIDE, shares
+from strop.support.exits import FAILED, METRIC, OUTSIDE, Exit
 from strop.training.learner.kernel import Tally, prepare
 
 WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged
@@ -91,8 +91,15 @@ def source_metrics(batch: Batch, origins: Sequence[Origin]) -> dict[str, float]:
 
 
 def exit_metrics(batch: Batch) -> dict[str, float]:
-    """exit/NAME over all sampled rollouts, for those that some of them ended with."""
-    return shares(batch["exit_B"].tolist()) if "exit_B" in batch else {}
+    """exit/NAME of every cause but DONE that is there: the share of the sampled rollouts."""
+    if "exit_B" not in batch:
+        return {}
+    found = Counter(batch["exit_B"].tolist())
+    return {
+        METRIC + cause.label: found[cause] / found.total()
+        for cause in Exit
+        if cause is not Exit.DONE and found[cause]
+    }
 
 
 def tool_metrics(batch: Batch, turns: Mapping[int, Any]) -> dict[str, float]:

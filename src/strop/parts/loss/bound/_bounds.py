@@ -1,4 +1,4 @@
-"""The clip of the ratio, and bounds that are tried one after another with their sums."""
+"""The clip of the ratio, the dual clip, and bounds tried one after another with their sums."""
 
 from typing import NamedTuple, TypeVar
 
@@ -8,6 +8,7 @@ from torch import Tensor
 from strop.batch import segments
 
 Bound = TypeVar("Bound", float, Tensor)
+DUAL = "clip_ratio/dual_mean"  # the metric of tokens that the dual clip holds
 
 
 class Clipped(NamedTuple):
@@ -40,6 +41,23 @@ def clip(
         "clip_ratio/region_mean": held_T.float(),
     }
     return Clipped(objective_T, held_T, metrics)
+
+
+def dual_clipped(clipped: Clipped, advantage_T: Tensor, dual_clip_c: float) -> Clipped:
+    """The same, but at least dual_clip_c * A where A < 0, which bounds what a bad token's ratio can
+    do; unchanged for 0.
+    """
+    if not dual_clip_c:
+        return clipped
+    floor_T = dual_clip_c * advantage_T
+    under_T = (advantage_T < 0) & (clipped.value < floor_T)
+    objective_T = torch.where(under_T, floor_T, clipped.value)
+    return Clipped(objective_T, clipped.held_T, {**clipped.metrics, DUAL: under_T.float()})
+
+
+def unlogged(dual_clip_c: float) -> frozenset[str]:
+    """What is not logged without a dual clip."""
+    return frozenset() if dual_clip_c else frozenset({DUAL})
 
 
 def steps(first: float, last: float, step: float, to_the_end: bool) -> Tensor:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
-from strop.parts.loss.bound._bounds import clip, steps, sum_below
-from strop.parts.loss.bound._dual import dual_clipped, unlogged
+from strop.parts.loss.bound._bounds import clip, dual_clipped, steps, sum_below, unlogged
 from strop.support.errors import UserError
 
 Search = tuple[float, float, float]  # first bound, last bound, step; ratios

@@ -6,8 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop.method.part import Result, require
-from strop.parts.loss.bound._bounds import clip
-from strop.parts.loss.bound._dual import dual_clipped, unlogged
+from strop.parts.loss.bound._bounds import clip, dual_clipped, unlogged
 from strop.support.errors import UserError
 
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
-from strop.parts.loss.bound._bounds import clip
-from strop.parts.loss.bound._dual import dual_clipped
+from strop.parts.loss.bound._bounds import clip, dual_clipped
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 
 
