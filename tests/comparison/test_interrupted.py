@@ -87,10 +87,9 @@ def test_a_method_that_fails_is_named_and_the_others_are_shown(lab: Lab, tmp_pat
     assert said.code == 1
     assert 'failed: rloo reward.functions=["nowhere.py:f"] seed 0: ' in said.err
     assert "nowhere.py" in said.err
-    assert (
-        f"1 of 2 runs failed; mend the cause and go on with: strop compare --resume {folder}"
-        in (" ".join(said.err.split()))
-    )
+    last = " ".join(said.err.split())
+    assert "1 of 2 runs failed; the first: rloo" in last
+    assert f"Mend the cause and go on with: strop compare --resume {folder}" in last
     assert "grpo seed 0: done" in said.out
     assert "| pass@1 |" in (folder / "table.md").read_text()
     assert "failed: rloo" in (folder / "compare.html").read_text()

@@ -36,7 +36,7 @@ from strop.comparison.tuning import Tried, tried_settings, tuning_of
 from strop.comparison.values import Spread, Values, combinations, is_range, label_of_values, spread
 from strop.comparison.verdict import Compared
 from strop.method.shown import dotted
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import UserError
 from strop.training.record.run_folder import GIVEN
 
 if TYPE_CHECKING:
@@ -242,11 +242,7 @@ def resume_comparison(folder: str | Path, jobs: int = 0, progress: bool = True) 
 def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Comparison:
     console = Console(highlight=False, soft_wrap=True, quiet=not progress)
     found = carry_out(plan, folder, jobs, console)
-    if found.failures:
-        raise RunStopped(
-            f"{len(found.failures)} of {found.num_runs} runs failed; the first: "
-            f"{found.failures[0]}. Mend the cause and make the same call with out={str(folder)!r}"
-        )
+    found.check(f"make the same call with out={str(folder)!r}")
     return Comparison(folder, found.plan, found.rows, found.tried)
 
 

@@ -23,7 +23,7 @@ from strop.comparison.plan import Candidate, plan_of
 from strop.comparison.scores import by_metric
 from strop.comparison.verdict import Compared, judge
 from strop.support.about import VERSION
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import UserError
 from strop.training.settings.config import RunConfig
 
 LIMITS = Limits(most=1500, draws=1000)
@@ -160,11 +160,7 @@ def _trained(
     plan.keep(folder)
     console = Console(highlight=False, soft_wrap=True, quiet=not progress)
     found = carry_out(plan, folder, jobs, console)
-    if found.failures:
-        raise RunStopped(
-            f"{len(found.failures)} of {found.num_runs} runs of {claim.id} failed; the first: "
-            f"{found.failures[0]}. Mend the cause and give the same command again"
-        )
+    found.check(f"look at {claim.id} again with the same out, {str(out)!r}")
     scores = by_metric(found.rows)
     if claim.number not in scores:
         raise UserError(

@@ -14,7 +14,7 @@ from strop.api.folders import numbered
 from strop.cli import completing
 from strop.cli.numbers import numbers
 from strop.cli.train import Data, Model, Reward, Task, Validation, sections
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import UserError
 from strop.support.stopping import explained
 
 if TYPE_CHECKING:
@@ -266,11 +266,7 @@ def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
         print(markdown(found.plan, found.rows, found.alike, found.tried))
     for line in found.failures:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"failed: {line}", markup=False)
-    if found.failures:
-        raise RunStopped(
-            f"{len(found.failures)} of {found.num_runs} runs failed; mend the cause and go on "
-            f"with: strop compare --resume {folder}"
-        )
+    found.check(f"go on with: strop compare --resume {folder}")
     print(f"wrote {folder / 'compare.html'}, {folder / 'table.md'}, {folder / 'scores.csv'}")
 
 

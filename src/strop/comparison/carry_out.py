@@ -25,6 +25,7 @@ from strop.comparison.tuning import (
     validation_scores,
     write_tried,
 )
+from strop.support.errors import RunStopped
 from strop.support.stopping import interrupting
 from strop.training.record import likeness
 from strop.training.record.lock import Lock
@@ -124,6 +125,14 @@ class Outcome:
     num_runs: int
     alike: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
+
+    def check(self, go_on: str) -> None:
+        """Raise RunStopped where a run failed. go_on: what does the rest, once that is mended."""
+        if self.failures:
+            raise RunStopped(
+                f"{len(self.failures)} of {self.num_runs} runs failed; the first: "
+                f"{self.failures[0]}. Mend the cause and {go_on}"
+            )
 
 
 def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outcome:

@@ -202,7 +202,9 @@ class Plan:
             if not path.exists():
                 begin_folder(folder)
                 (folder / "runs").mkdir()
-            elif not self.extends(known := read_plan(folder)):
+            elif (known := read_plan(folder)) == self:
+                return
+            elif not self.extends(known):
                 raise UserError(
                     f"{folder} holds another comparison (it differs in "
                     f"{', '.join(differences(known, self))}), and methods and seeds can only be "
