@@ -90,9 +90,9 @@ class Planned:
         return "\n".join([*self.said, "", shown, "", *self.proposals])
 
     def _repr_html_(self) -> str:
-        said = [[line] for line in (*self.said, "", *self.proposals)]
+        lines = [[line] for line in (*self.said, "", *self.proposals)]
         head = headings(self.found)
-        return tables.as_html("", rows(self.found), head) + tables.as_html("", said)
+        return tables.as_html("", rows(self.found), head) + tables.as_html("", lines)
 
 
 def _sharing(outcome: Outcome) -> dict[str, Any]:

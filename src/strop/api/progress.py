@@ -33,12 +33,12 @@ PRE = "<pre style='font-family: Menlo, \"DejaVu Sans Mono\", monospace'>{code}</
 class Progress:
     """Shows reward, pass@k, entropy against its band, speed and time left."""
 
-    def __init__(self, quiet: bool = False, heard: bool = True, answers: int = 0) -> None:
-        """quiet: print only the end. heard: False in a process that leaves printing to another.
+    def __init__(self, quiet: bool = False, shown: bool = True, answers: int = 0) -> None:
+        """quiet: print only the end. shown: False in a process that leaves printing to another.
         answers: how many sampled ones are shown where a step's rollouts are written.
         """
         self.console = Console(
-            highlight=False, quiet=not heard, force_terminal=None if heard else False
+            highlight=False, quiet=not shown, force_terminal=None if shown else False
         )
         self.console.soft_wrap = not self.console.is_terminal  # a file keeps its lines whole
         self.quiet, self.answers = quiet, answers
@@ -167,8 +167,8 @@ class Progress:
             return
         table = Table("prompt", "completion", "reward", title=f"answers of step {run.done}")
         for prompt, completion, reward, *_ in samples.rows:
-            said = f"{reward:.3f}" if is_number(reward) else "-"
-            table.add_row(Text(shortened(prompt)), Text(shortened(completion)), said)
+            shown = f"{reward:.3f}" if is_number(reward) else "-"
+            table.add_row(Text(shortened(prompt)), Text(shortened(completion)), shown)
         self.console.print(table)
 
     def _liken(self, run: "Run") -> None:

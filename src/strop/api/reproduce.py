@@ -60,18 +60,18 @@ class Outcome:
     def lines(self) -> list[str]:
         """What is printed of it."""
         claim, head = self.claim, f"{self.claim.id}: {MEANINGS[self.verdict]}"
-        told = [head, f"  {claim.text} ({claim.source})"]
+        lines = [head, f"  {claim.text} ({claim.source})"]
         if self.ours is None or self.theirs is None or self.ours.difference is None:
-            return [*told, f"  {claim.untestable}"]
+            return [*lines, f"  {claim.untestable}"]
         gap, what = self.ours.difference, "trees" if claim.audited else "seeds"
-        told.append(f"  expected: {claim.expected()}")
-        told.append(
+        lines.append(f"  expected: {claim.expected()}")
+        lines.append(
             f"  found: {self.ours.mean.value:.4g} and {self.theirs.mean.value:.4g}, difference "
             f"{gap.value:+.3g} ({gap.low:+.3g} to {gap.high:+.3g}, {gap.n_seeds} {what})"
         )
         if math.isfinite(self.ours.resolves):  # else it is the same for all of them
-            told[-1] += f"; {self.ours.resolves:.2g} would be seen in 8 of 10 such experiments"
-        return told
+            lines[-1] += f"; {self.ours.resolves:.2g} would be seen in 8 of 10 such experiments"
+        return lines
 
 
 @dataclass(frozen=True)

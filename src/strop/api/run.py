@@ -81,7 +81,7 @@ class Run:
         run = cls(session.folder)
         run._session, run._callbacks = session, tuple(callbacks)
         _open_runs.add(run)
-        run._watcher = Progress(quiet=not progress, heard=progress)
+        run._watcher = Progress(quiet=not progress, shown=progress)
         notes = session.run.world.services.notes
         notes[:] = map(in_python, notes)
         return run

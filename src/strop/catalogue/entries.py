@@ -78,11 +78,11 @@ class Entry:
 
         The first words in backquotes are the setting, the last brackets the metric.
         """
-        said = self.line("Differs once") or self.line("In full once")
-        found = re.search(r"\((\S+) (<|>|!=) (\S+)\)$", said)
+        line = self.line("Differs once") or self.line("In full once")
+        found = re.search(r"\((\S+) (<|>|!=) (\S+)\)$", line)
         if found is None:
             return None
-        typed = re.search(r"`(.+?)`", said)
+        typed = re.search(r"`(.+?)`", line)
         words = shlex.split(typed[1]) if typed else []
         if not words or not words[0].startswith(f"{self.name}("):
             words = [self.name, *words]

@@ -36,8 +36,8 @@ def ours(word: str, kind: str = "options") -> str:
     for each in (word, word.replace(".", "_")):
         fits = [(m, [_fit(each.lower(), names) for names in theirs]) for m, theirs in _rows(kind)]
         if best := max((fit for _, both in fits for fit in both), default=0):
-            said = ", or ".join(mine for mine, both in fits if best in both)
-            return f": what TRL or verl call {each} is here {said}"
+            spelled = ", or ".join(mine for mine, both in fits if best in both)
+            return f": what TRL or verl call {each} is here {spelled}"
     return ""
 
 

@@ -45,11 +45,13 @@ def folder() -> Path:
 
 def lab(path: Path) -> Lab:
     """What a file says of itself: its first sentence, its papers and its line `Takes: ...`."""
-    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    told = " ".join(said.split())
-    takes = re.search(r"Takes: (.+?)\.(?: |$)", told)
-    papers = dict.fromkeys(re.findall(r"10\.\d{4}/[\w.]*\w|\d{4}\.\d{4,5}", told))
-    return Lab(path.stem, told.partition(". ")[0] + ".", list(papers), takes[1] if takes else "?")
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    summary = " ".join(docstring.split())
+    takes = re.search(r"Takes: (.+?)\.(?: |$)", summary)
+    papers = dict.fromkeys(re.findall(r"10\.\d{4}/[\w.]*\w|\d{4}\.\d{4,5}", summary))
+    return Lab(
+        path.stem, summary.partition(". ")[0] + ".", list(papers), takes[1] if takes else "?"
+    )
 
 
 def offered(incomplete: str) -> list[tuple[str, str]]:

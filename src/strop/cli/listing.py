@@ -110,13 +110,15 @@ def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
         near = nearest(status, STATUSES)
         raise UserError(f"no status {status!r}{near}; they are {', '.join(STATUSES)}")
     starts = [re.compile(rf"(?<![a-z0-9]){re.escape(word)}") for word in text.lower().split()]
-    told = [
+    entries = [
         e for e in catalogue.recipes() if all(start.search(_search_text(e)) for start in starts)
     ]
-    if not told:
+    if not entries:
         catalogue.find("recipe", text)  # raises, with the nearest names
     found = [
-        e for e in told if family in (None, e.line("Family")) and status in (None, e.line("Status"))
+        e
+        for e in entries
+        if family in (None, e.line("Family")) and status in (None, e.line("Status"))
     ]
     if not found:
         asked = {"words": text, "family": family, "status": status}

@@ -200,8 +200,8 @@ class Trainers(NamedTuple):
         try:
             return self._watched(trainers, job, places, store)
         except TrainerLost as error:  # perhaps ended by one that found another silent
-            said = signs.verdict(launched.part(store, "0"))
-            raise TrainerLost(said or str(error)) from error
+            verdict = signs.verdict(launched.part(store, "0"))
+            raise TrainerLost(verdict or str(error)) from error
 
     def _watched(
         self, trainers: Sequence[Any], job: Job, places: Sequence[tuple[str, int]], store: Any
@@ -220,14 +220,14 @@ class Trainers(NamedTuple):
             for number, trainer in enumerate(trainers)
         ]
         asked: list[bool] = []
-        told = False
+        announced = False
         with asking_first(lambda: asked.append(True)):
             while left := self._left(under_way):
                 for ref in under_way:
                     if ref not in left:
                         self._outcome(ref, bool(asked))
-                if asked and not told:
-                    told = True
+                if asked and not announced:
+                    announced = True
                     _end_gently(self.ray, places)
             return [self._outcome(ref, bool(asked)) for ref in under_way]
 

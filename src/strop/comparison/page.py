@@ -143,13 +143,13 @@ def _table(plan: Plan, compared: Sequence[Compared]) -> str:
     cells = {(c.metric, c.label): _cell(c) for c in compared}
     labels = labels_of(plan)
     named = {label: escape(label).replace("(", "(<wbr>") for label in labels}
-    told = {
+    titles = {
         m: f'<span title="{escape(n.meaning)}">{escape(n.name)}</span>' for m, n in numbers.items()
     }
     rows = [(named[label], [(metric, label) for metric in numbers]) for label in labels]
-    columns = list(told.values())
+    columns = list(titles.values())
     if len(labels) <= ABREAST:
-        rows = [(told[metric], [(metric, label) for label in labels]) for metric in numbers]
+        rows = [(titles[metric], [(metric, label) for label in labels]) for metric in numbers]
         columns = list(named.values())
     head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     body = "".join(

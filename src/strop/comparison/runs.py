@@ -103,13 +103,13 @@ class Children:
             with self.lock:
                 child.join()
                 self.running.discard(child)
-            said, wrong = _text(out), _text(error)
+            output, wrong = _text(out), _text(error)
         if child.exitcode == INTERRUPTED:
             raise Stopped("a signal stopped it, and it is saved: resume the comparison")
         if child.exitcode:
             lines = wrong.strip().splitlines() or [f"exit code {child.exitcode}"]
             raise RunStopped(lines[-1].removeprefix("error: ").removeprefix("stopped: "))
-        return said
+        return output
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Tell all to end; no other one begins."""

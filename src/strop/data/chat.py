@@ -45,14 +45,14 @@ class Chat:
         """The prompt as the model is to see it."""
         if not self.speaks(tokenizer):
             return prompt
-        said = prompt.prompt
-        if isinstance(said, str):
+        messages = prompt.prompt
+        if isinstance(messages, str):
             if not self._is_wanted and prompt.column == "prompt":
                 return prompt
-            said = [{"role": "user", "content": said}]
-        if self.system_prompt and said[0]["role"] not in ("system", "developer"):
-            said = [{"role": "system", "content": self.system_prompt}, *said]
-        return replace(prompt, prompt=said)
+            messages = [{"role": "user", "content": messages}]
+        if self.system_prompt and messages[0]["role"] not in ("system", "developer"):
+            messages = [{"role": "system", "content": self.system_prompt}, *messages]
+        return replace(prompt, prompt=messages)
 
     def for_tools(self, tools: tuple[Tool, ...], tokenizer: Any) -> "Chat":
         """The same with an environment's tools: the template shows them, where it can, or what
@@ -143,13 +143,13 @@ class Chat:
 
 def shows_answers(tokenizer: Any, template: Mapping[str, Any]) -> bool:
     """Whether the chat template shows a message of the role `tool` after one of an assistant."""
-    said = [
+    messages = [
         {"role": "user", "content": "0"},
         {"role": "assistant", "content": "1"},
         {"role": "tool", "name": "2", "content": ANSWER},
     ]
     try:
-        shown = tokenizer.apply_chat_template(said, tokenize=False, **template)
+        shown = tokenizer.apply_chat_template(messages, tokenize=False, **template)
     except (TemplateError, TypeError):
         return False
     return ANSWER in str(shown)

@@ -61,8 +61,8 @@ class Content:
         return found
 
     def _now(self) -> tuple[int, int]:
-        told = os.fstat(self.file)
-        return told.st_size, told.st_mtime_ns
+        stat = os.fstat(self.file)
+        return stat.st_size, stat.st_mtime_ns
 
     def _read(self) -> Iterator[bytes]:
         at = 0

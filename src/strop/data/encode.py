@@ -34,13 +34,15 @@ def encode_prompt(
 
 def _check_letters(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> None:
     """Raise UserError for letters of the prompt, or of its template, that nothing can write."""
-    told = prompt.prompt
+    content = prompt.prompt
     where = f"{prompt.name}, column {prompt.column}," if prompt.column else prompt.name
-    for text in [told] if isinstance(told, str) else [m.get("content") or "" for m in told]:
+    for text in (
+        [content] if isinstance(content, str) else [m.get("content") or "" for m in content]
+    ):
         check_letters(tokenizer, text, where)
-    if not isinstance(told, str):
+    if not isinstance(content, str):
         shown = tokenizer.apply_chat_template(
-            told, add_generation_prompt=True, tokenize=False, **template
+            content, add_generation_prompt=True, tokenize=False, **template
         )
         check_letters(tokenizer, shown, f"what the chat template makes of {prompt.name}")
 
@@ -57,11 +59,11 @@ def encode_reworded(
         given = {"prompt": text, "answer": answer}
         return re.sub(r"\{(prompt|answer)\}", lambda found: given[found[1]], words)
 
-    told = prompt.prompt
-    if isinstance(told, str):
-        return ids_of(replace(prompt, prompt=filled(told)), tokenizer, template)
-    last = {**told[-1], "content": filled(str(told[-1]["content"]))}
-    return ids_of(replace(prompt, prompt=[*told[:-1], last]), tokenizer, template)
+    content = prompt.prompt
+    if isinstance(content, str):
+        return ids_of(replace(prompt, prompt=filled(content)), tokenizer, template)
+    last = {**content[-1], "content": filled(str(content[-1]["content"]))}
+    return ids_of(replace(prompt, prompt=[*content[:-1], last]), tokenizer, template)
 
 
 def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list[dict[str, Any]]:

@@ -87,8 +87,8 @@ def _origins(
         )
     if len(names) == 1:
         return ()
-    told = zip(names, rows.pack.ends_of_sources(), weights or (1.0,) * len(names), strict=True)
-    return tuple(Origin(*each) for each in told)
+    sources = zip(names, rows.pack.ends_of_sources(), weights or (1.0,) * len(names), strict=True)
+    return tuple(Origin(*each) for each in sources)
 
 
 class _Loader:

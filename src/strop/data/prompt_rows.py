@@ -62,12 +62,12 @@ class Pack:
 
     def prompt(self, row: int) -> Prompt:
         """The prompt of a row, counted from 0; columns that the row lacks are None."""
-        said, *values = pickle.loads(self.content[self.ends[row] : self.ends[row + 1]])
+        content, *values = pickle.loads(self.content[self.ends[row] : self.ends[row + 1]])
         columns = dict.fromkeys(self.names)
         columns.update(zip(self.names, values, strict=False))  # names of later rows have no value
         first, path, column = next(file for file in reversed(self.files) if file[0] <= row)
         place = f"{path} row {row - first + 1}"
-        return Prompt(self.split * MAX_SPLIT_ROWS + row, said, columns, place, column)
+        return Prompt(self.split * MAX_SPLIT_ROWS + row, content, columns, place, column)
 
 
 class Holds(Protocol):
@@ -129,9 +129,9 @@ class Many:
         """The prompt of a row, counted from 0. Raises UserError for one that is none."""
         at = bisect_right(self._ends, row)
         source = self.sources[at]
-        said, columns, place = source.read(row - (self._ends[at - 1] if at else 0))
+        content, columns, place = source.read(row - (self._ends[at - 1] if at else 0))
         whole = {**self._names, **columns}
-        return Prompt(self.split * MAX_SPLIT_ROWS + row, said, whole, place, source.column)
+        return Prompt(self.split * MAX_SPLIT_ROWS + row, content, whole, place, source.column)
 
     def crc(self) -> int:
         """The sum of all sources."""

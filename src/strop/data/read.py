@@ -94,13 +94,13 @@ def named_sources(given: Sequence[str | Path]) -> list[tuple[str, str | Path]]:
         for text, each in zip(given, found, strict=True)
     ]
     names = [name for name, _ in parted]
-    told: list[tuple[str, str | Path]] = []
+    sources: list[tuple[str, str | Path]] = []
     for number, (name, text) in enumerate(parted):
         if names.count(name) > 1 and text is not given[number]:
             raise UserError(f"data.files names two sources {name!r}: give each a name of its own")
         twice = names.count(name) > 1
-        told.append((f"{name}-{names[: number + 1].count(name)}" if twice else name, text))
-    return told
+        sources.append((f"{name}-{names[: number + 1].count(name)}" if twice else name, text))
+    return sources
 
 
 def validation_sets(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:

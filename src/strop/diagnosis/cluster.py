@@ -60,18 +60,18 @@ def examine(settings: Any, size: int) -> tuple[dict[str, Any], list[str], list[F
     with writing(mark.parent, "a mark"):
         mark.touch()
     try:
-        told, failed = _ask(ray, nodes, look, str(mark))
+        replies, failed = _ask(ray, nodes, look, str(mark))
     finally:
         mark.unlink()
     sent = max(size, TRIAL_BYTES)
     begun = time.perf_counter()
     ref = ray.put(np.zeros(sent, np.uint8))
     put = time.perf_counter() - begun
-    alive = [node for node in nodes if node["NodeID"] in told]
+    alive = [node for node in nodes if node["NodeID"] in replies]
     seconds, _ = _ask(ray, alive, fetch, [ref])
     report = {
         "address": settings.ray.address,
-        "nodes": [_node(node, told.get(node["NodeID"])) for node in nodes],
+        "nodes": [_node(node, replies.get(node["NodeID"])) for node in nodes],
         "broadcast": {"bytes": sent, "put_seconds": put, "seconds": [*seconds.values()]},
     }
     found = [
@@ -109,14 +109,14 @@ def _ask(
     return found, failed
 
 
-def _node(node: Mapping[str, Any], told: Mapping[str, Any] | None) -> dict[str, Any]:
+def _node(node: Mapping[str, Any], reply: Mapping[str, Any] | None) -> dict[str, Any]:
     own = node["Resources"]
     return {
         "address": node["NodeManagerAddress"],
         "cpus": own.get("CPU", 0.0),
         "gpus": own.get("GPU", 0.0),
         "store_bytes": own.get("object_store_memory", 0.0),
-        **(told or {}),
+        **(reply or {}),
     }
 
 
@@ -134,11 +134,11 @@ def _answers(nodes: Sequence[Mapping[str, Any]], failed: Mapping[str, str]) -> F
 
 def _versions(nodes: Sequence[Mapping[str, Any]]) -> Finding:
     question = "Do all machines have the same versions?"
-    told = [node for node in nodes if "versions" in node]
-    if not told:
+    reporting = [node for node in nodes if "versions" in node]
+    if not reporting:
         return Finding(question, "unknown", "No machine told them.")
-    first = told[0]
-    for other in told[1:]:
+    first = reporting[0]
+    for other in reporting[1:]:
         for name, number in first["versions"].items():
             if other["versions"][name] != number:
                 return Finding(
@@ -221,11 +221,11 @@ def _folder(nodes: Sequence[Mapping[str, Any]], folder: Path) -> Finding:
 
 
 def _lines(report: Mapping[str, Any]) -> list[str]:
-    told = [f"Ray at {report['address']}:"]
+    lines = [f"Ray at {report['address']}:"]
     for node in report["nodes"]:
         names = f" ({', '.join(sorted(set(node['gpus_found'])))})" if node.get("gpus_found") else ""
-        told.append(
+        lines.append(
             f"{node['address']}: {node['cpus']:g} CPUs, {node['gpus']:g} GPUs{names}, object store "
             f"{node['store_bytes'] / GIB:.2f} GiB"
         )
-    return told
+    return lines

@@ -50,9 +50,9 @@ def form(settings: Any, prompts: Sequence[Any], tokenizer: Any) -> Finding:
     from strop.training.rows import plain_text
 
     question = "Are the prompts in the form that the model knows?"
-    told, _, advice = plain_text(prompts, tokenizer, settings.data.chat()).partition(": ")
-    if told:
-        return Finding(question, "note", f"{told}.", advice)
+    note, _, advice = plain_text(prompts, tokenizer, settings.data.chat()).partition(": ")
+    if note:
+        return Finding(question, "note", f"{note}.", advice)
     messages = sum(not isinstance(prompt.prompt, str) for prompt in prompts)
     answer = f"{messages} of {len(prompts)} go through its chat template."
     if not getattr(tokenizer, "chat_template", None):
@@ -143,14 +143,14 @@ def try_rewards(
                 prompt_texts=[_text(p.prompt) for p in prompts],
             )  # fmt: skip
             for m, spec in enumerate(grader.specs):
-                told = [f.message for f in grades.failures if f.reward == spec.name]
+                messages = [f.message for f in grades.failures if f.reward == spec.name]
                 scores = [None if v != v else float(v) for v in grades.scores_BM[:, m]]
                 table.append(
                     {
                         "reward": spec.name,
                         "answer": kind,
                         "scores": scores,
-                        "failures": told,
+                        "failures": messages,
                         "ms_per_row": 1e3 * grades.seconds / len(texts),
                     }
                 )
@@ -206,16 +206,16 @@ def lines(found: dict[str, Any], table: Sequence[dict[str, Any]]) -> list[str]:
     """Rows and scores as text."""
     columns = ", ".join(name + (f" ({share:.0%} missing)" if share else "")
                         for name, share in found["columns"].items())  # fmt: skip
-    told = [
+    lines = [
         f"{found['name']}: {found['rows']} rows; columns beside the prompt: {columns or 'none'}"
     ]
-    told += [f"  {shortened(row['prompt'])}" for row in found["first"]]
+    lines += [f"  {shortened(row['prompt'])}" for row in found["first"]]
     for row in table:
         scores = ", ".join("none" if v is None else f"{v:g}" for v in row["scores"])
-        told.append(
+        lines.append(
             f"{row['reward']} on {row['answer']}: {scores}  ({row['ms_per_row']:.1f} ms a row)"
         )
-    return told
+    return lines
 
 
 def check_given(settings: Any) -> None:

@@ -106,14 +106,16 @@ def _models(endpoint: Endpoint) -> tuple[Finding, dict[str, int | None]]:
     if not models:
         return Finding(question, "problem", "/v1/models is empty", "serve a model"), {}
     endpoint.model, length = next(iter(models.items()))
-    told = f"{endpoint.model}, context {length or 'not told'}"
+    summary = f"{endpoint.model}, context {length or 'unknown'}"
     if len(models) > 1:
         others = ", ".join(list(models)[1:6])
-        return Finding(question, "note", f"{told}; {others} besides, which were not asked"), models
+        return Finding(
+            question, "note", f"{summary}; {others} besides, which were not asked"
+        ), models
     if not length:
-        text = f"{told}: clients cannot tell how long a prompt may be"
+        text = f"{summary}: clients cannot tell how long a prompt may be"
         return Finding(question, "note", text, "serve max_model_len in /v1/models"), models
-    return Finding(question, "ok", told), models
+    return Finding(question, "ok", summary), models
 
 
 Answers = Mapping[str, dict[str, Any] | None]
@@ -126,8 +128,8 @@ def _answers(endpoint: Endpoint) -> Answers:
     messages = [{"role": "user", "content": PROMPT}]
     found: dict[str, dict[str, Any] | None] = {}
     extra = {"return_token_ids": True}
-    told = {"logprobs": True, "top_logprobs": 0}
-    found[chat] = endpoint.post(chat, messages=messages, **common, **extra, **told) or (
+    logprobs = {"logprobs": True, "top_logprobs": 0}
+    found[chat] = endpoint.post(chat, messages=messages, **common, **extra, **logprobs) or (
         endpoint.post(chat, messages=messages, max_tokens=TOKENS)
     )
     found[completions] = endpoint.post(
@@ -171,8 +173,8 @@ def level(answer: Mapping[str, Any]) -> str:
     if not isinstance(ids, list) or not ids:
         return "text"
     try:
-        told = choice.get("logprobs") or {}
-        values = told.get("token_logprobs") or [each["logprob"] for each in told["content"]]
+        logprobs = choice.get("logprobs") or {}
+        values = logprobs.get("token_logprobs") or [each["logprob"] for each in logprobs["content"]]
         whole = len(values) == len(ids) and all(math.isfinite(e) and e != MISSING for e in values)
     except (LookupError, TypeError, AttributeError):  # it has another form, or is not there
         whole = False
@@ -183,17 +185,17 @@ def _gives(answers: Answers, report: dict[str, Any]) -> Finding:
     question = "What does it give: can it be trained on?"
     levels = {route: level(answer) for route, answer in answers.items() if answer is not None}
     report["gives"] = levels
-    told = "; ".join(f"{route}: {what}" for route, what in levels.items())
+    summary = "; ".join(f"{route}: {what}" for route, what in levels.items())
     best = sorted(levels.values(), key=len)[-1]
     if best == "text":
-        text = f"{told}. Text alone evaluates and never trains: its tokens are not known"
+        text = f"{summary}. Text alone evaluates and never trains: its tokens are not known"
         advice = "serve with what answers return_token_ids: strop serve, vLLM, SGLang"
         return Finding(question, "note", text, advice)
     if best == "tokens":
-        text = f"{told}. What the policy was when it drew them is not known"
+        text = f"{summary}. What the policy was when it drew them is not known"
         advice = "let the server tell log-probabilities, or use a method without ratios"
         return Finding(question, "note", text, advice)
-    return Finding(question, "ok", told)
+    return Finding(question, "ok", summary)
 
 
 def _reads_ids(answers: Answers) -> Finding | None:
@@ -237,9 +239,9 @@ def _versions(answers: Answers) -> Finding | None:
     there = [answer for answer in answers.values() if answer is not None]
     if not there:
         return None
-    told = [answer.get("weights_version") for answer in there]
-    if all(each is not None for each in told):
-        return Finding(question, "ok", f"weights_version {told[0]}")
+    versions = [answer.get("weights_version") for answer in there]
+    if all(each is not None for each in versions):
+        return Finding(question, "ok", f"weights_version {versions[0]}")
     return Finding(
         question, "note", "no: while it is trained, the age of an answer is not known",
         "strop serve tells it as weights_version",

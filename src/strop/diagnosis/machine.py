@@ -80,13 +80,13 @@ def _version(name: str) -> str | None:
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The same as text."""
-    told = ["  ".join(f"{name} {number}" for name, number in found["versions"].items())]
+    lines = ["  ".join(f"{name} {number}" for name, number in found["versions"].items())]
     for each in found["devices"]:
         memory = each["memory_gib"]
         size = "" if memory is None else f", {memory:.1f} GiB"
-        told.append(f"{each['device']}: {each['name']}{size}")
+        lines.append(f"{each['device']}: {each['name']}{size}")
     threads = found["threads"]
-    told.append(f"CPU threads: {threads['torch']} used by torch, {threads['cores']} cores")
+    lines.append(f"CPU threads: {threads['torch']} used by torch, {threads['cores']} cores")
     for name, each in found["packages"].items():
-        told.append(f"{name}: {each['version'] or 'not installed'} ({each['for']})")
-    return told
+        lines.append(f"{name}: {each['version'] or 'not installed'} ({each['for']})")
+    return lines

@@ -74,15 +74,15 @@ def examine(
 def lines(facts: dict[str, Any]) -> list[str]:
     """Facts and estimate as text."""
     assumed = facts["assumed"]
-    told = [
+    lines = [
         f"{facts['name']} ({facts['type']}): {facts['parameters']:,} parameters, "
         f"{facts['trained']:,} trained, {facts['dtype']}, context {facts['context']}, "
         f"vocabulary {facts['vocabulary']:,}",
         f"memory estimate for {assumed['task']}: prompts of at most {assumed['prompt']} and "
         f"answers of at most {assumed['max_tokens']} tokens (change: --data, rollout.max_tokens):",
     ]
-    told += [f"  {name:12} {size / GIB:8.3f} GiB = {facts['formulas'][name]}"
+    lines += [f"  {name:12} {size / GIB:8.3f} GiB = {facts['formulas'][name]}"
              for name, size in facts["bytes"].items()]  # fmt: skip
-    told += [f"  where {name:6} {facts['counts'][name]:8,} = {text}"
+    lines += [f"  where {name:6} {facts['counts'][name]:8,} = {text}"
              for name, text in facts["where"].items()]  # fmt: skip
-    return [*told, f"  {facts['left_out']}"]
+    return [*lines, f"  {facts['left_out']}"]

@@ -344,8 +344,8 @@ def unscored(run: RunFiles) -> Finding:
     advice = "run strop doctor --data FILE --reward SOURCE: it shows what the function says; raise "
     advice += "reward.timeout_seconds when it is slow"
     if failed:
-        told = ", ".join(f"{cause.label} {share:.2%}" for cause, share in failed.items())
-        answer += f" Answers by cause: {told}."
+        causes = ", ".join(f"{cause.label} {share:.2%}" for cause, share in failed.items())
+        answer += f" Answers by cause: {causes}."
     if own and counts == "unscored":
         paid = "answers that make a reward fail are left out, and the policy can learn to write "
         paid += "such: count them with reward.on_failure=0"
@@ -394,8 +394,8 @@ def finite(run: RunFiles) -> Finding:
                 bad.setdefault(name, []).append(line["step"])
     if not bad:
         return Finding(question, "ok", f"No, in none of {len(run.lines)} steps.")
-    told = "; ".join(f"{name} at step {_some(steps)}" for name, steps in sorted(bad.items()))
-    return Finding(question, "problem", f"Not finite: {told}.", "lower training.lr, use "
+    places = "; ".join(f"{name} at step {_some(steps)}" for name, steps in sorted(bad.items()))
+    return Finding(question, "problem", f"Not finite: {places}.", "lower training.lr, use "
                    "model.dtype=bfloat16 or float32, and look at what your own metrics divide by",
                    {"not finite": bad})  # fmt: skip
 

@@ -124,9 +124,9 @@ def groups(run: Any) -> Finding:
     prompts = uniform_prompts(run.rows)
     numbers["prompts"] = prompts
     if prompts:
-        told = (f"{p['prompt']!r} ({p['uniform']} of {p['groups']}, reward {p['reward']:g})"
+        examples = (f"{p['prompt']!r} ({p['uniform']} of {p['groups']}, reward {p['reward']:g})"
                 for p in prompts)  # fmt: skip
-        answer += " Most often: " + "; ".join(told) + "."
+        answer += " Most often: " + "; ".join(examples) + "."
     status: Any = "problem" if share > NO_SIGNAL else "note" if share > LITTLE_SIGNAL else "ok"
     if status == "ok":
         return Finding(question, status, answer, numbers=numbers)

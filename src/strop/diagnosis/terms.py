@@ -18,13 +18,13 @@ def conflict(run: Any) -> Finding:
     question = "Do two terms of the loss pull apart?"
     names = dict.fromkeys(name for line in run.lines for name in line if name.startswith(SHARE))
     pairs = permutations((name.removeprefix(SHARE) for name in names), 2)
-    told = [found for one, other in pairs if (found := _pair(run, one, other)) is not None]
-    if not told:
+    measured = [found for one, other in pairs if (found := _pair(run, one, other)) is not None]
+    if not measured:
         answer = f"Fewer than {FEWEST} steps measured two terms on two halves of their prompts."
         return Finding(question, "unknown", answer, "set training.conflict_every to fewer steps")
-    numbers: dict[str, Any] = {key: value for each, _, _ in told for key, value in each.items()}
-    answer = " ".join(text for _, text, _ in told)
-    if not any(costly for _, _, costly in told):
+    numbers: dict[str, Any] = {key: value for each, _, _ in measured for key, value in each.items()}
+    answer = " ".join(text for _, text, _ in measured)
+    if not any(costly for _, _, costly in measured):
         return Finding(question, "ok", answer, numbers=numbers)
     advice = "a penalty may be there to hold another term back, and this is its price; else lower "
     advice += "the coefficient of the one that matters less (terms.NAME.coef), and compare both "

@@ -35,15 +35,15 @@ def _sets(lines: Sequence[Metrics]) -> Iterator[str]:
 def _of_a_set(name: str, lines: Sequence[Metrics]) -> Finding:
     """What the validations of a set say."""
     score, reward = f"eval/{name}/{SCORE}", f"eval/{name}/{REWARD}"
-    told = [
+    scored = [
         line for line in lines
         if all(line.get(each + end) is not None for each in (score, reward)
                for end in ("", "/low", "/high"))
     ]  # fmt: skip
-    if len(told) < 2:
+    if len(scored) < 2:
         return Finding(QUESTION, "unknown", f"{name} has had fewer than two validations.")
-    first, now = told[0], told[-1]
-    best = max(told, key=lambda line: line[score])
+    first, now = scored[0], scored[-1]
+    best = max(scored, key=lambda line: line[score])
     numbers = {
         f"{kind} {what}": line[key]
         for kind, line in (("first", first), ("best", best), ("newest", now))

@@ -123,14 +123,14 @@ class Watch:
         share = sum(total.values()) / UNSCORED_STEPS
         if len(self.exits) < UNSCORED_STEPS or share <= reward.max_unscored_share:
             return
-        told = ", ".join(
+        by_cause = ", ".join(
             f"{cause.label} ({each / UNSCORED_STEPS:.0%})" for cause, each in total.most_common()
         )
         newest = [f for f in failures if f.cause is total.most_common(1)[0][0]]
         last = f" The newest says: {newest[-1].message}." if newest else ""
         raise RunStopped(
-            f"{share:.0%} of {UNSCORED_STEPS} steps' answers have no score: {told}.{last} Mend it "
-            "and resume; reward.max_unscored_share says how many may have none"
+            f"{share:.0%} of {UNSCORED_STEPS} steps' answers have no score: {by_cause}.{last} "
+            "Mend it and resume; reward.max_unscored_share says how many may have none"
         )
 
 

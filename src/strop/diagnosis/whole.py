@@ -68,8 +68,8 @@ def before_a_run(settings: Any, with_model: bool, with_data: bool) -> Diagnosis:
         from strop.diagnosis import cluster
 
         size = int(report["model"]["bytes"]["weights"]) if "model" in report else 0
-        report["cluster"], told, found = cluster.examine(settings, size)
-        lines += ["", *told]
+        report["cluster"], cluster_lines, found = cluster.examine(settings, size)
+        lines += ["", *cluster_lines]
         findings += found
     return Diagnosis(tuple(lines), report, tuple(findings))
 
@@ -100,6 +100,6 @@ def _look(
     table: list[Facts] = []
     if specs:
         seconds = settings.reward.timeout_seconds
-        table, told = of_data.try_rewards(prompts, specs, seconds, tokenizer)
-        findings.append(told)
+        table, finding = of_data.try_rewards(prompts, specs, seconds, tokenizer)
+        findings.append(finding)
     lines += ["", *of_data.lines(report["data"], table)]

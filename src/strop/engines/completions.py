@@ -170,8 +170,8 @@ class CompletionsEngine(CallEngine):
         super().__init__(context_length)
         self.decode = tokenizer.decode
         self.most_requests = (WAITING + 1) * num_parallel
-        told = {"logp_model"} if client.logprobs else set()
-        self.capabilities = frozenset({"rules"} | told)
+        statistics = {"logp_model"} if client.logprobs else set()
+        self.capabilities = frozenset({"rules"} | statistics)
         self.client = client
         self.num_parallel = num_parallel
         self.gate = Gate()
@@ -212,9 +212,9 @@ class CompletionsEngine(CallEngine):
     def _check(self, request: Request) -> None:
         """UserError where the server cannot do it."""
         self._check_fits(request)
-        told = self.client.told
-        if "logp_model" in request.want and not knows(told, request)[1]:
-            raise UserError(f"the server's log-probabilities are {OTHERS[told]}; {NO_LOGPROBS}")
+        kind = self.client.told
+        if "logp_model" in request.want and not knows(kind, request)[1]:
+            raise UserError(f"the server's log-probabilities are {OTHERS[kind]}; {NO_LOGPROBS}")
         self._options(request)
 
     def _work(self) -> None:
@@ -315,10 +315,10 @@ class CompletionsEngine(CallEngine):
         }
 
 
-def knows(told: Told, request: Request) -> tuple[bool, bool]:
+def knows(kind: Told, request: Request) -> tuple[bool, bool]:
     """Whether log-probabilities of this kind are those of what is drawn from, and the model's."""
     cut = bool(request.rules) and request.temperature > 0
-    if told == "drawn":
+    if kind == "drawn":
         return True, not cut
-    model = told == "tempered" or (told == "model" and request.temperature in (0, 1))
+    model = kind == "tempered" or (kind == "model" and request.temperature in (0, 1))
     return model and not cut, model

@@ -113,10 +113,12 @@ class Client:
         try:
             choice = found["choices"][0]
             ids, taken = choice.get("token_ids"), choice.get("prompt_token_ids")
-            told = choice.get("logprobs") or {}
-            logp = tuple(told.get("token_logprobs") or ()) if self.logprobs else ()
+            logprobs = choice.get("logprobs") or {}
+            logp = tuple(logprobs.get("token_logprobs") or ()) if self.logprobs else ()
             best = (
-                tuple(max(each.values()) for each in told["top_logprobs"]) if logp and top else ()
+                tuple(max(each.values()) for each in logprobs["top_logprobs"])
+                if logp and top
+                else ()
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise Failed(f"an answer that is no completion: {json.dumps(found)[:200]}") from error
@@ -190,9 +192,9 @@ class Client:
         )
 
 
-def _json(said: bytes) -> Any:
+def _json(body: bytes) -> Any:
     """What an answer says, None where it is empty. Raises Failed."""
     try:
-        return json.loads(said) if said else None
+        return json.loads(body) if body else None
     except (ValueError, RecursionError) as error:
         raise Failed("an answer that is not JSON; is it a completions server?") from error

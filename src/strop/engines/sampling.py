@@ -72,9 +72,11 @@ class Plan:
             return TOP + 2 * self.num_top
         return LOGP + 1 if self.model is None else TOP
 
-    def ends(self, told: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def ends(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of records on the host: which tokens end their request, and which could not be drawn."""
-        return self.stops[self.stop_set, told[:, TOKEN].astype(np.int64)], np.isnan(told[:, LOGP])
+        return self.stops[self.stop_set, records[:, TOKEN].astype(np.int64)], np.isnan(
+            records[:, LOGP]
+        )
 
 
 def make_plan(

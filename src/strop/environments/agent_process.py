@@ -94,25 +94,25 @@ class Nursery:
                     _end(self.running[number].pid)
 
     def _begin(self, number: int, row: Any, environment: dict[str, str]) -> None:
-        said = os.memfd_create("strop-agent")
+        output = os.memfd_create("strop-agent")
         pid = os.fork()
         if pid == 0:
             os.setsid()
             self.selector.close()
             self.channel.close()
-            _work(self.name, row, environment, said)
+            _work(self.name, row, environment, output)
         ended = os.pidfd_open(pid)
-        self.running[number] = Running(pid, ended, said)
+        self.running[number] = Running(pid, ended, output)
         self.selector.register(ended, selectors.EVENT_READ, number)
 
     def _bury(self, number: int) -> None:
         """Tell what came of an agent that has ended, and end what it has left behind."""
-        pid, ended, said = self.running.pop(number)
+        pid, ended, output = self.running.pop(number)
         self.selector.unregister(ended)
         os.close(ended)
         _end(pid)
         _, status = os.waitpid(pid, 0)
-        with os.fdopen(said, "rb") as file:
+        with os.fdopen(output, "rb") as file:
             file.seek(0)
             outcome = _read(file.read(), status)
         _tell(self.channel, ("ended", number, outcome))
@@ -133,10 +133,10 @@ def _end(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _read(said: bytes, status: int) -> Outcome:
-    if said:
+def _read(output: bytes, status: int) -> Outcome:
+    if output:
         with suppress(Exception):  # it was ended while it wrote
-            outcome: Outcome = pickle.loads(said)
+            outcome: Outcome = pickle.loads(output)
             return outcome
     if os.WIFSIGNALED(status):
         return Outcome("died", why=f"it was ended by {signal.Signals(os.WTERMSIG(status)).name}")

@@ -55,8 +55,8 @@ def is_transient(error: BaseException) -> bool:
     its HTTP status, or as one of the errors of connections.
     """
     for name in ("transient", "again"):
-        if isinstance(said := getattr(error, name, None), bool):
-            return said
+        if isinstance(flag := getattr(error, name, None), bool):
+            return flag
     for owner in (error, getattr(error, "response", None)):
         for name in ("status_code", "status", "code"):
             status = getattr(owner, name, None)

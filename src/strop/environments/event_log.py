@@ -388,10 +388,10 @@ def _documents(draw: random.Random, events: Sequence[Event]) -> tuple[Document, 
     """What is written of every event: each hand-over on the way of an escalation by itself."""
     found = list[tuple[int, str, str, str, Mapping[str, str]]]()
     for event in events:
-        told = [event.facts]
+        reports = [event.facts]
         if event.path:
-            told = [{**event.facts, "giver": a, "taker": b} for a, b in pairwise(event.path)]
-        written = [(template, facts) for facts in told for template in TEMPLATES[event.kind]]
+            reports = [{**event.facts, "giver": a, "taker": b} for a, b in pairwise(event.path)]
+        written = [(template, facts) for facts in reports for template in TEMPLATES[event.kind]]
         kept = [each for each in written if event.path or draw.random() >= LEFT_OUT]
         time = event.time
         for number, (template, facts) in enumerate(kept or written[:1]):
@@ -447,8 +447,8 @@ Found = tuple[str, str, str, Sequence[str]]  # kind, question, answer, evidence
 def _look_ups(view: _View) -> Iterator[Found]:
     for event in view.of("opened"):
         ticket, effect = event.facts["ticket"], event.facts["effect"]
-        said = view.told(effect=effect, reporter=event.facts["reporter"])
-        yield "look-up", f"Who said that {effect}?", event.facts["reporter"], [said]
+        source = view.told(effect=effect, reporter=event.facts["reporter"])
+        yield "look-up", f"Who said that {effect}?", event.facts["reporter"], [source]
         if (hands := view.hands(ticket)) and not view.of("resolved", ticket=ticket):
             _, holder, facts = hands[-1]
             if not view.of("left", person=holder):
@@ -465,21 +465,21 @@ def _look_ups(view: _View) -> Iterator[Found]:
 def _joins(view: _View) -> Iterator[Found]:
     for event in view.of("opened"):
         effect, system, reporter = (event.facts[key] for key in ("effect", "system", "reporter"))
-        said = view.told(effect=effect, reporter=reporter)
+        source = view.told(effect=effect, reporter=reporter)
         (joined,) = view.of("joined", person=reporter)
         role = joined.facts["role"]
         post = view.told(person=reporter, role=role)
-        yield "join", f"Which role has the person who said that {effect}?", role, [said, post]
+        yield "join", f"Which role has the person who said that {effect}?", role, [source, post]
         for end in view.of("resolved", system=system):
             fixed = view.told(system=system, by=end.facts["by"])
             asked = f"Who got to work again what had failed so that {effect}?"
-            yield "join", asked, end.facts["by"], [said, fixed]
+            yield "join", asked, end.facts["by"], [source, fixed]
             day = day_of(event.time)
             same = [each for each in view.of("opened", reporter=reporter)
                     if day_of(each.time) == day]  # fmt: skip
             if view.post(role) and len(same) == 1:
                 asked = f"Who got to work again what the {role} reported on {day}?"
-                yield "join", asked, end.facts["by"], [post, said, fixed]
+                yield "join", asked, end.facts["by"], [post, source, fixed]
 
 
 def _orders(view: _View) -> Iterator[Found]:

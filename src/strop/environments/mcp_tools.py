@@ -184,9 +184,9 @@ class McpServer:
     def _how_it_ended(self) -> str:
         code = self.process.poll()
         self.errors.seek(0)
-        said = self.errors.read()[-SHOWN_ERRORS:].decode("utf-8", "replace").strip()
+        stderr = self.errors.read()[-SHOWN_ERRORS:].decode("utf-8", "replace").strip()
         ended = "its session has ended" if code is None else f"the server has ended (code {code})"
-        return f"{ended}: {said}" if said else ended
+        return f"{ended}: {stderr}" if stderr else ended
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

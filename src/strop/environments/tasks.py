@@ -386,7 +386,7 @@ def _mixture(source: "EnvironmentSource", sizes: Sizes, weights: Sequence[float]
                 for n in range(len(names))
             ]
     ends = itertools.accumulate(map(len, splits["train"]))
-    told = zip(names, ends, weights or (1.0,) * len(names), strict=True)
+    sources = zip(names, ends, weights or (1.0,) * len(names), strict=True)
     sets = enumerate(zip(names, splits["validation"], strict=True), len(sizes))
     return Task(
         name=source.name,
@@ -397,7 +397,7 @@ def _mixture(source: "EnvironmentSource", sizes: Sizes, weights: Sequence[float]
         train=number_rows([row for rows in splits["train"] for row in rows], 0),
         validation=(),
         heldout=number_rows([row for rows in splits["heldout"] for row in rows], 2),
-        origins=tuple(Origin(*each) for each in told),
+        origins=tuple(Origin(*each) for each in sources),
         sets={name: number_rows(rows, number) for number, (name, rows) in sets},
     )
 

@@ -125,14 +125,14 @@ class VerifiersServer:
 
     def _client(self, environment: Mapping[str, str]) -> dict[str, Any]:
         """How the server reaches the model: with a key of this episode's own."""
-        told = {
+        client = {
             "type": "train",
             "base_url": environment["OPENAI_BASE_URL"],
             "api_key_var": "STROP_HAS_NO_KEY_HERE",
             "headers": {"Authorization": f"Bearer {environment['OPENAI_API_KEY']}"},
             "renderer_model_name": self.options.get("renderer_model", self.model),
         }
-        return {**told, **{k: v for k, v in self.options.items() if k == "renderer"}}
+        return {**client, **{k: v for k, v in self.options.items() if k == "renderer"}}
 
     def cancel(self, episode: ServedEpisode) -> None:
         """End an episode now, if it has not ended."""
@@ -183,19 +183,19 @@ class VerifiersServer:
         episode = self.running.get(name.decode())
         if episode is None:
             return
-        told = msgpack.unpackb(body, raw=False, strict_map_key=False)
+        message = msgpack.unpackb(body, raw=False, strict_map_key=False)
         if kind == b"delta":
-            episode.apply(told)
+            episode.apply(message)
         elif self.running.pop(episode.id, None) is not None:
             self.restarts.worked()
-            episode.ended.set_result(outcome_of(told, [*episode.traces.values()]))
+            episode.ended.set_result(outcome_of(message, [*episode.traces.values()]))
 
     def _lose(self, why: str) -> None:
         self.lost = why
         running, self.running = self.running, {}
         for episode in running.values():
-            told = f"the server of verifiers: {why}"
-            episode.ended.set_result(Outcome("raised", why=told, transient=True))
+            reason = f"the server of verifiers: {why}"
+            episode.ended.set_result(Outcome("raised", why=reason, transient=True))
 
 
 def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcome:
@@ -210,8 +210,8 @@ def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcom
         return Outcome("lost", why=f"the episode has no rollout: {why}")
     (trace,) = ours
     failures = [*(trace.get("errors") or ()), *(head.get("errors") or ())]
-    told = end_of_trace(trace)
-    if told["reward"] is None and failures:
+    end = end_of_trace(trace)
+    if end["reward"] is None and failures:
         last = failures[-1]
         if trace.get("is_timeout") or head.get("is_timeout"):
             return Outcome("late", why=_error(last))
@@ -224,7 +224,7 @@ def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcom
         rollout = None
     except UserError as error:
         return Outcome("lost", why=str(error))
-    rewards = {**told["rewards"], **_metrics(trace), "reward": told["reward"]}
+    rewards = {**end["rewards"], **_metrics(trace), "reward": end["reward"]}
     return Outcome("returned", rewards, rollout=rollout)
 
 
@@ -233,8 +233,8 @@ def _metrics(trace: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in found if isinstance(value, int | float)}
 
 
-def _error(told: Mapping[str, Any]) -> str:
-    return f"{told.get('type')}: {told.get('message')}"
+def _error(error: Mapping[str, Any]) -> str:
+    return f"{error.get('type')}: {error.get('message')}"
 
 
 def check_installed() -> None:

@@ -42,8 +42,8 @@ def high_entropy_words(
     for path in sorted(Path(run).glob("tokens/step-*.parquet")):
         for row in read_table(path, COLUMNS).to_pylist():
             number += 1
-            for text, said, entropy in zip(*(row[name] for name in COLUMNS), strict=True):
-                if said and entropy is not None:
+            for text, before, entropy in zip(*(row[name] for name in COLUMNS), strict=True):
+                if before and entropy is not None:
                     texts.append(word_of(text))
                     entropies.append(entropy)
                     rollouts.append(number)

@@ -101,7 +101,11 @@ def _mean_reward(
 
 
 def _samples(
-    batch: Batch, services: RunServices, graded: Any, scored_B: np.ndarray, told: frozenset[str]
+    batch: Batch,
+    services: RunServices,
+    graded: Any,
+    scored_B: np.ndarray,
+    statistics: frozenset[str],
 ) -> Samples:
     """What is measured; `told` are the statistics that the engine gave."""
     _, texts = services.texts.decoded(batch)
@@ -114,7 +118,7 @@ def _samples(
         )
         / length_B
         for name, statistic in TOLD.items()
-        if statistic in told
+        if statistic in statistics
     }
     confidence_B = sums.get("logp_sampler_T")
     entropy_B = sums.get("entropy_behavior_T")
@@ -134,8 +138,8 @@ def _samples(
 
 def _measured(batch: Batch, services: RunServices) -> dict[str, Floats]:
     """What an environment measured of each rollout's last action, [B]; NaN where it did not."""
-    said = services.log.logged.get("turns", {})
-    each_B = [last_measures(said.get(uid, ())) for uid in batch["rollout_uid_B"].tolist()]
+    logged = services.log.logged.get("turns", {})
+    each_B = [last_measures(logged.get(uid, ())) for uid in batch["rollout_uid_B"].tolist()]
     names = dict.fromkeys(name for each in each_B for name in each)
     return {name: np.array([each.get(name, np.nan) for each in each_B]) for name in names}
 

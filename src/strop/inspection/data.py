@@ -140,10 +140,10 @@ def _prompt(prompt: str) -> str:
     """A prompt in words: of chat messages each speaker's."""
     try:
         messages = json.loads(prompt) if prompt[:1] == "[" else None
-        said = [f"{each['role']}: {each['content']}" for each in messages or ()]
+        lines = [f"{each['role']}: {each['content']}" for each in messages or ()]
     except (ValueError, TypeError, KeyError):
-        said = []
-    return ("\n".join(said) or prompt)[:MAX_TEXT]
+        lines = []
+    return ("\n".join(lines) or prompt)[:MAX_TEXT]
 
 
 def _more(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,12 +165,12 @@ def _turns(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _with_calls(turns: list[dict[str, Any]], told: str | None) -> list[dict[str, Any]]:
+def _with_calls(turns: list[dict[str, Any]], text: str | None) -> list[dict[str, Any]]:
     """The turns with the tool calls of each that failed, by name and kind."""
-    said = json.loads(told) if told else []
-    if len(said) != len(turns):  # a run of before, or one without a table of turns
+    logged = json.loads(text) if text else []
+    if len(logged) != len(turns):  # a run of before, or one without a table of turns
         return turns
-    for turn, each in zip(turns, said, strict=True):
+    for turn, each in zip(turns, logged, strict=True):
         calls = each.get("calls") or () if isinstance(each, Mapping) else ()
         if bad := [call for call in calls if call["status"] != OK]:
             turn["failed"] = [f"{call['name'] or 'a call'}: {call['status']}" for call in bad]

@@ -34,8 +34,8 @@ def write_page(run: Path, number: int | None, out: Path) -> int:
 def render(run: Path, step: Step, steps: Sequence[int]) -> str:
     """The page of a step. steps: those that can be gone to from there."""
     name = run.resolve().name
-    told = facts(_config(run))
-    data = json.dumps({"run": name, "steps": list(steps), "facts": told, **step.packed()})
+    about = facts(_config(run))
+    data = json.dumps({"run": name, "steps": list(steps), "facts": about, **step.packed()})
     data = data.replace("<", "\\u003c")  # "<" inside a data block could end it
     return "".join(
         (

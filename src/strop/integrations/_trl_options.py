@@ -78,11 +78,11 @@ def _check_plan(text: str, algorithm: Algorithm, args: GRPOConfig) -> None:
         ("num_minibatches", theirs, "steps_per_generation / gradient_accumulation_steps"),
     ):
         own = getattr(plan, ours)
-        told = f"the recipe's {ours} is {own} and TRL's {name} is {given}"
+        clash = f"the recipe's {ours} is {own} and TRL's {name} is {given}"
         if own != given and re.search(rf"\b{ours}\s*=", text):
-            raise UserError(f"{told}: make them equal")
+            raise UserError(f"{clash}: make them equal")
         if own not in (1, given):
-            warnings.warn(f"{told}, which counts", stacklevel=2)
+            warnings.warn(f"{clash}, which counts", stacklevel=2)
 
 
 def updates(args: GRPOConfig) -> int:

@@ -298,7 +298,7 @@ def page() -> str:
     """The text of docs/HOSTED.md."""
     rows = {entry.name: _row(entry) for entry in catalogue.recipes()}
     counts = [sum(row[column].startswith("yes") for row in rows.values()) for column in range(4)]
-    said = (
+    intro = (
         f"Of {len(rows)} recipes TRL hosts {counts[0]}; verl takes the advantages of {counts[1]} "
         f"and the losses of {counts[2]}; {counts[3]} run on Tinker's API.\n"
     )
@@ -310,7 +310,7 @@ def page() -> str:
     }
     return "\n".join(
         [
-            HEADER, said,
+            HEADER, intro,
             *_table(("recipe", "TRL", "verl: advantages", "verl: loss", "Tinker"), some), "",
             "Hosted by neither TRL nor verl:\n", *_table(("recipe", "it", "Tinker"), none), "",
         ]

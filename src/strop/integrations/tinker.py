@@ -214,9 +214,13 @@ class Server:
         ]
         wanted = sum(float(part.sum()) for part in parts)
         size = sum(float(part.abs().sum()) for part in parts)
-        told = next((metrics[name] for name in LOSSES if name in metrics), None)
-        if told is None or abs(told - wanted) > TOLERANCE * size + 1e-6:
-            says = "it tells none" if told is None else f"it tells {told:g}, which is {wanted:g}"
+        reported = next((metrics[name] for name in LOSSES if name in metrics), None)
+        if reported is None or abs(reported - wanted) > TOLERANCE * size + 1e-6:
+            says = (
+                "it tells none"
+                if reported is None
+                else f"it tells {reported:g}, which is {wanted:g}"
+            )
             raise RunStopped(
                 f"the server at {self.url}: its loss cross_entropy has to be the sum of weight "
                 f"times -log-probability, and {says}: its gradient is not the recipe's"

@@ -232,9 +232,9 @@ class StropGRPOTrainer(GRPOTrainer):
         """When the last update of the rollouts is done: controls, and the state of the parts."""
         step, self._strop_step = self._strop_step, None
         if step is not None:
-            said = self.strop.end(step, merged(self._strop_tallies).means())
+            metrics = self.strop.end(step, merged(self._strop_tallies).means())
             self._strop_tallies = []
-            for name, value in said.items():
+            for name, value in metrics.items():
                 self._metrics["train"][name].append(value)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

@@ -119,9 +119,9 @@ class PolicyLoss:
         rng = generators(0, self.calls)("objective", 0)
         losses = [kernel.term_loss(each, view, tally, rng=rng) for each in self.algorithm.terms]
         change_T = (old_log_prob - log_prob).detach() * mask_BL
-        told = {f"actor/{name}": value for name, value in tally.means().items()}
-        told["actor/ppo_kl"] = float(change_T.sum() / mask_BL.sum().clamp(min=1))
-        return torch.stack(losses).sum(), told
+        metrics = {f"actor/{name}": value for name, value in tally.means().items()}
+        metrics["actor/ppo_kl"] = float(change_T.sum() / mask_BL.sum().clamp(min=1))
+        return torch.stack(losses).sum(), metrics
 
 
 def _of_update(term: Term, batch: Batch, info: Mapping[str, Any]) -> float:

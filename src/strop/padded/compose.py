@@ -84,18 +84,18 @@ def compose(
     given = dict(given)
     params, num_parts = without_micro_batches(params, parameters)
     moved = {key: number_of(key, given.pop(key)) for key in words.parameters if key in given}
-    told = own_parameters(name, {**params, **moved}, parameters, words.parameters)
-    told = words.prepare(told) if words.prepare else told
-    own = {key: value for key, value in told.items() if key in parameters}
+    options = own_parameters(name, {**params, **moved}, parameters, words.parameters)
+    options = words.prepare(options) if words.prepare else options
+    own = {key: value for key, value in options.items() if key in parameters}
     names = _names(recipe, own)
     if num_parts > 1:
         names = dataclasses.replace(names, num_parts=num_parts)
     if "kl_loss_coef" in params and own.get("beta"):
         _check_penalty(name, names.algorithm)
     numbers = {n for n, filled in names.fills.items() if not level_of(filled[0])}
-    run_wide = {key: value for key, value in told.items() if key in numbers - own.keys()}
-    if len(run_wide) + len(own) < len(told):
-        notation.build_recipe(name, {k: v for k, v in told.items() if k not in run_wide})
+    run_wide = {key: value for key, value in options.items() if key in numbers - own.keys()}
+    if len(run_wide) + len(own) < len(options):
+        notation.build_recipe(name, {k: v for k, v in options.items() if k not in run_wide})
     return names, {
         **_under_usual_names(names, words.tensors, _separated(words.several, given)),
         **run_wide,
@@ -219,17 +219,17 @@ def own_parameters(
     two names of one parameter whose values differ, and for a value that has no counterpart.
     """
     found: dict[str, Any] = {}
-    said: dict[str, str] = {}
+    spelling: dict[str, str] = {}
     for name, value in params.items():
         own, made = _own(recipe, name, value, parameters, words)
         if own in found and not _alike(found[own], made):
             raise UserError(
-                f"params: {said[own]} and {name} are the same parameter of {recipe} and differ "
-                f"({params[said[own]]!r}, {value!r}): give one of the two"
+                f"params: {spelling[own]} and {name} are the same parameter of {recipe} and differ "
+                f"({params[spelling[own]]!r}, {value!r}): give one of the two"
             )
         found[own] = made
-        said.setdefault(own, name)
-    if {"clip_low", "clip_high"} <= {*parameters} and said.get("clip_low") in BOTH_SIDES:
+        spelling.setdefault(own, name)
+    if {"clip_low", "clip_high"} <= {*parameters} and spelling.get("clip_low") in BOTH_SIDES:
         found.setdefault("clip_high", found["clip_low"])
     return found
 
@@ -244,13 +244,13 @@ def without_micro_batches(
     rest = {
         key: value for key, value in params.items() if key not in MICRO_BATCHES or key in parameters
     }
-    said = {key: params[key] for key in params.keys() - rest.keys()}
-    for key, value in said.items():
+    sizes = {key: params[key] for key in params.keys() - rest.keys()}
+    for key, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"params: {key} must be a whole number from 1 on, it is {value!r}")
-    if len({*said.values()}) > 1:
-        raise UserError(f"params: {' and '.join(sorted(said))} are the same: give one of the two")
-    return rest, max(said.values(), default=1)
+    if len({*sizes.values()}) > 1:
+        raise UserError(f"params: {' and '.join(sorted(sizes))} are the same: give one of the two")
+    return rest, max(sizes.values(), default=1)
 
 
 def _own(

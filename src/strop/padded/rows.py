@@ -73,13 +73,13 @@ def labelled(given: Mapping[str, Any], taken: Mapping[str, bool]) -> dict[str, A
     ids = ids_of("labels", torch.where(mask, labels, 0), logits.shape[:-1], logits.shape[-1])
     logq = torch.log_softmax(torch.where(mask[..., None], logits, 0), dim=-1)
     logp = logq.gather(2, ids[..., None]).squeeze(2)
-    said = {"logp": logp, "logp_old": logp.detach(), "token_ids": ids,
+    checked = {"logp": logp, "logp_old": logp.detach(), "token_ids": ids,
             "entropy": -(logq.exp() * logq).sum(-1)}  # fmt: skip
     if "logits" not in taken:
         del rest["logits"]
     if rest.get("mask") is None:
         rest["mask"] = mask
-    for name, tensor in said.items():
+    for name, tensor in checked.items():
         if name in taken and rest.get(name) is None:
             rest[name] = tensor
     return rest

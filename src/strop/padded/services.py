@@ -44,11 +44,13 @@ def with_texts(call: PaddedCall, names: Names) -> PaddedCall:
     nothing = from_padded({}, torch.zeros(0, 1, dtype=torch.bool))
     draws = tuple(Draw(uid, 1) for uid in prompts)
     for use in uses:
-        told = {d.uid: d.columns for d in chains.call("sampling", use, nothing, draws=draws).value}
+        columns_of = {
+            d.uid: d.columns for d in chains.call("sampling", use, nothing, draws=draws).value
+        }
         for column in parts.writes(use):
             usual = names.of(column)[0]
             if usual in names.inputs(call.call) and rest.get(usual) is None:
-                rest[usual] = torch.tensor([told[uid][column] for uid in uids]).double()
+                rest[usual] = torch.tensor([columns_of[uid][column] for uid in uids]).double()
     return replace(call, tensors=rest, state=chains.state)
 
 

@@ -69,12 +69,12 @@ class Assumed:
     calibration: Calibration | None = None
 
     def layouts(
-        self, gpus: int, staleness: Sequence[int], spare: float, said: Said = silent
+        self, gpus: int, staleness: Sequence[int], spare: float, progress: Said = silent
     ) -> list[Outcome]:
         """Every layout of so many GPUs, each with the fastest sharing. Raises UserError."""
         found: list[Outcome] = []
         for kind in kinds(gpus, staleness, spare):
-            said(f"{gpus:,} GPUs, {kind.name}")
+            progress(f"{gpus:,} GPUs, {kind.name}")
             best = self.best(gpus, kind)
             if best is None and self.only.generating and not kind.shared:
                 raise UserError(self.no_division(gpus))

@@ -31,14 +31,14 @@ def write_page(names: Sequence[str], lines: Sequence[str], found: Found, out: Pa
 
 def render(names: Sequence[str], lines: Sequence[str], found: Found) -> str:
     """The page as text."""
-    said = "".join(f"<p>{escape(line)}</p>" for line in lines)
+    intro = "".join(f"<p>{escape(line)}</p>" for line in lines)
     number = min(found, key=lambda n: (abs(n - FEW), n))
     best = "".join(f"<li>{escape(line)}</li>" for line in proposals(found))
     over = [_over(found, "Throughput"), _over(found, "Idle")]
     shared = sharing_rows(found)
     timelines = [timeline(outcome) for outcome in found[number]]
     body = (
-        f"<header>\n<h1>Plan of {escape(', '.join(names))}</h1>\n{said}</header>\n<main>\n"
+        f"<header>\n<h1>Plan of {escape(', '.join(names))}</h1>\n{intro}</header>\n<main>\n"
         + section("The fastest layout", f"<ul>{best}</ul>")
         + section("Workers", charts_grid(over, "workers"))
         + section(f"Who idles when, of {number}", charts_grid(timelines, "timeline"))

@@ -159,15 +159,15 @@ def silent(what: str) -> None:
 
 def layouts(
     costs: Costs, work: Work, num_workers: int, staleness: Sequence[int], spare: float,
-    apart: Costs | None = None, said: Said = silent,
+    apart: Costs | None = None, progress: Said = silent,
 ) -> list[Outcome]:  # fmt: skip
     """Every layout of so many workers, the asynchronous ones with their best division.
 
-    apart: costs of asynchronous ones, where they have others. said: is told what is computed.
+    apart: costs of asynchronous ones, where they have others. progress: is told what is computed.
     """
     found = []
     for kind in kinds(num_workers, staleness, spare):
-        said(f"{num_workers:,} workers, {kind.name}")
+        progress(f"{num_workers:,} workers, {kind.name}")
         found.append(
             simulate(costs, work, kind, steady=FINE) if kind.shared
             else divided(apart or costs, work, num_workers, kind.staleness, kind.spare)

@@ -27,15 +27,15 @@ def inherits(
     theirs, words = inspect.signature(parent).parameters, words_of(parent)
 
     def decorate(recipe: One) -> One:
-        told = inspect.signature(recipe)
-        own = [p for p in told.parameters.values() if p.kind != p.VAR_KEYWORD]
+        declared = inspect.signature(recipe)
+        own = [p for p in declared.parameters.values() if p.kind != p.VAR_KEYWORD]
         left_out = {*without, *(p.name for p in own)}
         taken = [p for name, p in theirs.items() if name not in left_out]
         for name in {*without} - {*theirs} | {*changed} - {p.name for p in taken}:
             raise TypeError(f"{recipe.__name__} inherits no {name} from {parent.__name__}")
         taken = [p.replace(default=changed.get(p.name, p.default)) for p in taken]
-        unsaid = told.return_annotation is told.empty
-        returned = Algorithm if unsaid else told.return_annotation
+        unsaid = declared.return_annotation is declared.empty
+        returned = Algorithm if unsaid else declared.return_annotation
         signature = inspect.Signature([*own, *taken], return_annotation=returned)
 
         @functools.wraps(recipe)

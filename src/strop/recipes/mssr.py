@@ -30,9 +30,9 @@ def _success(outcomes: Tensor) -> Tensor:
 
 def _shaping(params: dict[str, Any]) -> dict[str, Any]:
     """Without entropy shaping the bonus weighs nothing."""
-    said = {name: params[name] for name in SHAPING if name in params}
-    found = {name: value for name, value in params.items() if name not in said}
-    for name, on in said.items():
+    given = {name: params[name] for name in SHAPING if name in params}
+    found = {name: value for name, value in params.items() if name not in given}
+    for name, on in given.items():
         if not isinstance(on, bool):
             raise UserError(f"recipe mssr: {name} is true or false, it is {on!r}")
         if not on and found.setdefault("alpha", 0.0):

@@ -93,10 +93,10 @@ def _header(methods: Sequence[Run], runs: Sequence[Run], states: Sequence[str]) 
             items.append(f"<h3>{escape(method.name)}</h3>")
         if sentence := verdict(method):
             items.append(f'<p class="verdict">{escape(sentence)}</p>')
-        told = "".join(
+        listed = "".join(
             f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in _about(method)
         )
-        items.append(f'<dl class="facts">{told}</dl>')
+        items.append(f'<dl class="facts">{listed}</dl>')
         for run in method.members or (method,):
             items += [
                 f'<p class="note">{escape(_prefixed(run, note, runs))}</p>' for note in run.notes
@@ -106,18 +106,18 @@ def _header(methods: Sequence[Run], runs: Sequence[Run], states: Sequence[str]) 
 
 def _about(method: Run) -> list[tuple[str, str]]:
     """What a method is, and how far its run or runs have come."""
-    told = facts(method.config)
+    items = facts(method.config)
     if method.members:
-        told.append(("Runs", ", ".join(run.name for run in method.members)))
-        told.append(("Seeds", ", ".join(str(seed_of(run)) for run in method.members)))
-    told.append(("Each trained" if method.members else "Trained", _trained(method)))
+        items.append(("Runs", ", ".join(run.name for run in method.members)))
+        items.append(("Seeds", ", ".join(str(seed_of(run)) for run in method.members)))
+    items.append(("Each trained" if method.members else "Trained", _trained(method)))
     if (best := best_of(method)) and not method.members:
-        told.append(("Best checkpoint", f"step {best.step} · {best.name} {best.value:.4g}"))
+        items.append(("Best checkpoint", f"step {best.step} · {best.name} {best.value:.4g}"))
     rows, _ = changed(method.config)
     kept = [row for row in rows if not (method.members and row[0] == "seed")]
     if kept:
-        told.append(("Set", " · ".join(f"{path}={value}" for path, value, _ in kept)))
-    return told
+        items.append(("Set", " · ".join(f"{path}={value}" for path, value, _ in kept)))
+    return items
 
 
 def _prefixed(run: Run, note: str, runs: Sequence[Run]) -> str:

@@ -99,8 +99,8 @@ def environments(runs: Sequence[Run]) -> str:
     names = {key: ENVIRONMENT.get(key, key) for run in known for key in run.environment[-1]}
     rows = []
     for key, name in names.items():
-        told = ([str(start.get(key, "–")) for start in run.environment] for run in known)
-        rows.append([name, *(" → ".join(dict.fromkeys(each)) for each in told)])
+        starts = ([str(start.get(key, "–")) for start in run.environment] for run in known)
+        rows.append([name, *(" → ".join(dict.fromkeys(each)) for each in starts)])
     head = "<tr><th></th>" + "".join(f"<th>{escape(r.name)}</th>" for r in known) + "</tr>"
     return framed("settings", head if len(known) > 1 else "", rows) if known else ""
 

@@ -36,8 +36,8 @@ def state_of(run: Run, active: bool) -> State:
     if steps and step >= steps:
         return State(f"complete, {_counted(step)}", 0)
     if not active and (best := best_of(run)) and best.ended_early:
-        told = f"nothing better since step {best.step}"
-        return State(f"complete, ended early after {_counted(step)}: {told}", 0)
+        why = f"nothing better since step {best.step}"
+        return State(f"complete, ended early after {_counted(step)}: {why}", 0)
     of = f" of {steps:,}" if steps else ""
     if not active:
         after = f"after step {step:,}{of}" if step else "before the first step"

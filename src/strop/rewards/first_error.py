@@ -29,21 +29,21 @@ _NUMBER = re.compile(r"-?\d{1,6}", re.ASCII)
 def read_verdict(text: str) -> int | None:
     """The verdict in a judge's answer; None where there is none."""
     boxed = _BOXED.findall(text)
-    said = (boxed[-1] if boxed else text).strip()
-    return int(said) if _NUMBER.fullmatch(said) else None
+    verdict = (boxed[-1] if boxed else text).strip()
+    return int(verdict) if _NUMBER.fullmatch(verdict) else None
 
 
-def verdict_reward(said: int | None, true: int, num_steps: int) -> float:
+def verdict_reward(verdict: int | None, true: int, num_steps: int) -> float:
     """What a verdict earns.
 
     1 where said = true;   -1 where it is unreadable (None) or outside -1 .. num_steps - 1
     both name a step: 1 - |said - true| / num_steps;   else -1
     """
-    if said is None or not SOUND <= said < num_steps:
+    if verdict is None or not SOUND <= verdict < num_steps:
         return -1.0
-    if (said == SOUND) != (true == SOUND):
+    if (verdict == SOUND) != (true == SOUND):
         return -1.0
-    return 1.0 - abs(said - true) / num_steps
+    return 1.0 - abs(verdict - true) / num_steps
 
 
 def verdict(
@@ -51,11 +51,11 @@ def verdict(
     log_metric: Callable[[str, float], None] | None = None, **columns: Any,
 ) -> list[float]:  # fmt: skip
     """The reward of a judge's own training, by the columns `first_error` and `num_steps`."""
-    said = [read_verdict(text_of(each)) for each in completions]
-    if log_metric is not None and said:
-        right = sum(a == b for a, b in zip(said, first_error, strict=True))
-        log_metric("judge/frac_right", right / len(said))
-    rows = zip(said, first_error, num_steps, strict=True)
+    verdicts = [read_verdict(text_of(each)) for each in completions]
+    if log_metric is not None and verdicts:
+        right = sum(a == b for a, b in zip(verdicts, first_error, strict=True))
+        log_metric("judge/frac_right", right / len(verdicts))
+    rows = zip(verdicts, first_error, num_steps, strict=True)
     return [verdict_reward(*row) for row in rows]
 
 
@@ -119,8 +119,8 @@ class _Local:
         found = []
         for prompt, completion in zip(prompts, completions, strict=True):
             asked = self.prompt.format(prompt=text_of(prompt), completion=text_of(completion))
-            said = read_verdict(self._answer(asked))
-            found.append(None if said is None else float(said))
+            verdict = read_verdict(self._answer(asked))
+            found.append(None if verdict is None else float(verdict))
         return found
 
     @torch.no_grad()
@@ -132,5 +132,5 @@ class _Local:
             ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=end,
             pad_token_id=end, max_new_tokens=self.max_tokens,
         )  # fmt: skip
-        said: str = self.tokenizer.decode(drawn[0, ids.shape[1] :], skip_special_tokens=True)
-        return said
+        answer: str = self.tokenizer.decode(drawn[0, ids.shape[1] :], skip_special_tokens=True)
+        return answer

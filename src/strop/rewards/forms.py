@@ -217,9 +217,9 @@ class Caller:
                 "task": tasks[i] if tasks else "default",
             }
             if "trace" in self.names:
-                said = {name: column[i] for name, column in columns.items()}
+                values = {name: column[i] for name, column in columns.items()}
                 trace = Trace.of(
-                    prompt, completion, {**said, "answer": row["answer"]},
+                    prompt, completion, {**values, "answer": row["answer"]},
                     len(rollouts.completion_ids[i]),
                     rollouts.truncated[i] if rollouts.truncated else None,
                 )  # fmt: skip

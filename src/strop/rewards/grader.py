@@ -502,12 +502,12 @@ def _is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:
     )
 
 
-def _is_cause(said: Any) -> bool:
+def _is_cause(value: Any) -> bool:
     return (
-        isinstance(said, list)
-        and len(said) == 2
-        and said[0] in {cause.value for cause in Exit}
-        and isinstance(said[1], str)
+        isinstance(value, list)
+        and len(value) == 2
+        and value[0] in {cause.value for cause in Exit}
+        and isinstance(value[1], str)
     )
 
 

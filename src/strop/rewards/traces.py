@@ -85,9 +85,9 @@ class Trace(Known):
         truncated: bool | None = None,
     ) -> "Trace":  # fmt: skip
         """The trace of an answer to a prompt, each text or messages."""
-        given, said = _messages(prompt, "user"), _messages(completion, "assistant")
+        given, replies = _messages(prompt, "user"), _messages(completion, "assistant")
         task = SimpleNamespace(data=SimpleNamespace(**{**row, "prompt": prompt}))
-        return cls([*given, *said], len(given), task, num_tokens, truncated)
+        return cls([*given, *replies], len(given), task, num_tokens, truncated)
 
     @property
     def assistant_messages(self) -> list[SimpleNamespace]:
@@ -107,8 +107,8 @@ class Trace(Known):
     @property
     def last_reply(self) -> str:
         """The text of the model's last message, without blanks at its ends."""
-        said = self.assistant_messages
-        return (said[-1].content or "").strip() if said else ""
+        replies = self.assistant_messages
+        return (replies[-1].content or "").strip() if replies else ""
 
     @property
     def num_turns(self) -> int:
@@ -214,8 +214,8 @@ async def _named(method: Method, data: Any, trace: Trace) -> Mapping[str, float]
     return found if isinstance(found, Mapping) else {method.__name__: found}
 
 
-def _messages(said: Any, role: str) -> list[SimpleNamespace]:
-    given: Sequence[Mapping[str, Any]] = said
-    if isinstance(said, str):
-        given = [{"role": role, "content": said}]
+def _messages(content: Any, role: str) -> list[SimpleNamespace]:
+    given: Sequence[Mapping[str, Any]] = content
+    if isinstance(content, str):
+        given = [{"role": role, "content": content}]
     return [SimpleNamespace(**{"content": None, **message}) for message in given]

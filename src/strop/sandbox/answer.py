@@ -46,7 +46,7 @@ class Served:
 
     def reply(self, message: dict[str, Any]) -> None:
         """Do one thing and tell what came of it, what it printed and what became of arguments."""
-        told: dict[str, Any] = {"tell": message["ask"]}
+        reply: dict[str, Any] = {"tell": message["ask"]}
         printed = io.BytesIO()
         wrapped = io.TextIOWrapper(printed, "utf-8", errors="replace", write_through=True)
         kept, sys.stdout = sys.stdout, wrapped
@@ -54,17 +54,17 @@ class Served:
         try:
             args = [decode(part, self.resolve) for part in message["with"]]
             value = self.do(message["do"], args)
-            told["value"] = self.encoded(value, args)
+            reply["value"] = self.encoded(value, args)
         except BaseException as error:
-            told["raised"] = self.raised(error)
+            reply["raised"] = self.raised(error)
         finally:
             sys.stdout = kept
-        told["out"] = printed.getvalue().decode("utf-8", "replace")
+        reply["out"] = printed.getvalue().decode("utf-8", "replace")
         if message["do"] == "call" and args:
             after = [encode(part, self.refer) for part in args[1:]]
             if after != message["with"][1:]:
-                told["after"] = after
-        self.channel.send(told)
+                reply["after"] = after
+        self.channel.send(reply)
 
     def do(self, what: str, args: list[Any]) -> Any:
         if what in _OWN:

@@ -88,13 +88,13 @@ class Link:
         given = [encode(part, self.refer) for part in args]
         try:
             self.channel.send({"ask": ticket, "do": what, "with": given})
-            told = self._reply(ticket)
-            sys.stdout.write(str(told["out"]))
-            after = [decode(part, self.resolve) for part in told.get("after", ())]
+            reply = self._reply(ticket)
+            sys.stdout.write(str(reply["out"]))
+            after = [decode(part, self.resolve) for part in reply.get("after", ())]
             self.owed += zip(args[1:], after, strict=False)
-            if "raised" not in told:
-                return self._value(told["value"], after or args[1:])
-            error = self._raised(what, *told["raised"])
+            if "raised" not in reply:
+                return self._value(reply["value"], after or args[1:])
+            error = self._raised(what, *reply["raised"])
         except (EOFError, OSError):
             self.end("the answer ended its process")
         except _MALFORMED as bad:
@@ -124,13 +124,13 @@ class Link:
         function = self.callbacks[message["ask"]]
         args, named = (decode(part, self.resolve) for part in message["with"])
         try:
-            told: dict[str, Any] = {"value": encode(function(*args, **named), self.refer)}
+            reply: dict[str, Any] = {"value": encode(function(*args, **named), self.refer)}
         except AssertionError:
             self.end("AssertionError")  # or the answer might forgive it
         except Exception as error:
             name = type(error).__name__
-            told = {"raised": [name if hasattr(builtins, name) else "RuntimeError", str(error)]}
-        self.channel.send(told)
+            reply = {"raised": [name if hasattr(builtins, name) else "RuntimeError", str(error)]}
+        self.channel.send(reply)
 
     def refer(self, value: Any) -> list[Any]:
         """How the answer is told of what is no data."""

@@ -268,11 +268,11 @@ def _settled(found: ast.stmt) -> list[ast.stmt]:
     if isinstance(found, ast.ImportFrom) and found.module == "__future__":
         return [found]
     msg = found.msg if isinstance(found, ast.Assert) else None
-    said: list[ast.stmt] = [
+    statements: list[ast.stmt] = [
         ast.copy_location(ast.Assert(part, msg), found) for part in _parts(found)
     ]
     settle = ast.copy_location(ast.Expr(_called("__settle__", [], found)), found)
-    return [part for statement in said or [found] for part in (settle, statement)]
+    return [part for statement in statements or [found] for part in (settle, statement)]
 
 
 class _Checks(ast.NodeTransformer):

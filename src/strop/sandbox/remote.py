@@ -64,8 +64,8 @@ class RemoteSandbox:
                 f"{error}: start a SandboxFusion server there, or mend the option url"
             ) from error
         if not ran.passed or ran.output.strip() != "42":
-            said = ran.how or ran.errors[-200:] or f"it printed {ran.output[:80]!r}, not 42"
-            raise UserError(f"the sandbox at {self.url} does not run Python: {said}")
+            problem = ran.how or ran.errors[-200:] or f"it printed {ran.output[:80]!r}, not 42"
+            raise UserError(f"the sandbox at {self.url} does not run Python: {problem}")
 
     def run(self, code: str, *, test: str | None, stdin: str, limits: Limits) -> tuple[Ran, float]:
         """Run a program on `stdin`, or `test` behind the code; and the seconds that it took.
@@ -115,12 +115,12 @@ class SandboxFailed(Failed):
     """The server could not run the code, and says so."""
 
 
-def _answer(said: bytes) -> Answer:
+def _answer(body: bytes) -> Answer:
     """The server's answer. Raises Failed for what is none, and for the server's own failure."""
     try:
-        answer = Answer.model_validate(json.loads(said))
+        answer = Answer.model_validate(json.loads(body))
     except (ValidationError, ValueError, RecursionError) as error:
-        raise Failed(f"an answer that is none of SandboxFusion's: {said[:200]!r}") from error
+        raise Failed(f"an answer that is none of SandboxFusion's: {body[:200]!r}") from error
     if answer.status == "SandboxError" or (answer.run_result or answer.compile_result) is None:
         why = " ".join(answer.message.split())[:200] or "it gives no reason"
         raise SandboxFailed(why, again=True)

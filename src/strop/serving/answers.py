@@ -83,8 +83,8 @@ class Told:
         """The events of a stream: role, content, the end, and the usage where it is wanted."""
         chat = self.wanted.call.route == "chat"
         head = self._head("chat.completion.chunk" if chat else "text_completion")
-        for number, said in enumerate(self.said):
-            for choice in self._chat_pieces(said) if chat else self._text_pieces(said):
+        for number, choice_of in enumerate(self.said):
+            for choice in self._chat_pieces(choice_of) if chat else self._text_pieces(choice_of):
                 prompt = self._prompt_ids() if chat and "role" in choice.get("delta", {}) else {}
                 yield {**head, "choices": [{"index": number, **choice}], **prompt}
         if self.wanted.usage:
@@ -107,52 +107,58 @@ class Told:
             return {}
         return {"token_ids": list(answer.ids), "token_versions": list(answer.versions) or None}
 
-    def _chat_choice(self, number: int, said: Said) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": said.text}
-        if said.tool_calls:
-            message |= {"content": said.text or None, "tool_calls": said.tool_calls}
+    def _chat_choice(self, number: int, generated: Said) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": generated.text}
+        if generated.tool_calls:
+            message |= {"content": generated.text or None, "tool_calls": generated.tool_calls}
         return {
             "index": number,
             "message": message,
-            "logprobs": self._logprobs(said.answer),
-            "finish_reason": said.finish_reason,
-            **self._ids(said.answer),
+            "logprobs": self._logprobs(generated.answer),
+            "finish_reason": generated.finish_reason,
+            **self._ids(generated.answer),
         }
 
-    def _text_choice(self, number: int, said: Said) -> dict[str, Any]:
+    def _text_choice(self, number: int, generated: Said) -> dict[str, Any]:
         prompt = self._prompt_ids()
         return {
             "index": number,
-            "text": said.text,
-            "logprobs": self._text_logprobs(said.answer),
-            "finish_reason": said.finish_reason,
-            **self._ids(said.answer),
+            "text": generated.text,
+            "logprobs": self._text_logprobs(generated.answer),
+            "finish_reason": generated.finish_reason,
+            **self._ids(generated.answer),
             **prompt,
         }
 
-    def _generated(self, number: int, said: Said) -> dict[str, Any]:
+    def _generated(self, number: int, generated: Said) -> dict[str, Any]:
         return {
             "index": number,
-            "logprobs": self._logprobs(said.answer),
-            "finish_reason": said.finish_reason,
-            **self._ids(said.answer),
+            "logprobs": self._logprobs(generated.answer),
+            "finish_reason": generated.finish_reason,
+            **self._ids(generated.answer),
         }
 
-    def _chat_pieces(self, said: Said) -> Iterator[dict[str, Any]]:
+    def _chat_pieces(self, generated: Said) -> Iterator[dict[str, Any]]:
         rest = {"logprobs": None, "finish_reason": None}
         yield {"delta": {"role": "assistant", "content": ""}, **rest}
-        delta: dict[str, Any] = {"content": said.text} if said.text else {}
-        if said.tool_calls:
-            delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(said.tool_calls)]
-        told = {**rest, "logprobs": self._logprobs(said.answer), **self._ids(said.answer)}
-        yield {"delta": delta, **told}
-        yield {"delta": {}, **rest, "finish_reason": said.finish_reason}
+        delta: dict[str, Any] = {"content": generated.text} if generated.text else {}
+        if generated.tool_calls:
+            delta["tool_calls"] = [
+                {"index": n, **call} for n, call in enumerate(generated.tool_calls)
+            ]
+        details = {
+            **rest,
+            "logprobs": self._logprobs(generated.answer),
+            **self._ids(generated.answer),
+        }
+        yield {"delta": delta, **details}
+        yield {"delta": {}, **rest, "finish_reason": generated.finish_reason}
 
-    def _text_pieces(self, said: Said) -> Iterator[dict[str, Any]]:
-        whole = self._text_choice(0, said)
+    def _text_pieces(self, generated: Said) -> Iterator[dict[str, Any]]:
+        whole = self._text_choice(0, generated)
         del whole["index"]
         yield {**whole, "finish_reason": None}
-        yield {"text": "", "logprobs": None, "finish_reason": said.finish_reason}
+        yield {"text": "", "logprobs": None, "finish_reason": generated.finish_reason}
 
     def _token(self, id: int) -> str:
         return f"token_id:{id}" if self.wanted.named_by_id else self.tokenizer.decode([id])
@@ -213,12 +219,12 @@ def tell(
     wanted: Wanted, answers: Sequence[ModelAnswer], tokenizer: Any, model: str, created: int
 ) -> Told:
     """The answers to a call as a client reads them."""
-    said = [_said(wanted, each, tokenizer, number) for number, each in enumerate(answers)]
-    told = Told(wanted, said, model, created, tokenizer)
+    choices = [_said(wanted, each, tokenizer, number) for number, each in enumerate(answers)]
+    response = Told(wanted, choices, model, created, tokenizer)
     if wanted.logprobs:
         for answer in answers:
             log_probs(wanted.call, answer)
-    return told
+    return response
 
 
 def _said(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int) -> Said:

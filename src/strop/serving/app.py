@@ -153,10 +153,10 @@ class Service:
             name, _ = _named(request)
             if self.ending:
                 raise Refused(503, "the run takes no more rollouts")
-            told = await asyncio.to_thread(self.intake.add, rows, name, whole)
+            added = await asyncio.to_thread(self.intake.add, rows, name, whole)
         except Exception as error:
             return _error(error)
-        return _json({**self.intake.status(), "data": told})
+        return _json({**self.intake.status(), "data": added})
 
     async def rollouts(self, request: Request) -> Response:
         """What rollouts the run waits for."""
@@ -169,8 +169,8 @@ class Service:
 
     async def _whole(self, request: Request, attempt: Attempt, wanted: Wanted) -> Response:
         try:
-            told, replayed = await _while_connected(request, self._result(attempt, wanted))
-            return _json(told.body(), headers=_headers(told, replayed))
+            response, replayed = await _while_connected(request, self._result(attempt, wanted))
+            return _json(response.body(), headers=_headers(response, replayed))
         except Exception as error:
             return _error(error)
 
@@ -304,13 +304,13 @@ async def _events(task: asyncio.Task[tuple[Told, bool]]) -> AsyncIterator[str]:
         yield _event(_error_body(_as_refused(wrong)))
 
 
-def _event(told: Any) -> str:
-    return f"data: {_text(told)}\n\n"
+def _event(content: Any) -> str:
+    return f"data: {_text(content)}\n\n"
 
 
-def _text(told: Any) -> str:
+def _text(content: Any) -> str:
     """JSON, which has no number that is not finite."""
-    return json.dumps(told, allow_nan=False, separators=(",", ":"))
+    return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
 
 async def _body(request: Request) -> bytes:
@@ -337,8 +337,8 @@ def _named(request: Request) -> tuple[str, int]:
     return request.headers.get("idempotency-key", ""), number
 
 
-def _headers(told: Told, replayed: bool) -> dict[str, str]:
-    found = {} if told.version is None else {VERSION_HEADER: str(told.version)}
+def _headers(response: Told, replayed: bool) -> dict[str, str]:
+    found = {} if response.version is None else {VERSION_HEADER: str(response.version)}
     return {**found, **({"idempotent-replayed": "true"} if replayed else {})}
 
 

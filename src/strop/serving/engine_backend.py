@@ -134,19 +134,19 @@ class EngineBackend:
 
     def _requests(self, call: ModelCall) -> list[Request]:
         room = self.max_model_len - len(call.prompt_ids)
-        told = self.engine.capabilities
+        capabilities = self.engine.capabilities
         temperature = 1.0 if call.temperature is None else call.temperature
         rules = _rules(call)
-        if rules and "rules" not in told:
+        if rules and "rules" not in capabilities:
             raise refuse("this engine does not apply top_p, top_k and min_p: leave them out")
-        if call.num_top and ("top" not in told or rules or temperature not in (0, 1)):
+        if call.num_top and ("top" not in capabilities or rules or temperature not in (0, 1)):
             name = "top_logprobs" if call.route == "chat" else "logprobs"
             raise refuse(
                 "the likeliest tokens are known at temperature 1 without top_p, top_k and min_p, "
                 f"from an engine that tells them: set {name} to 0 for the drawn ones alone",
                 name,
             )
-        want = {"logp_model"} & told | ({"top"} if call.num_top else set())
+        want = {"logp_model"} & capabilities | ({"top"} if call.num_top else set())
         request = Request(
             call.prompt_ids,
             min(call.max_tokens or self.max_tokens or room, room),

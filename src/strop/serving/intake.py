@@ -115,8 +115,8 @@ class Intake:
         place = 0
         for number, line in enumerate(content[: self.end].splitlines(keepends=True), 1):
             try:
-                told = json_of(line)[POSTED]
-                self._note(told, place)
+                posted = json_of(line)[POSTED]
+                self._note(posted, place)
             except (ValueError, LookupError, TypeError) as error:
                 raise UserError(
                     f"{path} line {number} is none of a run's posted rollouts ({error!r}): put the "
@@ -124,16 +124,16 @@ class Intake:
                 ) from error
             place += len(line)
 
-    def _note(self, told: Mapping[str, Any], place: int) -> None:
+    def _note(self, posted: Mapping[str, Any], place: int) -> None:
         """Put a rollout of the file where it was put when it came."""
-        self.ids |= {told["id"]} - {""}
-        group = self.open.get(told["key"])
-        if group is None or group.number != told["group"]:
-            group = self._new_group(told["key"], told["group"])
-        if told["oldest"] is not None:
+        self.ids |= {posted["id"]} - {""}
+        group = self.open.get(posted["key"])
+        if group is None or group.number != posted["group"]:
+            group = self._new_group(posted["key"], posted["group"])
+        if posted["oldest"] is not None:
             self.first.setdefault(group.uid, place)
-        group.take_in(place, told["oldest"])
-        if told["whole"]:
+        group.take_in(place, posted["oldest"])
+        if posted["whole"]:
             self.whole.append(self.open.pop(group.key))
 
     def _new_group(self, key: str, number: int) -> Group:
@@ -196,8 +196,8 @@ class Intake:
             lines = list[str]()
             for number, each in enumerate(new):
                 posted = self._place(each, last.get(each.key) == number)
-                told = {} if each.rollout is None else row_of(each.rollout)
-                lines.append(json.dumps({POSTED: posted, **told}) + "\n")
+                kept = {} if each.rollout is None else row_of(each.rollout)
+                lines.append(json.dumps({POSTED: posted, **kept}) + "\n")
                 self._note(posted, self.end)
                 self.end += len(lines[-1])
             self._write(lines)

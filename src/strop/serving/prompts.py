@@ -42,9 +42,9 @@ class Prompts:
         """The ids of messages; more: what else the client gives to the template."""
         if not messages:
             raise refuse("messages is empty: give at least one message", "messages")
-        told = [_message(each, place) for place, each in enumerate(messages)]
+        checked = [_message(each, place) for place, each in enumerate(messages)]
         if not self.chat.speaks(self.tokenizer):
-            return self._joined(told, bool(tools), more)
+            return self._joined(checked, bool(tools), more)
         if "tools" in more:
             raise refuse("tools are a field of their own: give them there", "chat_template_kwargs")
         for name in more:
@@ -52,28 +52,28 @@ class Prompts:
                 raise refuse(why, "chat_template_kwargs")
         if tools and (why := why_not_for_template(self.tokenizer, "tools", "tools")):
             raise refuse(why, "tools")
-        put = self.chat.put(Prompt(0, told, {}), self.tokenizer).prompt
+        put = self.chat.put(Prompt(0, checked, {}), self.tokenizer).prompt
         given = {**self.chat.template, **more, **({"tools": list(tools)} if tools else {})}
         return self._encoded(put, given)
 
     def _joined(
-        self, told: Sequence[Mapping[str, Any]], tools: bool, more: Mapping[str, Any]
+        self, messages: Sequence[Mapping[str, Any]], tools: bool, more: Mapping[str, Any]
     ) -> tuple[int, ...]:
         as_text = self.chat.prompt_as == "text"
         why = "data.prompt_as=text shows no chat" if as_text else NO_TEMPLATE
-        if tools or any("tool_calls" in each or each["role"] == "tool" for each in told):
+        if tools or any("tool_calls" in each or each["role"] == "tool" for each in messages):
             raise refuse(f"tools need a chat template: {why}", "tools")
         if more:
             raise refuse(
                 f"chat_template_kwargs need a chat template: {why}", "chat_template_kwargs"
             )
-        if not as_text and (len(told) > 1 or told[0]["role"] != "user"):
+        if not as_text and (len(messages) > 1 or messages[0]["role"] != "user"):
             raise refuse(
                 f"{NO_TEMPLATE}; with data.prompt_as=text the texts of several messages are "
                 "joined as they are",
                 "messages",
             )
-        return self._encoded("".join(each["content"] for each in told), {})
+        return self._encoded("".join(each["content"] for each in messages), {})
 
     def _encoded(self, prompt: Any, template: Mapping[str, Any]) -> tuple[int, ...]:
         try:
@@ -96,12 +96,12 @@ def _message(given: Mapping[str, Any], place: int) -> dict[str, Any]:
     if role not in ROLES:
         raise refuse(f"{where}.role is {role!r}: give one of {', '.join(ROLES)}", where)
     calls = given.get("tool_calls") or []
-    told = {**given, "content": _content(given.get("content"), where, bool(calls))}
-    told = {name: value for name, value in told.items() if value is not None}
-    told.pop("tool_calls", None)
+    message = {**given, "content": _content(given.get("content"), where, bool(calls))}
+    message = {name: value for name, value in message.items() if value is not None}
+    message.pop("tool_calls", None)
     if calls:
-        told["tool_calls"] = [_call(each, where) for each in _list(calls, f"{where}.tool_calls")]
-    return told
+        message["tool_calls"] = [_call(each, where) for each in _list(calls, f"{where}.tool_calls")]
+    return message
 
 
 def _content(content: Any, where: str, may_lack: bool) -> str:

@@ -231,30 +231,30 @@ class Http:
                 asyncio.timeout(limit),
                 self._client.stream(method, url, content=content, headers=headers) as response,
             ):
-                said = await self._said(response)
-                return Reply(response.status_code, dict(response.headers), said)
+                body_read = await self._said(response)
+                return Reply(response.status_code, dict(response.headers), body_read)
         except TimeoutError:
             raise TimeoutError("timed out") from None
         except self._broken as error:
             raise ConnectionError(_words(error)) from error
 
     async def _said(self, response: httpx2.Response) -> bytes:
-        said = bytearray()
+        content = bytearray()
         try:
             async for piece in response.aiter_bytes():
-                said += piece
-                if self.most_bytes and len(said) > self.most_bytes:
+                content += piece
+                if self.most_bytes and len(content) > self.most_bytes:
                     raise TooLong(f"an answer of more than {self.most_bytes} bytes")
         except self._broken as error:
             if response.is_success:
                 raise
-            said += f"({_words(error)})".encode()  # the status says that it failed
-        return bytes(said)
+            content += f"({_words(error)})".encode()  # the status says that it failed
+        return bytes(content)
 
 
-def _message(said: bytes) -> str:
+def _message(content: bytes) -> str:
     """What the body of an error says, on one line."""
-    found: Any = said.decode("utf-8", "replace")
+    found: Any = content.decode("utf-8", "replace")
     with suppress(ValueError, RecursionError):  # no JSON: the text stands for itself
         found = json.loads(found)
     while isinstance(found, dict):

@@ -18,8 +18,10 @@ def unknown_letters(tokenizer: Any, text: str) -> list[str]:
     text = text.replace(tokenizer.unk_token, "")
     plain = {"add_special_tokens": False}  # some begin every text with what is also their unknown
     if not tokenizer.is_fast:
-        letters = dict.fromkeys(text)
-        return [letter for letter in letters if unknown in tokenizer(letter, **plain)["input_ids"]]
+        characters = dict.fromkeys(text)
+        return [
+            letter for letter in characters if unknown in tokenizer(letter, **plain)["input_ids"]
+        ]
     found = tokenizer(text, return_offsets_mapping=True, **plain)
     places = zip(found["input_ids"], found["offset_mapping"], strict=True)
     return list(dict.fromkeys(text[begin:end] for id, (begin, end) in places if id == unknown))

@@ -124,10 +124,10 @@ def _places(files: Sequence[Rows]) -> list[Place]:
     found: dict[Any, Place] = {}
     for number, file in enumerate(files):
         for row in range(len(file)):
-            told = file[row]
+            record = file[row]
             key: Any = (number, row)
-            if is_event(told):
-                key = (number, told["rollout_id"], told.get("attempt_id"))
+            if is_event(record):
+                key = (number, record["rollout_id"], record.get("attempt_id"))
             rows = found[key].rows if key in found else ()
             found[key] = Place(number, (*rows, row))
     return [*found.values()]

@@ -47,8 +47,8 @@ def rollout_of(row: Row, place: str) -> Rollout:
             f"fields; there are {', '.join(each.name for each in FORMATS)}"
         )
     try:
-        told = format.read(row) | _own(row)
-        return Rollout(**told, place=place)
+        fields = format.read(row) | _own(row)
+        return Rollout(**fields, place=place)
     except UserError as error:
         why = str(error).removeprefix(f"{place} ")
         raise type(error)(f"{place}: {why}") from error
@@ -62,10 +62,10 @@ def rollout_of(row: Row, place: str) -> Rollout:
 def row_of(rollout: Rollout) -> dict[str, Any]:
     """The row that is read as this rollout again, without what is as it would be anyway."""
     usual = Rollout(rollout.turns)
-    told = {name: getattr(rollout, name) for name in OWN}
-    told["exit"] = rollout.exit.label
+    fields = {name: getattr(rollout, name) for name in OWN}
+    fields["exit"] = rollout.exit.label
     kept = {
-        name: value for name, value in told.items()
+        name: value for name, value in fields.items()
         if name == "reward" or getattr(rollout, name) != getattr(usual, name)
     }  # fmt: skip
     return {**kept, "turns": [_turn_row(turn) for turn in rollout.turns]}
@@ -81,22 +81,24 @@ def _turn_row(turn: TurnRecord) -> dict[str, Any]:
 
 def _own(row: Row) -> dict[str, Any]:
     """What a row says itself of the rollout's end. Raises UserError for an exit there is not."""
-    told = {name: row[name] for name in OWN if row.get(name) is not None}
-    if isinstance(exit := told.get("exit"), str):
+    fields = {name: row[name] for name in OWN if row.get(name) is not None}
+    if isinstance(exit := fields.get("exit"), str):
         causes = {cause.label: cause for cause in Exit}
         if exit not in causes:
             hint = did_you_mean(exit, causes)
             raise UserError(f"no exit {exit!r}{hint}: there are {', '.join(causes)}")
-        told["exit"] = causes[exit]
-    if "exit" in told and not isinstance(told["exit"], Exit):
-        raise UserError(f"exit is {told['exit']!r}: give a name, such as done")
-    if isinstance(reward := told.get("reward"), bool) or not isinstance(reward, int | float | None):
+        fields["exit"] = causes[exit]
+    if "exit" in fields and not isinstance(fields["exit"], Exit):
+        raise UserError(f"exit is {fields['exit']!r}: give a name, such as done")
+    if isinstance(reward := fields.get("reward"), bool) or not isinstance(
+        reward, int | float | None
+    ):
         raise UserError(f"reward is {reward!r}: give a number, or null for none")
-    if "rewards" in told:
-        told["rewards"] = _numbers(told["rewards"])
-    if "group" in told:
-        told["group"] = str(told["group"])
-    return told
+    if "rewards" in fields:
+        fields["rewards"] = _numbers(fields["rewards"])
+    if "group" in fields:
+        fields["group"] = str(fields["group"])
+    return fields
 
 
 def _numbers(rewards: Mapping[str, Any]) -> dict[str, float]:
@@ -251,9 +253,9 @@ def _sampled(nodes: Sequence[Row], number: int, ended: str) -> Callable[[], Turn
             "tokens: keep one for each"
         )
     own = mask[first:last] if node.get("logprobs") else ()
-    told = [next(logps) if sampled else 0.0 for sampled in own]
+    logp = [next(logps) if sampled else 0.0 for sampled in own]
     prompt = [*itertools.chain.from_iterable(reversed(before)), *ids[:first]]
-    return _call(prompt, ids[first:last], told, mask[first:last], ended=ended)
+    return _call(prompt, ids[first:last], logp, mask[first:last], ended=ended)
 
 
 # Harbor 0.25: `RolloutDetail`, what holds some, and trajectories (ATIF)
@@ -337,9 +339,9 @@ def _of_trajectory(row: Row) -> list[Callable[[], TurnRecord]]:
     for step in row["steps"]:
         asked = step.get("llm_call_count") != 0 and not step.get("is_copied_context")
         if step.get("source") == "agent" and asked:
-            told = step.get("metrics") or {}
-            ids = (told.get("prompt_token_ids"), told.get("completion_token_ids"))
-            found.append(_call(*ids, told.get("logprobs")))
+            metrics = step.get("metrics") or {}
+            ids = (metrics.get("prompt_token_ids"), metrics.get("completion_token_ids"))
+            found.append(_call(*ids, metrics.get("logprobs")))
     for helper in row.get("subagent_trajectories") or ():
         found += _of_trajectory(helper)
     return found
@@ -369,10 +371,10 @@ def _of_request(data: Row) -> Callable[[], TurnRecord]:
 
 
 def _logps(choice: Row) -> list[float]:
-    told = choice.get("logprobs") or {}
-    if told.get("content") is not None:
-        return [each["logprob"] for each in told["content"]]
-    return list(told.get("token_logprobs") or ())
+    logprobs = choice.get("logprobs") or {}
+    if logprobs.get("content") is not None:
+        return [each["logprob"] for each in logprobs["content"]]
+    return list(logprobs.get("token_logprobs") or ())
 
 
 def is_event(row: Row) -> bool:
@@ -393,8 +395,8 @@ def _events(row: Row) -> dict[str, Any]:
     if not calls:
         raise NothingSaid("no call came to something")
     rewards = [e["data"]["value"] for e in row["events"] if e["event_type"] == "reward"]
-    told = {"reward": rewards[-1]} if rewards else {}
-    return {"turns": _turns(map(_of_request, calls)), **told}
+    outcome = {"reward": rewards[-1]} if rewards else {}
+    return {"turns": _turns(map(_of_request, calls)), **outcome}
 
 
 def _first_choice(response: Row) -> Row:
@@ -406,8 +408,8 @@ def _first_choice(response: Row) -> Row:
     return found
 
 
-def _ended(told: Row) -> str:
-    return "length" if told.get("finish_reason") == "length" else "stop"
+def _ended(choice: Row) -> str:
+    return "length" if choice.get("finish_reason") == "length" else "stop"
 
 
 FORMATS = (

@@ -171,17 +171,17 @@ def record_of(given: Any) -> TurnRecord:
     if isinstance(given, TurnRecord):
         return given
     if isinstance(given, Mapping):
-        told = dict(given)
+        fields = dict(given)
     else:
-        told = {name: getattr(given, name) for name in FIELDS if hasattr(given, name)}
-    if unknown := sorted(set(told) - set(FIELDS)):
+        fields = {name: getattr(given, name) for name in FIELDS if hasattr(given, name)}
+    if unknown := sorted(set(fields) - set(FIELDS)):
         raise UserError(f"a turn record has the field {unknown[0]!r}: it has {', '.join(FIELDS)}")
-    if lacking := [name for name in ("prompt_ids", "output_ids") if name not in told]:
+    if lacking := [name for name in ("prompt_ids", "output_ids") if name not in fields]:
         raise UserError(
             f"a turn record lacks {lacking[0]}: without token ids nothing can be trained"
         )
-    told = {name: value for name, value in told.items() if value is not None}
-    for name, value in told.items():
+    fields = {name: value for name, value in fields.items() if value is not None}
+    for name, value in fields.items():
         if isinstance(value, Sequence) and name == "output_mask":
-            told[name] = tuple(bool(each) for each in value)
-    return TurnRecord(**told)
+            fields[name] = tuple(bool(each) for each in value)
+    return TurnRecord(**fields)

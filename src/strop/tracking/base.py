@@ -48,8 +48,8 @@ class Tracker:
     alone. All calls but the first come from one other thread, in order.
     """
 
-    def __init__(self, told: Told) -> None:
-        self.id = told.id  # what a run that goes on finds its place by
+    def __init__(self, info: Told) -> None:
+        self.id = info.id  # what a run that goes on finds its place by
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """A step's metrics, finite ones."""
@@ -74,11 +74,11 @@ def check(kinds: Iterable[str]) -> None:
             )
 
 
-def open_tracker(kind: str, told: Told) -> Tracker:
+def open_tracker(kind: str, info: Told) -> Tracker:
     """The tracker. Raises UserError where it cannot be had."""
     module, _, name = TRACKERS[kind].partition(":")
     try:
-        made: Tracker = getattr(importlib.import_module(module), name)(told)
+        made: Tracker = getattr(importlib.import_module(module), name)(info)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # a library's own: no key, no server, no room

@@ -18,23 +18,23 @@ class ToMlflow(Tracker):
     The project is MLflow's experiment. A table is in the form that `mlflow.load_table` reads.
     """
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, info: Told) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
-        super().__init__(told)
+        super().__init__(info)
         self.client, self.metric = MlflowClient(), Metric
-        if told.id:
-            self.client.update_run(told.id, status="RUNNING")
+        if info.id:
+            self.client.update_run(info.id, status="RUNNING")
         else:
-            found = self.client.get_experiment_by_name(told.project)
-            place = found.experiment_id if found else self.client.create_experiment(told.project)
-            self.id = self.client.create_run(place, run_name=told.name).info.run_id
-            values = [Param(plain(k), str(v)[:LONGEST]) for k, v in told.config.items()]
+            found = self.client.get_experiment_by_name(info.project)
+            place = found.experiment_id if found else self.client.create_experiment(info.project)
+            self.id = self.client.create_run(place, run_name=info.name).info.run_id
+            values = [Param(plain(k), str(v)[:LONGEST]) for k, v in info.config.items()]
             for begin in range(0, len(values), PARAMETERS_AT_ONCE):
                 some = values[begin : begin + PARAMETERS_AT_ONCE]
                 self.client.log_batch(self.id, params=some)
-        self.client.log_text(self.id, told.text, "config.toml")
+        self.client.log_text(self.id, info.text, "config.toml")
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """A point of every metric."""

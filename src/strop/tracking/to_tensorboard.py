@@ -13,14 +13,14 @@ class ToTensorboard(Tracker):
     A run that goes on writes a further file, which says that what is later than its step is void.
     """
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, info: Told) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        super().__init__(told)
+        super().__init__(info)
         self.id = FOLDER
-        begins = told.step + 1 if told.id else None
-        self.writer = SummaryWriter(str(told.folder / FOLDER), purge_step=begins)
-        self.writer.add_text("config", f"```toml\n{told.text}\n```", told.step)
+        begins = info.step + 1 if info.id else None
+        self.writer = SummaryWriter(str(info.folder / FOLDER), purge_step=begins)
+        self.writer.add_text("config", f"```toml\n{info.text}\n```", info.step)
         self.writer.flush()
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:

@@ -12,17 +12,17 @@ class ToTrackio(Tracker):
     A run is found again by its name, so a few letters are added that no other run has.
     """
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, info: Told) -> None:
         import trackio
 
-        super().__init__(told)
-        self.id = told.id or f"{told.name}-{secrets.token_hex(3)}"
+        super().__init__(info)
+        self.id = info.id or f"{info.name}-{secrets.token_hex(3)}"
         self.tables = trackio.Table
         self.run = trackio.init(
-            project=told.project,
+            project=info.project,
             name=self.id,
-            config=dict(told.config),
-            resume="allow" if told.id else "never",
+            config=dict(info.config),
+            resume="allow" if info.id else "never",
             embed=False,
         )
 

@@ -8,19 +8,19 @@ from strop.tracking.base import Samples, Told, Tracker
 class ToWandb(Tracker):
     """Numbers over `step`, the settings as its configuration, tables of rollouts."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, info: Told) -> None:
         import wandb
 
-        super().__init__(told)
+        super().__init__(info)
         self.tables = wandb.Table
         self.run = wandb.init(
-            project=told.project,
-            name=told.name,
-            id=told.id or None,
-            resume="allow" if told.id else None,
-            dir=str(told.folder),
+            project=info.project,
+            name=info.name,
+            id=info.id or None,
+            resume="allow" if info.id else None,
+            dir=str(info.folder),
             # wandb takes dots in names for levels
-            config={path.replace(".", "/"): value for path, value in told.config.items()},
+            config={path.replace(".", "/"): value for path, value in info.config.items()},
             allow_val_change=True,  # a run that goes on may have more steps
             reinit="create_new",
             settings=wandb.Settings(console="off"),  # what is printed is the command's own

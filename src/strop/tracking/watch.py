@@ -89,7 +89,7 @@ class Trackers:
         folder, settings = run.record.folder, run.config.tracking
         known = read_ids(folder)
         for kind in settings.to:
-            told = Told(
+            info = Told(
                 folder=folder,
                 project=settings.project,
                 name=settings.name or folder.resolve().name,
@@ -98,12 +98,12 @@ class Trackers:
                 step=run.done,
                 id=known.get(kind, ""),
             )
-            line = Line(kind, open_tracker(kind, told))
+            line = Line(kind, open_tracker(kind, info))
             self.lines.append(line)
             known = {**known, kind: line.tracker.id}
             with writing(folder, NAME):
                 write_whole(folder / NAME, json.dumps(known))
-            if before and not told.id:  # as one call: there may be more than it may be behind
+            if before and not info.id:  # as one call: there may be more than it may be behind
                 line.tell(_catching_up(before))
         self.watcher.begin(run, before)
 

@@ -137,8 +137,8 @@ def fitting(
             f"{services.limits.prompt_tokens} tokens, and all {left_out} rows are longer; raise "
             "data.max_prompt_tokens, or lower rollout.max_tokens"
         )
-    told = f"{left_out} of {len(prompts)} rows of the split {split} are too long and left out"
-    return (those(prompts, kept), [told]) if left_out else (prompts, [])
+    note = f"{left_out} of {len(prompts)} rows of the split {split} are too long and left out"
+    return (those(prompts, kept), [note]) if left_out else (prompts, [])
 
 
 def check_row(services: RunServices, rollout: Any, prompt: Prompt) -> None:
@@ -235,9 +235,9 @@ def tell(config: RunConfig, services: RunServices) -> None:
                 f"{traces.num_silent} recorded rollouts are left out: in them nothing was said"
             )
     elif services.task.live is None and (
-        told := plain_text(services.task.train, texts.tokenizer, texts.chat)
+        note := plain_text(services.task.train, texts.tokenizer, texts.chat)
     ):
-        services.notes.append(told)
+        services.notes.append(note)
 
 
 def plain_text(prompts: Sequence[Prompt], tokenizer: Any, chat: Chat) -> str:

@@ -121,10 +121,10 @@ class SlotCache(Cache):
         self.span = span
         self._written: dict[int, Tensor] = {}
 
-    def note(self, told: Tensor) -> None:
+    def note(self, values: Tensor) -> None:
         """Keep the notes [N, Q, size] of the tokens that the pass has written."""
-        told = told[:, None]
-        self.layers[-1].update(told, told[..., :1])
+        values = values[:, None]
+        self.layers[-1].update(values, values[..., :1])
 
     def noted(self, slot: int, start: int, end: int) -> Tensor:
         """The notes [end - start, size] of some places of a slot."""

@@ -72,8 +72,8 @@ class LocalEngine(Engine):
         self.passes = None if speculate else Passes()  # a pass that checks drafts is like no other
         self.longest = max_cached_tokens
         self.model = CachedModel(model, num_slots, max_cached_tokens, several=speculate > 0)
-        told = {ADAPTERS: routed, EXPERTS: self.model.experts is not None}
-        self.capabilities = CAPABILITIES | {name for name, has in told.items() if has}
+        optional = {ADAPTERS: routed, EXPERTS: self.model.experts is not None}
+        self.capabilities = CAPABILITIES | {name for name, has in optional.items() if has}
         self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
         self.vocab_size = self.model.vocab_size
         self.context_length = min(context_length or UNBOUNDED, self.model.context_length)
@@ -297,17 +297,17 @@ class LocalEngine(Engine):
             self.plan = make_plan(requests, self.vocab_size, self.model.device, like)
             slots.changed = False
         token, record, sets = draw(logits, self.plan, uniform)
-        told = record.cpu().numpy()
-        slots.write(token, told, sets)
+        records = record.cpu().numpy()
+        slots.write(token, records, sets)
         if self.passes is not None:
             self.passes.add_decode(bands, tokens, time.perf_counter() - begun)
-        return self.plan, told
+        return self.plan, records
 
     def _decode(self, number: int) -> None:
         slots, table = self.slots, self.slots.table[:number]
         if self.speculation is None:
-            plan, told = self._draw(number)
-            stopped, failed = plan.ends(told)
+            plan, records = self._draw(number)
+            stopped, failed = plan.ends(records)
         else:
             plan, stopped, failed = self.speculation.draw(number)
         if failed.any():

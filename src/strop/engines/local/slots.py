@@ -499,11 +499,11 @@ class Slots:
             self.reach = min(2 * self.reach, AHEAD)
         return self.ahead.pop()
 
-    def write(self, token: Tensor, told: np.ndarray, sets: Sets | None) -> None:
+    def write(self, token: Tensor, records: np.ndarray, sets: Sets | None) -> None:
         """Append one token to each of the first rows, with its records [N, width] and kept sets on
         the host.
         """
-        self.records.append(told, sets)
+        self.records.append(records, sets)
         self.last[: len(token)] = token
         self.table["length"][: len(token)] += 1
         self.longest += 1
@@ -511,11 +511,11 @@ class Slots:
         self.quiet -= 1
 
     def write_several(
-        self, ragged: Ragged, number_N: np.ndarray, token_T: Tensor, told: np.ndarray,
+        self, ragged: Ragged, number_N: np.ndarray, token_T: Tensor, records: np.ndarray,
         sets: Sets | None,
     ) -> None:  # fmt: skip
         """Append the first `number_N` of the tokens that each of the first rows has drawn."""
-        self.records.append_several(ragged, number_N, told, sets)
+        self.records.append_several(ragged, number_N, records, sets)
         newest = np.flatnonzero(ragged.column == number_N[ragged.row] - 1)
         self.last[: ragged.num_rows] = token_T[torch.from_numpy(newest).to(token_T.device)]
         self.table["length"][: ragged.num_rows] += number_N
@@ -550,5 +550,5 @@ class Slots:
         """Those of the passes that drew the row's newest tokens; at first its prompt's too."""
         end = int(self.table["length"][slot]) - 1
         is_first = len(row.tokens) == len(row.request.ids)
-        told = self.cache.noted(slot, 0 if is_first else end - new, end).cpu().numpy()
-        return tuple(map(bytes, told))
+        noted = self.cache.noted(slot, 0 if is_first else end - new, end).cpu().numpy()
+        return tuple(map(bytes, noted))

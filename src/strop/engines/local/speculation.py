@@ -92,9 +92,9 @@ class Speculation:
 
     def _without(self, number: int) -> tuple[Plan, np.ndarray, np.ndarray]:
         """A step in which no row has a draft."""
-        plan, told = self.plain(number)
+        plan, records = self.plain(number)
         row = np.arange(number)
-        drawn = Drawn(plan, row, np.zeros_like(row), told, *plan.ends(told))
+        drawn = Drawn(plan, row, np.zeros_like(row), records, *plan.ends(records))
         self._count(0, 0, 0.0)
         self._remember(drawn, drawn.token[:, None], np.ones_like(row))
         return plan, drawn.stops, drawn.fails
@@ -129,8 +129,8 @@ class Speculation:
         requests, like = slots.ways(number)
         plan = make_plan(requests, self.model.vocab_size, device, like[row])
         token_T, record, sets = draw(logits, plan, numbers[1].view(torch.float64))
-        told = record.cpu().numpy()
-        return ragged, token_T, Drawn(plan, row, column, told, *plan.ends(told), sets)
+        records = record.cpu().numpy()
+        return ragged, token_T, Drawn(plan, row, column, records, *plan.ends(records), sets)
 
     def _remember(self, drawn: Drawn, new: np.ndarray, kept: np.ndarray) -> None:
         """Learn what rows have drawn, and what their newest tokens are."""

@@ -26,10 +26,10 @@ class SharedEngine(ParallelEngine):
             inner = self.first[0]
             return inner.capabilities, inner.version, inner.longest, inner.most_requests
 
-        told: tuple[frozenset[str], int, int | None, int] = ranks.from_first(begin)
+        facts: tuple[frozenset[str], int, int | None, int] = ranks.from_first(begin)
         inner: Any = self.first[0] if self.first else None  # the others' is asked nothing
         super().__init__(inner, ranks, None)
-        self.capabilities, self.now, self.longest, self.most_requests = told
+        self.capabilities, self.now, self.longest, self.most_requests = facts
 
     @property
     def version(self) -> int:  # type: ignore[override]
@@ -57,8 +57,8 @@ class SharedEngine(ParallelEngine):
                 self.inner.start(*asked)
             return self.inner.poll()
 
-        told: list[Event] = self.ranks.from_first(ask)
-        return list(told)
+        events: list[Event] = self.ranks.from_first(ask)
+        return list(events)
 
     def forget(self) -> None:
         """Let go of what only speeds requests up, where the engine is."""

@@ -80,8 +80,8 @@ class ParallelEngine(Engine):
                 self.keeper[asked.id] = owner
             if owner == self.ranks.number:
                 own.append(asked)
-        told = [event for each in self.ranks.gathered(self._run(own)) for event in each]
-        return sorted(told, key=lambda event: event.request)
+        events = [event for each in self.ranks.gathered(self._run(own)) for event in each]
+        return sorted(events, key=lambda event: event.request)
 
     def _deal(self, queue: Sequence[Asked]) -> list[int]:
         """Who draws what: neighbours together, which share a prompt; what goes on from a request

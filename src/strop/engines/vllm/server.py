@@ -61,7 +61,7 @@ class Server:
 
     def wait(self, seconds: float) -> None:
         """Wait until it answers; what it does meanwhile is told now and then. Raises UserError."""
-        begun = told = time.monotonic()
+        begun = reported = time.monotonic()
         while not self._answers():
             if self.process.poll() is not None:
                 raise UserError(self.obituary())
@@ -71,8 +71,8 @@ class Server:
                     f"vLLM does not answer after {seconds:g} s, the limit of engine.start_seconds; "
                     f"{self._last_words()}"
                 )
-            if now - told > TELL_SECONDS:
-                told = now
+            if now - reported > TELL_SECONDS:
+                reported = now
                 last = "".join(self._lines()[-1:])
                 print(f"vLLM starts ({now - begun:.0f} s) {last}", file=sys.stderr)
             time.sleep(LOOK_SECONDS)
@@ -106,8 +106,8 @@ class Server:
         """The errors that its log names, and its last lines: the cause often lies far above."""
         lines = self._lines()
         causes = [line for line in lines[:-SHOWN] if re.search(r"\b\w+Error: ", line)][-2:]
-        said = "\n  ".join(["", *causes, *lines[-SHOWN:]])
-        return f"its log, {self.log}, ends:{said}"
+        ending = "\n  ".join(["", *causes, *lines[-SHOWN:]])
+        return f"its log, {self.log}, ends:{ending}"
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:

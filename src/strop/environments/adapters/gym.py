@@ -112,8 +112,8 @@ class Gym(Environment):
             found = re.match(r"-?\d+", action)
             number = int(found.group()) if found and len(found.group()) < 10 else None
         else:
-            said = self.words.findall(action.lower())
-            last = said[-1] if said and len(said[-1]) < 100 else ""
+            words = self.words.findall(action.lower())
+            last = words[-1] if words and len(words[-1]) < 100 else ""
             number = self.by_name.get(last)
             number = int(last) if number is None and re.fullmatch(r"-?\d{1,9}", last) else number
         return number if number in self._allowed() else None
@@ -130,10 +130,10 @@ class Gym(Environment):
         return ",".join(map(str, _flat(self.seen)))
 
     def _text(self, is_first: bool = False) -> str:
-        said = self._state()
+        state = self._state()
         if self.is_compact:
             has_list = is_first or self.mask is not None
-            return f"{','.join(map(str, self._allowed())) if has_list else ''}:{said}="
+            return f"{','.join(map(str, self._allowed())) if has_list else ''}:{state}="
         drawn = self.world.render() if self.world.render_mode == "ansi" else ""
         picture = f"{marked(drawn).strip()}\n" if isinstance(drawn, str) and drawn else ""
         rules = ""
@@ -141,7 +141,7 @@ class Gym(Environment):
             how = "the number or the name" if self.actions else "the number"
             answer = f"{how} of a legal action" if self.numbers else "a text"
             rules = f"This is {self.name}. {self.rules}".strip() + f"\nAnswer with {answer}.\n"
-        return f"{rules}{picture}Observation: {said}\n{self._legal()}"
+        return f"{rules}{picture}Observation: {state}\n{self._legal()}"
 
     def _legal(self) -> str:
         if not self.numbers:

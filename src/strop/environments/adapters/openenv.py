@@ -27,9 +27,9 @@ CLOSE_SECONDS = 5.0
 class ServerError(Exception):
     """An error of the server, with its code; one of capacity is of the moment."""
 
-    def __init__(self, code: str, said: str) -> None:
+    def __init__(self, code: str, message: str) -> None:
         advice = ": let it have more (max_concurrent_envs)" if code == "CAPACITY_REACHED" else ""
-        super().__init__(f"{code}: {said}{advice}")
+        super().__init__(f"{code}: {message}{advice}")
         self.code, self.transient = code, code == "CAPACITY_REACHED"
 
 
@@ -103,8 +103,8 @@ class Openenv(Environment):
     async def _reset(self) -> Observation:
         if not self.field:
             self.field = await asyncio.to_thread(_action_field, self.http)
-        told = await self._ask("reset", {"seed": self.seed, **self.beginning})
-        seen = told["observation"]
+        reply = await self._ask("reset", {"seed": self.seed, **self.beginning})
+        seen = reply["observation"]
         self.text = self.text or _text_field(seen)
         return Observation(self._shown(seen))
 
@@ -112,18 +112,18 @@ class Openenv(Environment):
         if self.session is None:  # it was lost
             await self._play_again()
         try:
-            told = await self._ask("step", action)
+            reply = await self._ask("step", action)
         except ServerError as error:
             if error.code in UNREAD:
                 return self._refused(str(error))
             raise
         self.actions.append(action)
-        reward, done = told.get("reward"), bool(told.get("done"))
+        reward, done = reply.get("reward"), bool(reply.get("done"))
         self.is_scored |= reward is not None
         if done and not self.is_scored:
             why = f"{self.place} ended the episode without a reward"
             return Observation("", done=True, exit=Exit.DECLARED, why=why)
-        text = "" if done else self._shown(told["observation"])
+        text = "" if done else self._shown(reply["observation"])
         return Observation(text, float(reward or 0.0), done)
 
     async def _play_again(self) -> None:
@@ -165,16 +165,18 @@ class Openenv(Environment):
             if session is not None:
                 session.transport.abort()
             raise
-        told = answer.get("data", {})
+        payload = answer.get("data", {})
         if answer.get("type") == "error":
-            failed = ServerError(str(told.get("code")), f"{self.place}: {told.get('message')}")
+            failed = ServerError(
+                str(payload.get("code")), f"{self.place}: {payload.get('message')}"
+            )
             if failed.code in ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"):
                 await session.close()  # there is no session behind it
             else:
                 self.session = session
             raise failed
         self.session = session
-        found: dict[str, Any] = told
+        found: dict[str, Any] = payload
         return found
 
     async def _leave(self) -> None:

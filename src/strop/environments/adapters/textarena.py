@@ -90,17 +90,17 @@ class Textarena(Environment):
             if self.rewrites:
                 player, text = self.world.get_observation()
             else:
-                player, said = self.game.get_observation()
-                text = self._text(player, said)
+                player, messages = self.game.get_observation()
+                text = self._text(player, messages)
         role = player if self.roles else 0
         return Observation(str(text).strip() + "\n", valid=valid, role=role)
 
-    def _text(self, player: int, said: Sequence[Any]) -> str:
+    def _text(self, player: int, messages: Sequence[Any]) -> str:
         """What a player has not seen, which its own moves are not."""
         names = self.game.state.role_mapping
         lines = [
             f"[{names.get(sender, f'Player {sender}')}] {message}" if sender != -1 else message
-            for sender, message, *_ in said
+            for sender, message, *_ in messages
             if sender != player
         ]
         return "\n".join(lines) or "It is your turn."

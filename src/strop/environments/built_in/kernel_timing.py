@@ -105,8 +105,8 @@ class KernelTiming(Environment):
             first, tile, last = found.groups() if found else ("", "", "")
             tiles: tuple[str, ...] = tuple(SIGNS)
         else:
-            said = PLAIN.findall(action.lower())
-            first, last, tile = said[0] if len(set(said)) == 1 else ("", "", "")
+            matches = PLAIN.findall(action.lower())
+            first, last, tile = matches[0] if len(set(matches)) == 1 else ("", "", "")
             tiles = TILES
         if tile not in tiles or int(first) > self.length or not 1 <= int(last) <= self.length:
             return None

@@ -82,9 +82,9 @@ def _group(node: str, step: int, raw: Mapping[str, Any]) -> Shared:
 
 def groups_of(batch: Batch, texts: Texts, node: str) -> list[Shared]:
     """The groups of the batch as others get them."""
-    _, said = texts.decoded(batch)
+    _, completions = texts.decoded(batch)
     answers: list[list[tuple[str, bool]]] = [[] for _ in range(batch.size("P"))]
-    rows = zip(batch["group_B"].tolist(), said, batch["truncated_B"].tolist(), strict=True)
+    rows = zip(batch["group_B"].tolist(), completions, batch["truncated_B"].tolist(), strict=True)
     for group, text, truncated in rows:
         answers[group].append((text, not truncated))
     step = int(batch["step"])

@@ -73,12 +73,12 @@ class HoldOutRollouts:
         row_N = held["mask_T"].nonzero().squeeze(1)
         rollout_N, turn_N = held["rollout_T"][row_N], held["turn_T"][row_N]
         num_B, num_K = held.size("B"), held.size("K")
-        told = {}
+        losses = {}
         for head in heads:
             key_N, num = (turn_N, num_K) if head in self.heads else (rollout_N, num_B)
             begins_N = segments.first(key_N, num)[segments.count(key_N, num) > 0]
             value_N = found[head].to(row_N.device)[row_N[begins_N]].double()
             wanted_N = (held["outcome_B"] > 0)[rollout_N[begins_N]].double()
             loss = binary_cross_entropy_with_logits(value_N, wanted_N)
-            told[f"held_out/loss/{head[:-2]}"] = float(loss)
-        return told
+            losses[f"held_out/loss/{head[:-2]}"] = float(loss)
+        return losses

@@ -86,14 +86,14 @@ def _contexts(rows: Batch) -> list[list[int]]:
 def _acted(
     rows: Batch,
     contexts: Sequence[Sequence[int]],
-    heard: Sequence[Sequence[Event]],
+    events_of: Sequence[Sequence[Event]],
     seeds: Sequence[int],
 ) -> Batch:
     """The rows with fresh actions in place of their own; `heard` are an engine's events."""
     num = len(contexts)
     given_B = torch.tensor([len(ids) for ids in contexts], dtype=torch.int64)
-    events = list(chain.from_iterable(heard))
-    answers = [list(chain.from_iterable(event.ids for event in each)) for each in heard]
+    events = list(chain.from_iterable(events_of))
+    answers = [list(chain.from_iterable(event.ids for event in each)) for each in events_of]
     size_B = given_B + torch.tensor([len(ids) for ids in answers], dtype=torch.int64)
     row_T = torch.repeat_interleave(torch.arange(num), size_B)
     within_T = torch.arange(row_T.shape[0]) - (size_B.cumsum(0) - size_B)[row_T]
@@ -120,7 +120,7 @@ def _acted(
         if name in columns:
             columns[name][mask_T] = torch.tensor(values, dtype=columns[name].dtype)
     batch = Batch(columns)
-    cut_off = [bool(each) and each[-1].ended == "length" for each in heard]
+    cut_off = [bool(each) and each[-1].ended == "length" for each in events_of]
     ended_B = torch.tensor(cut_off, dtype=torch.bool)
     fresh = {
         "rollout_uid_B": torch.tensor(seeds, dtype=torch.int64), "truncated_B": ended_B,

@@ -64,20 +64,20 @@ class MarkSpans:
     def __call__(self, batch: Batch, mask_T: Tensor, turn_T: Tensor, texts: Texts) -> Result:
         row_N, num = segments.rows_where(mask_T), batch.size("K")
         size_K = segments.count(segments.at(turn_T, row_N), num)
-        said = _Turns(segments.at(batch["id_T"], row_N), size_K.cpu().numpy(), texts)
-        id_N, keeps = said.id_N, ("", *(word.strip().upper() for word in self.keep))
+        turns = _Turns(segments.at(batch["id_T"], row_N), size_K.cpu().numpy(), texts)
+        id_N, keeps = turns.id_N, ("", *(word.strip().upper() for word in self.keep))
         bits_N = np.zeros_like(id_N)
         switches, subgoals = np.zeros(num, dtype=bool), np.zeros(num, dtype=np.int64)
         known = {b"": 0}
         blocks = ((SWITCH, self.switch_tags), (SUBGOAL, self.subgoal_tags),
                   (ACTION, self.action_tags))  # fmt: skip
         for bit, (opening, closing) in blocks:
-            turn_M, begin_M, end_M = said.blocks(opening, closing, bit == ACTION)
-            first_M, stop_M = said.tokens(turn_M, begin_M, end_M)
+            turn_M, begin_M, end_M = turns.blocks(opening, closing, bit == ACTION)
+            first_M, stop_M = turns.tokens(turn_M, begin_M, end_M)
             bits_N |= _inside(first_M, stop_M, len(id_N)) * bit
             if bit == SWITCH:
                 bounds = zip(begin_M.tolist(), end_M.tolist(), strict=True)
-                inner = [said.text[a + len(opening) : b - len(closing)] for a, b in bounds]
+                inner = [turns.text[a + len(opening) : b - len(closing)] for a, b in bounds]
                 switches[turn_M] = [text.strip().upper() not in keeps for text in inner]
             elif bit == SUBGOAL:
                 found = (each.tolist() for each in (turn_M, first_M, stop_M))
@@ -85,9 +85,9 @@ class MarkSpans:
                     subgoals[turn] = known.setdefault(id_N[first:stop].tobytes(), len(known))
         span_T = torch.zeros_like(turn_T)
         span_T[row_N] = torch.from_numpy(bits_N).to(span_T)
-        told = (torch.from_numpy(each).to(span_T.device) for each in (switches, subgoals))
+        columns = (torch.from_numpy(each).to(span_T.device) for each in (switches, subgoals))
         metrics = {"spans/frac_switching": float(switches.mean()) if num else 0.0}
-        return Result((span_T, *told), metrics=metrics)
+        return Result((span_T, *columns), metrics=metrics)
 
 
 class _Turns(Said):

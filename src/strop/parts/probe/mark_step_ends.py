@@ -46,14 +46,14 @@ class MarkStepEnds:
         marker = self.marker or texts.first_known(MARKERS, "probes.marker")
         row_N, num = segments.rows_where(mask_T), batch.size("B")
         own_N = segments.at(batch["rollout_T"], row_N)
-        said = Said(segments.at(batch["id_T"], row_N), texts)
-        border = np.append(said.begin_N, len(said.text))
+        decoded = Said(segments.at(batch["id_T"], row_N), texts)
+        border = np.append(decoded.begin_N, len(decoded.text))
         from_B = border[segments.first(own_N, num).cpu().numpy()]
         answer_N = own_N.cpu().numpy()
-        ends, stop = _completed(said, marker, answer_N, from_B)
-        ends = ends[said.end_N[ends] == stop]
+        ends, stop = _completed(decoded, marker, answer_N, from_B)
+        ends = ends[decoded.end_N[ends] == stop]
         if self.until:
-            over, _ = _completed(said, self.until, answer_N, from_B)
+            over, _ = _completed(decoded, self.until, answer_N, from_B)
             over_B = np.full(num, len(answer_N))
             np.minimum.at(over_B, answer_N[over], over)
             ends = ends[ends < over_B[answer_N[ends]]]
@@ -63,11 +63,11 @@ class MarkStepEnds:
 
 
 def _completed(
-    said: Said, wanted: str, answer_N: np.ndarray, from_B: np.ndarray
+    decoded: Said, wanted: str, answer_N: np.ndarray, from_B: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens with which a text becomes complete in an answer, and the letter behind it."""
-    begin = said.find(wanted)
+    begin = decoded.find(wanted)
     stop = begin + len(wanted)
-    token = np.searchsorted(said.end_N, stop)
+    token = np.searchsorted(decoded.end_N, stop)
     inside = begin >= from_B[answer_N[token]]
     return token[inside], stop[inside]

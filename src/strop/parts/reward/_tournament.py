@@ -39,9 +39,9 @@ def elimination(num: int, released: bool = False) -> Tournament:
     out: list[list[int]] = []
     while len(slots) > 1:
         winners, losers, pairs, places = _byes(slots, released)
-        told = yield pairs
-        _note(scores, pairs, told)
-        for place, (one, other), (first, second) in zip(places, pairs, told, strict=True):
+        outcomes = yield pairs
+        _note(scores, pairs, outcomes)
+        for place, (one, other), (first, second) in zip(places, pairs, outcomes, strict=True):
             wins = first >= second  # a tie goes to the first
             winners[place] = one if wins else other
             losers.append(other if wins else one)
@@ -67,9 +67,9 @@ SCHEMES: dict[str, Callable[[int, bool], Tournament]] = {
 
 
 def _note(
-    scores: list[list[float]], pairs: Sequence[Pair], told: Sequence[tuple[float, float]]
+    scores: list[list[float]], pairs: Sequence[Pair], outcomes: Sequence[tuple[float, float]]
 ) -> None:
-    for players, pair_scores in zip(pairs, told, strict=True):
+    for players, pair_scores in zip(pairs, outcomes, strict=True):
         for player, score in zip(players, pair_scores, strict=True):
             scores[player].append(score)
 

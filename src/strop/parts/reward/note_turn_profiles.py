@@ -51,11 +51,11 @@ class NoteTurnProfiles:
     def __call__(
         self, rollout_uid_B: Tensor, rollout_K: Tensor, index_K: Tensor, log: Log
     ) -> Result:
-        said = log.logged.get("turns", {})
+        logged = log.logged.get("turns", {})
         uids = rollout_uid_B.tolist()
         turns = zip(rollout_K.tolist(), index_K.tolist(), strict=True)
-        measured = [self._of(said, uids[row], index) for row, index in turns]
-        if any(uid in said for uid in uids) and not any(measured):
+        measured = [self._of(logged, uids[row], index) for row, index in turns]
+        if any(uid in logged for uid in uids) and not any(measured):
             raise UserError(
                 "note_turn_profiles: the environment measures nothing. Give its observations "
                 f"measures of {', '.join(MEASURES)}, as the environment kernel_timing does"
@@ -70,7 +70,7 @@ class NoteTurnProfiles:
         return Result((flags["correct"], *numbers, flags["decoy"], key_K))
 
     def _of(
-        self, said: Mapping[int, Sequence[Mapping[str, Any]]], uid: int, index: int
+        self, logged: Mapping[int, Sequence[Mapping[str, Any]]], uid: int, index: int
     ) -> dict[str, float]:
-        measures: dict[str, float] = said.get(uid, [{}] * (index + 1))[index].get("measures", {})
+        measures: dict[str, float] = logged.get(uid, [{}] * (index + 1))[index].get("measures", {})
         return measures

@@ -54,8 +54,8 @@ class PenaliseFlawedAnswers:
             index_B = reward_BM[:, grading.reward_names.index(self.flaw)].nan_to_num(nan=-1.0)
         elif self.flaw in log.logged:
             logged = log.logged[self.flaw]
-            said = (logged.get(uid) for uid in rollout_uid_B.tolist())
-            index_B = reward_B.new_tensor([-1.0 if each is None else float(each) for each in said])
+            flaws = (logged.get(uid) for uid in rollout_uid_B.tolist())
+            index_B = reward_B.new_tensor([-1.0 if each is None else float(each) for each in flaws])
         else:
             known = ", ".join((*grading.reward_names, *log.logged))
             raise UserError(

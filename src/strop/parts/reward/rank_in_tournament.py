@@ -66,9 +66,9 @@ class RankInTournament:
         while waiting:
             played = [(g, pair) for g, pairs in waiting.items() for pair in pairs]
             rows = [(members[g][one], members[g][other]) for g, (one, other) in played]
-            told, missing = _judge(batch, grading, answers, rows, judged_B)
+            verdicts, missing = _judge(batch, grading, answers, rows, judged_B)
             matches, failed = matches + len(rows), failed + missing
-            scores = iter(told)
+            scores = iter(verdicts)
             following: dict[int, list[Pair]] = {}
             for g, pairs in waiting.items():
                 try:

@@ -67,11 +67,11 @@ class RewardAgreementInSets:
         known: dict[object, int] = {}
         set_U = [known.setdefault(name, len(known)) for name in names]
         set_B, counts_B = torch.tensor(set_U, dtype=torch.int64)[own_B], scored_B.cpu()
-        said = texts.decoded(batch)[1]
+        answers = texts.decoded(batch)[1]
         split: Callable[[str], list[str]] = str.split if self.similarity == "bleu" else _whole
         words = (
             split(text) or [""] if counts else ()
-            for text, counts in zip(said, counts_B.tolist(), strict=True)
+            for text, counts in zip(answers, counts_B.tolist(), strict=True)
         )
         one_M, other_M, alike_M = _likeness(*_numbered(words, set_B))
         alike_M = torch.where(own_B[one_M] == own_B[other_M], 0, alike_M)

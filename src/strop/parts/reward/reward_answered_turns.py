@@ -43,5 +43,5 @@ class RewardAnsweredTurns:
         answered_B = segments.count(rollout_K, num_rollouts) - 1
         bonus_B = self.weight * (self.rate * answered_B).clamp(0, 1).to(reward_B.dtype)
         bonus_B = torch.where(scored_B, bonus_B, 0)
-        told = {"reward/turn_bonus": float(bonus_B.double().mean())} if num_rollouts else {}
-        return Result(reward_B + bonus_B, metrics=told)
+        metrics = {"reward/turn_bonus": float(bonus_B.double().mean())} if num_rollouts else {}
+        return Result(reward_B + bonus_B, metrics=metrics)

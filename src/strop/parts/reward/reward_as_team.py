@@ -33,11 +33,11 @@ class RewardAsTeam:
         key_B, num = segments.key_of(conversation_B)
         sum_B = segments.total(reward_B, key_B, num, scored_B)[key_B]
         both_B = scored_B & (segments.count(key_B, num, scored_B) == 2)[key_B]
-        told = {}
+        metrics = {}
         for name, stage, of_B in (
             ("team/first", 0, outcome_B), ("team/second", 1, outcome_B), ("team/reward", 0, sum_B)
         ):  # fmt: skip
             here_B = both_B & (stage_B == stage)
             if here_B.any():
-                told[name] = float(of_B[here_B].double().sum() / here_B.sum())
-        return Result(torch.where(scored_B, sum_B, reward_B), metrics=told)
+                metrics[name] = float(of_B[here_B].double().sum() / here_B.sum())
+        return Result(torch.where(scored_B, sum_B, reward_B), metrics=metrics)

@@ -52,5 +52,5 @@ class RewardImprovement:
             "attempts/frac_repaired": (two > one).double().mean(),
             "attempts/frac_spoilt": (two < one).double().mean(),
         }
-        told = {name: float(value) for name, value in metrics.items()} if len(one) else {}
-        return Result(changed_B, metrics=told)
+        logged = {name: float(value) for name, value in metrics.items()} if len(one) else {}
+        return Result(changed_B, metrics=logged)

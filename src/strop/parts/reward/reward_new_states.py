@@ -78,13 +78,13 @@ class RewardNewStates:
         states_N, place_N = torch.unique(both_N, return_inverse=True)
         added = torch.cat([count_N, torch.ones_like(state_K)])
         counts_N = torch.zeros_like(states_N).index_add_(0, place_N, added)
-        told = {
+        metrics = {
             "new_states/bonus_mean": float(bonus_B[scored_B].mean()) if scored_B.any() else 0.0,
             "new_states/frac_first": float(first_K.double().mean()) if len(first_K) else 0.0,
             "new_states/known": float(len(states_N)),
         }
         new = {"states": states_N, "counts": counts_N, "moments": moments}
-        return Result(reward_B + bonus_B, new, told)
+        return Result(reward_B + bonus_B, new, metrics)
 
     def _bonus(self, first_K: Tensor, rare_K: Tensor) -> Tensor:
         forms = {

@@ -46,12 +46,12 @@ class WeighMeasures:
                 f"weigh_measures: {len(self.names)} names and {len(self.weights)} weights: give "
                 "each its own"
             )
-        said = log.logged.get("turns", {})
+        logged = log.logged.get("turns", {})
         uids = rollout_uid_B.tolist()
-        measured = [last_measures(said.get(uid, ())) for uid in uids]
+        measured = [last_measures(logged.get(uid, ())) for uid in uids]
         known = sorted({name for each in measured for name in each})
         for name in self.names:
-            if name not in known and any(uid in said for uid in uids):
+            if name not in known and any(uid in logged for uid in uids):
                 raise UserError(
                     f"weigh_measures: the environment does not measure {name}; it measures "
                     f"{', '.join(known) or 'nothing'}: give its observations measures of that name"

@@ -152,12 +152,12 @@ class AgentCalls:
         except UserError as error:  # the engine does not take the call
             self.episode.refuse(call, Refused(400, str(error)))
             return
-        told = [ModelAnswer.of(each) for each in answers]
+        replies = [ModelAnswer.of(each) for each in answers]
         most = begun[0].request.max_tokens
         chosen = call.max_tokens == most  # by the agent, so this end cuts nothing
         self.records[number] = [
             replace(each, ended="stop" if chosen else each.ended).record(call)
-            for each in told
+            for each in replies
             if each.ids
         ]
         if lost := [each for each in answers if each.failed]:
@@ -169,4 +169,4 @@ class AgentCalls:
         self.last = answers[-1]
         if number > self.limited:
             self.limit = None
-        self.episode.reply(call, told)
+        self.episode.reply(call, replies)

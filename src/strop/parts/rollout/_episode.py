@@ -209,19 +209,19 @@ class Episode:
         opened = replace(seat.turns[turn], events=[], reward=0.0, done=False)
         used = sum(len(event.ids) for each in kept for event in each.events)
         size = used + sum(len(each.given) for each in (*kept, opened))
-        said = [dict(one) for one in seat.said[:turn]]
-        said.append({"observation": seat.said[turn]["observation"]})
+        log = [dict(one) for one in seat.said[:turn]]
+        log.append({"observation": seat.said[turn]["observation"]})
         own = replace(
             seat, seed=seed, turns=[*kept, opened], ids=seat.ids[:size], used=used,
-            truncated=False, said=said, shown=seat.shown[: turn + 1],
+            truncated=False, said=log, shown=seat.shown[: turn + 1],
         )  # fmt: skip
         return Episode(number, self.uid, (seed,), self.roles, {self.acting: own}, self.acting)
 
     def repeated(self, world: Any, turn: int) -> int:
         """A further episode of the environment that stands where a turn of this one began."""
-        said = self.seat.said[: turn + 1]
-        actions = [each["action"] for each in said[:turn]]
-        number: int = world.repeat(self.number, actions, [each["observation"] for each in said])
+        log = self.seat.said[: turn + 1]
+        actions = [each["action"] for each in log[:turn]]
+        number: int = world.repeat(self.number, actions, [each["observation"] for each in log])
         return number
 
     def cut(self, exit: Exit, why: str = "") -> None:

@@ -150,8 +150,8 @@ class Tree:
             event = parent.events[step]
             void = math.isnan(event.values_of("logp_model")[0])
             ended = ends([*parent.ids[:step], id])
-            told = event._replace(ids=(id,), logp_model=(NAN if void else logp,), ended=ended)
-            events = [*parent.events[:step], told]
+            cut = event._replace(ids=(id,), logp_model=(NAN if void else logp,), ended=ended)
+            events = [*parent.events[:step], cut]
             self.branches.append(Branch(parent.prompt, parent, step, events=events))
             self.num_forks += 1
 

@@ -334,5 +334,5 @@ def score(episode: Episode, others: Sequence[Seat]) -> float:
 
 def log_turns(log: Log, seats: Sequence[Seat]) -> None:
     """Keep what was shown and done in each turn, for the table of rollouts."""
-    said: Mapping[int, Any] = {seat.seed: seat.said for seat in seats}
-    log.log_rollouts("turns", said)
+    turns: Mapping[int, Any] = {seat.seed: seat.said for seat in seats}
+    log.log_rollouts("turns", turns)

@@ -100,8 +100,8 @@ def _learned(batch: Batch, pieces: Sequence[Piece]) -> Batch:
         return batch
     mask_T = batch["mask_T"].clone()
     mask_T[batch["mask_T"]] = torch.tensor(learned)
-    told = {name: torch.where(mask_T, batch[name], 0) for name in TOLD}
-    return batch.set(mask_T=mask_T, origin_T=torch.where(mask_T, 0, 1), **told)
+    statistics = {name: torch.where(mask_T, batch[name], 0) for name in TOLD}
+    return batch.set(mask_T=mask_T, origin_T=torch.where(mask_T, 0, 1), **statistics)
 
 
 def _log(
@@ -128,8 +128,8 @@ def _log(
         }
         log.log_rollouts(f"recorded_{name}", earned)
     if texts is not None:
-        said = {seed: _said(each, texts) for seed, each in zip(seeds, turns, strict=True)}
-        log.log_rollouts("turns", said)
+        logged = {seed: _said(each, texts) for seed, each in zip(seeds, turns, strict=True)}
+        log.log_rollouts("turns", logged)
 
 
 def _said(turns: Sequence[Turn], texts: Texts) -> list[dict[str, object]]:

@@ -38,8 +38,8 @@ OUTCOMES = ("success", "success_but_inefficient", "failure")
 def form_of(texts: Texts) -> str:
     """The form that the model's tokenizer can write, JSON first. Raises UserError: neither."""
     more = {"json": '{"0": 1, "-"}', "number": "0123456789"}  # what an answer needs beside words
-    letters = {"".join(WORDS[form]) + more[form]: form for form in more}
-    return letters[texts.first_known(tuple(letters), "rollout.ask")]
+    forms = {"".join(WORDS[form]) + more[form]: form for form in more}
+    return forms[texts.first_known(tuple(forms), "rollout.ask")]
 
 
 class Report(NamedTuple):
@@ -113,7 +113,7 @@ class Attempt:
         fewer = one.earned >= SUCCESS and len(two.turns) < len(one.turns)
         return two.earned >= SUCCESS and (two.earned > one.earned or fewer)
 
-    def begin_again(self, world: Any, said: str, given: Sequence[int]) -> Episode:
+    def begin_again(self, world: Any, observation: str, given: Sequence[int]) -> Episode:
         """The episode once more from the report's turn, which begins with another text."""
         assert self.report is not None
         number = self.base.repeated(world, self.report.turn)
@@ -121,7 +121,7 @@ class Attempt:
         seat = self.retry.seat
         opened = seat.turns[-1]
         seat.ids[len(seat.ids) - len(opened.given) :] = given
-        opened.given, seat.said[-1]["observation"] = tuple(given), said
+        opened.given, seat.said[-1]["observation"] = tuple(given), observation
         return self.retry
 
     def unguided(self, parent: int) -> Row:
@@ -149,9 +149,14 @@ class Attempt:
     def _said(self) -> Episode:
         """The reflection as an episode of one turn, which is worth 1."""
         assert self.report is not None
-        said = {"observation": self.asked, "action": self.report.text, "reward": 1.0, "valid": True}
+        entry = {
+            "observation": self.asked,
+            "action": self.report.text,
+            "reward": 1.0,
+            "valid": True,
+        }
         turn = Turn(self.context, self.reflection, reward=1.0, done=True)
-        return _alone(self.base, Seat(0, self.seeds[0], turns=[turn], said=[said]))
+        return _alone(self.base, Seat(0, self.seeds[0], turns=[turn], said=[entry]))
 
     def _guided(self) -> Episode:
         """The guided retry behind all that it took over, worth 1."""

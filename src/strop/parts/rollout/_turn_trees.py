@@ -19,8 +19,8 @@ LOOKED_AT = 20  # first tokens of a turn
 def turn_entropy(events: Sequence[Event], num_tokens: int) -> float:
     """-p ln p summed over a turn's first tokens and the likeliest ones told of each, over ln V."""
     tops = [top for event in events for top in event.top][:LOOKED_AT]
-    told = [logp for top in tops for logp in top.values() if logp > -math.inf]
-    total = sum(-math.exp(logp) * logp for logp in told)
+    logps = [logp for top in tops for logp in top.values() if logp > -math.inf]
+    total = sum(-math.exp(logp) * logp for logp in logps)
     return total / math.log(num_tokens)
 
 

@@ -129,19 +129,19 @@ def batch_of(taken: Sequence[Group]) -> Batch:
     """The groups' rollouts, with what the samplers once said of them."""
     draws = [group.draw for group in taken]
     batch = assemble(draws, [answer for group in taken for answer in group.answers])
-    said: Mapping[str, Any] = {
+    columns: Mapping[str, Any] = {
         name: torch.tensor([draw.columns.get(name, float("nan")) for draw in draws])
         for name in sorted({name for draw in draws for name in draw.columns})
         if level_of(name) == "B"
     }
-    return batch.set(**{name: each[batch["group_B"]] for name, each in said.items()})
+    return batch.set(**{name: each[batch["group_B"]] for name, each in columns.items()})
 
 
 def _numbers(event: Event) -> tuple[Any, ...]:
-    told = [event.logp, event.values_of("logp_model"), event.values_of("entropy")]
+    rows = [event.logp, event.values_of("logp_model"), event.values_of("entropy")]
     return (
         torch.tensor(event.ids, dtype=torch.int64),
-        torch.tensor(told, dtype=torch.float64),
+        torch.tensor(rows, dtype=torch.float64),
         event.version,
         event.ended,
         tuple(torch.frombuffer(bytearray(ids), dtype=torch.int32) if ids else torch.empty(0)
@@ -149,7 +149,7 @@ def _numbers(event: Event) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _event(ids: Any, told: Any, version: int, ended: Any, kept: Sequence[Any] = ()) -> Event:
-    logp, logp_model, entropy = (tuple(row) for row in told.tolist())
+def _event(ids: Any, numbers: Any, version: int, ended: Any, kept: Sequence[Any] = ()) -> Event:
+    logp, logp_model, entropy = (tuple(row) for row in numbers.tolist())
     sets = tuple(each.numpy().tobytes() for each in kept)
     return Event(0, tuple(ids.tolist()), logp, version, logp_model, entropy, ended=ended, kept=sets)

@@ -292,14 +292,14 @@ def _experts(turns: Sequence[Turn], size_K: Tensor, first_B: Tensor) -> dict[str
 
     What an action's request told ends before its last token, and begins with its context.
     """
-    told = [[each for event in turn.events for each in event.experts] for turn in turns]
-    width = next((len(each[0]) for each in told if each), 0) // 2
+    experts = [[each for event in turn.events for each in event.experts] for turn in turns]
+    width = next((len(each[0]) for each in experts if each), 0) // 2
     if not width:
         return {}
     found = np.full((int(size_K.sum()), width), -1, dtype=np.int16)
     end_K = size_K.cumsum(0).tolist()
     opens, begun = set(first_B.tolist()), 0
-    for number, (turn, passes, end) in enumerate(zip(turns, told, end_K, strict=True)):
+    for number, (turn, passes, end) in enumerate(zip(turns, experts, end_K, strict=True)):
         if number in opens or turn.opens:
             begun = end - int(size_K[number])
         own = passes[max(len(passes) - (end - 1 - begun), 0) :]
@@ -437,8 +437,8 @@ def _rolled_out(returned: Any, account: Account) -> RolledOut:
     batch, state, metrics = (*returned, {})[:3]
     drawn = account.num_drawn - int(metrics.get(OF_OTHERS, 0))
     thrown_away = int(metrics.get(THROWN_AWAY, max(drawn - _drawn_in(batch), 0)))
-    told = {name: value for name, value in metrics.items() if name != THROWN_AWAY}
-    return RolledOut(batch, state, thrown_away, told)
+    logged = {name: value for name, value in metrics.items() if name != THROWN_AWAY}
+    return RolledOut(batch, state, thrown_away, logged)
 
 
 def _drawn_in(batch: Batch) -> int:

@@ -100,11 +100,11 @@ class BranchAfterTurns(PlayingAlone):
             await grove.grow()
         games = [branch.episode for tree in trees for branch in tree.branches]
         batch = _with_parents(written(draws, games, scene.world, log), trees)
-        told = {
+        metrics = {
             "rollout/begun": int((batch["parent_B"] < 0).sum()) / max(len(trees), 1),
             "rollout/tokens_shared": int(batch["fork_at_B"].clamp(min=0).sum()),
         }
-        return batch, None, told
+        return batch, None, metrics
 
     def forks(self, tree: TurnTree, branch: Branch) -> bool:
         """Whether an episode branches after its turn."""

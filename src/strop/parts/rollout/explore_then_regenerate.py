@@ -72,12 +72,12 @@ class ExploreThenRegenerate(SamplingFields):
             first += draw.num_rollouts
         found = sampling.sample_newest([asked[row] for row in rows])
         repeated = [one.ids == answers[row].ids for one, row in zip(found, rows, strict=True)]
-        told = {
+        metrics = {
             "exploring/spread": sum(best) / len(best) - sum(worst) / max(len(worst), 1),
             "exploring/repeated": sum(repeated) / len(repeated),
             THROWN_AWAY: float(sum(len(answer.ids) for answer in answers)),
         }
-        return assemble(kept, found), None, told
+        return assemble(kept, found), None, metrics
 
 
 def best_and_worst(outcome: Sequence[float], number: int) -> tuple[list[int], list[int]]:

@@ -100,12 +100,12 @@ class ForkAtCloseCalls(SamplingFields):
         for row, end in zip(open, ends, strict=True):
             ways[row].answer += end
         ways |= {row: Way(await each) for row, each in begun.items()}
-        told = [ways[row] for row in range(len(asked))]
-        batch = assemble(draws, [way.answer for way in told]).set(
-            parent_B=torch.tensor([way.parent for way in told], dtype=torch.int64),
-            fork_at_B=torch.tensor([way.fork_at for way in told], dtype=torch.int64),
+        chosen = [ways[row] for row in range(len(asked))]
+        batch = assemble(draws, [way.answer for way in chosen]).set(
+            parent_B=torch.tensor([way.parent for way in chosen], dtype=torch.int64),
+            fork_at_B=torch.tensor([way.fork_at for way in chosen], dtype=torch.int64),
         )
-        return batch, None, _metrics(trees, steps, told)
+        return batch, None, _metrics(trees, steps, chosen)
 
     async def _grow(
         self, trees: Sequence[Tree], engine: AsyncEngine, texts: Texts, context: int

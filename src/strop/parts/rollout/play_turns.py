@@ -83,5 +83,5 @@ class PlayTurns(PlayingFields):
             shape = (len(uids), max(len(scene.world.roles), 1))
             seeds = torch.randint(2**62, shape, generator=rng).tolist()
             games = await self.play_all(uids, seeds, scene)
-        told = {OF_OTHERS: number} if (number := tokens_of_others(games)) else {}
-        return written(draws, games, scene.world, log), None, told
+        metrics = {OF_OTHERS: number} if (number := tokens_of_others(games)) else {}
+        return written(draws, games, scene.world, log), None, metrics

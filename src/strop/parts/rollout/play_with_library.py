@@ -28,11 +28,11 @@ class Desk:
     shown: dict[str, str] = field(default_factory=dict)
     programs: list[list[str]] = field(default_factory=list)
 
-    def own(self, said: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """The functions of its actions that ran without an error. said: of each, whether it did."""
+    def own(self, log: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+        """The functions of its actions that ran without an error. log: of each, whether it did."""
         return {
             name: code
-            for programs, turn in zip(self.programs, said, strict=False)
+            for programs, turn in zip(self.programs, log, strict=False)
             for program in programs if turn.get("valid")
             for name, code in skills_in(program).items()
         }  # fmt: skip

@@ -105,8 +105,8 @@ class RetryFromReflection(PlayingAlone):
             each = tries[number]
             each.reflection = answer.events
             if not answer.failed:
-                said = texts.decode(answer.ids, special=False)
-                each.report = read_report(said, form, len(each.base.seat.turns))
+                text = texts.decode(answer.ids, special=False)
+                each.report = read_report(text, form, len(each.base.seat.turns))
 
     async def _retry(self, tries: Sequence[Attempt], form: str, scene: Scene) -> None:
         """Play again from the turns that the reports name."""
@@ -118,11 +118,11 @@ class RetryFromReflection(PlayingAlone):
             turn, seat = each.report.turn, each.base.seat
             kept = each.base.branched(each.base.number, each.seeds[1], turn).seat
             at = len(kept.ids) - len(kept.turns[-1].given)
-            said = self._guide(each.report, form, kept.said[-1]["observation"])
+            text = self._guide(each.report, form, kept.said[-1]["observation"])
             if turn:
-                given = episodes.observation_ids(said, seat.ids[at - 1])
+                given = episodes.observation_ids(text, seat.ids[at - 1])
             else:
-                given = texts.reworded_ids(each.base.uid, said, ())
+                given = texts.reworded_ids(each.base.uid, text, ())
             room = min(
                 limits.answer_tokens, limits.episode_tokens - kept.used,
                 limits.context_tokens - at - len(given),
@@ -130,7 +130,7 @@ class RetryFromReflection(PlayingAlone):
             if given and room > 0:
                 ids = (*seat.ids[:at], *given)
                 request = self._behind(ids, room, each.seeds[1], scene)
-                games.append((each.begin_again(scene.world, said, given), request))
+                games.append((each.begin_again(scene.world, text, given), request))
         await gather(self.play(game, request, scene) for game, request in games)
 
     def _guide(self, report: Report, form: str, shown: str) -> str:

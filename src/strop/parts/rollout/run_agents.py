@@ -90,18 +90,18 @@ class _Stage:
         """One rollout: an agent from its start to its end."""
         async with self.agents.begin(uid) as episode:
             part = self.part
-            told = AgentCalls(part, part.max_turns, self.engine, self.sampling, episode, seed)
+            calls = AgentCalls(part, part.max_turns, self.engine, self.sampling, episode, seed)
             try:
-                outcome = await told.listen()
+                outcome = await calls.listen()
             finally:
-                told.stop()
-        if told.broken is not None:
-            raise told.broken
-        return self.rollout(uid, told, outcome)
+                calls.stop()
+        if calls.broken is not None:
+            raise calls.broken
+        return self.rollout(uid, calls, outcome)
 
-    def rollout(self, uid: int, told: AgentCalls, end: AgentEnd) -> Rollout:
+    def rollout(self, uid: int, calls: AgentCalls, end: AgentEnd) -> Rollout:
         """The whole rollout, with what the agent said of itself."""
-        records = tuple(record for each in told.records for record in each)
+        records = tuple(record for each in calls.records for record in each)
         value: Any = end.value
         rewards: dict[str, float] = {}
         if isinstance(value, Mapping):
@@ -114,7 +114,7 @@ class _Stage:
             records = as_drawn(end.rollout.turns, records)
         return Rollout(
             records or (nothing_said(self.texts.prompt_ids(uid)),),
-            None if value is None else float(value), exit=told.exit_of(end), why=end.why,
+            None if value is None else float(value), exit=calls.exit_of(end), why=end.why,
             rewards=rewards,
         )  # fmt: skip
 

@@ -71,8 +71,8 @@ class SampleTwoAttempts(SamplingFields):
         first = await engine.generate_all(asked)
         again: dict[int, Request] = {}
         for row, answer in enumerate(first):
-            said = words.replace("{prompt}", texts.question(uids[row]))
-            said_ids = episodes.observation_ids(said, answer.sequence[-1])
+            text = words.replace("{prompt}", texts.question(uids[row]))
+            said_ids = episodes.observation_ids(text, answer.sequence[-1])
             given = (*answer.sequence, *said_ids)
             room = min(answer.request.max_tokens, sampling.context_tokens - len(given))
             if room > 0 and not answer.failed:

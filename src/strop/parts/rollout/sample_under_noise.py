@@ -75,8 +75,8 @@ class SampleUnderNoise(SamplingFields):
             replace(request, ids=_noisy(request.ids, level, usual, special, rng))
             for request, level in zip(clean, noise, strict=True)
         ]
-        told = await engine.generate_all(asked)
-        pairs = zip(clean, told, strict=True)
+        noisy = await engine.generate_all(asked)
+        pairs = zip(clean, noisy, strict=True)
         batch = assemble(draws, [Answer(request, each.events) for request, each in pairs])
         changed = [one.ids != other.ids for one, other in zip(clean, asked, strict=True)]
         void_T = torch.tensor(changed)[batch["rollout_T"]] & batch["mask_T"]

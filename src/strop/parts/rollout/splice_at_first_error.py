@@ -72,31 +72,33 @@ class SpliceAtFirstError(SamplingFields):
     ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
         answers = await engine.generate_all(asked)
-        told: dict[str, float] = {f"splice/{name}": 0 for name in ("failed", "tried", "repaired")}
-        told["splice/steps_kept"] = 0.0
+        metrics: dict[str, float] = {
+            f"splice/{name}": 0 for name in ("failed", "tried", "repaired")
+        }
+        metrics["splice/steps_kept"] = 0.0
         if not self.num_repaired or not asked:
-            return assemble(draws, answers), None, told
+            return assemble(draws, answers), None, metrics
         outcomes = grading.grade(assemble(draws, answers)).outcome_B.tolist()
         false_step = self._false_steps(log, asked, outcomes)
-        told["splice/failed"] = len(false_step)
+        metrics["splice/failed"] = len(false_step)
         chosen = [
             self._kept(row, draw, false_step[row], answers[row], texts)
             for row, draw in self._chosen(draws, false_step)
         ]
         chosen = [each for each in chosen if each.size < len(answers[each.row].ids)]
         if not chosen:
-            return assemble(draws, answers), None, told
+            return assemble(draws, answers), None, metrics
         repairs = await self._ends(chosen, asked, engine, texts, rng)
         right = graded_right(repairs, grading)
         for repair in reversed(right):  # so that the first right end stands
             answers[repair.failed.row] = repair.whole
         repaired = {repair.failed.row: repair.failed.steps for repair in right}
-        told |= {
+        metrics |= {
             "splice/tried": len(repairs),
             "splice/repaired": len(repaired),
             "splice/steps_kept": sum(repaired.values()) / max(len(repaired), 1),
         }  # fmt: skip
-        return marked(assemble(draws, answers)), None, told
+        return marked(assemble(draws, answers)), None, metrics
 
     def _false_steps(
         self, log: Log, asked: Sequence[Request], outcome: Sequence[float]

@@ -86,7 +86,7 @@ class StopSureAnswers(SamplingFields):
             for row, answer in enumerate(answers)
             if self._goes_on(answer, asked[row], sampling.context_tokens)
         ]
-        going, state, told = self._choose(draws, answers, halted, scoring, rng, state)
+        going, state, metrics = self._choose(draws, answers, halted, scoring, rng, state)
         stopped = sorted(set(halted) - set(going))
         for row in stopped:
             engine.drop(answers[row])
@@ -98,7 +98,7 @@ class StopSureAnswers(SamplingFields):
             answers[row] += end
         rows = [row for row in range(len(asked)) if row not in stopped]
         batch = assemble(_narrowed(draws, rows), [answers[row] for row in rows])
-        return batch, state, told
+        return batch, state, metrics
 
     def _goes_on(self, answer: Answer, asked: Request, context: int) -> bool:
         """Whether an answer has got to where it is examined, and has room for more."""
@@ -138,9 +138,9 @@ class StopSureAnswers(SamplingFields):
         scoring: Scoring, rng: torch.Generator, state: State,
     ) -> tuple[list[int], State, dict[str, float]]:  # fmt: skip
         """The answers that go on, the state that knows their scores, and the numbers of it."""
-        told = {"pruning/head_loss": float(state["loss"]), "pruning/examined": len(halted)}
+        metrics = {"pruning/head_loss": float(state["loss"]), "pruning/examined": len(halted)}
         if not halted:
-            return [], state, {**told, "pruning/stopped": 0}
+            return [], state, {**metrics, "pruning/stopped": 0}
         found = [answers[row] for row in halted]
         states_NH = _states(_narrowed(draws, halted), found, scoring)
         head = state["head"] or new_head(states_NH.shape[1], rng)
@@ -156,9 +156,9 @@ class StopSureAnswers(SamplingFields):
         new = {"uids": uids, "bins": bin_N[kept], "states": states_NH[kept]}
         before = state["waiting"]  # of an earlier round of this step
         waiting = {k: torch.cat([before[k], v]) for k, v in new.items()} if before else new
-        told["pruning/stopped"] = len(halted) - len(kept)
-        told["pruning/predicted"] = sum(chance[k] for k in kept) / len(kept)
-        return [halted[k] for k in kept], {**state, "head": head, "waiting": waiting}, told
+        metrics["pruning/stopped"] = len(halted) - len(kept)
+        metrics["pruning/predicted"] = sum(chance[k] for k in kept) / len(kept)
+        return [halted[k] for k in kept], {**state, "head": head, "waiting": waiting}, metrics
 
 
 def _states(draws: Sequence[Draw], answers: Sequence[Answer], scoring: Scoring) -> Tensor:

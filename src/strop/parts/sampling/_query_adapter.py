@@ -60,10 +60,10 @@ class QueryAdapter(nn.Module):
     def forward(self, state_TD: Tensor) -> Tensor:
         query_QW = self.static + self.shift(state_TD[-1]).view_as(self.static)
         value_TW = self.project(state_TD)
-        told, _ = self.attend(
+        attended, _ = self.attend(
             self.norm_query(query_QW)[None], self.norm_key(value_TW)[None], value_TW[None]
         )
-        flat_F: Tensor = told.flatten()
+        flat_F: Tensor = attended.flatten()
         return flat_F
 
 

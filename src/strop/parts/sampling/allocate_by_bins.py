@@ -93,7 +93,7 @@ class AllocateByBins:
             b: log_shares(scores[b * width : (b + 1) * width], self.eta, self.gamma) for b in sizes
         }
         given = split(sizes, arms, self.least, total) if sizes else {}
-        told = tuple(
+        resized = tuple(
             draw._replace(num_rollouts=given[b]).because(f"{given[b]} rollouts for class {b}")
             if (b := draw.columns["bin_B"]) >= 0
             else draw
@@ -103,4 +103,4 @@ class AllocateByBins:
         metrics = {f"bins/rollouts_{b}": float(given.get(b, 0)) for b in range(num_bins)}
         metrics["budget/target"] = total / max(len(classed), 1)
         metrics["budget/spent"] = spent / max(len(classed), 1)
-        return Result(told, metrics=metrics)
+        return Result(resized, metrics=metrics)

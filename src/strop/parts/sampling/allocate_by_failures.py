@@ -61,11 +61,11 @@ class AllocateByFailures:
         total = sum(draw.num_rollouts for draw in draws)
         priors = [draw.columns["prior_B"] for draw in draws]
         sizes = allocate(priors, total, min(self.least, total // len(draws)), self.most)
-        told = tuple(
+        resized = tuple(
             draw._replace(num_rollouts=size).because(
                 f"{size} rollouts at an expected success of {prior:.2f}"
             )
             for draw, size, prior in zip(draws, sizes, priors, strict=True)
         )
         metrics = {"budget/least": float(min(sizes)), "budget/most": float(max(sizes))}
-        return Result(told, metrics=metrics)
+        return Result(resized, metrics=metrics)

@@ -76,10 +76,10 @@ class DrawNearTargetSuccess(ChosenPrompts):
             tried = [pool[row] for row in rows[: self.references or max(self.num_prompts // 2, 2)]]
             rates = success_of(texts, grading, sampling, tried, self.num_rollouts, 1.0, rng)
             measured = {row: rates[uid] for row, uid in enumerate(pool) if uid in rates}
-            success_N, told = predict(z_NF, measured)
+            success_N, fit = predict(z_NF, measured)
             order = draw_by_weight(-(success_N - self.target).abs() / self.tau, len(pool), rng)
             state = {
-                **state, "z_NF": z_NF, "told": told, "used": (),
+                **state, "z_NF": z_NF, "told": fit, "used": (),
                 "success": dict(zip(pool, success_N.tolist(), strict=True)),
                 "ranked": tuple(pool[row] for row in order),
             }  # fmt: skip
@@ -124,8 +124,8 @@ def predict(z_NF: Tensor, known: dict[int, float]) -> tuple[Tensor, dict[str, fl
     success_K = torch.tensor(list(known.values()), dtype=torch.float64)
     mean = float(success_K.mean()) if known else 0.0
     if len(known) < 2:
-        told = {"reference/success": mean, "reference/error": 0.0}
-        return torch.full((len(z_NF),), mean, dtype=torch.float64), told
+        fit = {"reference/success": mean, "reference/error": 0.0}
+        return torch.full((len(z_NF),), mean, dtype=torch.float64), fit
     known_KF = z_NF[rows]
     seen_K = calibrated(attended(known_KF, known_KF, success_K, apart=True))
     centred_K = seen_K - seen_K.mean()

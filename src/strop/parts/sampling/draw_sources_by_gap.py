@@ -62,11 +62,11 @@ class DrawSourcesByGap(DrawFromSources):
         drawn = sum(max(epoch, 0) * source.size + cursor for epoch, cursor, source in before)
         chances = by_gap(values, self.scale * (drawn + 1) ** self.power)
         result = self.drawn(pool, sources, chances, state, rng, num_wanted)
-        told = {}
+        metrics = {}
         for source, value, chance in zip(sources, values, chances, strict=True):
-            told[f"sources/{source.name}/value"] = value
-            told[f"sources/{source.name}/probability"] = chance
-        return result._replace(metrics={**result.metrics, **told})
+            metrics[f"sources/{source.name}/value"] = value
+            metrics[f"sources/{source.name}/probability"] = chance
+        return result._replace(metrics={**result.metrics, **metrics})
 
 
 def by_gap(values: list[float], gamma: float) -> list[float]:

@@ -42,15 +42,15 @@ class DrawSparePrompts:
         self, draws: tuple[Draw, ...], pool: tuple[int, ...], state: dict[str, bool],
         rng: torch.Generator, num_wanted: int | None = None,
     ) -> Result:  # fmt: skip
-        told = [draw._replace(columns={**draw.columns, "spare_B": 0.0}) for draw in draws]
+        marked = [draw._replace(columns={**draw.columns, "spare_B": 0.0}) for draw in draws]
         if draws and num_wanted is None and not state["begun"]:
             own = {draw.uid for draw in draws}
             most = len(draws) + round(self.share * len(draws))
             others = [uid for uid in pool if uid not in own] or list(pool)
-            while len(told) < most:
+            while len(marked) < most:
                 order = torch.randperm(len(others), generator=rng).tolist()
-                told += [
+                marked += [
                     draws[0]._replace(uid=others[place], columns={"spare_B": 1.0})
-                    for place in order[: most - len(told)]
+                    for place in order[: most - len(marked)]
                 ]
-        return Result(tuple(told), {"begun": state["begun"] or bool(draws)})
+        return Result(tuple(marked), {"begun": state["begun"] or bool(draws)})

@@ -52,13 +52,17 @@ class DrawUncertainPrompts(ChosenPrompts):
         p_N = a_N / (a_N + b_N) if self.greedy else np.random.default_rng(seed).beta(a_N, b_N)
         information_N = information(p_N, *self.powers)
         order = np.argsort(-information_N, kind="stable").tolist()
-        told = dict(zip(pool, zip(p_N.tolist(), information_N.tolist(), strict=True), strict=True))
+        estimates = dict(
+            zip(pool, zip(p_N.tolist(), information_N.tolist(), strict=True), strict=True)
+        )
 
         def why(uid: int) -> str:
-            return f"information {told[uid][1]:.3f} at a drawn success of {told[uid][0]:.2f}"
+            return (
+                f"information {estimates[uid][1]:.3f} at a drawn success of {estimates[uid][0]:.2f}"
+            )
 
         draws, state = self.chosen([pool[row] for row in order], state, num_wanted, why)
-        found = [told[draw.uid] for draw in draws]
+        found = [estimates[draw.uid] for draw in draws]
         metrics = {
             "draw/success": sum(p for p, _ in found) / len(found),
             "draw/information": sum(i for _, i in found) / len(found),

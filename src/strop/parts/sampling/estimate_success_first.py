@@ -58,13 +58,13 @@ class EstimateSuccessFirst:
         if not state["asked"]:
             state = {"success": self._success(pool, texts, grading, sampling, rng), "asked": True}
         known = state["success"]
-        told = tuple(
+        estimated = tuple(
             draw._replace(
                 columns={**draw.columns, "first_success_B": known.get(draw.uid, float("nan"))}
             )
             for draw in draws
         )
-        return Result(told, state)
+        return Result(estimated, state)
 
     def _success(
         self,

@@ -79,14 +79,14 @@ class LabelByProgress(DrawInShuffledOrder):
             label_N, rmse = self.label(feature_NF, episode_N, stage_N, rng)
             labels = dict(zip(uids, label_N.tolist(), strict=True))
         drawn = super().__call__(pool, state, rng, num_wanted)
-        told = tuple(
+        labelled = tuple(
             draw._replace(columns={**draw.columns, "label_B": labels[draw.uid]})
             for draw in drawn.value
         )
         half = max(self.num_slices, 2) / 2
         good = sum(label >= half for label in labels.values()) / len(labels)
         metrics = {**drawn.metrics, "progress/rmse": rmse, "progress/frac_good": good}
-        return Result(told, {**drawn.state, "labels": labels, "rmse": rmse}, metrics)
+        return Result(labelled, {**drawn.state, "labels": labels, "rmse": rmse}, metrics)
 
     def label(
         self, feature_NF: Tensor, episode_N: Tensor, stage_N: Tensor, rng: torch.Generator

@@ -51,18 +51,18 @@ class LimitTurnsBySuccesses:
     def __call__(self, draws: tuple[Draw, ...], state: dict[str, Any]) -> Result:
         uid_N = torch.tensor([draw.uid for draw in draws], dtype=torch.int64)
         row_N, known_N = segments.find(state["uid"], uid_N)
-        told, limits = [], []
+        limited, limits = [], []
         for draw, row, known in zip(draws, row_N.tolist(), known_N.tolist(), strict=True):
             if known:
                 limit = max(self.least, min(self.most, int(state["turns"][row])))
                 draw = draw._replace(columns={**draw.columns, "max_turns": limit})
                 limits.append(limit)
-            told.append(draw)
+            limited.append(draw)
         metrics = {
             "turns/limit": sum(limits) / max(len(limits), 1),
             "turns/frac_limited": len(limits) / max(len(draws), 1),
         }
-        return Result(tuple(told), state, metrics)
+        return Result(tuple(limited), state, metrics)
 
     def observe(
         self, uid_P: Tensor, group_B: Tensor, rollout_K: Tensor, outcome_B: Tensor,

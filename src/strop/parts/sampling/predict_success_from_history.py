@@ -71,13 +71,13 @@ class PredictSuccessFromHistory:
 
     def __call__(self, draws: tuple[Draw, ...], texts: Texts, state: dict[str, Any]) -> Result:
         drawn = {d.uid: self.features(texts.prompt_text(d.uid)) for d in draws}
-        told = []
+        predicted = []
         for draw in draws:
             prior = self.predict(drawn[draw.uid], state["features_NF"], state["success_N"])
-            told.append(draw._replace(columns={**draw.columns, "prior_B": prior}))
-        mean = sum(d.columns["prior_B"] for d in told) / max(len(told), 1)
+            predicted.append(draw._replace(columns={**draw.columns, "prior_B": prior}))
+        mean = sum(d.columns["prior_B"] for d in predicted) / max(len(predicted), 1)
         seen = {**state["drawn"], **drawn}
-        return Result(tuple(told), {**state, "drawn": seen}, {"prior/mean": mean})
+        return Result(tuple(predicted), {**state, "drawn": seen}, {"prior/mean": mean})
 
     def predict(self, features_F: Tensor, history_NF: Tensor, success_N: Tensor) -> float:
         """The prior of one prompt."""

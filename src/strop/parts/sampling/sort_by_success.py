@@ -60,7 +60,7 @@ class SortBySuccess:
     ) -> Result:
         known = tracked.of([draw.uid for draw in draws])
         pairs = zip(draws, known.success_N.tolist(), strict=True)
-        bins, told = dict(state["bins"]), []
+        bins, binned = dict(state["bins"]), []
         for draw, success in pairs:
             met = success == success
             place = self.place(success if met else 0.0, bins.get(draw.uid))
@@ -68,12 +68,13 @@ class SortBySuccess:
             if self.set_apart and met and success in (0.0, 1.0):
                 place = APART
             why = f"class {place} by a success of {success:.2f}" if met else f"class {place}, new"
-            told.append(draw._replace(columns={**draw.columns, "bin_B": place}).because(why))
+            binned.append(draw._replace(columns={**draw.columns, "bin_B": place}).because(why))
         metrics = {
-            f"bins/frac_{n}": sum(draw.columns["bin_B"] == n for draw in told) / max(len(told), 1)
+            f"bins/frac_{n}": sum(draw.columns["bin_B"] == n for draw in binned)
+            / max(len(binned), 1)
             for n in range(len(self.edges) + 1)
         }
-        return Result(tuple(told), {"bins": bins}, metrics)
+        return Result(tuple(binned), {"bins": bins}, metrics)
 
     def place(self, success: float, before: int | None) -> int:
         """The class of a prompt that was in the class `before`; None: in none."""

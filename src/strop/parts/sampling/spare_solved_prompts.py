@@ -33,12 +33,12 @@ class SpareSolvedPrompts:
 
     def __call__(self, draws: tuple[Draw, ...], tracked: Tracked) -> Result:
         known = tracked.of([draw.uid for draw in draws]).success_N.tolist()
-        told = tuple(self._spared(draw, s) for draw, s in zip(draws, known, strict=True))
-        sizes = [draw.num_rollouts for draw in told]
+        spared = tuple(self._spared(draw, s) for draw, s in zip(draws, known, strict=True))
+        sizes = [draw.num_rollouts for draw in spared]
         if not sizes:
-            return Result(told)
+            return Result(spared)
         metrics = {"budget/least": float(min(sizes)), "budget/most": float(max(sizes))}
-        return Result(told, metrics=metrics)
+        return Result(spared, metrics=metrics)
 
     def _spared(self, draw: Draw, success: float) -> Draw:
         """The draw with as many rollouts as its success leaves."""

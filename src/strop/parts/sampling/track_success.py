@@ -79,7 +79,7 @@ class TrackSuccess:
     def __call__(self, draws: tuple[Draw, ...], state: dict[str, Any]) -> Result:
         known = self.view(state).of([draw.uid for draw in draws])
         success, answers = known.success_N.tolist(), known.answers_N.tolist()
-        told = tuple(
+        explained = tuple(
             draw._replace(columns={**draw.columns, "past_success_B": p, "past_answers_B": n})
             for draw, p, n in zip(draws, success, answers, strict=True)
         )
@@ -89,7 +89,7 @@ class TrackSuccess:
             "tracked/success": sum(seen) / max(len(seen), 1),
             "tracked/frac_new": 1 - len(seen) / max(len(draws), 1),
         }
-        return Result(told, state, metrics)
+        return Result(explained, state, metrics)
 
     def observe(
         self, uid_P: Tensor, group_B: Tensor, outcome_B: Tensor, scored_B: Tensor,
@@ -115,10 +115,10 @@ class TrackSuccess:
 
         age_N = step - grown(state["step"])[at_new]
         left_N = self.keep * self.fade ** age_N.double()
-        told = {"right": left_N, "wrong": left_N, "answers": torch.ones_like(left_N)}
+        decay = {"right": left_N, "wrong": left_N, "answers": torch.ones_like(left_N)}
         adds = {"right": c_N, "wrong": count_N - c_N, "answers": count_N}
         found = {name: grown(state[name]) for name in COUNTS}
-        sums = {n: found[n].index_copy(0, at_new, told[n] * found[n][at_new] + adds[n])
+        sums = {n: found[n].index_copy(0, at_new, decay[n] * found[n][at_new] + adds[n])
                 for n in COUNTS}  # fmt: skip
         entries = self._fitted(grown(state["entries"], float("nan")))
         entry_N = (c_N > 0).double() if self.entry == "any" else c_N / count_N

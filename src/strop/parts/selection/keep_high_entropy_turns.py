@@ -41,5 +41,5 @@ class KeepHighEntropyTurns:
         keep_K = has_K & (mean_K >= line_P[group_K] - 1e-12)
         keep_T = gradient_T & keep_K[turn_T]
         share = float(keep_K.sum() / has_K.sum().clamp(min=1))
-        told = {"entropy_control/turns_kept": share}
-        return Result(Selected(keep_T, keep_T, "low_entropy_turn"), metrics=told)
+        metrics = {"entropy_control/turns_kept": share}
+        return Result(Selected(keep_T, keep_T, "low_entropy_turn"), metrics=metrics)

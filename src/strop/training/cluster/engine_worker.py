@@ -35,11 +35,11 @@ class Turns:
         """Execute the orders, then run the engine until there are events or time is up."""
         events: list[Event] = []
         for what, *given in orders:
-            told = getattr(self.engine, what)(*given)
+            new = getattr(self.engine, what)(*given)
             if what == "start":
                 self.open.add(given[0])
             elif what == "cancel" and given[0] in self.open:
-                events += [*told, Event(given[0], (), (), self.engine.version, ended="aborted")]
+                events += [*new, Event(given[0], (), (), self.engine.version, ended="aborted")]
                 self.open.remove(given[0])
         started = time.monotonic()
         while self.open and not events and time.monotonic() - started < TURN_SECONDS:

@@ -333,9 +333,9 @@ class Policy:
         """Returns the forest of prefixes of `micro` if sharing saves work or memory requires it."""
         if self.share == "off":
             return None
-        told = routing.ids_by_experts(micro, self.replay) if self.replay else micro
-        layout = prefix_sharing.layout(told, self.share, self.width, self.token_budget)
-        if layout is None or told is micro:
+        rows = routing.ids_by_experts(micro, self.replay) if self.replay else micro
+        layout = prefix_sharing.layout(rows, self.share, self.width, self.token_budget)
+        if layout is None or rows is micro:
             return layout
         ids_N = micro["id_T"][routing.token_of(layout.forest, micro)]
         return replace(layout, forest=replace(layout.forest, id_N=ids_N))

@@ -74,15 +74,15 @@ class ServedReference:
             raise Failed(f"its context has {self.limit} tokens, one of them for an answer")
         body = {**PLAIN, "model": self.client.model, "prompt": list(ids), "max_tokens": 1,
                 "prompt_logprobs": 0}  # fmt: skip
-        said = self.client.call("/v1/completions", body)
+        reply = self.client.call("/v1/completions", body)
         try:
-            told = said["choices"][0]["prompt_logprobs"][1:]
+            logprobs = reply["choices"][0]["prompt_logprobs"][1:]
             found = [
-                float(each[str(id)]["logprob"]) for id, each in zip(ids[1:], told, strict=True)
+                float(each[str(id)]["logprob"]) for id, each in zip(ids[1:], logprobs, strict=True)
             ]
         except (LookupError, TypeError, ValueError) as error:
-            said = json.dumps(said)[:200]
-            raise Failed(f"no prompt_logprobs of these tokens: {said}") from error
+            reply = json.dumps(reply)[:200]
+            raise Failed(f"no prompt_logprobs of these tokens: {reply}") from error
         return [0.0, *found]
 
     def _check_tokens(self, tokenizer: Any) -> None:
@@ -91,12 +91,12 @@ class ServedReference:
                                 skip_special_tokens=True)  # fmt: skip
         body = {"model": self.client.model, "prompt": text, "add_special_tokens": False}
         try:
-            said = self.client.call("/tokenize", body)
+            reply = self.client.call("/tokenize", body)
         except Failed as failed:
             if failed.status in (404, 405):  # it has no such route
                 return
             raise UserError(f"the reference at {self.url}: {failed}") from failed
-        if said.get("tokens") != tokenizer(text, add_special_tokens=False)["input_ids"]:
+        if reply.get("tokens") != tokenizer(text, add_special_tokens=False)["input_ids"]:
             raise UserError(
                 f"model.reference={self.url} has other tokens than the policy: probabilities of "
                 "tokens can be compared between models of one tokenizer alone"

@@ -106,12 +106,12 @@ def tool_metrics(batch: Batch, turns: Mapping[int, Any]) -> dict[str, float]:
     """tools/calls_mean of the sampled rollouts, and tools/STATUS, the share of their calls; of
     rollouts whose turns had calls of tools. turns: as logged, by rollout.
     """
-    told = [turns.get(uid, ()) for uid in batch["rollout_uid_B"].tolist()]
-    calls = [call["status"] for each in told for turn in each for call in turn.get("calls", ())]
+    logged = [turns.get(uid, ()) for uid in batch["rollout_uid_B"].tolist()]
+    calls = [call["status"] for each in logged for turn in each for call in turn.get("calls", ())]
     if not calls:
         return {}
     shares = {f"tools/{status}": n / len(calls) for status, n in sorted(Counter(calls).items())}
-    return {"tools/calls_mean": len(calls) / len(told), **shares}
+    return {"tools/calls_mean": len(calls) / len(logged), **shares}
 
 
 def _means(batch: Batch) -> dict[str, float]:

@@ -55,22 +55,22 @@ class Bounds:
 
         Of messages only the first of each order of roles go through the template.
         """
-        said = prompt.prompt
+        content = prompt.prompt
         if prompt.ids:
             return len(prompt.ids)
-        if isinstance(said, str):
-            most = self.text(said)
+        if isinstance(content, str):
+            most = self.text(content)
             return None if most is None else most + self.added
         total = 0
-        for message in said:
+        for message in content:
             most = self.text(message["content"] or "") if len(message) == 2 else None
             if most is None:
                 return None
             total += most
-        roles = tuple(message["role"] for message in said)
+        roles = tuple(message["role"] for message in content)
         if roles in self._frames:
             return self._frames[roles] + SAID_TWICE * total
-        bare = replace(prompt, prompt=[{**message, "content": "x"} for message in said])
+        bare = replace(prompt, prompt=[{**message, "content": "x"} for message in content])
         self._frames[roles] = len(ids_of(bare, self.tokenizer, self.template))
         return None
 
@@ -86,8 +86,8 @@ def _goes_by_letters(tokenizer: Any) -> bool:
         return False
     if type(tokenizer.backend_tokenizer.model).__name__ in BY_LETTERS:
         return True
-    letters = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
-    if not letters or any(len(letter) > 1 for letter in letters):
+    characters = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
+    if not characters or any(len(letter) > 1 for letter in characters):
         return False
-    whole = tokenizer("".join(letters), add_special_tokens=False)["input_ids"]
-    return len(whole) == len(letters) and tokenizer.unk_token_id not in whole
+    whole = tokenizer("".join(characters), add_special_tokens=False)["input_ids"]
+    return len(whole) == len(characters) and tokenizer.unk_token_id not in whole

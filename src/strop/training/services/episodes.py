@@ -165,5 +165,5 @@ def opening(prompt: Prompt, tokenizer: Any, chat: Chat) -> Prompt:
     if not chat.speaks(tokenizer):
         known_ids(tokenizer, text)
         return replace(prompt, prompt=text)
-    said = [{"role": "user", "content": text.strip()}]
-    return chat.put(replace(prompt, prompt=said), tokenizer)
+    messages = [{"role": "user", "content": text.strip()}]
+    return chat.put(replace(prompt, prompt=messages), tokenizer)

@@ -191,8 +191,8 @@ class RunTexts:
     def first_known(self, words: Sequence[str], option: str) -> str:
         """The first of these words that the tokenizer can write. Raises UserError: none."""
         bare = [re.sub(r"\{\w+\}", "", each) for each in words]
-        for each, letters in zip(words, bare, strict=True):
-            if not unknown_letters(self.tokenizer, letters):
+        for each, text in zip(words, bare, strict=True):
+            if not unknown_letters(self.tokenizer, text):
                 return each
         check_letters(self.tokenizer, bare[-1], f"what {option} says", f"{option}=...")
         raise AssertionError("unknown letters are refused")
@@ -211,14 +211,14 @@ class RunTexts:
         found = [alone[token] for token in ids]
         if "".join(found) == self.decode(ids):
             return found
-        found, begun, said = [], 0, 0  # tokens from `begun` are decoded again; before `said`, told
+        found, begun, done = [], 0, 0  # tokens from `begun` are decoded again; before `said`, told
         for end in range(1, len(ids) + 1):
-            before, now = self.decode(ids[begun:said]), self.decode(ids[begun:end])
+            before, now = self.decode(ids[begun:done]), self.decode(ids[begun:end])
             # a letter has four bytes at most, so no more tokens
-            whole = not now.endswith("\ufffd") or end == len(ids) or end - said == 4
+            whole = not now.endswith("\ufffd") or end == len(ids) or end - done == 4
             found.append(now[len(before) :] if whole else "")
             if whole:
-                begun, said = said, end
+                begun, done = done, end
         return found
 
     def prompt(self, uid: int) -> Prompt:
@@ -266,8 +266,8 @@ class RunTexts:
 
     def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
         """Token ids of a prompt reworded with an answer to it; empty where it has no room."""
-        said = self.decode(answer, special=False)
-        ids = encode_reworded(self.prompt(uid), words, said, self.tokenizer, self.chat.template)
+        text = self.decode(answer, special=False)
+        ids = encode_reworded(self.prompt(uid), words, text, self.tokenizer, self.chat.template)
         return tuple(ids) if len(ids) <= self.limits.prompt_tokens else ()
 
     def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:

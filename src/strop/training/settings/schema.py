@@ -43,8 +43,8 @@ def _engine(kind: str, sections: dict[str, Any]) -> dict[str, Any]:
     """The section [engine] of one kind; what it refers to is added to `sections`."""
     own = settings_of(kind).model_json_schema()
     sections.update(own.pop("$defs", {}))
-    told = own["properties"]["kind"]["description"]
-    own["properties"]["kind"] = {"const": kind, "default": kind, "description": told}
+    description = own["properties"]["kind"]["description"]
+    own["properties"]["kind"] = {"const": kind, "default": kind, "description": description}
     if kind != "local":  # which is meant where none is named
         own["required"] = ["kind"]
     return own
@@ -61,5 +61,5 @@ def _simplify(schema: Any) -> None:
         del schema["title"]
     for name, each in schema.get("properties", {}).items():
         if each.get("type") == "array" and isinstance(each.get("items"), dict):
-            told = {k: each.pop(k) for k in ("default", "description") if k in each}
-            schema["properties"][name] = {**told, "anyOf": [each, each["items"]]}
+            kept = {k: each.pop(k) for k in ("default", "description") if k in each}
+            schema["properties"][name] = {**kept, "anyOf": [each, each["items"]]}

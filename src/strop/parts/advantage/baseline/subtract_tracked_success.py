@@ -107,8 +107,8 @@ class SubtractTrackedSuccess:
             drift_B = segments.total(gap_T.exp() - gap_T - 1, rollout_T, len(scored_B), mask_T)
         columns = (value_B, drift_B.to(raw_B.dtype))
         tracked_B, drift_B = (torch.where(scored_B, each, 0) for each in columns)
-        told = {"tracked/baseline": segments.overall(tracked_B, scored_B)}
-        return Result((raw_B, tracked_B, torch.zeros_like(group_B), drift_B), metrics=told)
+        metrics = {"tracked/baseline": segments.overall(tracked_B, scored_B)}
+        return Result((raw_B, tracked_B, torch.zeros_like(group_B), drift_B), metrics=metrics)
 
     def update(
         self,

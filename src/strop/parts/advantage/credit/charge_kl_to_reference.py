@@ -62,7 +62,7 @@ class ChargeKlToReference:
         row_T = torch.arange(mask_T.shape[0], device=mask_T.device)
         last_T = segments.extreme(row_T, rollout_T, num, mask_T)[rollout_T] == row_T
         reward_T = torch.where(last_T, advantage_B[rollout_T], 0) - self.coef * kl_T
-        told = {"price/coef": self.coef}
+        metrics = {"price/coef": self.coef}
         if num:
-            told["price/kl"] = float(torch.where(mask_T, kl_T.double(), 0).sum()) / num
-        return Result(torch.where(mask_T, reward_T, 0).to(advantage_B.dtype), metrics=told)
+            metrics["price/kl"] = float(torch.where(mask_T, kl_T.double(), 0).sum()) / num
+        return Result(torch.where(mask_T, reward_T, 0).to(advantage_B.dtype), metrics=metrics)

@@ -89,13 +89,13 @@ class ChooseSurprisingTurns:
         best_B = self._best(surprise_B.double(), scored_B)
         chosen_K = good_K & best_B[rollout_K]
         learning_T = chosen_K[turn_T] & mask_T
-        told = {
+        metrics = {
             "chosen/turns": float(chosen_K.sum() / max(len(chosen_K), 1)),
             "chosen/rollouts": float(best_B.sum() / max(num, 1)),
         }
         return_T = torch.where(mask_T, success_B[rollout_K][turn_T], 0)
         value = (learning_T.to(value_K.dtype), learning_T, return_T)
-        return Result(value, metrics=told)
+        return Result(value, metrics=metrics)
 
     def _best(self, surprise_B: Tensor, scored_B: Tensor) -> Tensor:
         """The rollouts [B] bool that surprised most."""
