@@ -103,7 +103,7 @@ def test_draws_are_of_the_models_distribution_and_said_to_be_so(told, temperatur
     want = WANT if knows_model else frozenset()
     wanted = requests(temperature=temperature, rules=rules, want=want)
     with serve(local(model), VOCAB, told=told) as served, opened(served) as engine:
-        assert engine.client.told == told
+        assert engine.client.logprob_kind == told
         assert "logp_model" in engine.capabilities
         found = sample(engine, wanted)
         if not knows_model:
@@ -383,7 +383,7 @@ def test_a_server_whose_log_probabilities_cannot_be_understood_is_refused():
     with serve(even, 4) as served:
         refused(served, r"cannot be found out; .*logprobs=false")
         with opened(served, logprobs=False) as engine:
-            assert engine.client.told == "nothing"
+            assert engine.client.logprob_kind == "nothing"
 
 
 def test_the_server_must_be_there_and_have_the_model(table):

@@ -101,7 +101,7 @@ def test_unscored_rollouts_have_nothing_to_select_from():
 def test_telling_keeps_the_state_and_parts_the_metrics():
     run, told = chains(), dict[str, float]()
     use = Use(CountCalls(), label="one")
-    run.telling(told).credit([use], flat_batch((1,), reward_B=[0.0]))
+    run.with_metrics(told).credit([use], flat_batch((1,), reward_B=[0.0]))
     assert told == {"calls": 1.0}
     assert run.metrics == {}
     assert run.state == {"advantage.one": 1}

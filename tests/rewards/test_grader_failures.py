@@ -240,5 +240,5 @@ def test_a_grader_whose_trainer_was_killed_ends_without_a_word(monkeypatch, capf
 
     monkeypatch.setattr(os, "_exit", leave)
     with here, pytest.raises(SystemExit, match="1"):
-        speech.say({"scores": [1.0]})
+        speech.send({"scores": [1.0]})
     assert capfd.readouterr() == ("", "")

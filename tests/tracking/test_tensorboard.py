@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from strop.tracking.base import Samples, Told
+from strop.tracking.base import RunInfo, Samples
 from strop.tracking.to_tensorboard import ToTensorboard
 from strop.tracking.watch import read_ids
 
@@ -94,7 +94,7 @@ def test_a_run_that_is_tracked_later_tells_what_was_before(runner, raw, tmp_path
 
 
 def test_texts_are_made_harmless(tmp_path):
-    tracker = ToTensorboard(Told(tmp_path, "strop", "run", {}, "seed = 1\n"))
+    tracker = ToTensorboard(RunInfo(tmp_path, "strop", "run", {}, "seed = 1\n"))
     tracker.samples(4, Samples(["prompt", "reward"], [["a|b\n<i>&c", 0.25], [None, None]]))
     tracker.end(True)
     table = read(tmp_path)[1]["rollouts"][4].splitlines()

@@ -21,7 +21,7 @@ from strop.planning.measured import measure
 from strop.planning.model_costs import read_model
 from strop.planning.page import write_page
 from strop.planning.parallel import GIB, Case
-from strop.planning.simulate import Outcome, Said, layouts, silent
+from strop.planning.simulate import Outcome, Progress, layouts, silent
 from strop.planning.text import (
     bounds,
     describe_assumed,
@@ -45,11 +45,11 @@ MOST_SECONDS = 86_400.0
 class Planned:
     """Layouts for each number of workers: as they are printed, as a table, as a page.
 
-    names: of what is planned; said: what is known of it, a line each.
+    names: of what is planned; facts: what is known of it, a line each.
     """
 
     names: tuple[str, ...]
-    said: tuple[str, ...]
+    facts: tuple[str, ...]
     found: Mapping[int, Sequence[Outcome]]
 
     @property
@@ -82,15 +82,15 @@ class Planned:
 
     def save(self, path: str | Path = "plan.html") -> Path:
         """Write the page with pictures; gives its place. Raises UserError."""
-        write_page(self.names, self.said, self.found, Path(path))
+        write_page(self.names, self.facts, self.found, Path(path))
         return Path(path)
 
     def __repr__(self) -> str:
         shown = tables.as_text(headings(self.found), rows(self.found))
-        return "\n".join([*self.said, "", shown, "", *self.proposals])
+        return "\n".join([*self.facts, "", shown, "", *self.proposals])
 
     def _repr_html_(self) -> str:
-        lines = [[line] for line in (*self.said, "", *self.proposals)]
+        lines = [[line] for line in (*self.facts, "", *self.proposals)]
         head = headings(self.found)
         return tables.as_html("", rows(self.found), head) + tables.as_html("", lines)
 
@@ -121,7 +121,7 @@ def plan(
     spare: float,
     exchange: float,
     extrapolate: bool = False,
-    progress: Said = silent,
+    progress: Progress = silent,
 ) -> Planned:
     """The layouts at the costs that the runs measured; arguments as in `Run.plan`."""
     counts = _whole("workers", workers, MOST_WORKERS)
@@ -161,7 +161,7 @@ PROMPTS, ANSWERS, PROMPT_TOKENS = 128, 16, 200  # of a step, where neither optio
 
 
 def plan_model(
-    model: Path, runs: Sequence[Path], asked: Question, progress: Said = silent
+    model: Path, runs: Sequence[Path], asked: Question, progress: Progress = silent
 ) -> Planned:
     """A model on GPUs, at assumed costs or at those that runs on one such GPU measured."""
     counts = _whole("gpus", asked.gpus, MOST_WORKERS)

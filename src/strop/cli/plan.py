@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from strop.cli.numbers import numbers
-from strop.cli.waiting import loading, telling
+from strop.cli.waiting import loading, progress_line
 from strop.support.errors import UserError
 
 if TYPE_CHECKING:
@@ -127,17 +127,17 @@ def plan(
     from strop.api.plan import Question, plan_model
     from strop.api.plan import plan as planned
 
-    with telling() as tell:
+    with progress_line() as progress:
         if gpus:
             asked = Question(
                 counts, kind, bounds, Path(lengths) if in_file else tokens, max_tokens,
                 prompts, answers, prompt_tokens, updates, passes, spare, generate,
                 assume or (),
             )  # fmt: skip
-            found = plan_model(given[0], given[1:], asked, tell)
+            found = plan_model(given[0], given[1:], asked, progress)
         else:
             found = planned(
-                given, counts, bounds, tokens, prompts, spare, exchange, extrapolate, tell
+                given, counts, bounds, tokens, prompts, spare, exchange, extrapolate, progress
             )
     _show(found, as_json, out)
 
@@ -152,7 +152,7 @@ def _show(found: "Planned", as_json: bool, out: Path) -> None:
             print(json.dumps(row))
         found.save(out)
         return
-    for line in (*found.said, ""):
+    for line in (*found.facts, ""):
         console.print(line)
     console.print(table(found.found))
     if any(row.get("engine") for row in found.rows):

@@ -15,7 +15,7 @@ def loading(what: str) -> None:
 
 
 @contextmanager
-def telling() -> Iterator[Callable[[str], None]]:
+def progress_line() -> Iterator[Callable[[str], None]]:
     """A call that shows, in one line of a terminal's error stream, what is being done."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:

@@ -25,7 +25,7 @@ from strop.engines.completions_client import (
     Answer,
     Client,
     Gate,
-    Told,
+    LogprobKind,
 )
 from strop.engines.open import EngineSettings
 from strop.engines.rules import MinP, TopK, TopP
@@ -40,7 +40,7 @@ CUTS: dict[type, tuple[str, str]] = {
 }  # fmt: skip
 # What log-probabilities are that are not the ones wanted, and how to get these.
 MOST_FAILURES = 16  # requests that fail with no answer between them; then the server is at fault
-OTHERS: dict[Told, str] = {
+OTHERS: dict[LogprobKind, str] = {
     "model": "those at temperature 1: sample there, or start vLLM with --logprobs-mode "
     "processed_logprobs",
     "drawn": "those of what top_k, top_p and min_p leave: sample without, or start vLLM with "
@@ -212,7 +212,7 @@ class CompletionsEngine(CallEngine):
     def _check(self, request: Request) -> None:
         """UserError where the server cannot do it."""
         self._check_fits(request)
-        kind = self.client.told
+        kind = self.client.logprob_kind
         if "logp_model" in request.want and not knows(kind, request)[1]:
             raise UserError(f"the server's log-probabilities are {OTHERS[kind]}; {NO_LOGPROBS}")
         self._options(request)
@@ -263,7 +263,7 @@ class CompletionsEngine(CallEngine):
         if stopped or size >= self._room(request):
             ended = "stop" if stopped else "length"
         void, zeros, logp = (math.nan,) * size, (0.0,) * size, answer.logp[:size]
-        drawn, model = knows(self.client.told, request)
+        drawn, model = knows(self.client.logprob_kind, request)
         sampled = zeros if request.temperature == 0 else logp if drawn else void
         wanted = model and "logp_model" in request.want
         event = Event(
@@ -315,7 +315,7 @@ class CompletionsEngine(CallEngine):
         }
 
 
-def knows(kind: Told, request: Request) -> tuple[bool, bool]:
+def knows(kind: LogprobKind, request: Request) -> tuple[bool, bool]:
     """Whether log-probabilities of this kind are those of what is drawn from, and the model's."""
     cut = bool(request.rules) and request.temperature > 0
     if kind == "drawn":

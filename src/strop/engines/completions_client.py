@@ -18,7 +18,7 @@ from strop.support.http import Call, Failed, Http
 NOISE = 0.05  # nats by which a server's answers to one question may differ
 # A server's log-probabilities are of the model as it is, of the model at the request's temperature,
 # or of what is drawn from: at the temperature, cut by top_p and the like.
-Told = Literal["model", "tempered", "drawn", "nothing"]
+LogprobKind = Literal["model", "tempered", "drawn", "nothing"]
 # How to draw from the model as it is, and how to answer. What is left out here, a server takes from
 # the model's generation_config.json.
 PLAIN: dict[str, Any] = {
@@ -87,7 +87,7 @@ class Client:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.http = Http(timeout_seconds, headers)
         self.model = ""
-        self.told: Told = "nothing"
+        self.logprob_kind: LogprobKind = "nothing"
 
     def meet(self, model: str, vocab_size: int) -> int | None:
         """See that it is there, has the model and returns ids; its context, where it tells it.
@@ -96,7 +96,7 @@ class Client:
         """
         try:
             limit = self._choose(self.call("/v1/models"), model)
-            self.told = self._find_out(vocab_size)
+            self.logprob_kind = self._find_out(vocab_size)
         except Failed as failed:
             why = " (does it run, is its URL right?)" if failed.again else ""
             raise UserError(f"the server at {self.url}: {failed}{why}") from failed
@@ -168,7 +168,7 @@ class Client:
             raise Failed(f"it has {wanted}: give engine.model one of {', '.join(served)}")
         return served[self.model]
 
-    def _find_out(self, vocab_size: int) -> Told:
+    def _find_out(self, vocab_size: int) -> LogprobKind:
         """What the log-probabilities are of, by that of a token that is likely and not certain.
 
         Behind top_k=1 it is 0, and at temperature 2 it is less, where these count.

@@ -419,7 +419,7 @@ class _View:
         return [each for each in self.events if each.kind == kind
                 and all(each.facts[key] == value for key, value in facts.items())]  # fmt: skip
 
-    def told(self, **facts: str) -> str:
+    def statement(self, **facts: str) -> str:
         """The only document that holds these facts; empty where there is none."""
         found = [each.id for each in self.documents if facts.items() <= each.facts.items()]
         return found[0] if len(found) == 1 else ""
@@ -447,31 +447,31 @@ Found = tuple[str, str, str, Sequence[str]]  # kind, question, answer, evidence
 def _look_ups(view: _View) -> Iterator[Found]:
     for event in view.of("opened"):
         ticket, effect = event.facts["ticket"], event.facts["effect"]
-        source = view.told(effect=effect, reporter=event.facts["reporter"])
+        source = view.statement(effect=effect, reporter=event.facts["reporter"])
         yield "look-up", f"Who said that {effect}?", event.facts["reporter"], [source]
         if (hands := view.hands(ticket)) and not view.of("resolved", ticket=ticket):
             _, holder, facts = hands[-1]
             if not view.of("left", person=holder):
-                yield "look-up", f"Who has {ticket}?", holder, [view.told(**facts)]
+                yield "look-up", f"Who has {ticket}?", holder, [view.statement(**facts)]
     for kind, words, holds in (("left", "left the firm", ()), ("joined", "started", ("role",))):
         days = [day_of(each.time) for each in view.of(kind)]
         for event in view.of(kind):
             if days.count(day_of(event.time)) == 1:
                 facts = {key: event.facts[key] for key in ("person", *holds)}
                 asked = f"Who {words} on {day_of(event.time)}?"
-                yield "look-up", asked, event.facts["person"], [view.told(**facts)]
+                yield "look-up", asked, event.facts["person"], [view.statement(**facts)]
 
 
 def _joins(view: _View) -> Iterator[Found]:
     for event in view.of("opened"):
         effect, system, reporter = (event.facts[key] for key in ("effect", "system", "reporter"))
-        source = view.told(effect=effect, reporter=reporter)
+        source = view.statement(effect=effect, reporter=reporter)
         (joined,) = view.of("joined", person=reporter)
         role = joined.facts["role"]
-        post = view.told(person=reporter, role=role)
+        post = view.statement(person=reporter, role=role)
         yield "join", f"Which role has the person who said that {effect}?", role, [source, post]
         for end in view.of("resolved", system=system):
-            fixed = view.told(system=system, by=end.facts["by"])
+            fixed = view.statement(system=system, by=end.facts["by"])
             asked = f"Who got to work again what had failed so that {effect}?"
             yield "join", asked, end.facts["by"], [source, fixed]
             day = day_of(event.time)
@@ -487,7 +487,7 @@ def _orders(view: _View) -> Iterator[Found]:
         person, role = event.facts["person"], event.facts["role"]
         if len(view.of("left", role=role)) > 1:
             continue
-        shown = [view.told(person=person, role=role), _farewell(view, person)]
+        shown = [view.statement(person=person, role=role), _farewell(view, person)]
         before = _View(view.events, view.documents, event.time)
         tickets = [each.facts["ticket"] for each in before.of("opened")
                    if not before.of("resolved", ticket=each.facts["ticket"])]  # fmt: skip
@@ -495,12 +495,12 @@ def _orders(view: _View) -> Iterator[Found]:
         mine = [(each, facts) for each, (_, holder, facts) in held if holder == person]
         if len(mine) == 1:
             asked = f"Which ticket did the {role} who left the firm leave unfinished?"
-            yield "order", asked, mine[0][0], [*shown, view.told(**mine[0][1])]
+            yield "order", asked, mine[0][0], [*shown, view.statement(**mine[0][1])]
         later = [each for each in view.of("opened") if each.time > event.time]
         if later and [each.time for each in later].count(later[0].time) == 1:
             first = {key: later[0].facts[key] for key in ("ticket", "system")}
             asked = f"Which ticket was the first to be opened after the {role} had left the firm?"
-            yield "order", asked, first["ticket"], [*shown, view.told(**first)]
+            yield "order", asked, first["ticket"], [*shown, view.statement(**first)]
 
 
 def _farewell(view: _View, person: str) -> str:
@@ -515,10 +515,10 @@ def _paths(view: _View) -> Iterator[Found]:
         for giver, taker, facts in view.hands(ticket):
             role = next(each.facts["role"] for each in view.of("joined", person=giver))
             if "giver" in facts and view.post(role):
-                post = view.told(person=giver, role=role)
+                post = view.statement(person=giver, role=role)
                 asked = f"To whom did the {role} hand the ticket about {system}?"
-                opened = view.told(ticket=ticket, system=system)
-                yield "path", asked, taker, [post, opened, view.told(**facts)]
+                opened = view.statement(ticket=ticket, system=system)
+                yield "path", asked, taker, [post, opened, view.statement(**facts)]
 
 
 def _questions(

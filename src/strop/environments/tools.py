@@ -135,30 +135,30 @@ def answer_call(
     Raises ToolsUnavailable where that was not possible, whatever the call.
     """
 
-    def told(status: str, text: str) -> ToolAnswer:
+    def reply(status: str, text: str) -> ToolAnswer:
         if len(text) > most_characters:
             text = f"{text[:most_characters]}\n({len(text) - most_characters} more characters)"
         return ToolAnswer(call.name, call.arguments, status, text)
 
     if call.problem:
-        return told(call.problem, f"error: {call.problem}: {call.detail}")
+        return reply(call.problem, f"error: {call.problem}: {call.detail}")
     tool = next((each for each in tools if each.name == call.name), None)
     if tool is None:
         known = ", ".join(each.name for each in tools)
-        return told(UNKNOWN_TOOL, f"error: {UNKNOWN_TOOL}: {call.name!r}; the tools are {known}")
+        return reply(UNKNOWN_TOOL, f"error: {UNKNOWN_TOOL}: {call.name!r}; the tools are {known}")
     if problem := tool.problem(call.arguments):
-        return told(WRONG_ARGUMENTS, f"error: {WRONG_ARGUMENTS}: {problem}")
+        return reply(WRONG_ARGUMENTS, f"error: {WRONG_ARGUMENTS}: {problem}")
     try:
         if tool.has_limit:
-            return told(OK, shown(tool.call(**call.arguments, seconds=seconds)))
-        return told(OK, shown(within(seconds, lambda: tool.call(**call.arguments))))
+            return reply(OK, shown(tool.call(**call.arguments, seconds=seconds)))
+        return reply(OK, shown(within(seconds, lambda: tool.call(**call.arguments))))
     except ToolsUnavailable:
         raise
     except ToolTimeout as error:
-        return told(TIMEOUT, f"error: {TIMEOUT}: {error}")
+        return reply(TIMEOUT, f"error: {TIMEOUT}: {error}")
     except Exception as error:
         kind = "" if isinstance(error, ToolError) else f"{type(error).__name__}: "
-        return told(FAILED, f"error: {kind}{error}")
+        return reply(FAILED, f"error: {kind}{error}")
 
 
 def shown(value: Any) -> str:

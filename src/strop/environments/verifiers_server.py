@@ -78,7 +78,7 @@ class VerifiersServer:
         self.outgoing: SimpleQueue[tuple[str, str, Any]] = SimpleQueue()
         self.restarts = Restarts(f"the server of verifiers at {self.address} was lost")
         self.lock = threading.Lock()
-        self.heard = 0.0  # when it answered last
+        self.last_reply = 0.0  # when it answered last
         self.lost = ""  # why, where it has been since
         self.over = threading.Event()
         self.thread: threading.Thread | None = None
@@ -98,9 +98,9 @@ class VerifiersServer:
                 check_installed()
                 self.thread = threading.Thread(target=self._work, daemon=True)
                 self.thread.start()
-            since = self.heard
+            since = self.last_reply
             last = time.monotonic() + START_SECONDS
-            while self.heard <= since:
+            while self.last_reply <= since:
                 if time.monotonic() > last:
                     raise UserError(
                         f"no server of verifiers answers at {self.address}: start one there, "
@@ -173,13 +173,13 @@ class VerifiersServer:
                 if self.running and now - asked > PING_SECONDS:
                     asked = now
                     self.outgoing.put((f"ping-{next(self.pings)}", "health", {}))
-                    if now - self.heard > SILENT_SECONDS:
+                    if now - self.last_reply > SILENT_SECONDS:
                         self._lose(f"it was silent for {SILENT_SECONDS:g} s")
 
     def _hear(self, name: bytes, kind: bytes, body: bytes) -> None:
         import msgpack
 
-        self.heard = time.monotonic()
+        self.last_reply = time.monotonic()
         episode = self.running.get(name.decode())
         if episode is None:
             return

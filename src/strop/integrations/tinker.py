@@ -384,7 +384,7 @@ class Sequences:
 class ServerPolicy(Policy):
     """The policy on the server: log-probabilities come back, weights of tokens go there."""
 
-    tells_late: ClassVar[bool] = True
+    columns_after_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """The server does not tell which experts its tokens go to."""

@@ -58,7 +58,7 @@ class Chains:
     metrics: dict[str, float] = field(default_factory=dict)
     after: After | None = None
 
-    def telling(self, metrics: dict[str, float]) -> "Chains":
+    def with_metrics(self, metrics: dict[str, float]) -> "Chains":
         """The same with another place for metrics; the state stays shared."""
         return Chains(self.rng_of, self.services, self.state, metrics, self.after)
 

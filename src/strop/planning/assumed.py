@@ -28,7 +28,7 @@ from strop.planning.simulate import (
     FINE,
     ROUGH,
     Outcome,
-    Said,
+    Progress,
     best_division,
     kinds,
     silent,
@@ -69,7 +69,7 @@ class Assumed:
     calibration: Calibration | None = None
 
     def layouts(
-        self, gpus: int, staleness: Sequence[int], spare: float, progress: Said = silent
+        self, gpus: int, staleness: Sequence[int], spare: float, progress: Progress = silent
     ) -> list[Outcome]:
         """Every layout of so many GPUs, each with the fastest sharing. Raises UserError."""
         found: list[Outcome] = []

@@ -150,7 +150,7 @@ NEAR = 1 / 16  # of the fewer workers: how finely divisions are told apart
 ROUGH, FINE = 0.03, 0.01  # errors of a step's seconds, of divisions that are tried and of the best
 
 
-Said = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def silent(what: str) -> None:
@@ -159,7 +159,7 @@ def silent(what: str) -> None:
 
 def layouts(
     costs: Costs, work: Work, num_workers: int, staleness: Sequence[int], spare: float,
-    apart: Costs | None = None, progress: Said = silent,
+    apart: Costs | None = None, progress: Progress = silent,
 ) -> list[Outcome]:  # fmt: skip
     """Every layout of so many workers, the asynchronous ones with their best division.
 

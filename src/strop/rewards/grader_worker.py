@@ -46,9 +46,9 @@ def main(fileno: int) -> None:
         speech.number = request["number"]
         reply = server.answer(request)
         try:
-            speech.say(reply)
+            speech.send(reply)
         except (TypeError, ValueError, RecursionError) as error:  # of a key, or of depth
-            speech.say({"exception": f"what the reward logged cannot be written: {error}"})
+            speech.send({"exception": f"what the reward logged cannot be written: {error}"})
 
 
 class _Speech:
@@ -67,7 +67,7 @@ class _Speech:
         self.plain = builtins.__import__
         builtins.__import__ = self
 
-    def say(self, reply: dict[str, Any]) -> None:
+    def send(self, reply: dict[str, Any]) -> None:
         """Send a reply to the request of now."""
         with self.lock:
             content = json.dumps({**reply, "number": self.number}, default=_plain)
@@ -101,7 +101,7 @@ class _Speech:
         with self.lock:
             self.depth = max(self.depth + step, 0)
             if self.is_calling and self.depth == max(step, 0):  # the outermost
-                self.say({"imports": step > 0})
+                self.send({"imports": step > 0})
 
 
 def _parent_decides(ours: int) -> Callable[[int, Any], None]:

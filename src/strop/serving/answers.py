@@ -13,12 +13,12 @@ from strop.serving.fields import refuse
 from strop.serving.protocol import ModelAnswer, ModelCall
 from strop.serving.reading import Wanted
 
-UNTOLD = "this policy does not tell log-probabilities: leave logprobs out"
+NO_LOGPROBS = "this policy does not tell log-probabilities: leave logprobs out"
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True)
-class Said:
+class Generated:
     """An answer as a client reads it."""
 
     answer: ModelAnswer
@@ -28,11 +28,11 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Told:
+class CallResponse:
     """What a call came to, ready to be written in any form."""
 
     wanted: Wanted
-    said: Sequence[Said]
+    generated: Sequence[Generated]
     model: str
     created: int
     tokenizer: Any
@@ -40,7 +40,7 @@ class Told:
     @property
     def version(self) -> int | None:
         """The newest weights that drew a token of it; None: nobody knows."""
-        versions = [max(each.answer.versions) for each in self.said if each.answer.versions]
+        versions = [max(each.answer.versions) for each in self.generated if each.answer.versions]
         return max(versions, default=None)
 
     @property
@@ -53,7 +53,7 @@ class Told:
     def usage(self) -> dict[str, int]:
         """Tokens that were read and drawn."""
         prompt = len(self.wanted.call.prompt_ids)
-        drawn = sum(len(each.answer.ids) for each in self.said)
+        drawn = sum(len(each.answer.ids) for each in self.generated)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": drawn,
@@ -63,7 +63,7 @@ class Told:
     def body(self) -> dict[str, Any]:
         """The whole answer as one object."""
         if self.wanted.call.route == "generate":
-            choices = [self._generated(n, each) for n, each in enumerate(self.said)]
+            choices = [self._generated(n, each) for n, each in enumerate(self.generated)]
             return {
                 "request_id": self.id,
                 "choices": choices,
@@ -74,7 +74,7 @@ class Told:
         write = self._chat_choice if chat else self._text_choice
         return {
             **self._head("chat.completion" if chat else "text_completion"),
-            "choices": [write(number, each) for number, each in enumerate(self.said)],
+            "choices": [write(number, each) for number, each in enumerate(self.generated)],
             "usage": self.usage,
             **(self._prompt_ids() if chat else {}),
         }
@@ -83,7 +83,7 @@ class Told:
         """The events of a stream: role, content, the end, and the usage where it is wanted."""
         chat = self.wanted.call.route == "chat"
         head = self._head("chat.completion.chunk" if chat else "text_completion")
-        for number, choice_of in enumerate(self.said):
+        for number, choice_of in enumerate(self.generated):
             for choice in self._chat_pieces(choice_of) if chat else self._text_pieces(choice_of):
                 prompt = self._prompt_ids() if chat and "role" in choice.get("delta", {}) else {}
                 yield {**head, "choices": [{"index": number, **choice}], **prompt}
@@ -107,7 +107,7 @@ class Told:
             return {}
         return {"token_ids": list(answer.ids), "token_versions": list(answer.versions) or None}
 
-    def _chat_choice(self, number: int, generated: Said) -> dict[str, Any]:
+    def _chat_choice(self, number: int, generated: Generated) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": generated.text}
         if generated.tool_calls:
             message |= {"content": generated.text or None, "tool_calls": generated.tool_calls}
@@ -119,7 +119,7 @@ class Told:
             **self._ids(generated.answer),
         }
 
-    def _text_choice(self, number: int, generated: Said) -> dict[str, Any]:
+    def _text_choice(self, number: int, generated: Generated) -> dict[str, Any]:
         prompt = self._prompt_ids()
         return {
             "index": number,
@@ -130,7 +130,7 @@ class Told:
             **prompt,
         }
 
-    def _generated(self, number: int, generated: Said) -> dict[str, Any]:
+    def _generated(self, number: int, generated: Generated) -> dict[str, Any]:
         return {
             "index": number,
             "logprobs": self._logprobs(generated.answer),
@@ -138,7 +138,7 @@ class Told:
             **self._ids(generated.answer),
         }
 
-    def _chat_pieces(self, generated: Said) -> Iterator[dict[str, Any]]:
+    def _chat_pieces(self, generated: Generated) -> Iterator[dict[str, Any]]:
         rest = {"logprobs": None, "finish_reason": None}
         yield {"delta": {"role": "assistant", "content": ""}, **rest}
         delta: dict[str, Any] = {"content": generated.text} if generated.text else {}
@@ -154,7 +154,7 @@ class Told:
         yield {"delta": delta, **details}
         yield {"delta": {}, **rest, "finish_reason": generated.finish_reason}
 
-    def _text_pieces(self, generated: Said) -> Iterator[dict[str, Any]]:
+    def _text_pieces(self, generated: Generated) -> Iterator[dict[str, Any]]:
         whole = self._text_choice(0, generated)
         del whole["index"]
         yield {**whole, "finish_reason": None}
@@ -209,33 +209,33 @@ def log_probs(call: ModelCall, answer: ModelAnswer) -> Sequence[float]:
     the model's.
     """
     if not answer.log_probs:
-        raise refuse(UNTOLD, "logprobs")
+        raise refuse(NO_LOGPROBS, "logprobs")
     if call.temperature == 0 and answer.model_log_probs:
         return answer.model_log_probs
     return answer.log_probs
 
 
-def tell(
+def respond(
     wanted: Wanted, answers: Sequence[ModelAnswer], tokenizer: Any, model: str, created: int
-) -> Told:
+) -> CallResponse:
     """The answers to a call as a client reads them."""
-    choices = [_said(wanted, each, tokenizer, number) for number, each in enumerate(answers)]
-    response = Told(wanted, choices, model, created, tokenizer)
+    choices = [_read(wanted, each, tokenizer, number) for number, each in enumerate(answers)]
+    response = CallResponse(wanted, choices, model, created, tokenizer)
     if wanted.logprobs:
         for answer in answers:
             log_probs(wanted.call, answer)
     return response
 
 
-def _said(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int) -> Said:
+def _read(wanted: Wanted, answer: ModelAnswer, tokenizer: Any, number: int) -> Generated:
     call = wanted.call
     if call.route == "generate":
-        return Said(answer, "", answer.ended)
+        return Generated(answer, "", answer.ended)
     text = _text(wanted, answer, tokenizer)
     if not wanted.tools:
-        return Said(answer, text, answer.ended)
+        return Generated(answer, text, answer.ended)
     text, calls = read_tool_calls(text, f"call_{call.id}_{number}")
-    return Said(answer, text, "tool_calls" if calls else answer.ended, calls)
+    return Generated(answer, text, "tool_calls" if calls else answer.ended, calls)
 
 
 def _text(wanted: Wanted, answer: ModelAnswer, tokenizer: Any) -> str:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strop.data.chat import Chat
-from strop.serving.answers import Told, tell
+from strop.serving.answers import CallResponse, respond
 from strop.serving.fields import Fields, refuse
 from strop.serving.intake import Intake
 from strop.serving.prompts import Prompts
@@ -174,7 +174,7 @@ class Service:
         except Exception as error:
             return _error(error)
 
-    async def _result(self, attempt: Attempt, wanted: Wanted) -> tuple[Told, bool]:
+    async def _result(self, attempt: Attempt, wanted: Wanted) -> tuple[CallResponse, bool]:
         """The answers of the backend to a call, drawn now or before."""
         try:
             (call, answers), replayed = await self.replays.answer(
@@ -186,7 +186,9 @@ class Service:
             raise
         if replayed:  # the answer has the name that it had then
             wanted = call
-        return tell(wanted, answers, self.tokenizer, self.reading.model, int(time.time())), replayed
+        return respond(
+            wanted, answers, self.tokenizer, self.reading.model, int(time.time())
+        ), replayed
 
     async def _draw(self, wanted: Wanted) -> tuple[Wanted, list[ModelAnswer]]:
         if self.ending:
@@ -253,7 +255,7 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _stream(request: Request, work: Callable[[], Awaitable[tuple[Told, bool]]]) -> Response:
+def _stream(request: Request, work: Callable[[], Awaitable[tuple[CallResponse, bool]]]) -> Response:
     """Server-sent events: words that it is there until all is drawn, then the whole answer.
 
     The client is told of an error as of a status while nothing was sent yet, later as of an event.
@@ -288,7 +290,7 @@ async def _never() -> Any:
     await asyncio.Event().wait()
 
 
-async def _events(task: asyncio.Task[tuple[Told, bool]]) -> AsyncIterator[str]:
+async def _events(task: asyncio.Task[tuple[CallResponse, bool]]) -> AsyncIterator[str]:
     while not task.done():
         yield ": the policy is at work\n\n"
         await asyncio.wait((task,), timeout=KEEP_ALIVE_SECONDS)
@@ -337,7 +339,7 @@ def _named(request: Request) -> tuple[str, int]:
     return request.headers.get("idempotency-key", ""), number
 
 
-def _headers(response: Told, replayed: bool) -> dict[str, str]:
+def _headers(response: CallResponse, replayed: bool) -> dict[str, str]:
     found = {} if response.version is None else {VERSION_HEADER: str(response.version)}
     return {**found, **({"idempotent-replayed": "true"} if replayed else {})}
 

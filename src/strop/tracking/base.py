@@ -22,7 +22,7 @@ TRACKERS = {
 
 
 @dataclass(frozen=True)
-class Told:
+class RunInfo:
     """What a tracker is told of a run when it begins, or goes on."""
 
     folder: Path  # the run's own, to write into
@@ -48,7 +48,7 @@ class Tracker:
     alone. All calls but the first come from one other thread, in order.
     """
 
-    def __init__(self, info: Told) -> None:
+    def __init__(self, info: RunInfo) -> None:
         self.id = info.id  # what a run that goes on finds its place by
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -74,7 +74,7 @@ def check(kinds: Iterable[str]) -> None:
             )
 
 
-def open_tracker(kind: str, info: Told) -> Tracker:
+def open_tracker(kind: str, info: RunInfo) -> Tracker:
     """The tracker. Raises UserError where it cannot be had."""
     module, _, name = TRACKERS[kind].partition(":")
     try:

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from strop.tracking.base import Samples, Told, Tracker
+from strop.tracking.base import RunInfo, Samples, Tracker
 
 PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 100, 1000  # that a server takes
 LONGEST = 500  # letters of a parameter's value, in every store
@@ -18,7 +18,7 @@ class ToMlflow(Tracker):
     The project is MLflow's experiment. A table is in the form that `mlflow.load_table` reads.
     """
 
-    def __init__(self, info: Told) -> None:
+    def __init__(self, info: RunInfo) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 

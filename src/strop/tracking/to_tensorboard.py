@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from strop.tracking.base import Samples, Told, Tracker
+from strop.tracking.base import RunInfo, Samples, Tracker
 
 FOLDER = "tensorboard"
 
@@ -13,7 +13,7 @@ class ToTensorboard(Tracker):
     A run that goes on writes a further file, which says that what is later than its step is void.
     """
 
-    def __init__(self, info: Told) -> None:
+    def __init__(self, info: RunInfo) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         super().__init__(info)

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Mapping
 
-from strop.tracking.base import Samples, Told, Tracker
+from strop.tracking.base import RunInfo, Samples, Tracker
 
 
 class ToTrackio(Tracker):
@@ -12,7 +12,7 @@ class ToTrackio(Tracker):
     A run is found again by its name, so a few letters are added that no other run has.
     """
 
-    def __init__(self, info: Told) -> None:
+    def __init__(self, info: RunInfo) -> None:
         import trackio
 
         super().__init__(info)

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from strop.tracking.base import Samples, Told, Tracker
+from strop.tracking.base import RunInfo, Samples, Tracker
 
 
 class ToWandb(Tracker):
     """Numbers over `step`, the settings as its configuration, tables of rollouts."""
 
-    def __init__(self, info: Told) -> None:
+    def __init__(self, info: RunInfo) -> None:
         import wandb
 
         super().__init__(info)

@@ -16,7 +16,7 @@ from typing import Any
 
 from strop.support.errors import UserError
 from strop.support.writing import write_whole, writing
-from strop.tracking.base import Samples, Told, Tracker, open_tracker
+from strop.tracking.base import RunInfo, Samples, Tracker, open_tracker
 from strop.tracking.metrics_file import is_number
 from strop.tracking.rollouts_file import read_table
 
@@ -32,12 +32,12 @@ class Line:
     def __init__(self, kind: str, tracker: Tracker) -> None:
         self.kind, self.tracker = kind, tracker
         self.why = ""  # it is told nothing more
-        self.said = False
+        self.reported = False
         self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MOST_BEHIND)
         self._thread = threading.Thread(target=self._work, name=f"strop-{kind}", daemon=True)
         self._thread.start()
 
-    def tell(self, call: Callable[[Tracker], None]) -> None:
+    def send(self, call: Callable[[Tracker], None]) -> None:
         """Have it called; at once, whatever the tracker does."""
         if not self.why:
             try:
@@ -47,7 +47,7 @@ class Line:
 
     def end(self, ok: bool, by: float) -> None:
         """The last call; wait for it until a moment of the clock."""
-        self.tell(lambda tracker: tracker.end(ok))
+        self.send(lambda tracker: tracker.end(ok))
         if not self.why:
             self._calls.put(None)
             self._thread.join(max(by - time.monotonic(), 0.0))
@@ -56,9 +56,9 @@ class Line:
 
     def complaint(self) -> str:
         """What went wrong, the first time that it is asked for."""
-        if not self.why or self.said:
+        if not self.why or self.reported:
             return ""
-        self.said = True
+        self.reported = True
         return (
             f"the tracker {self.kind} is told nothing more: {self.why}; the run goes on, "
             "metrics.jsonl has everything"
@@ -89,7 +89,7 @@ class Trackers:
         folder, settings = run.record.folder, run.config.tracking
         known = read_ids(folder)
         for kind in settings.to:
-            info = Told(
+            info = RunInfo(
                 folder=folder,
                 project=settings.project,
                 name=settings.name or folder.resolve().name,
@@ -104,7 +104,7 @@ class Trackers:
             with writing(folder, NAME):
                 write_whole(folder / NAME, json.dumps(known))
             if before and not info.id:  # as one call: there may be more than it may be behind
-                line.tell(_catching_up(before))
+                line.send(_catching_up(before))
         self.watcher.begin(run, before)
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
@@ -112,9 +112,9 @@ class Trackers:
         step, folder = run.done, run.record.folder
         samples = sampled(folder, step, run.config.tracking.samples)
         for line in self.lines:
-            line.tell(_metrics(metrics, step))
+            line.send(_metrics(metrics, step))
             if samples is not None:
-                line.tell(lambda tracker: tracker.samples(step, samples))
+                line.send(lambda tracker: tracker.samples(step, samples))
         self._complain()
         self.watcher.step(run, metrics)
 

@@ -211,7 +211,7 @@ def surely_fits(services: RunServices, rollout: Any, prompt: Prompt) -> bool:
     return True
 
 
-def tell(config: RunConfig, services: RunServices) -> None:
+def add_notes(config: RunConfig, services: RunServices) -> None:
     """Note what is easily overlooked, and spoils a run."""
     if config.data.files and "name" not in config.model.model_fields_set:
         services.notes.append(

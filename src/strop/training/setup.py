@@ -294,7 +294,7 @@ def make_world(
             services.limit_to(each)
             rows.settle(config, services, rollout)
             rows.check_longest(config, services, rollout)
-        rows.tell(config, services)
+        rows.add_notes(config, services)
         return _world(config, method, loaded, services, limits, ranks, learns)
     except BaseException:
         services.close()

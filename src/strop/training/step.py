@@ -57,7 +57,7 @@ def train_step(
 
     spectator: keeps what happens to rows and tokens; the step is the same without.
     """
-    clock = Clock(tell=lambda stage: world.ranks.at(f"step {step}, {stage}"))
+    clock = Clock(on_stage=lambda stage: world.ranks.at(f"step {step}, {stage}"))
     rng_of = generators(world.seed, step)
     torch.manual_seed(rng_of("global", 0).initial_seed())
     phase = phase_at(state)

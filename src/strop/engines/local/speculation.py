@@ -34,14 +34,14 @@ class Drawn(NamedTuple):
     plan: Plan
     row: np.ndarray  # of which row each is
     column: np.ndarray  # and which of its new tokens
-    told: np.ndarray  # records
+    records: np.ndarray  # records
     stops: np.ndarray  # it ends its request
     fails: np.ndarray  # none could be drawn
     sets: Sets | None = None  # what its rules kept
 
     @property
     def token(self) -> np.ndarray:
-        return self.told[:, TOKEN].astype(np.int64)
+        return self.records[:, TOKEN].astype(np.int64)
 
 
 class Speculation:
@@ -87,7 +87,7 @@ class Speculation:
         self._count(int(drafts.sum()), int((kept - 1).sum()), float(chance.sum()))
         self._remember(drawn, new, kept)
         newest = np.concatenate([[0], (drafts + 1).cumsum()[:-1]]) + kept - 1
-        self.slots.write_several(ragged, kept, token_T, drawn.told, drawn.sets)
+        self.slots.write_several(ragged, kept, token_T, drawn.records, drawn.sets)
         return drawn.plan, drawn.stops[newest], drawn.fails[newest]
 
     def _without(self, number: int) -> tuple[Plan, np.ndarray, np.ndarray]:
@@ -141,7 +141,7 @@ class Speculation:
         learnt = np.flatnonzero(useful & (drawn.column < kept[drawn.row]))
         row, column = drawn.row[learnt], drawn.column[learnt]
         before = text[row[:, None], column[:, None] + np.arange(RECENT)]
-        chance = np.exp(drawn.told[learnt, LOGP])
+        chance = np.exp(drawn.records[learnt, LOGP])
         self.known.learn(before, table["group"][row], drawn.token[learnt], chance)
         every = np.arange(len(kept))[:, None]
         table["recent"] = text[every, kept[:, None] + np.arange(RECENT)]

@@ -127,7 +127,7 @@ class EnginePool(Engine):
         self.queue: list[Known] = []  # for no engine yet
         self.orders: dict[int, list[Order]] = {number: [] for number in self.alive}
         self.open: dict[int, set[int]] = {number: set() for number in self.alive}
-        self.heard: list[Event] = []
+        self.events: list[Event] = []
         self.behind: set[int] = set()  # engines that draw to the end with older weights
         self.last: tuple[int, tuple[int, ...]] = (NOWHERE, ())  # who got one last, and its prompt
 
@@ -158,7 +158,7 @@ class EnginePool(Engine):
             while id in self.open[known.engine]:
                 self._exchange()
         self.known.pop(id, None)
-        return taken_out(self.heard, id)
+        return taken_out(self.events, id)
 
     def forget(self) -> None:
         """Let the engines know: caches only take room from the update."""
@@ -169,8 +169,8 @@ class EnginePool(Engine):
     def poll(self, seconds: float | None = None) -> list[Event]:
         """Wait until an engine brings something; what has come."""
         self._hand_out()
-        self._exchange(0 if self.heard else math.inf if seconds is None else seconds)
-        found, self.heard = self.heard, []
+        self._exchange(0 if self.events else math.inf if seconds is None else seconds)
+        found, self.events = self.events, []
         return found
 
     def load_weights(self, state: Mapping[str, Any] | None, version: int) -> None:
@@ -267,14 +267,14 @@ class EnginePool(Engine):
                 self.open[number].discard(known.id)
                 if not (known.request.keep and event.ended in ("stop", "length")):
                     del self.known[known.id]
-            self.heard.append(event)
+            self.events.append(event)
 
     def _lose(self, number: int) -> None:
         """Break off what an engine had."""
         self.alive[number], self.lost = False, self.lost + 1
         self.behind.discard(number)
         for id in sorted(self.open[number]):
-            self.heard.append(Event(id, (), (), self.version, ended="broken"))
+            self.events.append(Event(id, (), (), self.version, ended="broken"))
         self.known = {id: known for id, known in self.known.items() if known.engine != number}
         self.orders[number], self.open[number] = [], set()
         (made, drawn), (more, of_them) = self.drafted_before, self.drafted[number]

@@ -157,7 +157,7 @@ def newest_of_prompts(store: Batch, among_B: Tensor, most: int) -> Tensor:
     return newest_B
 
 
-def told(num_stored: int, drawn: Batch | None, step: int) -> dict[str, float]:
+def store_metrics(num_stored: int, drawn: Batch | None, step: int) -> dict[str, float]:
     """Metrics of what is stored after the step and of what was drawn, None: nothing."""
     age_N = (step - drawn["made_at_B"]).double() if drawn is not None else torch.zeros(0)
     return {

@@ -19,7 +19,7 @@ from strop.parts.curation._store import (
     newest_of_prompts,
     opened,
     put_away,
-    told,
+    store_metrics,
     uids_of,
 )
 from strop.support.errors import UserError
@@ -99,7 +99,7 @@ class BringBackOpposites:
             kept = kept.keep(newest_of_prompts(kept, everyone_B, self.capacity))
         add = drawn and in_groups(as_rows(drawn, batch, step, stores), batch, groups)
         metrics = {
-            **told(kept.size("B"), drawn, step),
+            **store_metrics(kept.size("B"), drawn, step),
             "retry/groups": float((~plain_P).sum()),
             "retry/too_long": float(state["too_long"]),
         }

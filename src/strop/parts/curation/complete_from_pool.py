@@ -16,7 +16,7 @@ from strop.parts.curation._store import (
     joined,
     newest_of_prompts,
     put_away,
-    told,
+    store_metrics,
     uids_of,
 )
 
@@ -96,7 +96,7 @@ class CompleteFromPool:
         left = self._left(pool.set(used_B=used_B), step)
         kept = {"columns": columns_of(left, step, stores), "most": most}
         return Result(
-            Curated(keep_B, "not_ready", add=add), kept, told(left.size("B"), drawn, step)
+            Curated(keep_B, "not_ready", add=add), kept, store_metrics(left.size("B"), drawn, step)
         )
 
     def _chosen(

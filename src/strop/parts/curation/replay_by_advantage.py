@@ -9,7 +9,7 @@ from torch import Tensor
 from strop.batch.batch import Batch
 from strop.method.part import Curated, Result, require
 from strop.method.services import Stores
-from strop.parts.curation._store import as_rows, columns_of, joined, put_away, told
+from strop.parts.curation._store import as_rows, columns_of, joined, put_away, store_metrics
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ReplayByAdvantage:
         now = new.take(self._drawn(new, min(wanted, new.size("B")), 0.0, rng))
         again = store.take(self._refill(store, wanted - now.size("B"), rng))
         metrics = {
-            **told(store.size("B"), again, step),
+            **store_metrics(store.size("B"), again, step),
             "replay/effective": new.size("B") / max(num_scored, 1),
         }
         rows = as_rows(now.join(again), batch, step, stores)

@@ -10,7 +10,7 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import Curated, Result, require
 from strop.method.services import Stores
-from strop.parts.curation._store import as_rows, columns_of, joined, opened, put_away, told
+from strop.parts.curation._store import as_rows, columns_of, joined, opened, put_away, store_metrics
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ReplayGroups:
             columns = columns_of(left, step, stores) if left is not None else stored
         replayed = add.size("P") if add is not None else 0
         metrics = {
-            **told(len(columns["group_B"]) if columns else 0, drawn, step),
+            **store_metrics(len(columns["group_B"]) if columns else 0, drawn, step),
             "replay/share": replayed / max(fresh + replayed, 1),
         }
         curated = Curated(torch.ones_like(scored_B), "replayed", add=add)

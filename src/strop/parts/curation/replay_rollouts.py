@@ -9,7 +9,14 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import Curated, Result, require
 from strop.method.services import Stores
-from strop.parts.curation._store import as_rows, columns_of, joined, put_away, told, uids_of
+from strop.parts.curation._store import (
+    as_rows,
+    columns_of,
+    joined,
+    put_away,
+    store_metrics,
+    uids_of,
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class ReplayRollouts:
         left = store
         if not self.keep_drawn:
             left = store.keep(~torch.isin(store["index_B"], index_B))
-        metrics = {**told(left.size("B"), drawn, step), "replay/aged_out": float(aged_out)}
+        metrics = {**store_metrics(left.size("B"), drawn, step), "replay/aged_out": float(aged_out)}
         rows = as_rows(drawn, batch, step, stores)
         kept = {"columns": columns_of(left, step, stores)}
         return Result(Curated(nobody_B, "into_store", add=rows), kept, metrics)

@@ -10,7 +10,7 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import Curated, Result, require
 from strop.method.services import Stores
-from strop.parts.curation._store import as_rows, columns_of, joined, opened, put_away, told
+from strop.parts.curation._store import as_rows, columns_of, joined, opened, put_away, store_metrics
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class ReplaySuccesses:
         if store is not None:
             young = store.keep(store["made_at_B"] >= step - self.max_age)
             new = joined(young.columns, new) if young.size("B") else new
-        metrics = {**told(new.size("B"), drawn, step), "replay/baseline": usual}
+        metrics = {**store_metrics(new.size("B"), drawn, step), "replay/baseline": usual}
         kept = {"columns": columns_of(new, step, stores), **self._remembered(batch, state)}
         return Result(Curated(torch.ones_like(scored_B), "replayed", add=add), kept, metrics)
 

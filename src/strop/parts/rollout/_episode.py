@@ -50,7 +50,7 @@ class Seat:
     ids: list[int] = field(default_factory=list)  # the sequence, of its newest context
     used: int = 0  # tokens of the actions
     truncated: bool = False
-    said: list[dict[str, Any]] = field(default_factory=list)
+    turn_log: list[dict[str, Any]] = field(default_factory=list)
     shown: list[Any] = field(default_factory=list)  # the observations of its turns
 
     @property
@@ -78,7 +78,7 @@ class Seat:
         """The whole context of a turn, where the chat template leaves out by now what the policy
         thought in turns of the newest context; empty where it shows all.
         """
-        actions = [each["action"] for each in self.said]
+        actions = [each["action"] for each in self.turn_log]
         newest = max((n for n, turn in enumerate(self.turns) if turn.opens), default=0)
         return episodes.rewritten_ids([*self.shown, observation], actions, newest)
 
@@ -91,7 +91,7 @@ class Seat:
             self.ids = []
         key = state_key(observation.state) if observation.state else self._history_key(observation)
         self.turns.append(Turn(given, [], key, role, opens=opens, player=player))
-        self.said.append({"observation": observation.text})
+        self.turn_log.append({"observation": observation.text})
         self.shown.append(observation)
         self.ids += given
 
@@ -108,16 +108,16 @@ class Seat:
         turn = self.turns[-1]
         turn.valid, turn.match = bool(observation.valid), bool(observation.match)
         turn.action = state_key(action.strip())
-        self.said[-1] |= {"action": action, "reward": 0.0, "valid": turn.valid}
+        self.turn_log[-1] |= {"action": action, "reward": 0.0, "valid": turn.valid}
         if observation.answers:
-            self.said[-1]["calls"] = [each.record for each in observation.answers]
+            self.turn_log[-1]["calls"] = [each.record for each in observation.answers]
         if observation.measures:
-            self.said[-1]["measures"] = dict(observation.measures)
+            self.turn_log[-1]["measures"] = dict(observation.measures)
 
     def earn(self, reward: float) -> None:
         """Add a reward to the last turn."""
         self.turns[-1].reward += float(reward)
-        self.said[-1]["reward"] = self.turns[-1].reward
+        self.turn_log[-1]["reward"] = self.turns[-1].reward
 
     def room(self, limits: SeatLimits, num_given: int, opens: bool = False) -> int:
         """Most tokens of the next action after `num_given` more tokens; 0: none may follow.
@@ -132,7 +132,7 @@ class Seat:
 
     def _history_key(self, observation: Any) -> int:
         """The key of everything that was shown and done before, where no state is given."""
-        before = f"{self.turns[-1].state}|{self.said[-1]['action']}|" if self.turns else ""
+        before = f"{self.turns[-1].state}|{self.turn_log[-1]['action']}|" if self.turns else ""
         return state_key(before + observation.text)
 
 
@@ -209,17 +209,17 @@ class Episode:
         opened = replace(seat.turns[turn], events=[], reward=0.0, done=False)
         used = sum(len(event.ids) for each in kept for event in each.events)
         size = used + sum(len(each.given) for each in (*kept, opened))
-        log = [dict(one) for one in seat.said[:turn]]
-        log.append({"observation": seat.said[turn]["observation"]})
+        log = [dict(one) for one in seat.turn_log[:turn]]
+        log.append({"observation": seat.turn_log[turn]["observation"]})
         own = replace(
             seat, seed=seed, turns=[*kept, opened], ids=seat.ids[:size], used=used,
-            truncated=False, said=log, shown=seat.shown[: turn + 1],
+            truncated=False, turn_log=log, shown=seat.shown[: turn + 1],
         )  # fmt: skip
         return Episode(number, self.uid, (seed,), self.roles, {self.acting: own}, self.acting)
 
     def repeated(self, world: Any, turn: int) -> int:
         """A further episode of the environment that stands where a turn of this one began."""
-        log = self.seat.said[: turn + 1]
+        log = self.seat.turn_log[: turn + 1]
         actions = [each["action"] for each in log[:turn]]
         number: int = world.repeat(self.number, actions, [each["observation"] for each in log])
         return number
@@ -230,9 +230,9 @@ class Episode:
         self.seats = {player: seat for player, seat in self.seats.items() if seat.turns}
         for seat in self.seats.values():
             seat.truncated = True
-            if "action" not in seat.said[-1]:  # the turn has begun, and nothing was done in it
+            if "action" not in seat.turn_log[-1]:  # the turn has begun, and nothing was done in it
                 seat.turns[-1].valid = False
-                seat.said[-1] |= {"action": "", "reward": 0.0, "valid": False}
+                seat.turn_log[-1] |= {"action": "", "reward": 0.0, "valid": False}
 
 
 def state_key(text: str) -> int:

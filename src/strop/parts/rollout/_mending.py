@@ -48,7 +48,7 @@ class Mending:
         """End the episode with the failed turn, as if no repair had begun."""
         seat = self.episode.seat
         opened = seat.turns.pop()
-        seat.said.pop()
+        seat.turn_log.pop()
         del seat.ids[len(seat.ids) - len(opened.given) :]
         self.episode.cut(Exit.TURN_LIMIT)
 

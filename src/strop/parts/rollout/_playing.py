@@ -296,7 +296,7 @@ def log_players(log: Log, seats: Sequence[Seat], ends: Sequence[Episode]) -> Non
         if (others := [each for each in episode.seats.values() if not each.learns])
     }
     log.log_rollouts("opponents", {
-        uid: [{"player": each.player, "adapter": names_of([each]), "turns": each.said}
+        uid: [{"player": each.player, "adapter": names_of([each]), "turns": each.turn_log}
               for each in others]
         for uid, (_, others) in against.items()
     })  # fmt: skip
@@ -334,5 +334,5 @@ def score(episode: Episode, others: Sequence[Seat]) -> float:
 
 def log_turns(log: Log, seats: Sequence[Seat]) -> None:
     """Keep what was shown and done in each turn, for the table of rollouts."""
-    turns: Mapping[int, Any] = {seat.seed: seat.said for seat in seats}
+    turns: Mapping[int, Any] = {seat.seed: seat.turn_log for seat in seats}
     log.log_rollouts("turns", turns)

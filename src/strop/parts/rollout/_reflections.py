@@ -121,7 +121,7 @@ class Attempt:
         seat = self.retry.seat
         opened = seat.turns[-1]
         seat.ids[len(seat.ids) - len(opened.given) :] = given
-        opened.given, seat.said[-1]["observation"] = tuple(given), observation
+        opened.given, seat.turn_log[-1]["observation"] = tuple(given), observation
         return self.retry
 
     def unguided(self, parent: int) -> Row:
@@ -134,7 +134,8 @@ class Attempt:
         (opened, *later), fork_at = theirs.turns[turn:], seat.used
         first = replace(opened, given=seat.turns[-1].given)
         seat.turns[turn:] = [replace(t, events=void(t.events)) for t in (first, *later)]
-        seat.said[turn:] = [{**theirs.said[turn], **seat.said[turn]}, *theirs.said[turn + 1 :]]
+        newest, *rest = theirs.turn_log[turn:]
+        seat.turn_log[turn:] = [{**newest, **seat.turn_log[turn]}, *rest]
         seat.used, seat.truncated = theirs.used, theirs.truncated
         game.exit, game.why = self.retry.exit, self.retry.why
         return Row(game, RETRY, parent, fork_at)
@@ -156,7 +157,7 @@ class Attempt:
             "valid": True,
         }
         turn = Turn(self.context, self.reflection, reward=1.0, done=True)
-        return _alone(self.base, Seat(0, self.seeds[0], turns=[turn], said=[entry]))
+        return _alone(self.base, Seat(0, self.seeds[0], turns=[turn], turn_log=[entry]))
 
     def _guided(self) -> Episode:
         """The guided retry behind all that it took over, worth 1."""
@@ -168,7 +169,7 @@ class Attempt:
         opened = replace(opened, given=(*before, *opened.given))
         turns = [replace(each, reward=0.0) for each in (opened, *later)]
         turns[-1].reward = 1.0
-        return _alone(self.retry, replace(seat, turns=turns, said=seat.said[turn:]))
+        return _alone(self.retry, replace(seat, turns=turns, turn_log=seat.turn_log[turn:]))
 
 
 def rows_of(draws: Sequence[Draw], tries: Sequence[Attempt]) -> tuple[list[Draw], list[Row]]:

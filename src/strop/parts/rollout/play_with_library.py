@@ -39,7 +39,7 @@ class Desk:
 
     def prepared(self, game: Episode, action: Any) -> Any:
         """An action whose programs begin with what is at hand, and that they do not define."""
-        made, at_hand = getattr(action, "calls", ()), self.shown | self.own(game.seat.said)
+        made, at_hand = getattr(action, "calls", ()), self.shown | self.own(game.seat.turn_log)
         self.programs.append([each.arguments["code"] for each in made if _runs(each)])
         sent = tuple(_with(each, at_hand) if _runs(each) else each for each in made)
         return action if sent == made else type(action).of(str(action), action.content, sent)
@@ -174,7 +174,7 @@ def _record(game: Episode, desk: Desk) -> dict[str, Any]:
     with those that it calls.
     """
     programs = [program for each in desk.programs for program in each]
-    own = desk.own(game.seat.said)
+    own = desk.own(game.seat.turn_log)
     versions = [event.version for turn in game.seat.turns for event in turn.events]
     return {
         "uid": game.uid, "outcome": float(game.seat.earned), "shown": tuple(desk.shown),

@@ -118,7 +118,7 @@ class RetryFromReflection(PlayingAlone):
             turn, seat = each.report.turn, each.base.seat
             kept = each.base.branched(each.base.number, each.seeds[1], turn).seat
             at = len(kept.ids) - len(kept.turns[-1].given)
-            text = self._guide(each.report, form, kept.said[-1]["observation"])
+            text = self._guide(each.report, form, kept.turn_log[-1]["observation"])
             if turn:
                 given = episodes.observation_ids(text, seat.ids[at - 1])
             else:

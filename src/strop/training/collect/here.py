@@ -177,12 +177,14 @@ class Collector:
         metrics = pooled(rolled)
         with self.clock("reward"):
             self.rewarding = True
-            batch = chains.telling(metrics).write("reward", algorithm.reward, batch, round_number)
+            batch = chains.with_metrics(metrics).write(
+                "reward", algorithm.reward, batch, round_number
+            )
             self.rewarding = False
-        self.tell(metrics, batch.size("B"))
+        self.add_counts(metrics, batch.size("B"))
         return batch
 
-    def tell(self, new: dict[str, float], size: int) -> None:
+    def add_counts(self, new: dict[str, float], size: int) -> None:
         """Merge the metrics of a curation round into those of the step.
 
         Integers are counts and are summed; floats are means, weighted by a round's rollouts.
@@ -203,7 +205,7 @@ class Collector:
         """Returns the curated rows and no request, or all rows and a request for rollouts."""
         state = self.chains.state
         whole, counts, before = batch, dict[str, float](), dict(state)
-        chains = self.chains.telling(counts)
+        chains = self.chains.with_metrics(counts)
         for use in algorithm.curation:
             outcome: Curated = chains.call("curation", use, batch, round_number).value
             if isinstance(outcome.ask, tuple):

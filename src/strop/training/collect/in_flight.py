@@ -73,8 +73,8 @@ class InFlight:
     """Draws, starts and finishes steps on the engine of a world.
 
     state: of the collecting parts, read and written in place. by_draw: whether draws start and end
-    one by one. tell: called with each finished group and its step. drawn, held: draws and finished
-    groups from before a restart, both by step, in plain form.
+    one by one. on_group: called with each finished group and its step. drawn, held: draws and
+    finished groups from before a restart, both by step, in plain form.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class InFlight:
         algorithm: Algorithm,
         state: dict[str, Any],
         by_draw: bool,
-        tell: Callable[[int, Plain], None],
+        on_group: Callable[[int, Plain], None],
         drawn: Mapping[int, Sequence[Any]],
         held: Mapping[int, Sequence[Plain]],
     ) -> None:
         self.world, self.algorithm, self.state = world, algorithm, state
-        self.by_draw, self.tell = by_draw, tell
+        self.by_draw, self.on_group = by_draw, on_group
         self.before = {step: tuple(Draw(*each) for each in draws) for step, draws in drawn.items()}
         self.held = dict(held)
         self.steps: list[Step] = []
@@ -144,7 +144,7 @@ class InFlight:
             if self.by_draw:
                 own = _pop_logged(self.world.services.log.logged, rolled.batch)
                 _merge(own, into=step.logged)
-                self.tell(number, _plain(step.pieces[place][0], rolled, requests, own))
+                self.on_group(number, _plain(step.pieces[place][0], rolled, requests, own))
 
     def finish(self) -> tuple[Step, Batch]:
         """Remove the first step, which is whole, and return it with its curated batch."""

@@ -83,9 +83,9 @@ class Critic:
     target_tau: float = 0.0
 
     @property
-    def tells_late(self) -> bool:
+    def columns_after_gradient(self) -> bool:
         """As its policy."""
-        return self.policy.tells_late
+        return self.policy.columns_after_gradient
 
     @property
     def heads(self) -> ValueHeads:

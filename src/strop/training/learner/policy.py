@@ -70,7 +70,7 @@ class Policy:
     current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
     # Whether a pass tells its columns with its gradient alone, so that losses are told of them
     # afterwards, as with several processes; `push` may then ask for adjoints as often as it likes.
-    tells_late: ClassVar[bool] = False
+    columns_after_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.experts = experts_of(self.model)

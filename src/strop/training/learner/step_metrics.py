@@ -246,20 +246,20 @@ def critic_metrics(terms: Sequence[Term], batch: Batch) -> dict[str, float]:
 class Clock:
     """Adds up seconds by stage, `with clock("reward"): ...`; `now` is the wall clock.
 
-    tell: called with each stage as it starts.
+    on_stage: called with each stage as it starts.
     """
 
     def __init__(
         self,
         now: Callable[[], float] = time.perf_counter,
-        tell: Callable[[str], None] = lambda stage: None,
+        on_stage: Callable[[str], None] = lambda stage: None,
     ) -> None:
-        self.now, self.tell, self.begun = now, tell, now()
+        self.now, self.on_stage, self.begun = now, on_stage, now()
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        self.tell(stage)
+        self.on_stage(stage)
         start = self.now()
         try:
             yield

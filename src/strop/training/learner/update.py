@@ -42,7 +42,7 @@ from strop.training.parallel.ranks import Ranks
 
 
 @dataclass
-class Heard:
+class GatheredColumns:
     """The columns that the passes of all processes have measured on the policy tokens of a batch.
 
     Every process then computes the same losses and metrics from them.
@@ -256,13 +256,13 @@ class Learner:
         """Add the gradient of terms over a prepared batch to the weights' gradients."""
         names = kernel.current_columns(terms)
         scope = kernel.scope_of(terms)
-        turns, alone = model.turns(prepared), model.ranks.alone and not model.tells_late
+        turns, alone = model.turns(prepared), model.ranks.alone and not model.columns_after_gradient
         if len(turns) == 1 and alone:  # in the batch's own order: draws do not depend on the split
             turns = [(prepared["index_B"], True)]
         measured = None
         if scope == "update" and (len(turns) > 1 or not alone):
             measured = self._measure(model, terms, prepared, names, number, tally)
-        collected = Heard(prepared)
+        collected = GatheredColumns(prepared)
         for index_B, counts in turns:
             micro = (measured or prepared).take(index_B)
             compact = micro.narrow(micro["mask_T"])

@@ -30,7 +30,7 @@ class Steps(NamedTuple):
         return torch.where(self.inside_T, segments.at(values_N, self.step_T), 0)
 
 
-def told(steps: Steps | None, rise_N: Tensor, scored_B: Tensor) -> dict[str, float]:
+def rise_metrics(steps: Steps | None, rise_N: Tensor, scored_B: Tensor) -> dict[str, float]:
     """Steps of a scored rollout, and how far one moves the value: the mean size of `rise_N`."""
     num = 0 if steps is None else steps.row_N.shape[0]
     return {

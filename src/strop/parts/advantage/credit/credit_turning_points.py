@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
-from strop.parts.advantage.credit._steps import Steps, steps_of, told
+from strop.parts.advantage.credit._steps import Steps, rise_metrics, steps_of
 
 TIE = 1e-5  # gains in reward units that are as far apart as this differ
 
@@ -67,7 +67,10 @@ class CreditTurningPoints:
     ) -> Result:
         steps = steps_of(prefix_value_T, scored_B, rollout_T, mask_T, cut_T)
         if steps is None:
-            metrics = {"steps/frac_turning": 0.0, **told(None, prefix_value_T[:0], scored_B)}
+            metrics = {
+                "steps/frac_turning": 0.0,
+                **rise_metrics(None, prefix_value_T[:0], scored_B),
+            }
             return Result(torch.zeros_like(prefix_value_T), metrics=metrics)
         before_N = segments.at(prefix_value_T, steps.row_N)
         final_N = reward_B.to(before_N.dtype)[steps.rollout_N]
@@ -76,7 +79,7 @@ class CreditTurningPoints:
         rise_N, bonus_N = after_N - before_N, self.eta * (final_N - before_N)
         r_N = torch.where(turn_N & (bonus_N != 0), bonus_N, rise_N)
         shares = {"steps/frac_turning": segments.overall(turn_N)}
-        metrics = {**shares, **told(steps, rise_N, scored_B)}
+        metrics = {**shares, **rise_metrics(steps, rise_N, scored_B)}
         place_N = segments.place_in_run(steps.rollout_N, reward_B.shape[0])
         key_N, num = segments.key_of(segments.at(group_T, steps.row_N), place_N)
         ddof = int(self.std == "unbiased")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.method.part import Result, require
-from strop.parts.advantage.credit._steps import steps_of, told
+from strop.parts.advantage.credit._steps import rise_metrics, steps_of
 from strop.support.errors import UserError
 
 
@@ -52,10 +52,12 @@ class CreditValueSteps:
         steps = steps_of(prefix_value_T, scored_B, rollout_T, mask_T, cut_T)
         if steps is None:
             nothing_N = prefix_value_T.new_zeros(0)
-            return Result(torch.zeros_like(prefix_value_T), metrics=told(None, nothing_N, scored_B))
+            return Result(
+                torch.zeros_like(prefix_value_T), metrics=rise_metrics(None, nothing_N, scored_B)
+            )
         before_N = prefix_value_T[steps.row_N]
         rise_N = steps.after(before_N, reward_B[steps.rollout_N]) - before_N
-        metrics = told(steps, rise_N, scored_B)
+        metrics = rise_metrics(steps, rise_N, scored_B)
         if self.normalize_std:
             if value_std_T is None:
                 raise UserError("credit_value_steps.normalize_std needs a part that writes "

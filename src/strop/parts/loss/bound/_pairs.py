@@ -64,7 +64,7 @@ def over_tokens(
     return torch.where(learns_T, gain_T, 0)
 
 
-def told(logit_N: Tensor, better_N: Tensor, worse_N: Tensor) -> dict[str, Tensor]:
+def pair_metrics(logit_N: Tensor, better_N: Tensor, worse_N: Tensor) -> dict[str, Tensor]:
     """Metrics of the pairs: implicit rewards, their difference, the share in the right order."""
     if logit_N.numel() == 0:
         return {}

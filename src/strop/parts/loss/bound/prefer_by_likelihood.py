@@ -8,7 +8,15 @@ from torch import Tensor
 from strop.batch import segments
 from strop.method.charts import LineChart
 from strop.method.part import Result, require, require_one_of
-from strop.parts.loss.bound._pairs import CHARTS, LOSSES, PANEL, gain, over_tokens, pairs_of, told
+from strop.parts.loss.bound._pairs import (
+    CHARTS,
+    LOSSES,
+    PANEL,
+    gain,
+    over_tokens,
+    pair_metrics,
+    pairs_of,
+)
 
 
 @dataclass(frozen=True)
@@ -66,5 +74,5 @@ class PreferByLikelihood:
         logit_N = self.beta * (better_N - worse_N - self.gamma_beta_ratio)
         gain_N = gain(logit_N, self.loss_type, self.label_smoothing)
         objective_T = over_tokens(gain_N, pairs, group_B, num_groups, rollout_T, gradient_T)
-        metrics = told(logit_N, self.beta * better_N, self.beta * worse_N)
+        metrics = pair_metrics(logit_N, self.beta * better_N, self.beta * worse_N)
         return Result(objective_T, metrics=metrics)
