@@ -33,7 +33,7 @@ SMALL = forkserver.ForkServer()
 SMALL.set_forkserver_preload(["copied", GRADER])
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """Exit code and what was printed."""
 
     code: int
@@ -47,13 +47,13 @@ class Strop:
     def __init__(self, patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> None:
         self.patch, self.capture = patch, capture
 
-    def __call__(self, *words: str | Path) -> Said:
+    def __call__(self, *words: str | Path) -> CommandResult:
         self.capture.readouterr()
         self.patch.setattr(sys, "argv", ["strop", *map(str, words)])
         with pytest.raises(SystemExit) as ended, graders_copied():
             main()
         code = ended.value.code
-        return Said(0 if code is None else int(code), *self.capture.readouterr())
+        return CommandResult(0 if code is None else int(code), *self.capture.readouterr())
 
 
 def launch(
@@ -111,14 +111,14 @@ def lives(pid: int) -> bool:
         return False
 
 
-def ended(words: Sequence[str | Path], folder: Path, seconds: float = 300) -> Said:
+def ended(words: Sequence[str | Path], folder: Path, seconds: float = 300) -> CommandResult:
     """What the command said that worked in a folder, from its start to its end."""
     with TemporaryDirectory() as place:
         out, error = Path(place, "out"), Path(place, "error")
         process = launch(words, out, error=error, folder=folder)
         process.join(seconds)
         assert process.exitcode is not None, f"it runs on after {seconds} s"
-        return Said(process.exitcode, out.read_text(), error.read_text())
+        return CommandResult(process.exitcode, out.read_text(), error.read_text())
 
 
 def _command(

@@ -93,8 +93,8 @@ def test_equal_runs_are_told_from_others(run: Any, tmp_path: Path, strop_command
     (part,) = found.columns
     assert (found.looked_at, found.stage, part.count) == (2, "rollout", 1)
     assert (part.first, part.b - part.a) == ("rollout 1, token 2", 1)
-    told = strop_command("diff", run.folder, tmp_path / "token")
-    assert (told.code, "part in step 2, stage rollout." in told.out) == (1, True)
+    result = strop_command("diff", run.folder, tmp_path / "token")
+    assert (result.code, "part in step 2, stage rollout." in result.out) == (1, True)
     as_json = json.loads(strop_command("diff", run.folder, tmp_path / "token", "--json").out)
     assert (as_json["same"], as_json["columns"][0]["name"]) == (False, "id_T")
 

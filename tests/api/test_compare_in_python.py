@@ -59,7 +59,7 @@ def test_settings_that_are_tried_have_the_ranges_of_all_and_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("methods", "changes", "said"),
+    ("methods", "changes", "message"),
     [
         ([], {}, "name the methods to compare"),
         ([strop.recipe("grpo")], {}, "has no name: give a dict"),
@@ -88,9 +88,9 @@ def test_settings_that_are_tried_have_the_ranges_of_all_and_their_own() -> None:
     ],
 )
 def test_mistakes_leave_no_folder(
-    lab: Any, here: Path, methods: Any, changes: Any, said: str
+    lab: Any, here: Path, methods: Any, changes: Any, message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         compared(lab, methods, **changes)
     assert not (here / "comparisons").exists()
 

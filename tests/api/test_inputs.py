@@ -128,8 +128,8 @@ def test_an_environment_of_a_notebook_travels_with_the_run(
     assert run.config.data.task_config == {}
     whole = lines(trained(lab, out="whole", **given).folder)
     monkeypatch.delitem(vars(sys.modules["__main__"]), "Guess")
-    said = strop_command("train", "--resume", run.folder, "training.steps=3", "--quiet")
-    assert said.code == 0, said.err
+    result = strop_command("train", "--resume", run.folder, "training.steps=3", "--quiet")
+    assert result.code == 0, result.err
     assert lines(run.folder) == whole
     assert any(line["reward"] for line in whole)
     again = trained(lab, "grpo", config=run.folder / "config.toml", model=None, data=None,
@@ -263,8 +263,8 @@ def test_a_reward_that_fails_or_hangs_costs_its_answers_alone(lab: Any, here: Pa
 
 def test_a_shell_goes_on_with_what_a_script_gave(lab: Any, here: Any, strop_command: Any) -> None:
     run = trained(lab, training_steps=2)
-    said = strop_command("train", "--resume", run.folder, "training.steps=3", "--quiet")
-    assert said.code == 0, said.err
+    result = strop_command("train", "--resume", run.folder, "training.steps=3", "--quiet")
+    assert result.code == 0, result.err
     assert lines(run.folder) == lines(trained(lab, out="whole").folder)
     assert rows_of(run.folder / "given/data.jsonl") == rows_of(lab.data)
 

@@ -61,7 +61,7 @@ def test_rewards_are_named_and_weighed(lab: Any, here: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"data": 3}, "data is int: give a path, or rows"),
         ({"data": {"train": []}}, "data_train has no rows: give at least one"),
@@ -85,10 +85,10 @@ def test_rewards_are_named_and_weighed(lab: Any, here: Any) -> None:
         ({"out": "deep/er/run", "training_lr": "x"}, "training.lr must be a number"),
     ],
 )
-def test_mistakes_leave_nothing_behind(lab: Any, here: Any, given: Any, said: str) -> None:
+def test_mistakes_leave_nothing_behind(lab: Any, here: Any, given: Any, message: str) -> None:
     all_given = {"recipe": "grpo", "model": str(lab.model), "data": rows_of(lab.data),
                  "reward": even, **SHORT, **given}  # fmt: skip
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         strop.train(all_given.pop("recipe"), **all_given)
     assert not (here / "runs").exists()
     assert not (here / "deep").exists()

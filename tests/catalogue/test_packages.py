@@ -130,11 +130,11 @@ def test_a_package_is_listed_shown_and_trained(place):
     assert part["folder"] == "advantage/scale"
     assert part["equation"] == "advantage_i = share * advantage_i"
     assert "halve_advantage" in strop(place, "parts", "advantage/scale").out
-    said = strop(
+    result = strop(
         place, "train", "grpo_halved(share=0.1)", "training.steps=1", "evaluation.every=0",
         "sampling.num_prompts=2", "sampling.num_rollouts=4", "--out", "run",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     text = (place / "run" / "config.toml").read_text()
     assert '"their_parts:HalveAdvantage"(share=0.1)' in text.replace("\\", "")
     again = strop(place, "train", "--resume", "run", "training.steps=2")
@@ -151,17 +151,17 @@ def test_a_broken_package_costs_itself_alone(place):
         "gone = no_package_so_named:any\nleft = leaving.recipes:any\nbytes = compiled:any\n"
         "accents = latin:of\nabsent = their_recipes:another\n"
     )
-    said = strop(place, "recipes", "--json")
-    assert said.code == 0, said.err
-    listed = {each["name"] for each in json.loads(said.out)}
+    result = strop(place, "recipes", "--json")
+    assert result.code == 0, result.err
+    listed = {each["name"] for each in json.loads(result.out)}
     assert {"grpo", "mine"} <= listed
     assert not {"gone", "left", "bytes", "accents", "absent"} & listed
-    notes = said.err.splitlines()
+    notes = result.err.splitlines()
     assert len(notes) == 6
     assert all(note.startswith("note: recipe ") for note in notes)
     assert sum("of their-methods (entry point" in note for note in notes) == 5
-    assert "SystemExit: no licence" in said.err
-    assert "strop.recipes.grpo has one of this name" in said.err
+    assert "SystemExit: no licence" in result.err
+    assert "strop.recipes.grpo has one of this name" in result.err
     asked = strop(place, "recipes", "gone")
     assert asked.code == 2
     assert "recipe gone of their-methods (entry point no_package_so_named:any" in asked.err

@@ -18,20 +18,20 @@ SMALL = ("--group", "2", "--success", "0.3", "--staleness", "0", "--updates", "1
 
 
 def test_a_table_for_each_method(strop: Strop) -> None:
-    said = strop("audit", "grpo", "rloo(num_rollouts=3)", *SMALL, "--seed", "1")
-    assert said.code == 0, said.err
-    assert "grpo on a tree of 4 answers" in said.out
-    base = [line.split() for line in said.out.splitlines() if line.startswith("base")]
+    result = strop("audit", "grpo", "rloo(num_rollouts=3)", *SMALL, "--seed", "1")
+    assert result.code == 0, result.err
+    assert "grpo on a tree of 4 answers" in result.out
+    base = [line.split() for line in result.out.splitlines() if line.startswith("base")]
     assert base[1][1:4] == ["1.000", "0.000", "1.000"]  # scale, bias and cosine of rloo
-    assert all(len(line) <= 80 for line in said.out.splitlines())
+    assert all(len(line) <= 80 for line in result.out.splitlines())
 
 
 def test_json_and_csv_have_every_setting(strop: Strop, tmp_path: Path) -> None:
     out = tmp_path / "audit.csv"
     options = ("--group", "2,3", "--success", "0.2,0.5", "--staleness", "0,1", "--updates", "1,2")
-    said = strop("audit", "dr_grpo", *options, "--json", "--csv", out)
-    assert said.code == 0, said.err
-    lines = [json.loads(line) for line in said.out.splitlines()]
+    result = strop("audit", "dr_grpo", *options, "--json", "--csv", out)
+    assert result.code == 0, result.err
+    lines = [json.loads(line) for line in result.out.splitlines()]
     settings = [
         (line["group"], line["success"], line["staleness"], line["updates"]) for line in lines
     ]
@@ -50,10 +50,10 @@ def test_json_and_csv_have_every_setting(strop: Strop, tmp_path: Path) -> None:
 
 
 def test_each_phase_that_can_be_enumerated_is(strop: Strop) -> None:
-    said = strop("audit", "cure", *SMALL)
-    assert said.code == 0, said.err
-    assert "cure: explore is left out: its rollout branch_at_critical_tokens does not" in said.err
-    assert "cure: sharpen on a tree of 4 answers" in said.out
+    result = strop("audit", "cure", *SMALL)
+    assert result.code == 0, result.err
+    assert "cure: explore is left out: its rollout branch_at_critical_tokens does not" in result.err
+    assert "cure: sharpen on a tree of 4 answers" in result.out
     refused = strop("audit", "until(2, sft) | dpo", *SMALL)
     assert refused.code == 2
     assert "does not draw answers independently" in refused.err
@@ -99,10 +99,10 @@ def test_the_largest_group_says_how_many_answers_are_drawn(
     ],
 )
 def test_mistakes_are_one_line(strop: Strop, words: tuple[str, ...], message: str) -> None:
-    said = strop(*words)
-    assert said.code == 2
-    assert message in said.err
-    assert "Traceback" not in said.err
+    result = strop(*words)
+    assert result.code == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
 
 
 def _tool() -> Any:

@@ -33,14 +33,14 @@ def refused(strop, lab, tmp_path, monkeypatch):
         for option, value in replaced.items():
             at = usual.index(f"--{option}")
             usual[at : at + 2] = [f"--{option}", str(value)] if value is not None else []
-        said = strop("train", *usual, *words)
-        assert said.code == 2, (said.out, said.err)
-        assert said.err.startswith("error: ")
-        assert said.err.count("\n") == 1, said.err
-        assert "Traceback" not in said.out + said.err
+        result = strop("train", *usual, *words)
+        assert result.code == 2, (result.out, result.err)
+        assert result.err.startswith("error: ")
+        assert result.err.count("\n") == 1, result.err
+        assert "Traceback" not in result.out + result.err
         assert not (tmp_path / "made").exists()
         assert not (tmp_path / "runs").exists()
-        return said.err.strip()
+        return result.err.strip()
 
     return train
 
@@ -173,15 +173,15 @@ def test_folders(strop, lab, tmp_path):
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "config.toml").write_text("")
-    said = strop("train", *lab.arguments("--out", str(taken)))
-    assert (said.code, "already holds a run" in said.err) == (2, True)
+    result = strop("train", *lab.arguments("--out", str(taken)))
+    assert (result.code, "already holds a run" in result.err) == (2, True)
     assert [path.name for path in taken.iterdir()] == ["config.toml"]
-    said = strop("train", *lab.arguments("--out", str(lab.data)))
-    assert (said.code, "is a file" in said.err) == (2, True)
+    result = strop("train", *lab.arguments("--out", str(lab.data)))
+    assert (result.code, "is a file" in result.err) == (2, True)
     for words in (["--resume", tmp_path], ["--resume", tmp_path / "none"]):
-        said = strop("train", *words)
-        assert (said.code, "is not a run" in said.err) == (2, True)
-        assert said.err.count("\n") == 1
+        result = strop("train", *words)
+        assert (result.code, "is not a run" in result.err) == (2, True)
+        assert result.err.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
@@ -207,10 +207,10 @@ def run(lab, tmp_path_factory):
 )
 def test_resume_takes_few_options(words, part, strop, run):
     before = (run / "config.toml").read_bytes()
-    said = strop("train", "--resume", run, *words)
-    assert said.code == 2
-    assert part in said.err
-    assert said.err.count("\n") == 1
+    result = strop("train", "--resume", run, *words)
+    assert result.code == 2
+    assert part in result.err
+    assert result.err.count("\n") == 1
     assert (run / "config.toml").read_bytes() == before
 
 
@@ -221,9 +221,9 @@ def test_resume_of_swapped_weights(strop, run, tmp_path):
     place = folder / "checkpoints/step-000001"
     shutil.copy(other / "config.json", place / "config.json")
     (place / "files.json").unlink()  # as one that was written before there were sums
-    said = strop("train", "--resume", folder, "training.steps=2")
-    assert said.code == 2
-    assert "hidden_size 16, the model has 32" in said.err
+    result = strop("train", "--resume", folder, "training.steps=2")
+    assert result.code == 2
+    assert "hidden_size 16, the model has 32" in result.err
     assert "steps = 1\n" in (folder / "config.toml").read_text()
 
 
@@ -245,18 +245,18 @@ def test_resume_of_swapped_weights(strop, run, tmp_path):
     ],
 )
 def test_eval(words, part, strop, run):
-    said = strop("eval", run, "--trust-files", *words)
-    assert said.code == 2
-    assert part in said.err
-    assert said.err.count("\n") == 1
+    result = strop("eval", run, "--trust-files", *words)
+    assert result.code == 2
+    assert part in result.err
+    assert result.err.count("\n") == 1
 
 
 def test_eval_and_sample_of_no_run(strop, tmp_path):
     for command in ("eval", "sample"):
-        said = strop(command, tmp_path, *(["1+1="] if command == "sample" else []))
-        assert said.code == 2
-        assert "neither a run (config.toml) nor a model (config.json)" in said.err
-    said = strop("report", tmp_path, "--out", tmp_path / "page.html")
-    assert said.code == 2
-    assert said.err.count("\n") == 1
+        result = strop(command, tmp_path, *(["1+1="] if command == "sample" else []))
+        assert result.code == 2
+        assert "neither a run (config.toml) nor a model (config.json)" in result.err
+    result = strop("report", tmp_path, "--out", tmp_path / "page.html")
+    assert result.code == 2
+    assert result.err.count("\n") == 1
     assert not (tmp_path / "page.html").exists()

@@ -22,11 +22,11 @@ def test_every_kind_is_described():
 @pytest.mark.parametrize("task", TASKS)
 def test_what_init_writes_runs_as_it_is(strop, task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = strop("init", task, "--out", "mine")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.endswith("then: cd mine && strop train --config run.toml\n")
+    result = strop("init", task, "--out", "mine")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.endswith("then: cd mine && strop train --config run.toml\n")
     monkeypatch.chdir(tmp_path / "mine")
-    assert said.out.count("wrote mine/") == len([*(tmp_path / "mine").iterdir()])
+    assert result.out.count("wrote mine/") == len([*(tmp_path / "mine").iterdir()])
     text = (tmp_path / "mine/run.toml").read_text()
     assert text.startswith("#:schema ./run.schema.json\n")
     assert list(VALIDATOR.iter_errors(tomllib.loads(text))) == []
@@ -40,9 +40,9 @@ def test_what_init_writes_runs_as_it_is(strop, task, tmp_path, monkeypatch):
 def test_init_writes_over_nothing(strop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.jsonl").write_text("mine")
-    said = strop("init", "math")
-    assert said.code == 2
-    assert "train.jsonl is there already: give another folder with --out" in said.err
+    result = strop("init", "math")
+    assert result.code == 2
+    assert "train.jsonl is there already: give another folder with --out" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
     assert (tmp_path / "train.jsonl").read_text() == "mine"
     (tmp_path / "file").write_text("")
@@ -50,17 +50,17 @@ def test_init_writes_over_nothing(strop, tmp_path, monkeypatch):
 
 
 def test_a_kind_that_there_is_not(strop):
-    said = strop("init", "maths")
-    assert said.code == 2
-    assert "no kind of task 'maths', did you mean math?; there are math (problems" in said.err
+    result = strop("init", "maths")
+    assert result.code == 2
+    assert "no kind of task 'maths', did you mean math?; there are math (problems" in result.err
 
 
 def test_the_schema_is_printed_and_written(strop, tmp_path):
     printed = strop("schema").out
     assert printed == SCHEMA.read_text() == schema.text()
-    said = strop("schema", "--out", tmp_path / "s.json")
+    result = strop("schema", "--out", tmp_path / "s.json")
     assert (tmp_path / "s.json").read_text() == printed
-    assert said.out == f"wrote {tmp_path}/s.json; begin a run's file with the line: #:schema " + (
+    assert result.out == f"wrote {tmp_path}/s.json; begin a run's file with the line: #:schema " + (
         f"{tmp_path}/s.json\n"
     )
     jsonschema.Draft202012Validator.check_schema(json.loads(printed))

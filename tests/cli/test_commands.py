@@ -27,20 +27,20 @@ def run(lab, tmp_path_factory):
 
 def test_train_says_what_it_does_and_where_everything_is(strop, lab, tmp_path):
     folder = tmp_path / "run"
-    said = strop(
+    result = strop(
         "train", "grpo", *lab.arguments("--out", str(folder), "evaluation.every=2", "seed=4")
     )
-    assert (said.code, said.err) == (0, "")
-    assert "grpo on train: 10 prompts" in said.out
-    assert "steps 1 to 3" in said.out
-    assert "step 3/3" in said.out
-    assert f"Next: strop eval {folder}" in said.out
+    assert (result.code, result.err) == (0, "")
+    assert "grpo on train: 10 prompts" in result.out
+    assert "steps 1 to 3" in result.out
+    assert "step 3/3" in result.out
+    assert f"Next: strop eval {folder}" in result.out
     assert {path.name for path in folder.iterdir()} == {
         "config.toml", "data.json", "environment.json", "metrics.jsonl", "rollouts", "tokens",
         "checkpoints", "report.html", "relatives.json",
     }  # fmt: skip
     assert [line["step"] for line in without_times(folder)] == [0, 1, 2, 3]
-    split = said.out.partition("Next: ")[2].split()[2:]
+    split = result.out.partition("Next: ")[2].split()[2:]
     assert split[1:3] == ["--split", "validation"]  # its data has no held-out rows
     page = (folder / "report.html").read_text()
     assert "grpo" in page
@@ -49,17 +49,17 @@ def test_train_says_what_it_does_and_where_everything_is(strop, lab, tmp_path):
 
 def test_the_options_of_the_command_line_win_over_the_file(strop, lab, run, tmp_path):
     words = ["--config", run / "config.toml", "--out", tmp_path / "other", "loss.clip_high=0.3"]
-    said = strop("train", *words, "training.steps=1", "seed=9", "--quiet")
-    assert said.code == 0, said.err
+    result = strop("train", *words, "training.steps=1", "seed=9", "--quiet")
+    assert result.code == 0, result.err
     made = config.load(tmp_path / "other/config.toml")
     assert (made.training.steps, made.seed, made.training.lr) == (1, 9, 0.01)
     assert made.algorithm["terms.policy.objective.clip_high"] == 0.3
-    assert "step 1/1" not in said.out
+    assert "step 1/1" not in result.out
 
 
 def test_the_file_of_a_run_repeats_it(strop, run, tmp_path):
-    said = strop("train", "--config", run / "config.toml", "--out", tmp_path / "again")
-    assert said.code == 0, said.err
+    result = strop("train", "--config", run / "config.toml", "--out", tmp_path / "again")
+    assert result.code == 0, result.err
     assert without_times(tmp_path / "again") == without_times(run)
 
 
@@ -71,12 +71,12 @@ def test_parts_of_a_file_and_stages_on_the_command_line(strop, lab, tmp_path):
         "        return self.scale * log_ratio_T.exp() * advantage_T\n"
     )
     folder = tmp_path / "run"
-    said = strop(
+    result = strop(
         "train", "dr_grpo", *lab.arguments("training.steps=1", "--out", str(folder)),
         "--bound", f'"{tmp_path}/mine.py:Plain"(scale=2.0)',
         "--advantage", "subtract_group_mean(leave_one_out=True) | spread_evenly",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     made = config.load(folder / "config.toml")
     assert made.algorithm["terms.policy.objective.scale"] == 2.0
     assert "advantage.divide_by_group_std.eps" not in made.algorithm
@@ -93,14 +93,14 @@ def test_runs_without_a_name_get_the_next_number(strop, lab, tmp_path, monkeypat
 def test_resume_of_a_finished_run_says_so_and_takes_more_steps(strop, lab, tmp_path):
     folder = tmp_path / "run"
     assert strop("train", *lab.arguments("training.steps=1", "--out", str(folder))).code == 0
-    said = strop("train", "--resume", folder)
-    assert said.code == 0
-    assert f"{folder} is complete: 1 steps" in said.out
-    assert f"strop train --resume {folder} training.steps=2" in said.out
+    result = strop("train", "--resume", folder)
+    assert result.code == 0
+    assert f"{folder} is complete: 1 steps" in result.out
+    assert f"strop train --resume {folder} training.steps=2" in result.out
     words = ["training.steps=3", "evaluation.every=3", "evaluation.num_samples=4"]
-    said = strop("train", "--resume", folder, *words)
-    assert said.code == 0, said.err
-    assert "sampling the first answers, of step 2 ..." in said.out
+    result = strop("train", "--resume", folder, *words)
+    assert result.code == 0, result.err
+    assert "sampling the first answers, of step 2 ..." in result.out
     lines = without_times(folder)
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert "eval/validation/pass@4" in lines[-1]
@@ -110,9 +110,9 @@ def test_resume_of_a_finished_run_says_so_and_takes_more_steps(strop, lab, tmp_p
 
 def test_eval_prints_a_table_or_json_with_the_same_numbers(strop, run):
     words = ["eval", run, "--trust-files", "--split", "train", "--samples", "4", "--k", "1,4"]
-    said = strop(*words, "--json")
-    assert (said.code, said.err) == (0, "")
-    found = json.loads(said.out)
+    result = strop(*words, "--json")
+    assert (result.code, result.err) == (0, "")
+    found = json.loads(result.out)
     for name in ("mean@n", "pass@1", "pass@4", "maj@1", "maj@4", "entropy"):
         assert {name, f"{name}/low", f"{name}/high"} <= found.keys()
         assert found[f"{name}/low"] <= found[name] <= found[f"{name}/high"]
@@ -129,9 +129,9 @@ def test_eval_takes_other_data_rewards_and_checkpoints(strop, run, lab, tmp_path
     data.write_text('{"prompt": "7*"}\n{"prompt": "8*"}\n')
     words = ["--samples", "3", "--k", "1,3", "--json"]
     files = ["--data", data, "--reward", f"{lab.rewards}:even"]
-    said = strop("eval", run, *files, *words)
-    assert said.code == 0, said.err
-    new = json.loads(said.out)
+    result = strop("eval", run, *files, *words)
+    assert result.code == 0, result.err
+    new = json.loads(result.out)
     assert new["num_rollouts"] == 6
     old = json.loads(strop("eval", run, *files, *words, "--step", "1").out)
     assert old["entropy"] != new["entropy"]
@@ -140,14 +140,14 @@ def test_eval_takes_other_data_rewards_and_checkpoints(strop, run, lab, tmp_path
 
 
 def test_sample_prints_answers(strop, run, monkeypatch):
-    said = strop("sample", run, "3+4:", "-n", "3", "--max-tokens", "5")
-    assert (said.code, said.err) == (0, "")
-    lines = said.out.splitlines()
+    result = strop("sample", run, "3+4:", "-n", "3", "--max-tokens", "5")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
     assert len(lines) == 3
     for line in lines:
         assert -10 < float(line.split()[0]) < 0
-    assert strop("sample", run, "3+4:", "-n", "3", "--max-tokens", "5").out == said.out
-    assert strop("sample", run, "3+4:", "-n", "3", "--seed", "1").out != said.out
+    assert strop("sample", run, "3+4:", "-n", "3", "--max-tokens", "5").out == result.out
+    assert strop("sample", run, "3+4:", "-n", "3", "--seed", "1").out != result.out
 
 
 def test_sample_reads_prompts_line_by_line(strop, run, monkeypatch):
@@ -160,15 +160,15 @@ def test_sample_reads_prompts_line_by_line(strop, run, monkeypatch):
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", read)
-    said = strop("sample", run, "-n", "2")
-    assert said.code == 0
-    assert len([line for line in said.out.splitlines() if line.strip(" >")]) >= 4
+    result = strop("sample", run, "-n", "2")
+    assert result.code == 0
+    assert len([line for line in result.out.splitlines() if line.strip(" >")]) >= 4
 
 
 def test_report_of_several_runs(strop, run, tmp_path):
     page = tmp_path / "page.html"
-    said = strop("report", run, run, "--out", page)
-    assert (said.code, said.out) == (0, f"wrote {page}\n")
+    result = strop("report", run, run, "--out", page)
+    assert (result.code, result.out) == (0, f"wrote {page}\n")
     assert page.read_text().startswith("<!doctype html>")
 
 
@@ -177,9 +177,9 @@ def test_version_and_help(strop):
     text = strop().out
     for command in ("train", "eval", "sample", "report", "recipes", "parts"):
         assert command in text
-    said = strop("train", "--help")
-    assert said.code == 0
-    assert "130" in said.out
+    result = strop("train", "--help")
+    assert result.code == 0
+    assert "130" in result.out
 
 
 def test_the_installed_command_runs():
@@ -196,9 +196,9 @@ def test_the_shipped_model_trains_from_a_shell(tmp_path):
         "sampling.num_prompts=2", "sampling.num_rollouts=4", "evaluation.num_samples=2",
         "evaluation.max_prompts=4", "training.lr=1e-4",
     ]  # fmt: skip
-    said = ended(words, tmp_path)
-    assert said.code == 0, said.err
-    assert said.err == ""
+    result = ended(words, tmp_path)
+    assert result.code == 0, result.err
+    assert result.err == ""
     folder = tmp_path / "runs/entrocraft-1"
     lines = without_times(folder)
     assert [line["step"] for line in lines] == [0, 1, 2]

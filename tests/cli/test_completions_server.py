@@ -69,10 +69,10 @@ def test_requests_that_fail_are_told_and_cost_no_other(strop: Strop, served):
     assert "HTTP 400: no such luck" in found.err
     assert json.loads(found.out)["num_unscored_prompts"] == 0
     first.clear()
-    said = strop("sample", "tiny", "3,5,7:22=", "-n", "2", "--engine", engine)
-    assert said.code == 0
-    assert said.out.count("(failed: the server at") == 1
-    assert said.out.count("\n") == 2
+    result = strop("sample", "tiny", "3,5,7:22=", "-n", "2", "--engine", engine)
+    assert result.code == 0
+    assert result.out.count("(failed: the server at") == 1
+    assert result.out.count("\n") == 2
 
 
 def test_training_is_refused_before_the_run_begins(lab: Lab, strop: Strop, served, tmp_path):

@@ -33,14 +33,14 @@ def train(strop, lab, tmp_path, monkeypatch):
 def test_renamed_columns_and_named_validation_sets(train, strop, tmp_path):
     """The sets bear their names in the metrics; the best checkpoint by one of them is exported."""
     write(tmp_path / "hard.jsonl", [{"prompt": f"{n}*9:", "answer": str(9 * n)} for n in range(5)])
-    said = train(
+    result = train(
         "--map", "question=prompt", "--map", "solution=answer", "evaluation.every=1",
         "--validation", "hard=hard.jsonl", "--validation", "easy=data.jsonl",
         "training.best=eval/hard/pass@1", "training.keep_checkpoints=1",
     )  # fmt: skip
-    assert said.code == 0, said.err
-    assert "hard/pass@1 1.000  easy/pass@1 1.000" in said.out
-    assert "best checkpoint: step 1, eval/hard/pass@1 1" in said.out
+    assert result.code == 0, result.err
+    assert "hard/pass@1 1.000  easy/pass@1 1.000" in result.out
+    assert "best checkpoint: step 1, eval/hard/pass@1 1" in result.out
     lines = without_times(tmp_path / "run")
     assert {"eval/hard/mean@n", "eval/easy/pass@2"} <= lines[0].keys() & lines[2].keys()
     assert not [key for key in lines[0] if key.startswith("eval/validation/")]
@@ -58,8 +58,8 @@ def test_sources_by_weight(train, strop, tmp_path):
     words = ["--map", "question=prompt", "--map", "solution=answer", "--data", "other=more.jsonl",
              "data.weights=[1, 3]", "training.save_every=1", "evaluation.every=0",
              "sampling.num_prompts=6", "training.rollouts_every=1"]  # fmt: skip
-    said = train(*words, "training.steps=4")
-    assert said.code == 0, said.err
+    result = train(*words, "training.steps=4")
+    assert result.code == 0, result.err
     whole = without_times(tmp_path / "run")
     for line in whole:
         passes = 8 * line["sources/data/epoch"] + 3 * line["sources/other/epoch"]
@@ -83,8 +83,8 @@ def test_sources_by_what_there_is_to_learn_from_them(train, strop, tmp_path):
     words = ["--map", "question=prompt", "--map", "solution=answer", "--data", "other=more.jsonl",
              "evaluation.every=0", "sampling=draw_sources_by_gap | track_success",
              "sampling.num_prompts=6"]  # fmt: skip
-    said = train(*words, "training.steps=2")
-    assert said.code == 0, said.err
+    result = train(*words, "training.steps=2")
+    assert result.code == 0, result.err
     first, second = without_times(tmp_path / "run")
     assert first["sources/data/value"] == first["sources/other/value"] == 1.0  # nothing is known
     assert second["sources/data/value"] == second["sources/other/value"] == 0.0
@@ -106,7 +106,7 @@ def test_sources_by_what_there_is_to_learn_from_them(train, strop, tmp_path):
     ],
 )
 def test_what_cannot_be_meant_is_refused(train, tmp_path, words, why):
-    said = train(*words)
-    assert (said.code, said.err.count("\n")) == (2, 1)
-    assert why in said.err
+    result = train(*words)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert why in result.err
     assert not (tmp_path / "run").exists()

@@ -11,27 +11,27 @@ from strop.inspection.page import open_server
 @pytest.fixture
 def recorded(strop, lab, tmp_path_factory):
     folder = tmp_path_factory.mktemp("inspect") / "run"
-    said = strop(
+    result = strop(
         "train", "grpo", *lab.arguments("--out", str(folder), "training.steps=2"), "--quiet"
     )
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     return folder
 
 
 def test_a_page_is_written_and_mistakes_are_told(strop, recorded, tmp_path):
-    said = strop("inspect", recorded, "--out", tmp_path / "page.html")
-    assert (said.code, said.out) == (0, f"wrote {tmp_path / 'page.html'}, step 2\n")
+    result = strop("inspect", recorded, "--out", tmp_path / "page.html")
+    assert (result.code, result.out) == (0, f"wrote {tmp_path / 'page.html'}, step 2\n")
     assert "step 2</title>" in (tmp_path / "page.html").read_text()
-    said = strop("inspect", recorded, "--step", "1", "--out", tmp_path / "page.html")
-    assert said.out.endswith("step 1\n")
+    result = strop("inspect", recorded, "--step", "1", "--out", tmp_path / "page.html")
+    assert result.out.endswith("step 1\n")
     for words, told in (
         ((recorded, "--step", "7"), "has kept no tokens of step 7; there are 1, 2"),
         ((tmp_path / "nothing",), "is no run's folder"),
         ((recorded, "--port", "99999"), "'--port': Input should be less than"),
     ):
-        said = strop("inspect", *words)
-        assert said.code == 2
-        assert told in said.err
+        result = strop("inspect", *words)
+        assert result.code == 2
+        assert told in result.err
 
 
 def test_the_server_shows_each_step(recorded):

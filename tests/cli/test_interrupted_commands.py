@@ -30,8 +30,8 @@ def interrupt(*_: Any, **__: Any) -> None:
 def test_every_command_says_that_it_was_stopped(name, strop, monkeypatch):
     command = main._command().commands[name]
     monkeypatch.setattr(command, "invoke", interrupt)
-    said = strop(name, *("x" for each in command.params if each.required))
-    assert (said.code, said.err) == (
+    result = strop(name, *("x" for each in command.params if each.required))
+    assert (result.code, result.err) == (
         130,
         f"interrupted: strop {name} was stopped; nothing of it is kept: the same command begins "
         "anew\n",
@@ -50,9 +50,9 @@ def test_every_command_says_that_it_was_told_to_end(name, strop, monkeypatch):
 
     command = main._command().commands[name]
     monkeypatch.setattr(command, "invoke", end)
-    said = strop(name, *("x" for each in command.params if each.required))
-    assert (said.code, said.out) == (130, "")
-    assert said.err.startswith(f"interrupted: strop {name} was stopped; nothing of it is kept")
+    result = strop(name, *("x" for each in command.params if each.required))
+    assert (result.code, result.out) == (130, "")
+    assert result.err.startswith(f"interrupted: strop {name} was stopped; nothing of it is kept")
 
 
 def test_an_evaluation_that_is_told_to_end_leaves_no_process(tmp_path: Path):
@@ -93,16 +93,16 @@ def test_a_table_of_an_audit_is_written_whole_or_not(strop, monkeypatch, tmp_pat
     table = tmp_path / "table.csv"
     table.write_text("of before\n")
     monkeypatch.setattr(csv.DictWriter, "writerows", interrupt)
-    said = strop("audit", "grpo", "--depth", "2", "--csv", table)
-    assert (said.code, table.read_text()) == (130, "of before\n")
+    result = strop("audit", "grpo", "--depth", "2", "--csv", table)
+    assert (result.code, table.read_text()) == (130, "of before\n")
     assert list(tmp_path.iterdir()) == [table]
 
 
 def test_what_is_stopped_at_work_says_it_too(strop, monkeypatch):
     monkeypatch.setattr(inference, "scored", interrupt)
-    said = strop("eval", "tiny")
-    assert (said.code, said.out) == (130, "")
-    assert said.err.startswith("interrupted: strop eval was stopped; ")
+    result = strop("eval", "tiny")
+    assert (result.code, result.out) == (130, "")
+    assert result.err.startswith("interrupted: strop eval was stopped; ")
 
 
 def test_a_page_that_is_served_ends_with_a_word(strop, lab, runner, monkeypatch, tmp_path):
@@ -111,8 +111,8 @@ def test_a_page_that_is_served_ends_with_a_word(strop, lab, runner, monkeypatch,
     )
     monkeypatch.setattr("socketserver.BaseServer.serve_forever", interrupt)
     for name, more in (("watch", ", the runs go on"), ("inspect", "")):
-        said = strop(name, tmp_path / "run")
-        assert (said.code, said.err) == (
+        result = strop(name, tmp_path / "run")
+        assert (result.code, result.err) == (
             130, f"interrupted: strop {name} was stopped; the page is served no more{more}\n"
         )  # fmt: skip
 
@@ -123,16 +123,16 @@ def test_a_run_that_is_stopped_at_once_says_what_there_is_of_it(
 ):
     folder = tmp_path / "run"
     monkeypatch.setattr(loop, where, interrupt)
-    said = strop("train", *lab.arguments("--out", str(folder)))
+    result = strop("train", *lab.arguments("--out", str(folder)))
     there = f"its run is kept as far as it was saved. Go on with: strop train --resume {folder}\n"
     none = "no run was begun: the same command begins one\n"
-    assert (said.code, said.err) == (
+    assert (result.code, result.err) == (
         130, f"interrupted: strop train was stopped; {none if where == 'start' else there}"
     )  # fmt: skip
     assert folder.exists() == (where == "steps")
     if where == "steps":
-        said = strop("train", "--resume", folder)  # before it has gone on
-        assert (said.code, said.err) == (130, f"interrupted: strop train was stopped; {there}")
+        result = strop("train", "--resume", folder)  # before it has gone on
+        assert (result.code, result.err) == (130, f"interrupted: strop train was stopped; {there}")
 
 
 def test_a_run_that_is_told_to_end_while_it_connects_to_ray_says_so(
@@ -148,11 +148,11 @@ def test_a_run_that_is_told_to_end_while_it_connects_to_ray_says_so(
     ray = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setattr(connect, "library", lambda: ray)
     for trainers in ("0", "1"):
-        said = strop(
+        result = strop(
             "train", *lab.arguments("--ray", "local", f"ray.num_trainers={trainers}", "--out",
                                     str(tmp_path / "run"))
         )  # fmt: skip
-        assert (said.code, said.err) == (
+        assert (result.code, result.err) == (
             130,
             "interrupted: strop train was stopped; no run was begun: the same command begins one\n",
         )
@@ -175,8 +175,8 @@ def test_other_handlers_may_be_installed_while_one_is_held():
 
 def test_a_command_that_is_stopped_before_it_is_found_says_so(strop, monkeypatch):
     monkeypatch.setattr(main, "_command", interrupt)
-    said = strop("recipes")
-    assert (said.code, said.err) == (130, "interrupted: strop was stopped before it began\n")
+    result = strop("recipes")
+    assert (result.code, result.err) == (130, "interrupted: strop was stopped before it began\n")
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])

@@ -25,11 +25,11 @@ def executed(monkeypatch):
 
 
 def test_all_are_listed_with_what_they_are_their_papers_and_how_long_they_take(strop):
-    said = strop("labs")
-    assert (said.code, said.err) == (0, "")
+    result = strop("labs")
+    assert (result.code, result.err) == (0, "")
     told = json.loads(strop("labs", "--json").out)
     assert [each["name"] for each in told] == sorted(path.stem for path in FOLDER.glob("*.py"))
-    lines = said.out.splitlines()
+    lines = result.out.splitlines()
     for each in told:
         assert len(each["what"]) > 20
         assert each["papers"], f"{each['name']} names no paper"
@@ -38,7 +38,7 @@ def test_all_are_listed_with_what_they_are_their_papers_and_how_long_they_take(s
         head = f"{each['name']}: {where} {', '.join(each['papers'])}; {each['takes']}"
         below = textwrap.fill(each["what"], 80, initial_indent="  ", subsequent_indent="  ")
         assert below.splitlines()[0] == lines[lines.index(head) + 1]
-    assert str(FOLDER) in said.out
+    assert str(FOLDER) in result.out
 
 
 def test_words_behind_the_name_are_the_laboratorys(strop, executed):
@@ -50,9 +50,9 @@ def test_words_behind_the_name_are_the_laboratorys(strop, executed):
 
 
 def test_a_name_that_there_is_not(strop, executed):
-    said = strop("labs", "swe_nxt")
-    assert (said.code, executed) == (2, [])
-    assert said.err == (
+    result = strop("labs", "swe_nxt")
+    assert (result.code, executed) == (2, [])
+    assert result.err == (
         "error: no laboratory 'swe_nxt', did you mean swe_next?; `strop labs` lists all\n"
     )
     for name in ("../labs/swe_next", "swe_next.py"):

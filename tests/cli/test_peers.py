@@ -72,7 +72,7 @@ def test_every_name_of_the_tables_is_answered():
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (
             lambda: override({}, ["num_generations=8"]),
@@ -115,17 +115,17 @@ def test_every_name_of_the_tables_is_answered():
         ),
     ],
 )
-def test_messages_say_ours(call, said):
-    with pytest.raises(UserError, match=said):
+def test_messages_say_ours(call, message):
+    with pytest.raises(UserError, match=message):
         call()
 
 
 def test_options_with_dashes(strop):
-    said = strop("train", "--num_generations", "8")
-    assert said.code == 2
-    assert said.err.startswith("error: No such option: --num_generations: what TRL or verl call ")
-    said = strop("train", "--training.steps=3")
-    assert "--training.steps: settings are written without --, as training.lr=1e-6" in said.err
+    result = strop("train", "--num_generations", "8")
+    assert result.code == 2
+    assert result.err.startswith("error: No such option: --num_generations: what TRL or verl call ")
+    result = strop("train", "--training.steps=3")
+    assert "--training.steps: settings are written without --, as training.lr=1e-6" in result.err
 
 
 def test_the_nearest_name_has_the_same_letters_in_any_size():

@@ -17,9 +17,9 @@ def phases_of(folder):
 
 def test_train_resume_and_what_is_made_of_the_run(strop, tmp_path):
     folder = tmp_path / "run"
-    said = strop("train", "until(1, cure(min_letters=1)) | dapo", *SHORT, "training.steps=2")
-    assert said.code == 2
-    assert "cure has phases of its own" in said.err
+    result = strop("train", "until(1, cure(min_letters=1)) | dapo", *SHORT, "training.steps=2")
+    assert result.code == 2
+    assert "cure has phases of its own" in result.err
     words = (
         "cure(min_letters=1)",
         "--model",
@@ -28,11 +28,11 @@ def test_train_resume_and_what_is_made_of_the_run(strop, tmp_path):
         "phases.explore.until=1",
         "training.steps=2",
     )
-    said = strop("train", *words, "--out", folder)
-    assert said.code == 0, said.err
-    assert "cure(min_letters=1) (phases explore, sharpen) on countdown" in said.out
-    assert "step 1/2  phase 1 (explore)" in said.out
-    assert "step 2/2  phase 2 (sharpen)" in said.out
+    result = strop("train", *words, "--out", folder)
+    assert result.code == 0, result.err
+    assert "cure(min_letters=1) (phases explore, sharpen) on countdown" in result.out
+    assert "step 1/2  phase 1 (explore)" in result.out
+    assert "step 2/2  phase 2 (sharpen)" in result.out
     assert phases_of(folder) == [1, 2]
     again = strop("train", "--resume", folder, "training.steps=3")
     assert again.code == 0, again.err
@@ -40,10 +40,10 @@ def test_train_resume_and_what_is_made_of_the_run(strop, tmp_path):
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "phases.explore.until" in page
     assert "explore, sharpen" in page
-    said = strop("sample", folder, "3,5,7:22=")
-    assert said.code == 0, said.err
-    said = strop("doctor", folder)
-    assert said.code == 0, said.err
+    result = strop("sample", folder, "3,5,7:22=")
+    assert result.code == 0, result.err
+    result = strop("doctor", folder)
+    assert result.code == 0, result.err
 
 
 @pytest.mark.parametrize(
@@ -63,18 +63,18 @@ def test_train_resume_and_what_is_made_of_the_run(strop, tmp_path):
 )
 def test_a_phase_that_never_comes_is_one_line_before_step_1(strop, tmp_path, words, message):
     folder = tmp_path / "run"
-    said = strop("train", *words, "--out", folder)
-    assert said.code == 2
-    assert message in " ".join(said.err.split())
-    assert said.err.count("\n") == 1
+    result = strop("train", *words, "--out", folder)
+    assert result.code == 2
+    assert message in " ".join(result.err.split())
+    assert result.err.count("\n") == 1
     assert not folder.exists()
 
 
 def test_the_page_of_a_recipe_and_its_file(strop, tmp_path):
-    said = strop("recipes", "cure")
-    assert said.code == 0
-    assert "explore until 0.5" in said.out
-    assert "rollout (explore)" in said.out
+    result = strop("recipes", "cure")
+    assert result.code == 0
+    assert "explore until 0.5" in result.out
+    assert "rollout (explore)" in result.out
     file = tmp_path / "cure.toml"
     file.write_text(strop("recipes", "cure", "--toml").out, encoding="utf-8")
     made = config.load(file).build()

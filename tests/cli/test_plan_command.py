@@ -19,15 +19,15 @@ def run(lab, tmp_path_factory):
 
 def test_a_table_and_a_page(strop, run, tmp_path):
     out = tmp_path / "pages/plan.html"
-    said = strop("plan", run, "--workers", "1,4,2", "--staleness", "2,1", "--out", out)
-    assert (said.code, said.err) == (0, "")
-    assert "a step: 8 answers to 2 prompts" in said.out
-    rows = [line.split() for line in said.out.splitlines() if line.rstrip().endswith("%")]
+    result = strop("plan", run, "--workers", "1,4,2", "--staleness", "2,1", "--out", out)
+    assert (result.code, result.err) == (0, "")
+    assert "a step: 8 answers to 2 prompts" in result.out
+    rows = [line.split() for line in result.out.splitlines() if line.rstrip().endswith("%")]
     assert [row[0] for row in rows if row[0].isdigit()] == ["1", "2", "4"]
     assert len(rows) == 2 + 6 + 6
-    assert "async 1, partial" in said.out
-    assert re.search(r"^4 workers: .+", said.out, re.M)
-    assert all(len(line) <= 80 for line in said.out.splitlines() if line.rstrip().endswith("%"))
+    assert "async 1, partial" in result.out
+    assert re.search(r"^4 workers: .+", result.out, re.M)
+    assert all(len(line) <= 80 for line in result.out.splitlines() if line.rstrip().endswith("%"))
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     spent = [line["step_time"] for line in lines if line["step"] > 1]
     # the middle: costs leave out what something else on the machine slowed, and so must this
@@ -41,10 +41,10 @@ def test_a_table_and_a_page(strop, run, tmp_path):
 
 def test_lengths_prompts_and_a_second_run(strop, run, tmp_path):
     words = ["--lengths", "15,50", "--prompts", "64", "--spare", "0", "--exchange", "0.5"]
-    said = strop("plan", run, run, "--workers", "2", *words, "--out", tmp_path / "p.html")
-    assert said.code == 0, said.err
-    assert "a step: 256 answers to 64 prompts" in said.out
-    assert "partial" not in said.out
+    result = strop("plan", run, run, "--workers", "2", *words, "--out", tmp_path / "p.html")
+    assert result.code == 0, result.err
+    assert "a step: 256 answers to 64 prompts" in result.out
+    assert "partial" not in result.out
 
 
 @pytest.mark.parametrize(
@@ -70,18 +70,18 @@ def test_lengths_prompts_and_a_second_run(strop, run, tmp_path):
 )
 def test_what_is_given_wrongly_is_one_line(strop, run, tmp_path, words, why):
     out = tmp_path / "plan.html"
-    said = strop("plan", run, *words, "--out", out)
-    assert said.code == 2
-    assert why in said.err
-    assert said.err.count("\n") == 1
+    result = strop("plan", run, *words, "--out", out)
+    assert result.code == 2
+    assert why in result.err
+    assert result.err.count("\n") == 1
     assert not out.exists()
 
 
 def test_lengths_far_above_those_of_the_run_are_said(strop, run, tmp_path):
     words = ["--lengths", "300,2000", "--extrapolate", "--workers", "1"]
-    said = strop("plan", run, *words, "--out", tmp_path / "plan.html")
-    assert said.code == 0, said.err
-    assert re.search(r"--lengths 300,2000 is \d+ times the longest answer", said.out)
+    result = strop("plan", run, *words, "--out", tmp_path / "plan.html")
+    assert result.code == 0, result.err
+    assert re.search(r"--lengths 300,2000 is \d+ times the longest answer", result.out)
 
 
 @pytest.fixture(scope="module")
@@ -99,15 +99,17 @@ LENGTHS = ["--lengths", "800,3000", "--max-tokens", "2048"]
 
 def test_a_model_without_a_run(strop, model, tmp_path):
     out = tmp_path / "plan.html"
-    said = strop("plan", model, "--gpus", "1,4", *GPUS, *LENGTHS, "--assume", "mfu=0.3", "-o", out)
-    assert (said.code, said.err) == (0, "")
-    assert "Qwen3-0.6B: 596M parameters, 596M of them for a token, 112 KiB of cache" in said.out
-    assert "a step: 64 answers to 16 prompts of 200 tokens" in said.out
-    assert "assumed, not measured (--assume NAME=VALUE): mfu=0.3, " in said.out
-    rows = [line.split() for line in said.out.splitlines() if line.rstrip().endswith("%")]
+    result = strop(
+        "plan", model, "--gpus", "1,4", *GPUS, *LENGTHS, "--assume", "mfu=0.3", "-o", out
+    )
+    assert (result.code, result.err) == (0, "")
+    assert "Qwen3-0.6B: 596M parameters, 596M of them for a token, 112 KiB of cache" in result.out
+    assert "a step: 64 answers to 16 prompts of 200 tokens" in result.out
+    assert "assumed, not measured (--assume NAME=VALUE): mfu=0.3, " in result.out
+    rows = [line.split() for line in result.out.splitlines() if line.rstrip().endswith("%")]
     assert [row[0] for row in rows if row[0].isdigit()] == ["1", "4"]
     assert len(rows) == 1 + 2
-    assert re.search(r"^4 GPUs: .*\(tp\d+\*? / .*dp\d", said.out, re.M)
+    assert re.search(r"^4 GPUs: .*\(tp\d+\*? / .*dp\d", result.out, re.M)
     page = out.read_text(encoding="utf-8")
     for title in ("How GPUs share the model", "Memory of a GPU, GiB", "optimizer", "Qwen3-0.6B"):
         assert title in page
@@ -117,9 +119,9 @@ def test_a_model_as_json(strop, model, tmp_path):
     lengths = tmp_path / "lengths.txt"
     lengths.write_text("\n".join(["100", "200", "300", "4000"] * 8))
     words = ["--gpus", "2", *GPUS, "--lengths", lengths, "--json"]
-    said = strop("plan", model / "config.json", *words, "-o", tmp_path / "plan.html")
-    assert said.code == 0, said.err
-    rows = [json.loads(line) for line in said.out.splitlines()]
+    result = strop("plan", model / "config.json", *words, "-o", tmp_path / "plan.html")
+    assert result.code == 0, result.err
+    rows = [json.loads(line) for line in result.out.splitlines()]
     assert [row["layout"] for row in rows] == ["synchronous", "async 1"]
     for row in rows:
         stages = ("generating", "training")
@@ -142,14 +144,14 @@ def test_gpus_that_generate_are_given(strop, model, tmp_path):
 
 def test_a_run_calibrates_a_model(strop, model, run, tmp_path):
     words = ["--gpus", "2", *GPUS, "--json", "-o", tmp_path / "plan.html"]
-    said = strop("plan", model, run, *words)
-    assert said.code == 0, said.err
-    slow = json.loads(said.out.splitlines()[0])["step_seconds"]
+    result = strop("plan", model, run, *words)
+    assert result.code == 0, result.err
+    slow = json.loads(result.out.splitlines()[0])["step_seconds"]
     longest = max(json.loads(line)["completions/max_length"]
                   for line in (run / "metrics.jsonl").read_text().splitlines()
                   if "completions/max_length" in line)  # fmt: skip
-    said = strop("plan", model, *words, "--lengths", f"{longest},{longest}")
-    assert slow > 10 * json.loads(said.out.splitlines()[0])["step_seconds"] - 10 * 10
+    result = strop("plan", model, *words, "--lengths", f"{longest},{longest}")
+    assert slow > 10 * json.loads(result.out.splitlines()[0])["step_seconds"] - 10 * 10
     shown = strop("plan", model, run, *words[:-3], "-o", tmp_path / "plan.html").out
     assert re.search(r"measured in run: a decode step takes \S+ times as long as assumed", shown)
 
@@ -181,22 +183,24 @@ def test_a_run_calibrates_a_model(strop, model, run, tmp_path):
 )
 def test_what_is_given_wrongly_of_a_model_is_one_line(strop, model, tmp_path, words, why):
     out = tmp_path / "plan.html"
-    said = strop("plan", model, *words, "--out", out)
-    assert said.code == 2
-    assert why in said.err
-    assert said.err.count("\n") == 1
+    result = strop("plan", model, *words, "--out", out)
+    assert result.code == 2
+    assert why in result.err
+    assert result.err.count("\n") == 1
     assert not out.exists()
 
 
 def test_a_folder_that_is_no_model(strop, tmp_path):
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
     words = ["--gpus", "1", "--kind", "H100", "--lengths", "10,20", "-o", tmp_path / "plan.html"]
-    said = strop("plan", tmp_path, *words)
-    assert said.code == 2
-    assert "lacks num_hidden_layers, num_attention_heads, vocab_size, intermediate_size" in said.err
+    result = strop("plan", tmp_path, *words)
+    assert result.code == 2
+    assert (
+        "lacks num_hidden_layers, num_attention_heads, vocab_size, intermediate_size" in result.err
+    )
 
 
 def test_no_run(strop, tmp_path):
-    said = strop("plan", tmp_path / "none", "--out", tmp_path / "plan.html")
-    assert said.code == 2
-    assert "is not a run" in said.err
+    result = strop("plan", tmp_path / "none", "--out", tmp_path / "plan.html")
+    assert result.code == 2
+    assert "is not a run" in result.err

@@ -58,17 +58,17 @@ def train(strop, chatty, tmp_path, monkeypatch):
     def run(rows, *words, model=chatty):
         data = write(tmp_path, rows)
         named = ["--model", model] if model else []
-        said = strop(
+        result = strop(
             "train", *named, "--data", data, "--reward", "rewards.py:long", *FEW, "--out", "run",
             *words,
         )  # fmt: skip
-        if said.code:
-            assert (said.code, said.err.count("\n")) == (2, 1), said.err
+        if result.code:
+            assert (result.code, result.err.count("\n")) == (2, 1), result.err
             assert not (tmp_path / "run").exists()
-            return said, set()
+            return result, set()
         seen = tmp_path / "seen.txt"
         lines = seen.read_text().splitlines() if seen.exists() else []
-        return said, set(map(json.loads, lines))
+        return result, set(map(json.loads, lines))
 
     return run
 
@@ -103,18 +103,18 @@ NOTE = "2 of 2 prompts are plain text, and go to the model without its chat temp
 )
 def test_what_the_model_is_told(train, tmp_path, rows, words, seen):
     (tmp_path / "tools.json").write_text('[{"name": "8"}, {"name": "9"}]')
-    said, prompts = train(rows, *words)
-    assert said.code == 0, said.err
+    result, prompts = train(rows, *words)
+    assert result.code == 0, result.err
     assert prompts == seen
-    assert "plain text" not in said.out
+    assert "plain text" not in result.out
 
 
 def test_text_beside_a_chat_template_is_warned_about_once(train, chatty, lab, strop):
-    said, prompts = train(TEXTS)
+    result, prompts = train(TEXTS)
     assert prompts == {"1+2", "2+2"}
-    assert said.out.count(NOTE) == 1
-    assert "data.prompt_as=messages" in said.out
-    assert said.out.index(NOTE) < said.out.index("step 1/1")
+    assert result.out.count(NOTE) == 1
+    assert "data.prompt_as=messages" in result.out
+    assert result.out.index(NOTE) < result.out.index("step 1/1")
     words = ["doctor", "--data", "data.jsonl", "rollout.max_tokens=4"]
     told = strop(*words, "--model", chatty).out
     assert NOTE in told
@@ -122,9 +122,9 @@ def test_text_beside_a_chat_template_is_warned_about_once(train, chatty, lab, st
 
 
 def test_a_model_without_a_template_reads_questions_as_text(train, lab):
-    said, prompts = train(ASKED, model=lab.model)
+    result, prompts = train(ASKED, model=lab.model)
     assert prompts == {"1+2", "2+2"}
-    assert "plain text" not in said.out
+    assert "plain text" not in result.out
 
 
 @pytest.mark.parametrize(
@@ -144,24 +144,24 @@ def test_a_model_without_a_template_reads_questions_as_text(train, lab):
 )
 def test_chat_options_that_cannot_be(train, tmp_path, words, parts):
     (tmp_path / "number.json").write_text("3")
-    said, _ = train(ASKED, *words)
-    assert (said.code == 2) == bool(parts)
+    result, _ = train(ASKED, *words)
+    assert (result.code == 2) == bool(parts)
     for part in parts:
-        assert part in said.err
+        assert part in result.err
 
 
 def test_a_template_is_needed(train, lab):
     for option in ("data.system_prompt=5", "data.prompt_as=messages"):
-        said, _ = train(ASKED, option, model=lab.model)
-        assert f"{option.partition('=5')[0]} needs a chat template" in said.err
-        assert "model.chat_template=FILE" in said.err
+        result, _ = train(ASKED, option, model=lab.model)
+        assert f"{option.partition('=5')[0]} needs a chat template" in result.err
+        assert "model.chat_template=FILE" in result.err
 
 
 def test_a_template_that_refuses_the_messages_names_the_row(train, tmp_path):
     strict = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}("
     (tmp_path / "strict.jinja").write_text(strict)
-    said, _ = train(ASKED, "data.system_prompt=5", "model.chat_template=strict.jinja")
-    assert "refuses the messages of data.jsonl row 1: no system" in said.err
+    result, _ = train(ASKED, "data.system_prompt=5", "model.chat_template=strict.jinja")
+    assert "refuses the messages of data.jsonl row 1: no system" in result.err
 
 
 def test_eval_and_sample_ask_as_the_run_did(train, strop, chatty):
@@ -173,11 +173,11 @@ def test_eval_and_sample_ask_as_the_run_did(train, strop, chatty):
         (chatty, [text for word in words for text in ("--set", word)]),
         (chatty, []),
     ):
-        said = strop(
+        result = strop(
             "eval", source, "--data", "data.jsonl", "--reward", "rewards.py:same", "--samples", "4",
             "--k", "1", "--json", "--max-tokens", "4", "--engine", "local", *more,
         )  # fmt: skip
-        alike.append((said.code, said.out if source == chatty else ""))
+        alike.append((result.code, result.out if source == chatty else ""))
         talk = strop("sample", source, "1+2", "--max-tokens", "4", *more)
         assert talk.code == 0, talk.err
     assert [code for code, _ in alike] == [0, 0, 0]
@@ -191,42 +191,42 @@ def test_eval_and_sample_ask_as_the_run_did(train, strop, chatty):
 
 def test_letters_that_the_model_does_not_know_are_named_before_the_first_step(train, lab):
     rows = [{"prompt": "3+5="}, {"prompt": "What is 3+5?"}]
-    said, _ = train(rows, model=lab.model)
-    assert "data.jsonl row 2, column prompt, has letters that the model's tokenizer" in said.err
-    assert "<unk>: 'W', 'h', 'a', 't', 'i', 's', '?' in 'What is 3+5?'" in said.err
-    assert "it knows '\\n ()*+,-/0123456789:=' alone" in said.err
-    assert "--model" in said.err
-    said, _ = train([{"question": "3+5=", "answer": ""}, {"question": "3x", "answer": ""}])
-    assert "row 2, column question, has letters" in said.err
+    result, _ = train(rows, model=lab.model)
+    assert "data.jsonl row 2, column prompt, has letters that the model's tokenizer" in result.err
+    assert "<unk>: 'W', 'h', 'a', 't', 'i', 's', '?' in 'What is 3+5?'" in result.err
+    assert "it knows '\\n ()*+,-/0123456789:=' alone" in result.err
+    assert "--model" in result.err
+    result, _ = train([{"question": "3+5=", "answer": ""}, {"question": "3x", "answer": ""}])
+    assert "row 2, column question, has letters" in result.err
 
 
 def test_letters_of_validation_files_and_given_answers(train, tmp_path, lab):
     write(tmp_path, [{"prompt": "1"}, {"prompt": "y"}], "held.jsonl")
-    said, _ = train(TEXTS, "--validation", "held.jsonl", "evaluation.every=1", model=lab.model)
-    assert "held.jsonl row 2, column prompt, has letters" in said.err
-    said, _ = train([{"prompt": "1", "completion": "1z"}], "sft", model=lab.model)
-    assert "data.jsonl row 1, column completion, has letters" in said.err
+    result, _ = train(TEXTS, "--validation", "held.jsonl", "evaluation.every=1", model=lab.model)
+    assert "held.jsonl row 2, column prompt, has letters" in result.err
+    result, _ = train([{"prompt": "1", "completion": "1z"}], "sft", model=lab.model)
+    assert "data.jsonl row 1, column completion, has letters" in result.err
 
 
 def test_letters_in_eval_and_sample(train, strop, lab, tmp_path):
     write(tmp_path, [{"prompt": "1"}, {"prompt": "é"}])
     (tmp_path / "rewards.py").write_text(REWARD)
-    said = strop("sample", lab.model, "3+é", "--max-tokens", "4")
-    assert (said.code, said.out) == (2, "")
-    assert "error: the prompt has letters" in said.err
+    result = strop("sample", lab.model, "3+é", "--max-tokens", "4")
+    assert (result.code, result.out) == (2, "")
+    assert "error: the prompt has letters" in result.err
     words = ["--data", "data.jsonl", "--reward", "rewards.py:long", "--max-tokens", "4"]
-    said = strop("eval", lab.model, *words)
-    assert (said.code, said.out) == (2, "")
-    assert "data.jsonl row 2, column prompt, has letters" in said.err
+    result = strop("eval", lab.model, *words)
+    assert (result.code, result.out) == (2, "")
+    assert "data.jsonl row 2, column prompt, has letters" in result.err
 
 
 # ---- the model
 
 
 def test_a_forgotten_model_is_said(train, strop):
-    said, _ = train(TEXTS, model=None)
+    result, _ = train(TEXTS, model=None)
     note = "no --model was given: this trains tiny, the model that ships with strop"
-    assert note in said.out
+    assert note in result.out
     again = strop("train", "--resume", "run", "training.steps=2")
     assert again.code == 0, again.err
     assert note not in again.out
@@ -243,14 +243,14 @@ def test_rows_that_are_too_long_are_left_out_and_counted(train, strop, lab, tmp_
     long = {"prompt": "1+1+1+1"}
     write(tmp_path, [*TEXTS, long], "held.jsonl")
     words = ["--validation", "held.jsonl", "data.max_prompt_tokens=3", "evaluation.every=1"]
-    said, _ = train([*TEXTS, long, long], *words, model=lab.model)
-    assert "data.jsonl row 3 is 7 tokens long, the limit is 3" in said.err
-    assert "data.overlong=drop" in said.err
-    said, prompts = train([*TEXTS, long, long], *words, "data.overlong=drop", model=lab.model)
-    assert said.code == 0, said.err
-    assert "grpo on data: 2 prompts" in said.out
-    assert "2 of 4 rows of the split train are too long and left out" in said.out
-    assert "1 of 3 rows of the split validation are too long and left out" in said.out
+    result, _ = train([*TEXTS, long, long], *words, model=lab.model)
+    assert "data.jsonl row 3 is 7 tokens long, the limit is 3" in result.err
+    assert "data.overlong=drop" in result.err
+    result, prompts = train([*TEXTS, long, long], *words, "data.overlong=drop", model=lab.model)
+    assert result.code == 0, result.err
+    assert "grpo on data: 2 prompts" in result.out
+    assert "2 of 4 rows of the split train are too long and left out" in result.out
+    assert "1 of 3 rows of the split validation are too long and left out" in result.out
     assert prompts == {"1+2", "2+2"}
     data = json.loads((tmp_path / "run/data.json").read_text())
     assert (data["train"]["rows"], data["validation"]["rows"]) == (2, 2)
@@ -266,13 +266,13 @@ def test_rows_that_are_too_long_are_left_out_and_counted(train, strop, lab, tmp_
 def test_given_answers_that_are_too_long_are_left_out(train, lab):
     rows = [{"prompt": "1", "completion": "2"}, {"prompt": "1", "completion": "2" * 70}]
     words = ["sft", "sampling.num_rollouts=1", "rollout.max_tokens=0"]
-    said, _ = train(rows, *words, model=lab.model)
-    assert "the completion of data.jsonl row 2 is 71 tokens long" in said.err
-    said, _ = train(rows, *words, "data.overlong=drop", model=lab.model)
-    assert said.code == 0, said.err
-    assert "1 of 2 rows of the split train" in said.out
+    result, _ = train(rows, *words, model=lab.model)
+    assert "the completion of data.jsonl row 2 is 71 tokens long" in result.err
+    result, _ = train(rows, *words, "data.overlong=drop", model=lab.model)
+    assert result.code == 0, result.err
+    assert "1 of 2 rows of the split train" in result.out
 
 
 def test_no_row_left(train, lab):
-    said, _ = train(TEXTS, "data.max_prompt_tokens=2", "data.overlong=drop", model=lab.model)
-    assert re.search(r"no row of the split train: a prompt may have 2 tokens", said.err)
+    result, _ = train(TEXTS, "data.max_prompt_tokens=2", "data.overlong=drop", model=lab.model)
+    assert re.search(r"no row of the split train: a prompt may have 2 tokens", result.err)

@@ -62,9 +62,9 @@ def run(lab, tmp_path_factory):
 
 
 def test_a_model_is_sent_with_a_page_about_its_run(strop, run, hub, tmp_path, lab):
-    said = strop("export", run, tmp_path / "model", "--push", "someone/small", "--private")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.endswith(f"sent to {hub.url}/someone/small/commit/1\n")
+    result = strop("export", run, tmp_path / "model", "--push", "someone/small", "--private")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.endswith(f"sent to {hub.url}/someone/small/commit/1\n")
     created = json.loads(hub.seen["/api/repos/create"])
     assert (created["name"], created["visibility"]) == ("small", "private")
     lines = hub.seen["/api/models/someone/small/commit/main"].splitlines()
@@ -87,11 +87,11 @@ def test_a_model_is_sent_with_a_page_about_its_run(strop, run, hub, tmp_path, la
 
 def test_a_dry_run_sends_nothing(strop, run, hub, tmp_path, monkeypatch):
     monkeypatch.delenv("HF_TOKEN")
-    said = strop("export", run, tmp_path / "model", "--push", "someone/small", "--dry-run")
-    assert (said.code, hub.seen) == (0, {})
-    assert "would be sent to someone/small (public):" in said.out
-    assert " bytes  model.safetensors\n" in said.out
-    assert "trained by `grpo`" in said.out
+    result = strop("export", run, tmp_path / "model", "--push", "someone/small", "--dry-run")
+    assert (result.code, hub.seen) == (0, {})
+    assert "would be sent to someone/small (public):" in result.out
+    assert " bytes  model.safetensors\n" in result.out
+    assert "trained by `grpo`" in result.out
 
 
 @pytest.mark.parametrize(
@@ -106,16 +106,16 @@ def test_a_dry_run_sends_nothing(strop, run, hub, tmp_path, monkeypatch):
 def test_what_cannot_be_sent(strop, run, hub, tmp_path, monkeypatch, words, token, why):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: token)
     monkeypatch.setenv("HF_TOKEN", token or "")
-    said = strop("export", run, tmp_path / "model", *words)
-    assert said.code == 2, said
-    assert why in said.err
-    assert said.err.count("\n") == 1
+    result = strop("export", run, tmp_path / "model", *words)
+    assert result.code == 2, result
+    assert why in result.err
+    assert result.err.count("\n") == 1
     assert (tmp_path / "model").exists() == ("refuses" in why)
 
 
 def test_without_a_network(strop, run, hub, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    said = strop("export", run, tmp_path / "model", "--push", "someone/small")
-    assert said.code == 2
-    assert f"{hub.url} cannot be reached: " in said.err
-    assert f"send it with `hf upload someone/small {tmp_path / 'model'}`" in said.err
+    result = strop("export", run, tmp_path / "model", "--push", "someone/small")
+    assert result.code == 2
+    assert f"{hub.url} cannot be reached: " in result.err
+    assert f"send it with `hf upload someone/small {tmp_path / 'model'}`" in result.err

@@ -69,8 +69,8 @@ def test_what_needs_none_of_it_imports_none_of_it(recipe, received, strop, lab, 
         ["doctor", run],
         ["eval", run, "--reward", f"{lab.rewards}:digits", *WORDS],
     ):
-        said = strop(*words)
-        assert said.code in (0, words[0] == "doctor"), said.err  # doctor: 1 for what it found
+        result = strop(*words)
+        assert result.code in (0, words[0] == "doctor"), result.err  # doctor: 1 for what it found
         assert not (tmp_path / "imported").exists()
 
 
@@ -105,11 +105,11 @@ def test_the_recipe_is_not_even_looked_for(received, strop, lab):
 )
 def test_eval_asks_before_it_imports(changes, named, received, strop, tmp_path):
     run = received(**{"reward": {"functions": ["math_verify"]}, **changes})
-    said = strop("eval", run, *WORDS)
-    assert said.code == 2
-    assert said.err.count("\n") == 1
-    assert f"run/config.toml names {named}" in said.err.replace("\n", "")
-    assert "--trust-files" in said.err
+    result = strop("eval", run, *WORDS)
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert f"run/config.toml names {named}" in result.err.replace("\n", "")
+    assert "--trust-files" in result.err
     assert not (tmp_path / "imported").exists()
 
 
@@ -119,27 +119,27 @@ def test_a_method_without_its_stages_is_asked_for_as_a_whole(received, strop, tm
     del raw["stages"]["rollout"]
     (run / "config.toml").write_text(tomli_w.dumps(raw))
     for words in (["eval", run], ["sample", run, "1+1:"], ["serve", run, "--port", "0"]):
-        said = strop(*words)
-        assert said.code == 2
-        assert "evil.py:method" in said.err
-        assert "evil.py:Spread" in said.err
+        result = strop(*words)
+        assert result.code == 2
+        assert "evil.py:method" in result.err
+        assert "evil.py:Spread" in result.err
         assert not (tmp_path / "imported").exists()
 
 
 def test_with_the_users_say_it_runs(received, strop, tmp_path):
     run = received(reward={"functions": ["evil.py:reward"]})
-    said = strop("eval", run, "--trust-files", *WORDS)
-    assert said.code == 0, said.err
-    assert '"mean@n": 1.0' in said.out
+    result = strop("eval", run, "--trust-files", *WORDS)
+    assert result.code == 0, result.err
+    assert '"mean@n": 1.0' in result.out
 
 
 def test_resuming_a_run_is_the_users_say(received, strop, tmp_path):
     run = received(**METHOD)
-    said = strop("train", "--resume", run, "training.steps=2")
-    assert said.code == 0, said.err
+    result = strop("train", "--resume", run, "training.steps=2")
+    assert result.code == 0, result.err
     assert (tmp_path / "imported").exists()
 
 
 def test_the_end_of_a_run_says_how_it_is_evaluated(strop, lab, tmp_path):
-    said = strop("train", *lab.arguments("training.steps=1", "--out", str(tmp_path / "run")))
-    assert "--trust-files" in said.out
+    result = strop("train", *lab.arguments("training.steps=1", "--out", str(tmp_path / "run")))
+    assert "--trust-files" in result.out

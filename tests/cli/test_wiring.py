@@ -121,9 +121,9 @@ def test_an_infinite_option_survives_the_complete_file(path):
 def test_the_printed_file_of_a_recipe_is_that_recipe(strop):
     file = tomllib.loads(strop("recipes", "archer", "--toml").out)
     assert config.make(file | {"data": {"task": "corridor"}}).build() == archer()
-    said = strop("recipes", "--toml")
-    assert said.code == 2
-    assert "--toml prints one recipe's stages: give its name" in said.err
+    result = strop("recipes", "--toml")
+    assert result.code == 2
+    assert "--toml prints one recipe's stages: give its name" in result.err
 
 
 def test_archer_tells_its_wires_and_labels_apart():
@@ -244,9 +244,9 @@ def test_stages_that_cannot_be_meant_are_named(stages, message):
 
 
 def test_an_empty_chain_is_not_taken_for_the_recipes(strop):
-    said = strop("train", "--advantage", "")
-    assert said.code == 2
-    assert "end the chain with a credit part" in said.err
+    result = strop("train", "--advantage", "")
+    assert result.code == 2
+    assert "end the chain with a credit part" in result.err
 
 
 def test_a_method_without_a_recipe_has_a_name(strop, tmp_path):
@@ -260,9 +260,9 @@ def test_a_method_without_a_recipe_has_a_name(strop, tmp_path):
     ]
     begun = strop("train", "--config", str(file), *few, "--out", str(tmp_path / "run"))
     assert "a method of [stages] on countdown" in begun.out
-    said = strop("train", "dapo", "--config", str(file))
-    assert said.code == 2
-    assert "belong to its own [stages], not to dapo" in said.err
+    result = strop("train", "dapo", "--config", str(file))
+    assert result.code == 2
+    assert "belong to its own [stages], not to dapo" in result.err
     near = strop("train", "advnatage=none")
     assert "no option advnatage, did you mean advantage" in near.err
 

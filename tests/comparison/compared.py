@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
-from commands import Said, launch
+from commands import CommandResult, launch
 from models import Lab
 
 
@@ -34,11 +34,13 @@ class Begun:
     process: Any
     said: Path
 
-    def end(self, seconds: float = 300) -> Said:
+    def end(self, seconds: float = 300) -> CommandResult:
         """What it has said when it has ended."""
         self.process.join(seconds)
         assert self.process.exitcode is not None, f"it runs on after {seconds} s"
-        return Said(self.process.exitcode, *((self.said / n).read_text() for n in ("out", "error")))
+        return CommandResult(
+            self.process.exitcode, *((self.said / n).read_text() for n in ("out", "error"))
+        )
 
 
 def compare(words: Sequence[str], folder: Path, command: str = "compare") -> Begun:

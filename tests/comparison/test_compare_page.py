@@ -210,13 +210,13 @@ def test_what_is_said_of_seeds_steps_and_tokens() -> None:
 def test_a_sweep_as_a_user_types_it(lab: Lab, tmp_path: Path) -> None:
     folder = tmp_path / "swept"
     words = [w for w in words_for(lab, "--seeds", "1", "grpo") if not w.startswith("training.lr")]
-    said = compare([*words, "training.lr=grid(1e-3,1e-2)"], folder, "sweep").end()
-    assert said.code == 0, said.err
+    result = compare([*words, "training.lr=grid(1e-3,1e-2)"], folder, "sweep").end()
+    assert result.code == 0, result.err
     the = read_plan(folder)
     assert [entry.values for entry in the.entries] == [
         (("training.lr", "1e-3"),), (("training.lr", "1e-2"),),
     ]  # fmt: skip
-    assert "| `training.lr=1e-3` | `training.lr=1e-2` |" in said.out
+    assert "| `training.lr=1e-3` | `training.lr=1e-2` |" in result.out
     page = (folder / "compare.html").read_text()
     assert "pass@1 over training.lr" in page
     assert re.search(r'"x": \[0\.001, 0\.01\]', page)

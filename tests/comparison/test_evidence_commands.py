@@ -26,8 +26,8 @@ def test_the_commands_on_the_pages_make_plans(
     strop = Strop(monkeypatch, capsys)
     for page in sorted(PAGES.glob("*.md")):
         for words in BLOCK.findall(page.read_text(encoding="utf-8")):
-            said = strop("compare", *shlex.split(words.replace("\\\n", " ")))
-            assert said.code == 0, said.err
+            result = strop("compare", *shlex.split(words.replace("\\\n", " ")))
+            assert result.code == 0, result.err
     assert set(plans) == {
         "g2", "g4", "hard", "corridor", "grpo400", "methods", "lab100", "hpt", "stale16",
         "forking", "four", "small4", "w-grpo", "worked", "draws", "budgets", "attempts", "retries",

@@ -64,12 +64,12 @@ def test_an_interrupt_saves_the_runs_and_says_how_to_go_on(lab: Lab, tmp_path: P
     begun = compare(words(lab, "grpo"), folder)
     until_step(folder / "runs/grpo-0", begun)
     os.kill(begun.process.pid, signal.SIGINT)
-    said = begun.end()
-    assert said.code == 130, said.err
-    assert "interrupted: strop compare was stopped; 0 of 1 runs are done, " in said.err
-    assert f"Go on with: strop compare --resume {folder}" in said.err
-    assert "grpo seed 0: stopped" in said.out
-    assert "failed" not in said.out + said.err
+    result = begun.end()
+    assert result.code == 130, result.err
+    assert "interrupted: strop compare was stopped; 0 of 1 runs are done, " in result.err
+    assert f"Go on with: strop compare --resume {folder}" in result.err
+    assert "grpo seed 0: stopped" in result.out
+    assert "failed" not in result.out + result.err
     saved = last_step(folder / "runs/grpo-0")
     assert 2 <= saved < STEPS
     assert (folder / f"runs/grpo-0/checkpoints/step-{saved:06d}/trainer.pt").is_file()
@@ -83,20 +83,20 @@ def test_an_interrupt_saves_the_runs_and_says_how_to_go_on(lab: Lab, tmp_path: P
 def test_a_method_that_fails_is_named_and_the_others_are_shown(lab: Lab, tmp_path: Path) -> None:
     folder = tmp_path / "failing"
     given = words_for(lab, "grpo", 'rloo reward.functions=["nowhere.py:f"]', "--seeds", "1")
-    said = compare(given, folder).end()
-    assert said.code == 1
-    assert 'failed: rloo reward.functions=["nowhere.py:f"] seed 0: ' in said.err
-    assert "nowhere.py" in said.err
-    last = " ".join(said.err.split())
+    result = compare(given, folder).end()
+    assert result.code == 1
+    assert 'failed: rloo reward.functions=["nowhere.py:f"] seed 0: ' in result.err
+    assert "nowhere.py" in result.err
+    last = " ".join(result.err.split())
     assert "1 of 2 runs failed; the first: rloo" in last
     assert f"Mend the cause and go on with: strop compare --resume {folder}" in last
-    assert "grpo seed 0: done" in said.out
+    assert "grpo seed 0: done" in result.out
     assert "| pass@1 |" in (folder / "table.md").read_text()
     assert "failed: rloo" in (folder / "compare.html").read_text()
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("told", "message"),
     [
         ("note: one thing\nnote: another\nerror: the last line\n", "the last line"),
         ("stopped: alone\n", "alone"),
@@ -104,7 +104,7 @@ def test_a_method_that_fails_is_named_and_the_others_are_shown(lab: Lab, tmp_pat
     ],
 )
 def test_the_last_line_says_why_a_run_has_failed(
-    told: str, said: str, monkeypatch: pytest.MonkeyPatch
+    told: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def begin_failing(arguments: object, out: Path, error: Path) -> mock.Mock:
         error.write_text(told)
@@ -113,7 +113,7 @@ def test_the_last_line_says_why_a_run_has_failed(
         return mock.Mock(exitcode=3, sentinel=read)  # a process that has ended
 
     monkeypatch.setattr("strop.comparison.runs._begin", begin_failing)
-    with pytest.raises(RunStopped, match=f"^{said}$"):
+    with pytest.raises(RunStopped, match=f"^{message}$"):
         Children().run(["train"])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from commands import Said, Strop
+from commands import CommandResult, Strop
 from models import Lab, save_data
 from safetensors.torch import load_file
 
@@ -20,7 +20,7 @@ from strop.comparison import sequence
 from strop.comparison.sequence import Cell, Cost, Plan, Result, result
 from strop.comparison.sequence_page import markdown, render
 
-Call = Callable[..., Said]
+Call = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_a_script_gives_rows_by_task(tmp_path: Path) -> None:
 
 
 def test_tasks_follow_each_other_and_a_rerun_goes_on(call: Call, tmp_path: Path) -> None:
-    said, out = call("--replay", "0.25"), tmp_path / "out"
-    assert said.code == 0, said.err
+    result, out = call("--replay", "0.25"), tmp_path / "out"
+    assert result.code == 0, result.err
     found = json.loads((out / "result.json").read_text())
     # the second task starts where the first has ended: its step 0 scores what that scored last
     first, second = (
@@ -96,23 +96,23 @@ def test_tasks_follow_each_other_and_a_rerun_goes_on(call: Call, tmp_path: Path)
     last, ended = weights(out, "2-second"), (out / "1-first/metrics.jsonl").stat().st_mtime_ns
     shutil.rmtree(out / "2-second/checkpoints/step-000002")
     (out / "result.json").unlink()
-    said = call("--replay", "0.25")
-    assert said.code == 0, said.err
-    assert "task 1 of 2, first: complete" in said.out
-    assert "task 2 of 2, second: goes on" in said.out
+    result = call("--replay", "0.25")
+    assert result.code == 0, result.err
+    assert "task 1 of 2, first: complete" in result.out
+    assert "task 2 of 2, second: goes on" in result.out
     assert (out / "1-first/metrics.jsonl").stat().st_mtime_ns == ended
     assert same(weights(out, "2-second"), last)
     again = json.loads((out / "result.json").read_text())
     assert again["rows"] == found["rows"]
 
-    said = call()
-    assert said.code == 2
-    assert "holds another sequence" in said.err
+    result = call()
+    assert result.code == 2
+    assert "holds another sequence" in result.err
 
 
 def test_of_adapters_the_next_task_begins_with_the_sum(call: Call, tmp_path: Path) -> None:
-    said = call("model.lora_rank=2")
-    assert said.code == 0, said.err
+    result = call("model.lora_rank=2")
+    assert result.code == 0, result.err
     second = tomllib.loads((tmp_path / "out/2-second/config.toml").read_text())
     assert second["model"]["name"] == str(tmp_path / "out/1-first/model")
     rows = json.loads((tmp_path / "out/result.json").read_text())["rows"]
@@ -127,15 +127,15 @@ def test_an_interrupt_says_how_to_go_on_and_several_processes_are_refused(
         raise typer.Exit(130)
 
     monkeypatch.setattr(command, "work", stopped)
-    said = call()
-    assert said.code == 130
-    assert f"the sequence is kept: strop sequence --resume {tmp_path / 'out'}" in said.out
+    result = call()
+    assert result.code == 130
+    assert f"the sequence is kept: strop sequence --resume {tmp_path / 'out'}" in result.out
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "without torchrun" in call().err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--data", "third=x.jsonl"], "the task third has no rows to be scored on"),
         (["--data", "first=x.jsonl"], "names two sources 'first'"),
@@ -146,11 +146,11 @@ def test_an_interrupt_says_how_to_go_on_and_several_processes_are_refused(
     ],
 )
 def test_mistakes_are_refused_before_anything_is_trained(
-    words: list[str], said: str, call: Call, tmp_path: Path
+    words: list[str], message: str, call: Call, tmp_path: Path
 ) -> None:
     found = call(*words)
     assert found.code == 2
-    assert said in found.err
+    assert message in found.err
     assert not (tmp_path / "out").exists()
 
 

@@ -85,9 +85,9 @@ def test_refusals(words: list[str], tune: int, changes: dict[str, Any], told: st
 def test_a_setting_is_chosen_by_some_runs_and_judged_by_others(lab: Lab, tmp_path: Path) -> None:
     folder = tmp_path / "tuned"
     given = ["grpo", "training.lr=1e-3..3e-1,log", "--tune", "2", "--seeds", "1"]
-    said = compare(words_for(lab, *given), folder).end()
-    assert said.code == 0, said.err
-    assert "2 settings of each method, of which validation chooses one" in said.out
+    result = compare(words_for(lab, *given), folder).end()
+    assert result.code == 0, result.err
+    assert "2 settings of each method, of which validation chooses one" in result.out
     rows = list(csv.DictReader((folder / "tuning.csv").read_text().splitlines()))
     assert [(row["method"], row["setting"], row["seed"]) for row in rows] == [
         ("grpo", "grpo", "1000"), ("grpo", "grpo training.lr=0.0173", "1000"),

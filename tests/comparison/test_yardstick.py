@@ -36,8 +36,8 @@ def test_scores_are_read_at_equal_tokens(lab: Lab, tmp_path: Path, by: str) -> N
     words[words.index("--steps") + 1] = "4"
     at = words.index("--score-on")  # scores are those of validation
     del words[at : at + 2]
-    said = compare(words, folder).end()
-    assert said.code == 0, said.err
+    result = compare(words, folder).end()
+    assert result.code == 0, result.err
     names = {"grpo": "grpo-0", "grpo sampling.num_rollouts=2": "grpo_sampling_num_rollouts_2-0"}
     courses = {label: course(folder / "runs" / name, by) for label, name in names.items()}
     budget = min(at[-1] for at, _ in courses.values())
@@ -55,5 +55,5 @@ def test_scores_are_read_at_equal_tokens(lab: Lab, tmp_path: Path, by: str) -> N
     assert not list(folder.glob("runs/*/heldout-*.json"))
     text = (folder / "table.md").read_text()
     assert f"{budget:,.0f}" in text
-    assert text in said.out
+    assert text in result.out
     assert f"tokens {by}" in (folder / "compare.html").read_text()

@@ -150,9 +150,9 @@ def test_folders_and_names_that_datasets_reads(few, tmp_path, monkeypatch):
         ("hf:nobody/nothing-of-this-name", "cannot be read: .*without a network there is only"),
         ("hf:a:b:c:d", "write hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"),
     ):
-        with pytest.raises(UserError, match=why) as told:
+        with pytest.raises(UserError, match=why) as error:
             load_data(wrong)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

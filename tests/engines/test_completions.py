@@ -340,7 +340,7 @@ NONE = '{"choices": [{"token_ids": [], "logprobs": null, "finish_reason": "stop"
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("message", "why"),
     [
         ((503, "overloaded"), "HTTP 503: overloaded"),
         ((401, '{"error": "Unauthorized"}'), "HTTP 401: Unauthorized"),
@@ -354,9 +354,9 @@ NONE = '{"choices": [{"token_ids": [], "logprobs": null, "finish_reason": "stop"
         ((200, NONE), r"an answer without a token \(stop\)"),
     ],
 )
-def test_what_is_no_answer_is_said_on_one_line(said, why, table):
+def test_what_is_no_answer_is_said_on_one_line(message, why, table):
     with serve(table, 4) as served, opened(served) as engine:
-        served.instead = lambda body: said
+        served.instead = lambda body: message
         with pytest.raises(UserError, match=why) as raised:
             sample(engine, [Request((0,), 4)])
         assert "\n" not in str(raised.value)

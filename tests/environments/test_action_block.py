@@ -142,8 +142,8 @@ def test_one_that_is_awaited_inside_is_awaited():
     assert not EnvironmentSource(place, PLAIN).is_asynchronous
     episodes = Episodes(source, [4, 5])
     assert [shown.text for shown in episodes.reset()] == ["go 4:", "go 5:"]
-    said, bare = episodes.step([0, 1], ["x<action>up</action>", "up"])
-    assert (said.text, said.reward, said.valid) == ("<up>", 2.0, True)
+    response, bare = episodes.step([0, 1], ["x<action>up</action>", "up"])
+    assert (response.text, response.reward, response.valid) == ("<up>", 2.0, True)
     assert (bare.text, bare.valid) == ("<up>", False)
     episodes.close()
     with pytest.raises(UserError, match="Together steps many episodes at once, and has no step"):

@@ -13,14 +13,14 @@ LINE = 'call calculator {"expression": "2*3"}'
 
 def train(strop, folder, model, *words):
     """One step of grpo on questions of arithmetic; the metrics and the turns of all rollouts."""
-    said = strop(
+    result = strop(
         "train", "grpo", "--model", model, "data.task=tool_questions",
         "data.task_config={'kinds': ['arithmetic'], 'max_turns': 3}", "training.steps=1",
         "evaluation.every=0", "sampling.num_prompts=2", "sampling.num_rollouts=8",
         "training.rollouts_every=1", "data.train_size=4", "data.validation_size=1",
         "data.heldout_size=1", "--out", folder, "--quiet", *words,
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     (line,) = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     table = pq.read_table(next(folder.glob("rollouts/**/*.parquet"))).to_pylist()
     return line, [json.loads(row["turns"]) for row in table]

@@ -63,18 +63,18 @@ def test_another_source_scores_a_set_and_the_reward_is_told_beside(
 def test_a_source_without_a_name_scores_every_set_and_strop_eval(
     strop: Any, lab: Any, judge: Path, tmp_path: Path
 ) -> None:
-    said = strop(
+    result = strop(
         "train", "grpo", *lab.arguments("--out", str(tmp_path / "run")), "evaluation.every=3",
         f"evaluation.reward={judge}:long", "training.best=eval/validation/mean@n", "--quiet",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     last = lines[-1]
     assert last["eval/validation/mean@n"] == last["eval/validation/pass@1"]
     assert "eval/validation/training_reward" in last
     words = ("eval", tmp_path / "run", "--split", "validation", "--samples", "2", "--k", "1")
-    said = strop(*words, "--json")
-    assert f"names {judge}:long" in said.err.replace("\n", "").replace(
+    result = strop(*words, "--json")
+    assert f"names {judge}:long" in result.err.replace("\n", "").replace(
         f"{lab.rewards}:digits, ", ""
     )
     found = json.loads(strop(*words, "--json", "--trust-files").out)

@@ -37,7 +37,7 @@ def test_one_task_is_an_evaluation_after_training():
 
 
 @pytest.mark.parametrize(
-    ("matrix", "before", "heldout", "said"),
+    ("matrix", "before", "heldout", "message"),
     [
         ([[0.1, 0.2]], (0.1, 0.2), (), "T x T"),
         ([[0.1]], (0.1, 0.2), (), "T before it"),
@@ -45,6 +45,6 @@ def test_one_task_is_an_evaluation_after_training():
         ([[0.1]], (0.1,), (0.5,), "start and after each"),
     ],
 )
-def test_what_is_no_such_matrix_is_refused(matrix, before, heldout, said):
-    with pytest.raises(UserError, match=said):
+def test_what_is_no_such_matrix_is_refused(matrix, before, heldout, message):
+    with pytest.raises(UserError, match=message):
         kept(matrix, before, heldout)

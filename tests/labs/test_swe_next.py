@@ -190,14 +190,14 @@ def test_a_sandbox_that_does_not_start_leaves_an_episode_unscored(mined, monkeyp
 
 def test_strop_trains_on_it(mined, tmp_path, strop):
     model = save_scripted(tmp_path / "model", {"done": 1.0})
-    said = strop(
+    result = strop(
         "train", "grpo", "--model", model, f"data.task={LABS / 'swe_next.py'}:Repair",
         f"data.task_config={{'tasks': '{mined / 'tasks.jsonl'}'}}", "training.steps=1",
         "evaluation.every=0", "sampling.num_prompts=2", "sampling.num_rollouts=2",
         "training.rollouts_every=1", "data.train_size=2", "data.validation_size=1",
         "data.heldout_size=1", "rollout.max_action_tokens=8", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     metrics = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     assert metrics["reward"] == 0
     assert metrics["episode/done_fraction"] == 1

@@ -89,12 +89,12 @@ def test_a_run_reads_calls_with_it(tmp_path, strop):
     then = {"<tool_call>": {INSIDE: 0.7, broken: 0.3}, INSIDE: closed, broken: closed}
     answers = {"<tool_call>": 0.8, "Answer: 6": 0.2}
     model = save_scripted(tmp_path / "model", answers, TEMPLATE, SPECIAL, then)
-    said = strop(
+    result = strop(
         "train", "grpo", "--model", model, "data.task=tool_questions", "data.renderer=qwen3",
         "data.task_config={'kinds': ['arithmetic'], 'max_turns': 3}", "training.steps=1",
         "evaluation.every=0", "sampling.num_prompts=2", "data.train_size=4",
         "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     line = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     assert line["tools/ok"] > line["tools/invalid_json"] > 0

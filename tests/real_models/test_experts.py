@@ -299,14 +299,14 @@ def test_a_run_replays_and_balances_and_goes_on(lab, strop, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["model.router_replay=R2"], "model.router_replay=R2 needs a mixture of experts"),
         (["model.router_aux_loss_coef=0.1"], "a part that reads router_balance_T needs a mix"),
     ],
 )
-def test_a_model_without_experts_is_refused(lab, strop, tmp_path, words, said):
-    assert said in strop("train", "grpo", *lab.arguments(*words), "--out", tmp_path / "run").err
+def test_a_model_without_experts_is_refused(lab, strop, tmp_path, words, message):
+    assert message in strop("train", "grpo", *lab.arguments(*words), "--out", tmp_path / "run").err
 
 
 def test_an_engine_that_tells_no_experts_is_refused(model):

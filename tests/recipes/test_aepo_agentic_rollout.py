@@ -28,11 +28,11 @@ def test_composition():
 
 def test_three_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
     method = "aepo_agentic_rollout(pre_monitoring=true,penalty=0.2)"
-    said = Strop(monkeypatch, capsys)(
+    result = Strop(monkeypatch, capsys)(
         "train", method, "data.task=corridor", "training.steps=3", "sampling.num_prompts=4",
         "sampling.num_rollouts=6", "evaluation.every=0", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
     assert len(lines) == 3
     assert {line["num_rollouts"] for line in lines} == {24}

@@ -62,12 +62,12 @@ def test_composition():
 
 
 def test_six_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
-    said = Strop(monkeypatch, capsys)(
+    result = Strop(monkeypatch, capsys)(
         "train", "arpo(N=2,advantage='hard')", "data.task=calculator", "training.steps=6",
         "sampling.num_prompts=4", "sampling.num_rollouts=4", "evaluation.every=0",
         "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
     assert len(lines) == 6
     assert {line["num_rollouts"] for line in lines} == {16}
@@ -83,14 +83,14 @@ def test_an_engine_that_tells_no_likeliest_tokens_is_refused_before_step_1(
 
     monkeypatch.setattr(local, "CAPABILITIES", local.CAPABILITIES - {"top"})
     run = tmp_path / "run"
-    said = Strop(monkeypatch, capsys)(
+    result = Strop(monkeypatch, capsys)(
         "train", "arpo", "data.task=calculator", "training.steps=1", "--out", run, "--quiet"
     )
-    assert said.code != 0
-    assert "branch_after_turns needs 'top', and the engine 'local' has no 'top'" in said.err
+    assert result.code != 0
+    assert "branch_after_turns needs 'top', and the engine 'local' has no 'top'" in result.err
 
 
 def test_a_task_without_turns_is_refused(tmp_path, monkeypatch, capsys):
-    said = Strop(monkeypatch, capsys)("train", "arpo", "--out", tmp_path / "run", "--quiet")
-    assert said.code != 0
-    assert "branch_after_turns needs an environment" in said.err
+    result = Strop(monkeypatch, capsys)("train", "arpo", "--out", tmp_path / "run", "--quiet")
+    assert result.code != 0
+    assert "branch_after_turns needs an environment" in result.err

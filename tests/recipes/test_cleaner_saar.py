@@ -24,12 +24,12 @@ def test_composition():
 
 
 def test_three_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
-    said = Strop(monkeypatch, capsys)(
+    result = Strop(monkeypatch, capsys)(
         "train", "cleaner_saar(marker='')", "data.task=corridor", "training.steps=3",
         "sampling.num_prompts=8", "sampling.num_rollouts=8", "evaluation.every=0",
         "curation.drop_uniform_groups.max_rounds=1", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
     assert len(lines) == 3
     for line in lines:

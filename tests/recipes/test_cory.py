@@ -40,10 +40,10 @@ KL = {"logp_old_T": [-1.0, -0.5], "logp_ref_T": [-1.5, -0.75], "kl_ref_old_T": [
 def test_the_price_of_leaving_the_start_is_in_every_tokens_reward(full, rewards, nats):
     batch = flat_batch((2,), reward_B=[1.1], value_T=[0.3, 0.4], **KL)
     price, estimate, _ = (use.part for use in cory(whiten_eps=1e-8, full=full).advantage)
-    told = run(price, batch.set(advantage_B=batch["reward_B"]))
-    assert told.value.tolist() == pytest.approx(rewards)
-    assert told.metrics == pytest.approx({"price/kl": nats, "price/coef": 0.4})
-    advantage_T, return_T = run(estimate, batch.set(reward_T=told.value)).value
+    error = run(price, batch.set(advantage_B=batch["reward_B"]))
+    assert error.value.tolist() == pytest.approx(rewards)
+    assert error.metrics == pytest.approx({"price/kl": nats, "price/coef": 0.4})
+    advantage_T, return_T = run(estimate, batch.set(reward_T=error.value)).value
     # delta = r1 + .4 - .3, r2 - .4; lam = .95
     last = rewards[1] - 0.4
     first = rewards[0] + 0.1 + 0.95 * last

@@ -67,10 +67,10 @@ def test_measured_difficulty_is_the_share_of_wrong_answers():
     for stage in range(3):
         part = DrawInStages(1, 1, num_stages=3, progress=stage / 3, num_answers=2)
         rng = torch.Generator().manual_seed(0)
-        told = part(
+        error = part(
             (5, 6, 7), part.init(), rng, services.texts, services.grading, services.sampling
         )
-        found.append((told.value[0].uid, told.metrics["draw/difficulty"]))
+        found.append((error.value[0].uid, error.metrics["draw/difficulty"]))
     assert found == [(6, 0.0), (5, 1.0), (7, 1.0)]
     assert [len(request.ids) for request in services.sampling.asked] == [1] * 3 * 3 * 2
 

@@ -42,9 +42,9 @@ def test_turns_are_limited_by_the_longest_success():
     uid_P, all_B = torch.tensor([1, 2, 3, 4]), torch.ones(6, dtype=torch.bool)
     state = part.observe(uid_P, group, rollout_K, outcome_B, all_B, part.init())
     draws = tuple(Draw(uid, 8) for uid in (4, 3, 2, 1))
-    told = part(draws, state)
-    assert [d.columns.get("max_turns") for d in told.value] == [None, 50, 10, 15]
-    assert told.metrics == {"turns/limit": 25, "turns/frac_limited": 0.75}
+    error = part(draws, state)
+    assert [d.columns.get("max_turns") for d in error.value] == [None, 50, 10, 15]
+    assert error.metrics == {"turns/limit": 25, "turns/frac_limited": 0.75}
     # later ones: a shorter success changes nothing, a longer one does; unscored ones do not count
     scored_B = torch.tensor([True, True, True, True, False, True])
     outcome_B = torch.tensor([0.0, 0, 1, 1, 1, 0])

@@ -153,8 +153,8 @@ def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
         "training.steps=20", "training.save_every=0", "training.rollouts_every=0",
         "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
-    said = Strop(monkeypatch, capsys)("train", "ettrl_etmr(N=1)", *words)
-    assert said.code == 0, said.err
+    result = Strop(monkeypatch, capsys)("train", "ettrl_etmr(N=1)", *words)
+    assert result.code == 0, result.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
     assert len(lines) == 20
     assert {line["num_rollouts"] for line in lines} == {2 * 4 * 3}

@@ -269,8 +269,8 @@ def test_twenty_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
         "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     method = "latr(eta=0.75, tau_abs=0.02, tau_rel=0.5, r=(2,), tau_ed=0.6, beta=0.0)"
-    said = Strop(monkeypatch, capsys)("train", method, *words)
-    assert said.code == 0, said.err
+    result = Strop(monkeypatch, capsys)("train", method, *words)
+    assert result.code == 0, result.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
     assert len(lines) == 20
     assert sum(line["lookahead/forks"] for line in lines) > 20

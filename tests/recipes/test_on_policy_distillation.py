@@ -88,11 +88,11 @@ def test_a_policy_becomes_like_its_teacher(strop, lab, tmp_path):
     teacher = teacher_of(lab)
     for method in ("gkd(divergence='reverse')", "vopd"):
         out = tmp_path / method[:4]
-        said = strop(
+        result = strop(
             "train", method, *lab.arguments("--out", str(out)), f"model.reference={teacher}",
             "training.steps=15", "training.save_every=0", "sampling.num_prompts=4", "--quiet",
         )  # fmt: skip
-        assert said.code == 0, said.err
+        assert result.code == 0, result.err
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         key = "reference/kl_mean" if method == "vopd" else "objective/distillation"
         assert abs(lines[-1][key]) < abs(lines[0][key]) * 2 / 3

@@ -86,11 +86,11 @@ def test_composition_and_mistakes():
 
 
 def test_three_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
-    said = Strop(monkeypatch, capsys)(
+    result = Strop(monkeypatch, capsys)(
         "train", "r3l", "data.task=corridor", "training.steps=3", "sampling.num_prompts=4",
         "evaluation.every=0", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
     assert len(lines) == 3
     for line in lines:
@@ -102,9 +102,9 @@ def test_three_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
 def test_words_for_the_form_json_are_refused_by_a_tokenizer_of_digits(
     tmp_path, monkeypatch, capsys
 ):
-    said = Strop(monkeypatch, capsys)(
+    result = Strop(monkeypatch, capsys)(
         "train", "r3l(form='json')", "data.task=corridor", "training.steps=1",
         "evaluation.every=0", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
-    assert said.code != 0
-    assert "a text of an episode has letters" in said.err
+    assert result.code != 0
+    assert "a text of an episode has letters" in result.err

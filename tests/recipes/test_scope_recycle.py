@@ -197,8 +197,8 @@ def test_eight_steps_from_the_command_line(tmp_path, monkeypatch, capsys):
         "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     words[words.index(f"{lab.rewards}:digits")] = f"{lab.rewards}:even"
-    said = Strop(monkeypatch, capsys)("train", "scope_recycle(separator='+')", *words)
-    assert said.code == 0, said.err
+    result = Strop(monkeypatch, capsys)("train", "scope_recycle(separator='+')", *words)
+    assert result.code == 0, result.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
     assert len(lines) == 8
     assert sum(line["splice/tried"] for line in lines) > 8

@@ -135,8 +135,8 @@ def test_steps_from_the_command_line(decay, tmp_path, monkeypatch, capsys):
         "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     method = f"sol_rl_explore_then_train(K=2, decay={decay})"
-    said = Strop(monkeypatch, capsys)("train", method, *words)
-    assert said.code == 0, said.err
+    result = Strop(monkeypatch, capsys)("train", method, *words)
+    assert result.code == 0, result.err
     lines = [line for line in without_times(tmp_path / "run") if line["step"]]
     assert {line["num_rollouts"] for line in lines} == {4}
     assert {line["sampling/age_steps"] for line in lines} == {0}

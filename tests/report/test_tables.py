@@ -42,7 +42,7 @@ def test_headlines_average_a_tenth_and_take_single_evaluations() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "said"),
+    ("first", "last", "message"),
     [
         ((0.1, 0.05, 0.2), (0.5, 0.4, 0.6),
          "rose from 10.0% to 50.0% (95% interval 40.0% to 60.0%) in 2 steps."),
@@ -53,10 +53,10 @@ def test_headlines_average_a_tenth_and_take_single_evaluations() -> None:
          "so this shows no change."),
     ],
 )  # fmt: skip
-def test_the_verdict_says_what_the_intervals_allow(first, last, said) -> None:
+def test_the_verdict_says_what_the_intervals_allow(first, last, message) -> None:
     names = ("eval/v/pass@1", "eval/v/pass@1/low", "eval/v/pass@1/high")
     run = run_of([dict(zip(names, each, strict=True)) for each in (first, last)])
-    assert verdict(run) == f"pass@1 on v {said}"
+    assert verdict(run) == f"pass@1 on v {message}"
 
 
 def test_a_run_without_validation_is_told_by_its_reward() -> None:

@@ -12,12 +12,12 @@ from strop.support.errors import UserError
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("3", 3), (" -1\n", -1), ("so \\boxed{1} or \\boxed{ 2 }", 2), ("", None), ("step 3", None),
      ("\\boxed{none}", None), ("1.5", None), ("--1", None)],
 )  # fmt: skip
-def test_verdicts_are_read(text, said):
-    assert read_verdict(text) == said
+def test_verdicts_are_read(text, message):
+    assert read_verdict(text) == message
 
 
 def test_worked_example_of_the_reward():

@@ -138,7 +138,7 @@ def framed(content):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         framed(b"\xff\xfe"),
         framed(b"[1, 2]"),
@@ -148,10 +148,10 @@ def framed(content):
         framed(b'{"number": 2, "scores": [1.0, 2.0], "unscored": {}, "metrics": {}, "extra": {}}'),
     ],
 )
-def test_what_is_no_reply_costs_its_rows(said):
+def test_what_is_no_reply_costs_its_rows(message):
     # request 1 loads, request 2 is the call that writes
     with Grader([spec("writes_to_files", rows_are_independent=True)], 2.0) as grader:
-        grades = grade(grader, [f"write {said!r}"])
+        grades = grade(grader, [f"write {message!r}"])
         assert kinds(grades) == [(0, "writes_to_files", "crash")]
         assert "sent what is no reply" in grades.failures[0].message
         assert grade(grader, ["a", "b"]).scores_BM[:, 0].tolist() == [1.0, 1.0]

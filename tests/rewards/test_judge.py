@@ -90,7 +90,7 @@ def test_the_key_comes_from_the_environment(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("message", "reason"),
     [
         ("no idea", "no score in the judge's answer 'no idea'"),
         ("Score: 9", "the judge's score 9 is outside 1 to 5"),
@@ -101,13 +101,13 @@ def test_the_key_comes_from_the_environment(tmp_path, monkeypatch):
         ((401, "bad key", {}), "the judge did not answer: HTTP 401: bad key"),
     ],
 )
-def test_what_is_not_a_score_is_unscored_with_the_reason(tmp_path, said, reason):
-    with serve(lambda body: said) as served:
+def test_what_is_not_a_score_is_unscored_with_the_reason(tmp_path, message, reason):
+    with serve(lambda body: message) as served:
         (score,), (logged,) = ask(write(tmp_path, served.url, "retries = 1\n"), "2")
     assert isinstance(score, Unscored)
     assert reason in score.reason
-    assert logged == (said if isinstance(said, str) else score.reason)
-    asked_again = isinstance(said, tuple) and said[0] == 200
+    assert logged == (message if isinstance(message, str) else score.reason)
+    asked_again = isinstance(message, tuple) and message[0] == 200
     assert len(served.bodies) == 1 + asked_again
 
 
@@ -177,12 +177,12 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("said", BROKEN)
-def test_an_answer_that_is_broken_leaves_its_row_unscored(tmp_path, said):
-    with serve_bytes(lambda connection: connection.sendall(said)) as url:
+@pytest.mark.parametrize("message", BROKEN)
+def test_an_answer_that_is_broken_leaves_its_row_unscored(tmp_path, message):
+    with serve_bytes(lambda connection: connection.sendall(message)) as url:
         (score,), _ = ask(write(tmp_path, url, "retries = 1\n"), "2")
     assert isinstance(score, Unscored)
-    assert BROKEN[said] in score.reason
+    assert BROKEN[message] in score.reason
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"

@@ -145,8 +145,10 @@ def test_the_likeliest_tokens(client):
 
 def test_an_answer_is_as_long_as_the_context_where_nothing_is_said():
     with serving(local()) as (_, server), asking(server) as client:
-        said = client.post("/v1/completions", json={"prompt": [3] * 100, "return_token_ids": True})
-        (choice,) = said.json()["choices"]
+        response = client.post(
+            "/v1/completions", json={"prompt": [3] * 100, "return_token_ids": True}
+        )
+        (choice,) = response.json()["choices"]
         assert (len(choice["token_ids"]), choice["finish_reason"]) == (28, "length")
     backend = EngineBackend(asynchronous(local()), max_model_len=10)  # less than the model has
     with backend:
@@ -192,8 +194,8 @@ def test_a_pause_and_new_weights():
     with serving(engine) as (backend, server), asking(server) as client:
         body = {"prompt": [3], "max_tokens": 12, "seed": 2, "return_token_ids": True}
         backend.pause(7)
-        said = client.post("/v1/completions", json=body)
-        assert (said.status_code, said.headers["retry-after"]) == (429, "7")
+        response = client.post("/v1/completions", json=body)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "7")
         backend.resume()
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(client.post, "/v1/completions", json=body)
@@ -204,8 +206,8 @@ def test_a_pause_and_new_weights():
         assert set(choice["token_versions"]) == {0, 5}
         assert choice["token_versions"] == sorted(choice["token_versions"])
         assert choice["token_ids"] == list(own(Request((3,), 12, seed=2)).ids)  # equal weights
-        said = client.post("/v1/completions", json=body)
-        assert said.headers["x-weights-version"] == "5"
+        response = client.post("/v1/completions", json=body)
+        assert response.headers["x-weights-version"] == "5"
 
 
 def test_an_engine_that_breaks_ends_all(capfd):
@@ -222,8 +224,8 @@ def test_an_engine_that_breaks_ends_all(capfd):
         asking(server) as client,
     ):
         for _ in range(2):
-            said = client.post("/v1/completions", json={"prompt": [3]})
-            assert (said.status_code, "engine has failed" in said.text) == (500, True)
+            response = client.post("/v1/completions", json={"prompt": [3]})
+            assert (response.status_code, "engine has failed" in response.text) == (500, True)
         assert backend.ended.wait(30)
     assert "ZeroDivisionError: the engine" in capfd.readouterr().err
 
@@ -235,9 +237,9 @@ def test_a_request_that_fails_says_so():
         mine.get_output_embeddings().weight.fill_(torch.nan)
     engine.load_weights(None, 1)
     with serving(engine) as (_, server), asking(server) as client:
-        said = client.post("/v1/completions", json={"prompt": [3], "max_tokens": 3})
-    assert said.status_code == 500
-    assert "no token could be drawn" in said.json()["error"]["message"]
+        response = client.post("/v1/completions", json={"prompt": [3], "max_tokens": 3})
+    assert response.status_code == 500
+    assert "no token could be drawn" in response.json()["error"]["message"]
 
 
 def test_what_is_over_is_refused():

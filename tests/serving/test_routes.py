@@ -98,7 +98,7 @@ def test_text_and_ids_are_continued(client, speaker):
 
 
 def test_tokens_are_generated_as_trainers_ask_for_them(plain, speaker):
-    said = plain.post(
+    response = plain.post(
         "/inference/v1/generate",
         json={
             "model": "policy", "token_ids": [7, 8], "cache_salt": "4",
@@ -107,7 +107,7 @@ def test_tokens_are_generated_as_trainers_ask_for_them(plain, speaker):
                                 "stop_token_ids": [END], "skip_special_tokens": False},
         },
     )  # fmt: skip
-    body = said.json()
+    body = response.json()
     assert body["request_id"] == speaker.calls[-1].id
     (choice,) = body["choices"]
     assert (choice["token_ids"], choice["finish_reason"]) == ([*ids("ab"), END], "stop")
@@ -116,7 +116,7 @@ def test_tokens_are_generated_as_trainers_ask_for_them(plain, speaker):
         (f"token_id:{id}", p)
         for id, p in zip(choice["token_ids"], (-0.5, -0.625, -0.75), strict=True)
     ]
-    assert said.headers["x-weights-version"] == "4"
+    assert response.headers["x-weights-version"] == "4"
     assert speaker.calls[-1].stop_ids == (END,)
 
 
@@ -178,11 +178,11 @@ def test_what_cannot_be_done_is_refused_by_name(case, plain, speaker):
     fields, words, code = REFUSED[case]
     before = len(speaker.calls)
     content = json.dumps({"model": "policy", "messages": message(), **fields})
-    said = plain.post("/v1/chat/completions", content=content)
-    error = said.json()["error"]
-    assert said.status_code == (404 if code == "model_not_found" else 400)
+    response = plain.post("/v1/chat/completions", content=content)
+    error = response.json()["error"]
+    assert response.status_code == (404 if code == "model_not_found" else 400)
     assert error["type"] == (
-        "not_found_error" if said.status_code == 404 else "invalid_request_error"
+        "not_found_error" if response.status_code == 404 else "invalid_request_error"
     )
     assert words in error["message"]
     assert code in (None, error["code"])
@@ -191,16 +191,16 @@ def test_what_cannot_be_done_is_refused_by_name(case, plain, speaker):
 
 def test_bodies_that_are_none(plain):
     for content, words in (("{", "not JSON"), ("[" * 100_000, "not JSON"), ("3", "object")):
-        said = plain.post("/v1/completions", content=content)
-        assert (said.status_code, words in said.json()["error"]["message"]) == (400, True)
+        response = plain.post("/v1/completions", content=content)
+        assert (response.status_code, words in response.json()["error"]["message"]) == (400, True)
     for prompt in ("", [], None, [-1], [1.5], {"a": 1}, ["a", "b"], [[1], [2]]):
-        said = plain.post("/v1/completions", json={"prompt": prompt})
-        assert said.status_code == 400, prompt
-        assert "prompt" in said.json()["error"]["message"]
-    said = plain.post("/inference/v1/generate", json={"token_ids": [1], "stream": True})
-    assert said.json()["error"]["param"] == "stream"
-    said = plain.post("/v1/completions", json={"prompt": "x", "logit_bias": 5})
-    assert said.json()["error"]["param"] == "logit_bias"
+        response = plain.post("/v1/completions", json={"prompt": prompt})
+        assert response.status_code == 400, prompt
+        assert "prompt" in response.json()["error"]["message"]
+    response = plain.post("/inference/v1/generate", json={"token_ids": [1], "stream": True})
+    assert response.json()["error"]["param"] == "stream"
+    response = plain.post("/v1/completions", json={"prompt": "x", "logit_bias": 5})
+    assert response.json()["error"]["param"] == "logit_bias"
 
 
 def test_a_body_may_be_too_large(plain, monkeypatch):
@@ -217,9 +217,9 @@ def test_keys_and_paths(server, plain):
                 ("GET", "/v1/models"), ("POST", "/v1/completions"),
                 ("POST", "/v1/chat/completions"), ("POST", "/inference/v1/generate"),
             ):  # fmt: skip
-                said = stranger.request(method, path, headers=headers)
-                assert said.status_code == 401
-                assert said.json()["error"]["code"] == "invalid_api_key"
+                response = stranger.request(method, path, headers=headers)
+                assert response.status_code == 401
+                assert response.json()["error"]["code"] == "invalid_api_key"
     assert plain.get("/v1/nowhere").json()["error"]["type"] == "not_found_error"
     assert plain.get("/v1/completions").status_code == 405
     wrong = openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong")
@@ -233,8 +233,8 @@ def test_further_keys_are_known_by_a_call():
         assert server.key == "ours"
         for key, status in (("rollout-7", 200), ("ours", 200), ("other", 401)):
             with asking(server, authorization=f"Bearer {key}") as client:
-                said = client.post("/v1/completions", json={"prompt": "x"})
-                assert said.status_code == status
+                response = client.post("/v1/completions", json={"prompt": "x"})
+                assert response.status_code == status
     assert [call.key for call in speaker.calls] == ["rollout-7", "ours"]
     assert "rollout-7" not in repr(speaker.calls)
 
@@ -256,29 +256,29 @@ def test_errors_of_the_policy(capfd):
         for error, status, words, kind in fails:
             for stream in (False, True):
                 speaker.fails = [error]
-                said = client.post("/v1/completions", json={"prompt": "x", "stream": stream})
-                assert said.status_code == status
-                told = said.json()["error"]
+                result = client.post("/v1/completions", json={"prompt": "x", "stream": stream})
+                assert result.status_code == status
+                told = result.json()["error"]
                 assert words in told["message"]
                 assert told["type"] == kind
-                assert said.headers.get("retry-after") == ("3" if status == 429 else None)
+                assert result.headers.get("retry-after") == ("3" if status == 429 else None)
         assert (told["param"], told["code"]) == (None, "internal_error")
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert said.err.count("ZeroDivisionError: secret words") == 2
-    assert server.key not in said.err
+    result = capfd.readouterr()
+    assert result.out == ""
+    assert result.err.count("ZeroDivisionError: secret words") == 2
+    assert server.key not in result.err
 
 
 def test_a_number_that_json_does_not_have_is_a_fault_of_the_policy(capfd):
     speaker = Speaker()
     speaker.columns = {"log_probs": (-1.0, float("nan"), -1.0)}
     with served(speaker) as server, asking(server) as client:
-        said = client.post("/v1/completions", json={"prompt": "x", "logprobs": 0})
-        assert (said.status_code, said.json()["error"]["code"]) == (500, "internal_error")
+        response = client.post("/v1/completions", json={"prompt": "x", "logprobs": 0})
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
         body = {"prompt": "x", "logprobs": 0, "stream": True}
-        said = client.post("/v1/completions", json=body)
-        assert '"code":"internal_error"' in said.text
-        assert "[DONE]" not in said.text
+        response = client.post("/v1/completions", json=body)
+        assert '"code":"internal_error"' in response.text
+        assert "[DONE]" not in response.text
     assert capfd.readouterr().err.count("ValueError") == 2
 
 
@@ -299,21 +299,21 @@ def test_a_template_that_fails_on_messages():
     failing = "{% for each in messages %}{{ 1 // (each.content | length) }}{% endfor %}"
     for template in (broken, failing):
         with served(Speaker(), template=template) as server, asking(server) as client:
-            said = client.post("/v1/chat/completions", json={"messages": message("")})
-            assert said.status_code == 400
-            assert "the chat template" in said.json()["error"]["message"]
+            response = client.post("/v1/chat/completions", json={"messages": message("")})
+            assert response.status_code == 400
+            assert "the chat template" in response.json()["error"]["message"]
 
 
 def test_a_policy_without_log_probabilities_says_so():
     speaker = Speaker()
     speaker.columns = {"log_probs": (), "versions": ()}
     with served(speaker) as server, asking(server) as client:
-        said = client.post("/v1/completions", json={"prompt": "x", "logprobs": 0})
-        assert (said.status_code, "log-probabilities" in said.text) == (400, True)
-        said = client.post("/v1/completions", json={"prompt": "x", "return_token_ids": True})
-        assert said.json()["weights_version"] is None
-        assert "x-weights-version" not in said.headers
-        assert said.json()["choices"][0]["token_versions"] is None
+        response = client.post("/v1/completions", json={"prompt": "x", "logprobs": 0})
+        assert (response.status_code, "log-probabilities" in response.text) == (400, True)
+        response = client.post("/v1/completions", json={"prompt": "x", "return_token_ids": True})
+        assert response.json()["weights_version"] is None
+        assert "x-weights-version" not in response.headers
+        assert response.json()["choices"][0]["token_versions"] is None
 
 
 def test_greedy_answers_tell_the_models_log_probabilities():
@@ -367,10 +367,10 @@ def test_models_without_a_chat_template():
         assert speaker.calls[-1].prompt_ids == tuple(ids("hi"))
         for body in ({"messages": two}, {"messages": message(), "tools": [{"type": "function"}]},
                      {"messages": message(), "chat_template_kwargs": {"a": 1}}):  # fmt: skip
-            said = client.post("/v1/chat/completions", json=body)
-            assert said.status_code == 400
-            assert "model.chat_template=FILE" in said.json()["error"]["message"]
-            assert "/v1/completions" in said.json()["error"]["message"]
+            response = client.post("/v1/chat/completions", json=body)
+            assert response.status_code == 400
+            assert "model.chat_template=FILE" in response.json()["error"]["message"]
+            assert "/v1/completions" in response.json()["error"]["message"]
     with served(speaker, Chat(prompt_as="text"), template="") as server, asking(server) as client:
         client.post("/v1/chat/completions", json={"messages": two})
         assert speaker.calls[-1].prompt_ids == tuple(ids("abc"))

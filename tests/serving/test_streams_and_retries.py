@@ -81,9 +81,9 @@ def test_a_stream_that_waits_says_that_it_is_there(monkeypatch):
     with served(speaker) as server, asking(server) as client:
         holding(server, speaker)
         body = {"messages": message(), "stream": True}
-        with client.stream("POST", "/v1/chat/completions", json=body) as said:
-            assert said.headers["content-type"].startswith("text/event-stream")
-            lines = said.iter_lines()
+        with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            lines = response.iter_lines()
             waits = [": the policy is at work", ""]
             assert [next(lines) for _ in range(4)] == [*waits, *waits]
             let_go(server, speaker)
@@ -92,16 +92,16 @@ def test_a_stream_that_waits_says_that_it_is_there(monkeypatch):
         assert json.loads(rest[0].removeprefix("data: "))["choices"][0]["delta"]["role"]
         speaker.hold = None
         speaker.fails = [Busy()]
-        said = client.post("/v1/chat/completions", json=body)
-        assert said.status_code == 429  # nothing was sent yet
+        response = client.post("/v1/chat/completions", json=body)
+        assert response.status_code == 429  # nothing was sent yet
 
         async def later(call):
             await asyncio.sleep(0.1)
             raise Busy
 
         speaker.say = later
-        with client.stream("POST", "/v1/chat/completions", json=body) as said:
-            lines = [line for line in said.iter_lines() if line.startswith("data: ")]
+        with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            lines = [line for line in response.iter_lines() if line.startswith("data: ")]
         assert json.loads(lines[0].removeprefix("data: "))["error"]["code"] == "rate_limit_exceeded"
         assert len(lines) == 1
 
@@ -114,8 +114,8 @@ def test_a_client_that_goes_away_ends_the_draw(stream, seconds, monkeypatch, cap
         holding(server, speaker)
         body = {"messages": message(), "stream": stream}
         if seconds < 1:
-            with client.stream("POST", "/v1/chat/completions", json=body) as said:
-                next(said.iter_lines())
+            with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                next(response.iter_lines())
         else:
             with pytest.raises(httpx2.TimeoutException):
                 client.post("/v1/chat/completions", json=body, timeout=0.2)
@@ -185,8 +185,12 @@ def test_a_retry_gets_the_answer_that_was_lost():
 
         def ask(again: int, prompt: str = "x") -> str:
             told = {"x-stainless-retry-count": str(again)}
-            said = client.post("/v1/completions", json={"prompt": prompt}, headers=told)
-            return said.json()["choices"][0]["text"] if said.is_success else str(said.status_code)
+            response = client.post("/v1/completions", json={"prompt": prompt}, headers=told)
+            return (
+                response.json()["choices"][0]["text"]
+                if response.is_success
+                else str(response.status_code)
+            )
 
         assert [ask(0), ask(0)] == ["a", "b"]  # equal requests are two
         assert [ask(1), ask(2)] == ["b", "b"]

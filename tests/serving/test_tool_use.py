@@ -64,8 +64,8 @@ def test_without_tools_a_call_is_text():
     speaker = Speaker(CALL)
     with served(speaker) as server, asking(server) as client:
         for more in ({}, {"tools": TOOLS, "tool_choice": "none"}):
-            said = client.post("/v1/chat/completions", json={"messages": message(), **more})
-            (choice,) = said.json()["choices"]
+            response = client.post("/v1/chat/completions", json={"messages": message(), **more})
+            (choice,) = response.json()["choices"]
             assert (choice["finish_reason"], choice["message"]["content"]) == ("stop", CALL)
             assert said_to(speaker) == "user: hi\nassistant:"
 
@@ -75,8 +75,8 @@ def test_a_call_without_arguments_has_none():
         served(Speaker('<tool_call>{"name": "now"}</tool_call>')) as server,
         asking(server) as client,
     ):
-        said = client.post("/v1/chat/completions", json={"messages": message(), "tools": TOOLS})
-        (choice,) = said.json()["choices"]
+        response = client.post("/v1/chat/completions", json={"messages": message(), "tools": TOOLS})
+        (choice,) = response.json()["choices"]
         assert choice["message"]["content"] is None
         assert choice["message"]["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
 
@@ -84,8 +84,8 @@ def test_a_call_without_arguments_has_none():
 def test_a_template_that_reads_no_tools():
     plain = "{% for each in messages %}{{ each.content }}{% endfor %}"
     with served(Speaker(), template=plain) as server, asking(server) as client:
-        said = client.post("/v1/chat/completions", json={"messages": message(), "tools": TOOLS})
-        assert (said.status_code, "reads no 'tools'" in said.text) == (400, True)
+        response = client.post("/v1/chat/completions", json={"messages": message(), "tools": TOOLS})
+        assert (response.status_code, "reads no 'tools'" in response.text) == (400, True)
 
 
 def test_calls_that_no_template_can_write():
@@ -93,6 +93,6 @@ def test_calls_that_no_template_can_write():
     with served(Speaker()) as server, asking(server) as client:
         for each in calls:
             told = [*message(), {"role": "assistant", "content": None, "tool_calls": each}]
-            said = client.post("/v1/chat/completions", json={"messages": told, "tools": TOOLS})
-            assert said.status_code == 400, each
-            assert "tool_calls" in said.json()["error"]["message"]
+            response = client.post("/v1/chat/completions", json={"messages": told, "tools": TOOLS})
+            assert response.status_code == 400, each
+            assert "tool_calls" in response.json()["error"]["message"]

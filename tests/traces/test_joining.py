@@ -134,7 +134,7 @@ def test_events_are_cut_where_the_weights_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("told", "message"),
     [
         ({"prompt_ids": [1]}, "lacks output_ids"),
         ({"prompt_ids": [], "output_ids": [1]}, "has no prompt_ids"),
@@ -146,8 +146,8 @@ def test_events_are_cut_where_the_weights_changed() -> None:
         ({"prompt_ids": [1], "output_ids": [2], "output_log_probs": [float("-inf")]}, "has -inf"),
     ],
 )
-def test_what_is_no_record_is_refused(told: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_is_no_record_is_refused(told: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         record_of(told)
 
 

@@ -139,7 +139,7 @@ OURS = {"turns": [{"prompt_ids": [1], "output_ids": [2]}]}
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"a": 1}, "f line 1 is a rollout of no known format: it has a"),
         ({"turns": []}, "f line 1: has no turns"),
@@ -195,11 +195,11 @@ OURS = {"turns": [{"prompt_ids": [1], "output_ids": [2]}]}
         ({"request": {}, "response": {"choices": []}}, "turn 1: it has no token ids"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_told_with_its_place(row: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_read_is_told_with_its_place(row: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         rollout_of(row, "f line 1")
     assert str(error.value).startswith("f line 1")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(

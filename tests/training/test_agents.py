@@ -263,16 +263,16 @@ def test_a_prompt_that_fills_the_context_is_the_limit_of_tokens(
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "message"),
     [
         ("agent:nowhere.py:play", "cannot be loaded: UserError: no file nowhere.py"),
         ("agent:broken.py:play", "cannot be loaded: UserError"),
         ("agent:play", "give the agent's function, agent:my_agent.py:play"),
     ],
 )
-def test_what_is_no_agent_is_refused(lab: Any, here: Path, task: str, said: str) -> None:
+def test_what_is_no_agent_is_refused(lab: Any, here: Path, task: str, message: str) -> None:
     Path("broken.py").write_text("import no_such_module\n")
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         strop.train("grpo", model=str(lab.model), task=task, out="run", **SHORT)
     assert not Path("run").exists()
 

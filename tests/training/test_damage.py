@@ -81,18 +81,18 @@ def test_a_run_goes_on_from_the_checkpoint_before(done, strop, tmp_path):
     shutil.copytree(done, folder)
     zeroed(folder / "checkpoints/step-000003/trainer.pt")
     for words in (["train", "--resume", folder], ["eval", folder], ["export", folder, "other"]):
-        said = strop(*words)
-        assert said.code == 2
-        assert said.err.count("\n") == 1
-        assert "trainer.pt has changed; --step 2 takes the one before" in said.err
-    said = strop("train", "--resume", folder, "--step", "2")
-    assert said.code == 0, said.err
+        result = strop(*words)
+        assert result.code == 2
+        assert result.err.count("\n") == 1
+        assert "trainer.pt has changed; --step 2 takes the one before" in result.err
+    result = strop("train", "--resume", folder, "--step", "2")
+    assert result.code == 0, result.err
     assert without_times(folder) == without_times(done)
     one, two = (f / "checkpoints/step-000003/model.safetensors" for f in (folder, done))
     assert one.read_bytes() == two.read_bytes()
-    said = strop("train", "--step", "2")
-    assert said.code == 2
-    assert "--resume" in said.err
+    result = strop("train", "--step", "2")
+    assert result.code == 2
+    assert "--resume" in result.err
 
 
 @pytest.mark.parametrize("damage", [truncated, pickled, zeroed, without_a_tensor])
@@ -115,9 +115,9 @@ def test_a_checkpoint_without_sums_is_said_to_be_unchecked(done, runner, strop, 
     run = runner.resume(folder)
     assert re.search(told, run.world.services.notes[-1])
     run.close()
-    said = strop("sample", folder, "1+1:", "-n", "1", "--trust-files")
-    assert said.code == 0
-    assert re.search(rf"note: .*{told}", said.err)
+    result = strop("sample", folder, "1+1:", "-n", "1", "--trust-files")
+    assert result.code == 0
+    assert re.search(rf"note: .*{told}", result.err)
 
 
 def edited(folder, change):

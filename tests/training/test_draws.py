@@ -73,14 +73,14 @@ def test_what_is_asked_of_unknown_prompts_stops_the_run_before_step_1(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("sampling", "said"),
+    ("sampling", "message"),
     [('"{file}:DrawBadly"(uid=77)', "draw_badly draws the prompt 77, which is none of the 12"),
      ('"{file}:DrawBadly"(size=0)', "draw_badly gives the prompt .* 0 rollouts")],
 )  # fmt: skip
 def test_draws_of_unknown_prompts_or_of_nothing_stop_the_run_before_step_1(
-    tmp_path, sampling, said
+    tmp_path, sampling, message
 ):
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         start(tmp_path, sampling)
     lines = tmp_path / "run" / "metrics.jsonl"
     assert not lines.exists() or not lines.read_text()

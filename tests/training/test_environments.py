@@ -242,11 +242,11 @@ def test_gone_on_with_and_used_on_the_command_line(runner, tmp_path, monkeypatch
     assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
     strop = Strop(monkeypatch, capsys)
-    said = strop(
+    result = strop(
         "eval", tmp_path / "whole", "--prompts", "3", "--samples", "2", "--k", "1,2", "--json"
     )
-    assert said.code == 0, said.err
-    assert 0 <= json.loads(said.out)["pass@1"] <= 1
+    assert result.code == 0, result.err
+    assert 0 <= json.loads(result.out)["pass@1"] <= 1
     assert strop("sample", tmp_path / "whole", "1,2,3:12=", "-n", "2").code == 0
     assert "corridor" in strop("doctor", "data.task=corridor").out
 

@@ -94,17 +94,17 @@ def steps_of(folder):
 def test_numbers_that_are_not_finite_stop_the_run(name, message, strop, lab, tmp_path):
     bounds, folder = tmp_path / "bounds.py", tmp_path / "run"
     bounds.write_text(BOUNDS)
-    said = strop("train", *lab.arguments("--bound", f'"{bounds}:{name}"'), "--out", folder)
-    assert said.code == 1
-    assert message in said.err
-    assert f"Go on with: strop train --resume {folder}" in said.err
-    assert said.err.count("\n") == 1
+    result = strop("train", *lab.arguments("--bound", f'"{bounds}:{name}"'), "--out", folder)
+    assert result.code == 1
+    assert message in result.err
+    assert f"Go on with: strop train --resume {folder}" in result.err
+    assert result.err.count("\n") == 1
     assert steps_of(folder) == [1]
     saved = checkpoint.newest(folder / "checkpoints")
     assert saved.name == "step-000001"
     bounds.write_text(BOUNDS.replace("step == 2", "step == 99"))
-    said = strop("train", "--resume", folder)
-    assert said.code == 0, said.err
+    result = strop("train", "--resume", folder)
+    assert result.code == 0, result.err
     assert steps_of(folder) == [1, 2, 3]
 
 
@@ -131,23 +131,23 @@ def test_debug_names_the_part_whose_tensor_is_not_what_its_column_says(strop, la
     (tmp_path / "whole.py").write_text(WHOLE)
     chain = f'advantage=subtract_group_mean | "{tmp_path}/whole.py:RoundToWhole" | spread_evenly'
     words = (*lab.arguments(chain, "training.steps=1"), "--out")
-    said = strop("train", "--debug", *words, tmp_path / "looked")
-    assert said.code == 2
-    assert "part round_to_whole gives advantage_B as int64, it is to be float" in said.err
-    assert said.err.count("\n") == 1
-    said = strop("train", *words, tmp_path / "plain")
-    assert said.code == 0, said.err
+    result = strop("train", "--debug", *words, tmp_path / "looked")
+    assert result.code == 2
+    assert "part round_to_whole gives advantage_B as int64, it is to be float" in result.err
+    assert result.err.count("\n") == 1
+    result = strop("train", *words, tmp_path / "plain")
+    assert result.code == 0, result.err
 
 
 @pytest.mark.parametrize("rate", ["1e300", "'linear(0.01, 1e300)'"])
 def test_a_learning_rate_without_bounds_stops_the_run(rate, strop, lab, tmp_path):
     folder = tmp_path / "run"
     words = lab.arguments(f"training.lr={rate}", "--out", str(folder))
-    said = strop("train", *words)
-    assert said.code == 1
+    result = strop("train", *words)
+    assert result.code == 1
     # a curve over the run begins with its start
-    assert f"step {1 + ('linear' in rate)}: the learning rate is " in said.err
-    assert said.err.count("\n") == 1
+    assert f"step {1 + ('linear' in rate)}: the learning rate is " in result.err
+    assert result.err.count("\n") == 1
     assert (folder / "metrics.jsonl").exists() == ("linear" in rate)
     assert (folder / "checkpoints").exists() == ("linear" in rate)
 
@@ -183,10 +183,10 @@ def test_a_reward_that_fails_for_some_answers_counts_what_on_failure_says(
     folder = tmp_path / "run"
     words = lab.arguments("--out", str(folder))
     words[words.index("--reward") + 1] = f"{rewards()}:partly"
-    said = strop("train", *words)
-    assert said.code == 0, said.err
-    assert said.out.count("a reward function failed") == 1
-    assert "ValueError: [/no] answer" in said.out
+    result = strop("train", *words)
+    assert result.code == 0, result.err
+    assert result.out.count("a reward function failed") == 1
+    assert "ValueError: [/no] answer" in result.out
     lines = without_times(folder)
     assert steps_of(folder) == [1, 2, 3]
     assert any(line.get("exit/exception", 0) > 0 for line in lines)
@@ -214,8 +214,8 @@ def test_a_step_at_which_a_reward_is_no_number_has_no_score_and_says_whose_fault
     folder, path = tmp_path / "run", rewards()
     raw = lab.arguments("--out", str(folder))
     raw[raw.index("--reward") + 1] = f"{path}:nan_at_two"
-    said = strop("train", *raw)
-    assert said.code == 0, said.err
+    result = strop("train", *raw)
+    assert result.code == 0, result.err
     bugs = [line.get("exit/reward_bug", 0.0) for line in without_times(folder)]
     assert bugs == [0.0, 1.0, 0.0]
     assert without_times(folder)[1]["rewards/frac_unscored"] == 1
@@ -227,9 +227,9 @@ def test_a_reward_that_is_wrong_from_the_first_answer_stops_the_run_after_five_s
     folder = tmp_path / "runs/one"
     raw = lab.arguments("training.steps=7", "--out", str(folder))
     raw[raw.index("--reward") + 1] = f"{rewards()}:nan_from_one"
-    said = strop("train", *raw)
-    assert said.code == 1
-    assert "nan_from_one returned nan" in said.err
+    result = strop("train", *raw)
+    assert result.code == 1
+    assert "nan_from_one returned nan" in result.err
     assert steps_of(folder) == [1, 2, 3, 4, 5]
 
 

@@ -60,11 +60,11 @@ def test_what_a_checkpoint_needs_is_what_it_takes(runner, lab, tmp_path, monkeyp
 
 def test_the_command_says_how_to_go_on(strop, lab, tmp_path, monkeypatch):
     monkeypatch.setattr(_writing, "free_bytes", lambda _: 7)
-    said = strop("train", *lab.arguments("--out", str(tmp_path / "run")))
-    assert said.code == 1
-    assert "no room, 7 bytes are free" in said.err
-    assert f"Go on with: strop train --resume {tmp_path / 'run'}" in said.err
-    assert said.err.count("\n") == 1
+    result = strop("train", *lab.arguments("--out", str(tmp_path / "run")))
+    assert result.code == 1
+    assert "no room, 7 bytes are free" in result.err
+    assert f"Go on with: strop train --resume {tmp_path / 'run'}" in result.err
+    assert result.err.count("\n") == 1
 
 
 def full(path):
@@ -162,14 +162,14 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path):
 def test_an_export_without_room_leaves_nothing(strop, lab, tmp_path, monkeypatch):
     place = tmp_path / "there/model"
     monkeypatch.setattr(_writing, "free_bytes", lambda _: 7)
-    said = strop("export", lab.model, place)
-    assert (said.code, said.err.count("\n")) == (1, 1)
-    assert "no room, 7 bytes are free" in said.err
+    result = strop("export", lab.model, place)
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert "no room, 7 bytes are free" in result.err
     assert not place.parent.exists()
     monkeypatch.undo()
-    said = strop("export", lab.model, lab.data / "model")
-    assert (said.code, said.err.count("\n")) == (2, 1)
-    assert "could not be written" in said.err
+    result = strop("export", lab.model, lab.data / "model")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "could not be written" in result.err
 
 
 @pytest.mark.parametrize(

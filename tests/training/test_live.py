@@ -166,8 +166,8 @@ def test_a_loop_of_ones_own_drives_a_run_and_hears_what_is_wrong(lab: Any, here:
                 for n, c in enumerate(said.choices)
             ]
             body = {"group": prompt, "rollouts": rows}
-            told = post(body, **{"Idempotency-Key": prompt})
-            assert told.status_code == 200, told.text
+            response = post(body, **{"Idempotency-Key": prompt})
+            assert response.status_code == 200, response.text
             answers["again"] = post(body, **{"Idempotency-Key": prompt})
             if number == 1:
                 answers["stale"] = post(row)
@@ -255,7 +255,7 @@ def said_by(client: OpenAI, policy: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"task": "traces:queue:"}, "names no folder: give traces:queue:FOLDER"),
         ({"data_task_config": {"prot": 1}}, "has no option 'prot'"),
@@ -267,9 +267,9 @@ def said_by(client: OpenAI, policy: Any) -> Any:
     ],
 )
 def test_what_cannot_be_is_refused(
-    lab: Any, here: Path, options: dict[str, Any], said: str
+    lab: Any, here: Path, options: dict[str, Any], message: str
 ) -> None:
     given: dict[str, Any] = {"recipe": "grpo", "task": "traces:live", **SHORT, **options}
-    with pytest.raises((UserError, RunStopped), match=said):
+    with pytest.raises((UserError, RunStopped), match=message):
         strop.train(model=str(lab.model), out="run", **given)
     assert not Path("run").exists()

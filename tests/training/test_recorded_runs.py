@@ -138,7 +138,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "sections", "said"),
+    ("recipe", "sections", "message"),
     [
         ("sft", {}, "sft has the rollout read_answers, which draws answers in a way of its own"),
         ("grpo", {"data": {"heldout_size": 2}}, "so none are held out for strop eval: leave out"),
@@ -152,11 +152,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     ],
 )  # fmt: skip
 def test_what_recorded_rollouts_cannot_do_is_refused(
-    recipe: str, sections: dict[str, Any], said: str, lab: Lab
+    recipe: str, sections: dict[str, Any], message: str, lab: Lab
 ) -> None:
     with pytest.raises(UserError) as error:
         opened(lab, recipe, **sections)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_functions_score_records_and_new_answers_to_what_is_set_aside(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ def test_a_run_of_a_shell_goes_on_as_if_it_had_not_stopped(strop, lab, tmp_path)
     words = ("rollout.min_p=0.3", "rollout.sampling_mask=renormalise", "training.token_budget=24")
     words = ("train", "april_partial_rollout", *lab.arguments(*words))
     for name, *more in (("whole",), ("half", "training.steps=1")):
-        said = strop(*words, *more, "--out", tmp_path / name)
-        assert said.code == 0, said.err
-    said = strop("train", "--resume", tmp_path / "half", "training.steps=3")
-    assert said.code == 0, said.err
+        result = strop(*words, *more, "--out", tmp_path / name)
+        assert result.code == 0, result.err
+    result = strop("train", "--resume", tmp_path / "half", "training.steps=3")
+    assert result.code == 0, result.err
     whole, resumed = (without_times(tmp_path / name)[-1] for name in ("whole", "half"))
     assert whole == pytest.approx(resumed, rel=0, abs=0, nan_ok=True)
     assert 1 <= whole["sampling/kept_tokens"] < 20
@@ -96,7 +96,7 @@ def test_an_answer_that_is_put_off_keeps_its_sets():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "options", "said"),
+    ("recipe", "options", "message"),
     [
         ("grpo", {"sampling_mask": "drop"}, "ignore"),
         ("rollout_correction", {"sampling_mask": "weigh"}, "correction weigh_by_engine_ratio"),
@@ -107,12 +107,12 @@ def test_an_answer_that_is_put_off_keeps_its_sets():
         ("archer", {"sampling_mask": "renormalise"}, "keeps rollouts in files"),
     ],
 )
-def test_what_cannot_be_is_refused(recipe, options, said):
+def test_what_cannot_be_is_refused(recipe, options, message):
     settings = {"recipe": recipe, "algorithm": {"rollout.top_p": 0.9}}
     settings["algorithm"] |= {f"rollout.{name}": value for name, value in options.items()}
     if recipe == "archer":
         settings["data"] = {"task": "corridor"}
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         config.make(settings).build()
     if options["sampling_mask"] in ("weigh", "renormalise") and recipe != "dpo":
         settings["algorithm"]["rollout.top_p"] = 1.0  # nothing is cut

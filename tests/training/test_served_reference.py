@@ -99,16 +99,16 @@ def test_what_fails_is_told(teacher):
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "told"),
     [
         ((200, '{"choices": [{"prompt_logprobs": null}]}'), "no prompt_logprobs of these tokens"),
         ((200, '{"choices": [{"prompt_logprobs": [null, {"0": {}}, {}]}]}'), "no prompt_logprobs"),
         ((400, "unknown field prompt_logprobs"), "HTTP 400: unknown field"),
     ],
 )
-def test_a_server_that_tells_nothing_of_prompts_is_refused(teacher, said, told):
+def test_a_server_that_tells_nothing_of_prompts_is_refused(teacher, message, told):
     with (
-        served(teacher, lambda body: said if BODY in body else None) as server,
+        served(teacher, lambda body: message if BODY in body else None) as server,
         pytest.raises(UserError, match=told),
     ):
         ServedReference(server.url, teacher.tokenizer)

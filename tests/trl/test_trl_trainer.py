@@ -168,7 +168,7 @@ def test_a_recipe_of_the_engines_probabilities_reads_them(build: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "options", "said"),
+    ("recipe", "options", "message"),
     [
         ("gae", {}, "trains a critic"),
         ("dapo", {}, "asks for further rollouts"),
@@ -183,8 +183,8 @@ def test_a_recipe_of_the_engines_probabilities_reads_them(build: Any) -> None:
         (5, {}, "recipe is int"),
     ],
 )
-def test_refused(build: Any, recipe: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_refused(build: Any, recipe: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         build(recipe, **options)
 
 

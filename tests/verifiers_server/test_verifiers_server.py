@@ -133,7 +133,7 @@ def test_verifiers_own_harness_plays(
 
 
 @pytest.mark.parametrize(
-    ("task", "rows", "options", "said"),
+    ("task", "rows", "options", "message"),
     [
         ("verifiers:tcp://127.0.0.1:9", None, {}, "plays tasks that you give: the rows of data="),
         ("verifiers:here", [{"prompt": "a"}], {}, "give an address, verifiers:tcp://127"),
@@ -143,10 +143,10 @@ def test_verifiers_own_harness_plays(
 )
 def test_what_cannot_be_is_refused(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str,
-    rows: list[dict[str, Any]] | None, options: dict[str, Any], said: str,
+    rows: list[dict[str, Any]] | None, options: dict[str, Any], message: str,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("strop.environments.verifiers_server.START_SECONDS", 0.5)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         strop.train("grpo", model=str(lab.model), task=task, data=rows, data_task_config=options,
                     **SHORT)  # fmt: skip

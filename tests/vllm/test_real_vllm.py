@@ -206,8 +206,8 @@ def test_a_run_trains_over_it(engine, tmp_path, monkeypatch, capsys):
     words = ["engine.kind=vllm", f"engine.url={engine.client.url}", "training.steps=3"]
     words += ["evaluation.every=0", "sampling.num_prompts=4", "training.lr=1e-3"]
     strop = Strop(monkeypatch, capsys)
-    said = strop("train", "grpo", "--model", "tiny", *words, "--out", tmp_path / "run")
-    assert said.code == 0, said.err
+    result = strop("train", "grpo", "--model", "tiny", *words, "--out", tmp_path / "run")
+    assert result.code == 0, result.err
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]

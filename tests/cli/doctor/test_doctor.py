@@ -72,8 +72,8 @@ def ask(strop: Strop) -> Any:
     """Calls doctor with --json: exit code and the findings by the first words of the question."""
 
     def call(*words: str | Path) -> tuple[int, dict[str, Any]]:
-        said = strop("doctor", *words, "--json")
-        return said.code, {f["question"]: f for f in json.loads(said.out)["findings"]}
+        result = strop("doctor", *words, "--json")
+        return result.code, {f["question"]: f for f in json.loads(result.out)["findings"]}
 
     return call
 
@@ -119,7 +119,7 @@ def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"learning_rate": 0.0, "loss": 0.0}, "learning rate is 0"),
         ({"loss": 0.0, "grad_norm": 0.0, "groups/frac_rollouts_with_gradient": 0.0,
@@ -129,14 +129,14 @@ def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_loss_of_zero_that_is_a_fault(
-    ask: Any, tmp_path: Path, changed: dict[str, Any], said: str
+    ask: Any, tmp_path: Path, changed: dict[str, Any], message: str
 ) -> None:
     code, findings = ask(make_run(tmp_path / "run", **changed))
 
     assert code == 1
     found = only_problem(findings)
     assert found["question"] == "Why is the loss 0?"
-    assert said in found["answer"]
+    assert message in found["answer"]
 
 
 def test_equal_rewards_explain_the_loss_and_the_groups(ask: Any, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_terms_that_pull_apart_are_told_above_the_noise(ask: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("break_it", "said"),
+    ("break_it", "message"),
     [
         (lambda lines: lines[:4] + lines[6:], "missing: step 5, 6"),
         (lambda lines: lines[:5] + lines[4:], "written more than once: step 5"),
@@ -262,13 +262,13 @@ def test_terms_that_pull_apart_are_told_above_the_noise(ask: Any, tmp_path: Path
                         for line in lines], "data/epoch jumps at step 7"),
     ],
 )  # fmt: skip
-def test_faults_of_resuming(ask: Any, tmp_path: Path, break_it: Any, said: str) -> None:
+def test_faults_of_resuming(ask: Any, tmp_path: Path, break_it: Any, message: str) -> None:
     run = make_run(tmp_path / "run")
     write(run, break_it(lines_of(run)))
     code, findings = ask(run)
 
     assert code == 1
-    assert said in only_problem(findings)["answer"]
+    assert message in only_problem(findings)["answer"]
 
 
 def test_a_prompt_twice_within_an_epoch(ask: Any, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_other_problems(ask: Any, tmp_path: Path, changed: dict[str, Any], quest
 
 
 @pytest.mark.parametrize(
-    ("on_failure", "said"),
+    ("on_failure", "message"),
     [
         ('"unscored"', "count them with reward.on_failure=0"),
         ("0.5", "a failure counts 0.5 and the worst answer got 0: set reward.on_failure=0"),
@@ -305,17 +305,17 @@ def test_other_problems(ask: Any, tmp_path: Path, changed: dict[str, Any], quest
     ],
 )
 def test_a_failure_that_pays_is_a_problem(
-    ask: Any, tmp_path: Path, on_failure: str, said: str
+    ask: Any, tmp_path: Path, on_failure: str, message: str
 ) -> None:
     run = make_run(tmp_path / "run", **{"exit/exception": 0.02})
     with (run / "config.toml").open("a") as file:
         file.write(f"[reward]\non_failure = {on_failure}\n")
     code, findings = ask(run)
     found = findings["Do reward functions fail?"]
-    assert code == bool(said)
-    assert found["status"] == ("problem" if said else "note")
+    assert code == bool(message)
+    assert found["status"] == ("problem" if message else "note")
     assert "exception 2.00%" in found["answer"]
-    assert said in found["advice"]
+    assert message in found["advice"]
 
 
 def test_a_cut_that_counts_as_going_on_is_told(ask: Any, tmp_path: Path) -> None:
@@ -327,26 +327,26 @@ def test_a_cut_that_counts_as_going_on_is_told(ask: Any, tmp_path: Path) -> None
 
 
 def test_a_folder_that_is_no_run_is_refused(strop: Strop, tmp_path: Path) -> None:
-    said = strop("doctor", tmp_path)
+    result = strop("doctor", tmp_path)
 
-    assert said.code == 2
-    assert "metrics.jsonl" in said.err
+    assert result.code == 2
+    assert "metrics.jsonl" in result.err
 
 
 def test_a_run_is_not_mixed_with_other_options(strop: Strop, tmp_path: Path) -> None:
-    said = strop("doctor", make_run(tmp_path / "run"), "training.lr=1")
+    result = strop("doctor", make_run(tmp_path / "run"), "training.lr=1")
 
-    assert said.code == 2
-    assert "leave the other options out" in said.err
+    assert result.code == 2
+    assert "leave the other options out" in result.err
 
 
 def test_text_names_question_answer_and_advice(strop: Strop, tmp_path: Path) -> None:
-    said = strop("doctor", make_run(tmp_path / "run", **{"completions/clipped_ratio": 0.5}))
+    result = strop("doctor", make_run(tmp_path / "run", **{"completions/clipped_ratio": 0.5}))
 
-    assert said.code == 1
-    assert "Are answers cut off?  problem" in said.out
-    assert "50.0% of the answers" in said.out
-    assert "Do: raise rollout.max_tokens" in said.out
+    assert result.code == 1
+    assert "Are answers cut off?  problem" in result.out
+    assert "50.0% of the answers" in result.out
+    assert "Do: raise rollout.max_tokens" in result.out
 
 
 REWARD = """
@@ -406,11 +406,11 @@ def test_prompts_that_are_too_long_are_a_problem(ask: Any, lab: Lab, tmp_path: P
 def test_the_model_s_numbers_are_those_of_the_loaded_one(strop: Strop, lab: Lab) -> None:
     loaded = models.load(str(lab.model))
     count = sum(p.numel() for p in loaded.model.parameters())
-    said = strop("doctor", "--model", lab.model, "rollout.max_tokens=6", "--json")
-    report = json.loads(said.out)
+    result = strop("doctor", "--model", lab.model, "rollout.max_tokens=6", "--json")
+    report = json.loads(result.out)
     told, (fits,) = report["model"], report["findings"]
 
-    assert said.code == 0
+    assert result.code == 0
     assert told["parameters"] == told["trained"] == count
     assert told["bytes"].keys() == told["formulas"].keys()
     assert told["counts"].keys() == told["where"].keys()
@@ -421,18 +421,18 @@ def test_the_model_s_numbers_are_those_of_the_loaded_one(strop: Strop, lab: Lab)
 def test_the_estimate_as_text_has_formulas_counts_and_what_is_left_out(
     strop: Strop, lab: Lab
 ) -> None:
-    said = strop("doctor", "--model", lab.model, "recipe=dapo", "rollout.max_tokens=6")
+    result = strop("doctor", "--model", lab.model, "recipe=dapo", "rollout.max_tokens=6")
 
-    assert re.search(r"kv_cache +\d+\.\d+ GiB = slots \* places", said.out)
-    assert re.search(r"where slots +512 = min\(training.num_slots", said.out)
-    assert "Left out: Python with torch" in said.out
+    assert re.search(r"kv_cache +\d+\.\d+ GiB = slots \* places", result.out)
+    assert re.search(r"where slots +512 = min\(training.num_slots", result.out)
+    assert "Left out: Python with torch" in result.out
 
 
 def test_without_a_run_versions_and_packages(strop: Strop) -> None:
-    said = strop("doctor", "--json")
-    machine = json.loads(said.out)["machine"]
+    result = strop("doctor", "--json")
+    machine = json.loads(result.out)["machine"]
 
-    assert said.code == 0
+    assert result.code == 0
     assert set(machine["versions"]) == {"python", "strop", "torch", "transformers"}
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
     for extra, (needed, *_) in extras.items():

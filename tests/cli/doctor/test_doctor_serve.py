@@ -114,10 +114,10 @@ def test_an_endpoint_that_draws_anew_for_a_seed(strop: Strop):
 
 
 @pytest.mark.parametrize(
-    "said", [(500, "broken"), (200, "{"), (200, {"data": 3}), (200, {"data": []}), (200, [])]
+    "message", [(500, "broken"), (200, "{"), (200, {"data": 3}), (200, {"data": []}), (200, [])]
 )
-def test_what_is_no_server_of_models(strop: Strop, said: Any):
-    told = looked_at(strop, lambda path, body: said, code=1)
+def test_what_is_no_server_of_models(strop: Strop, message: Any):
+    told = looked_at(strop, lambda path, body: message, code=1)
     assert [each["status"] for each in told["findings"]] == ["problem"]
 
 

@@ -163,10 +163,10 @@ def test_a_run_whose_rewards_all_fail_ends_with_1(
 ) -> None:
     more = ["training.steps=9", "--out", str(tmp_path / "run")]
     more += ["curation.max_rounds=2"] if recipe == "dapo" else []
-    said = strop(*words(lab, f"{rewards}:fails", recipe, *more))
-    assert said.code == 1
-    assert "no answer got a reward in the first 5 steps" in said.err
-    assert "ZeroDivisionError" in said.err
+    result = strop(*words(lab, f"{rewards}:fails", recipe, *more))
+    assert result.code == 1
+    assert "no answer got a reward in the first 5 steps" in result.err
+    assert "ZeroDivisionError" in result.err
     assert len(lines(tmp_path / "run")) == STEPS
 
 
@@ -174,9 +174,9 @@ def test_a_run_without_signal_is_warned_of_once(
     strop: Strop, lab: Lab, rewards: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    said = strop(*words(lab, f"{rewards}:same", "training.steps=7", "--quiet", "--out", str(out)))
-    assert said.code == 0
-    assert said.out.count("warning: Which groups give no signal? 100% of the groups") == 1
-    assert f"strop doctor {out}" in said.out
+    result = strop(*words(lab, f"{rewards}:same", "training.steps=7", "--quiet", "--out", str(out)))
+    assert result.code == 0
+    assert result.out.count("warning: Which groups give no signal? 100% of the groups") == 1
+    assert f"strop doctor {out}" in result.out
     doctor = json.loads(strop("doctor", out, "--json").out)["findings"]
     assert any(f["question"] == "Which groups give no signal?" for f in doctor)

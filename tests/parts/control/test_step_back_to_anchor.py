@@ -157,7 +157,7 @@ def test_of_adapters_the_adapters_alone_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"engine": {"staleness": 1}}, r"does not go with engine\.staleness"),
         ({"training": {"max_staleness": 1}}, r"does not go with training\.max_staleness"),
@@ -165,9 +165,9 @@ def test_of_adapters_the_adapters_alone_are_kept(tmp_path: Path) -> None:
     ],
 )
 def test_an_explorer_that_could_not_explore_is_refused(
-    settings: dict, said: str, tmp_path: Path
+    settings: dict, message: str, tmp_path: Path
 ) -> None:
     raw = Lab.make(tmp_path).raw(**{"recipe": "sol_rl_explore_then_train(N=4, K=2)", **settings})
     raw["algorithm"].pop("sampling.num_rollouts")
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         Runner().start(raw, tmp_path / "run")

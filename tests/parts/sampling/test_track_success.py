@@ -109,11 +109,11 @@ def test_a_window_may_change_when_a_run_goes_on(window, expected):
 def test_draws_are_told_and_unknown_prompts_are_nan():
     part = TrackSuccess()
     state = after(part, {4: [1, 0, 0, 0]}, {5: [None]})
-    told = part((Draw(4, 2), Draw(5, 2), Draw(6, 2)), state)
-    assert told.value[0].columns == {"past_success_B": 0.25, "past_answers_B": 4.0}
-    assert told.value[1].columns["past_success_B"] != told.value[1].columns["past_success_B"]
-    assert told.value[2].columns["past_answers_B"] == 0.0
-    assert told.metrics == pytest.approx(
+    error = part((Draw(4, 2), Draw(5, 2), Draw(6, 2)), state)
+    assert error.value[0].columns == {"past_success_B": 0.25, "past_answers_B": 4.0}
+    assert error.value[1].columns["past_success_B"] != error.value[1].columns["past_success_B"]
+    assert error.value[2].columns["past_answers_B"] == 0.0
+    assert error.metrics == pytest.approx(
         {"tracked/prompts": 1.0, "tracked/success": 0.25, "tracked/frac_new": 2 / 3}
     )
     assert part((), part.init()).metrics["tracked/frac_new"] == 1.0

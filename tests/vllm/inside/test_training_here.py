@@ -21,8 +21,8 @@ def test_a_run_has_the_numbers_of_the_local_engine(words, tmp_path, monkeypatch,
     strop = Strop(monkeypatch, capsys)
     found = []
     for name, engine in (("here", ["engine.kind=vllm_here", ARGS]), ("local", [])):
-        said = strop("train", *words, *WORDS, *engine, "--out", tmp_path / name)
-        assert said.code == 0, said.err
+        result = strop("train", *words, *WORDS, *engine, "--out", tmp_path / name)
+        assert result.code == 0, result.err
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         found.append([json.loads(line) for line in lines])
     for here, local in zip(*found, strict=True):
