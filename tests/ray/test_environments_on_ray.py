@@ -10,6 +10,7 @@ import pytest
 
 from strop.environments.base import EnvironmentSource
 from strop.environments.episodes import CallLimits, Episodes
+from strop.training.cluster.connect import cpus_each
 from strop.training.cluster.environments import workers_on_ray
 from strop.training.settings.sections import RaySettings
 
@@ -35,6 +36,20 @@ class Walk(Environment):
         self.place = 3 * self.place + len(action) + self.shift
         return Observation(f"{self.place}:", self.place / 8, self.turn > self.seed % 4)
 '''
+
+
+def test_engines_share_what_the_other_processes_leave():
+    class Cluster:
+        def cluster_resources(self) -> dict[str, float]:
+            return {"CPU": 20.0, "GPU": 1.0}
+
+    settings = RaySettings(
+        num_engines=3, num_trainers=2, cpus_per_trainer=2, num_environments=3,
+        cpus_per_environment=2, cpus_for_rewards=1,
+    )  # fmt: skip
+    assert cpus_each(Cluster(), settings) == (20 - 2 * 2 - 3 * 2 - 1) // 3
+    assert cpus_each(Cluster(), settings.model_copy(update={"cpus_per_engine": 4})) == 4
+    assert cpus_each(Cluster(), settings.model_copy(update={"num_engines": 20})) == 1
 
 
 @pytest.fixture

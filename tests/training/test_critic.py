@@ -346,3 +346,10 @@ def test_gae_needs_nothing_refreshed_but_its_values():
     from strop.method.algorithm import wanted_columns
 
     assert wanted_columns(gae()) == {"value_T", "value_old_T"}
+
+
+def test_losses_are_means_over_the_updates_that_had_them():
+    own, value = gae().terms
+    tally = Tally(losses={own.name: torch.tensor(6.0), value.name: 2.0})
+    found = update._losses(tally, [own, value], {own.name: 4, value.name: 0})
+    assert found == {"policy_loss": 1.5, "loss": 1.5, "loss/value": 2.0, "critic/loss": 2.0}

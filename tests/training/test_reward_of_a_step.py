@@ -6,7 +6,13 @@ from builders import flat_batch
 
 from strop.environments.tasks import Origin
 from strop.support.exits import Exit
-from strop.training.learner.step_metrics import _means, exit_metrics, source_metrics
+from strop.training.learner.step_metrics import (
+    Clock,
+    _means,
+    _rewards,
+    exit_metrics,
+    source_metrics,
+)
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -41,3 +47,38 @@ def test_a_source_has_the_share_and_the_reward_of_its_own_rollouts():
     elsewhere = batch.set(uid_P=torch.tensor([-1, -2, -3]))  # of no source
     assert set(source_metrics(elsewhere, origins).values()) == {0}
     assert source_metrics(batch, ()) == {}
+
+
+def test_groups_of_a_step_by_their_outcomes():
+    # all right, all wrong, mixed, mixed with one unscored, and one in which nothing has a score
+    reward_B = torch.tensor([1.0, 1, 0, 0, 1, 0, 0, 1, 1, 0, 0])
+    scored_B = torch.tensor([True] * 8 + [False] * 3)
+    batch = flat_batch(
+        (1,) * 11, (0, 0, 1, 1, 2, 2, 3, 3, 3, 4, 4), reward_B=reward_B, scored_B=scored_B,
+        id_T=[*range(11)], outcome_B=reward_B,
+        advantage_B=torch.where(scored_B, 2.0 * reward_B - 0.5, 9.0),
+    )  # fmt: skip
+    found = _rewards(batch)
+    deviation = 0.5**0.5  # of 1 and 0, with n - 1
+    assert found["reward_std"] == pytest.approx(2 * deviation / 4)
+    assert found["frac_reward_zero_std"] == 2 / 4
+    assert found["groups/frac_all_1"] == found["groups/frac_all_0"] == 1 / 4
+    assert found["groups/frac_mixed"] == 2 / 4
+    assert found["advantage/abs_mean"] == pytest.approx((4 * 1.5 + 4 * 0.5) / 8)
+    # Outcomes beyond 0 and 1: the step's own best and worst count.
+    wider = _rewards(batch.set(outcome_B=3 * reward_B - 1))
+    assert wider["groups/frac_all_1"] == wider["groups/frac_all_0"] == 1 / 4
+
+
+def test_seconds_of_a_stage_that_comes_twice_are_added():
+    times = iter([0.0, 1.0, 3.0, 4.0, 4.5, 10.0])
+    stages: list[str] = []
+    clock = Clock(now=lambda: next(times), on_stage=stages.append)
+    for stage in ("reward", "reward"):
+        with clock(stage):
+            pass
+    found = clock.metrics(flat_batch((3, 2)))
+    assert stages == ["reward", "reward"]
+    assert found["timing_s/reward"] == 2.5
+    assert found["step_time"] == 10
+    assert (found["perf/tokens_per_s"], found["perf/rollouts_per_s"]) == (0.5, 0.2)
