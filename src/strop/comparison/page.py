@@ -22,11 +22,12 @@ from strop.comparison.table import (
 )
 from strop.comparison.tuning import Tried
 from strop.comparison.verdict import Compared
-from strop.report.about import facts, flat
+from strop.report.about import facts
 from strop.report.charts import Chart, short
 from strop.report.html import charts_grid, document, section, table
 from strop.report.run_folder import Run
 from strop.support.errors import UserError
+from strop.support.files import flat
 from strop.support.writing import write_whole
 
 FIRST = ("pass@1", "late/entropy", "completions/mean_length")  # of which differences are drawn

@@ -19,9 +19,9 @@ from strop.planning.model_costs import read_model
 from strop.planning.parallel import Case, Trainer, costs_of_training, speed_of
 from strop.planning.recorded import read_run
 from strop.planning.work import Costs, Work
-from strop.report.about import flat, parsed
+from strop.report.about import parsed
 from strop.support.errors import UserError
-from strop.support.files import text_of
+from strop.support.files import flat, text_of
 
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 

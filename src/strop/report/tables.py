@@ -6,10 +6,11 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.report.about import changed, flat, parsed
+from strop.report.about import changed, parsed
 from strop.report.html import framed
 from strop.report.run_folder import Run
 from strop.report.sections import score_keys
+from strop.support.files import flat
 
 LIMITS = ("low", "high")
 HEADLINES = (
