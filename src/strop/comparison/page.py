@@ -26,6 +26,7 @@ from strop.report.about import facts
 from strop.report.charts import Chart, short
 from strop.report.html import charts_grid, document, section, table
 from strop.report.run_folder import Run
+from strop.report.tables import differing
 from strop.support.errors import UserError
 from strop.support.files import flat
 from strop.support.writing import write_whole
@@ -193,12 +194,7 @@ def _legend(plan: Plan) -> str:
 
 def _settings(plan: Plan) -> str:
     """Settings that are not the same in all methods."""
-    found = [dict(flat(tomllib.loads(entry.config))) for entry in plan.entries]
-    lines = []
-    for key in dict.fromkeys(key for settings in found for key in settings):
-        values = [str(settings.get(key, "–")) for settings in found]
-        if len(set(values)) > 1:
-            lines.append([key, *values])
+    lines = differing([dict(flat(tomllib.loads(e.config))) for e in plan.entries], str)
     if not lines:
         return ""
     shown = table("settings", ["Setting", *(e.label for e in plan.entries)], lines)
