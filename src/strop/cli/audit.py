@@ -79,7 +79,7 @@ def audit(
     )  # fmt: skip
     rows, tell = [], _json if as_json else _quiet
     for recipe in recipes:
-        settings = settings_of([recipe, *options], {}, None)
+        settings = settings_of([recipe, *options], {})
         found = audits(recipe, settings, base, changes, most, draws, tell)
         rows += _shown_rows(found, as_json)
     if out is not None:

@@ -71,7 +71,7 @@ class Written:
         (method,), options = split(words)
         if method.endswith(".toml"):
             return settings_of(options, given, Path(method))
-        return settings_of([method, *options], given, None)
+        return settings_of([method, *options], given)
 
     def plan(self, methods: Methods, swept: str = "", tuning: "Tuning | None" = None) -> "Plan":
         """The plan of a comparison of methods. Raises UserError."""
