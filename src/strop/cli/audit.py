@@ -16,7 +16,7 @@ from rich.table import Table
 from strop.cli import completing
 from strop.cli.numbers import numbers
 from strop.support.errors import UserError
-from strop.support.writing import write_whole
+from strop.support.writing import write_whole, writing
 
 if TYPE_CHECKING:
     from strop.api.audit import Audited, Part
@@ -128,8 +128,6 @@ def _write(rows: list[dict[str, Any]], path: Path) -> None:
     table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    try:
+    with writing(path.parent, path.name):
         write_whole(path, text.getvalue())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
     print(f"wrote {path}", file=sys.stderr)

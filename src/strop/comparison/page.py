@@ -27,9 +27,8 @@ from strop.report.charts import Chart, short
 from strop.report.html import charts_grid, document, section, table
 from strop.report.run_folder import Run
 from strop.report.tables import differing
-from strop.support.errors import UserError
 from strop.support.files import flat
-from strop.support.writing import write_whole
+from strop.support.writing import write_whole, writing
 
 FIRST = ("pass@1", "late/entropy", "completions/mean_length")  # of which differences are drawn
 MOST_TITLE = 80  # letters of a heading
@@ -48,10 +47,8 @@ def write_page(
     tried: Sequence[Tried] = (),
 ) -> None:
     """Write the page. Raises UserError."""
-    try:
+    with writing(out.parent, out.name):
         write_whole(out, render(plan, rows, runs, notes, tried))
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}") from error
 
 
 def render(
