@@ -93,10 +93,9 @@ def _of_run(case: Case, folder: Path, work: Work) -> Case:
         )
     settings = dict(flat(parsed(text_of(folder / "config.toml", "the configuration"))))
     size = BYTES.get(str(settings.get("model.dtype")), case.assumed.weight_bytes)
-    lengths = np.concatenate(work.groups).astype(float)
     return replace(
         case, model=read_model(checkpoint.parent),
         assumed=replace(case.assumed, weight_bytes=size, cache_bytes=size),
-        held=work.prompt + float((lengths**2).mean() / (2 * lengths.mean())),
+        held=work.held,
         passes=float(read_run(folder).mean("timing_s/refresh") > 0),
     )  # fmt: skip
