@@ -31,7 +31,7 @@ def begun(environment: Mapping[str, str], function: Callable[..., None], *given:
 
 
 def guarded(fileno: int, output: int, module: str, environment: Mapping[str, str]) -> None:
-    """Run `main(fileno)` of a module behind its guard; what it prints goes to `output`."""
+    """Run `main(channel)` of a module behind its guard; what it prints goes to `output`."""
     os.setsid()
     for number in (1, 2):
         os.dup2(output, number)

@@ -95,7 +95,10 @@ def test_the_largest_group_says_how_many_answers_are_drawn(
         (("audit", "grpo", "--updates", "1,10001"), "--updates 10001: 10000 are the most"),
         (("audit", "grpo", "--seed", "9" * 30), "the seed is 999"),
         (("audit", "grpo", "--step", "nan"), "--step"),
-        (("audit", "grpo", *SMALL, "--csv", "/nowhere/a.csv"), "cannot write"),
+        (
+            ("audit", "grpo", *SMALL, "--csv", "/nowhere/a.csv"),
+            "a.csv could not be written to /nowhere",
+        ),
     ],
 )
 def test_mistakes_are_one_line(strop: Strop, words: tuple[str, ...], message: str) -> None:

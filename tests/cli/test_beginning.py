@@ -46,7 +46,7 @@ def test_init_writes_over_nothing(strop, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
     assert (tmp_path / "train.jsonl").read_text() == "mine"
     (tmp_path / "file").write_text("")
-    assert "cannot write into file" in strop("init", "math", "--out", "file").err
+    assert "the files could not be written to file" in strop("init", "math", "--out", "file").err
 
 
 def test_a_kind_that_there_is_not(strop):

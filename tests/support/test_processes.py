@@ -104,10 +104,10 @@ processes.end_descendants = lambda root: os.kill(os.getpid(), signal.SIGKILL)
 guarded.end()
 """
 WORKER = """
-import os, socket, time
+import os, time
 
-def main(fileno):
-    socket.socket(fileno=fileno).sendall(str(os.getpid()).encode())
+def main(channel):
+    channel.sendall(str(os.getpid()).encode())
     time.sleep(60)
 """
 

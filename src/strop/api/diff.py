@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from strop.api.arguments import checked
-from strop.api.folders import HasFolder, path_of
+from strop.api.folders import HasFolder, folder_of
 from strop.diagnosis.difference import Difference, difference
 
 
@@ -16,8 +16,4 @@ def diff(first: str | Path | HasFolder, second: str | Path | HasFolder) -> Diffe
     in which they differ; `same`, `step`, `stage`, `metrics`, `columns` and `causes` hold this.
     Raises UserError for what is not a run, and for runs without a common step.
     """
-    a, b = (
-        each.folder if isinstance(each, HasFolder) else path_of(each, "a run")
-        for each in (first, second)
-    )
-    return difference(a, b)
+    return difference(folder_of(first), folder_of(second))

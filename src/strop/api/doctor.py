@@ -7,7 +7,7 @@ from typing import Any
 
 from strop.api import tables
 from strop.api.arguments import checked
-from strop.api.folders import HasFolder, path_of
+from strop.api.folders import HasFolder, folder_of
 from strop.api.inputs import sections_of
 from strop.api.messages import in_python, messages_in_python
 from strop.api.options import combined, from_keywords
@@ -54,9 +54,7 @@ def doctor(
         if run is not None:
             if model or data is not None or reward is not None or task or options:
                 raise UserError("a run is judged by its own files: leave the other arguments out")
-            return _in_python(
-                after_a_run(run.folder if isinstance(run, HasFolder) else path_of(run, "a run"))
-            )
+            return _in_python(after_a_run(folder_of(run)))
         if not isinstance(model, str | Path | None):
             raise UserError(
                 f"model is {type(model).__name__}: give its name or folder; nothing is loaded here"

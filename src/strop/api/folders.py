@@ -20,6 +20,11 @@ class HasFolder(Protocol):
         ...
 
 
+def folder_of(run: object) -> Path:
+    """The folder of one run. Raises UserError for what is neither a run nor a path."""
+    return run.folder if isinstance(run, HasFolder) else path_of(run, "a run")
+
+
 def free_folder(recipe: str) -> Path:
     """runs/<recipe>-1, or the next number that is free; made here, so that it is nobody else's."""
     name = re.match(r"\w*", re.sub(r"^until\([^,]*,\s*", "", recipe).strip('"'))

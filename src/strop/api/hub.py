@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 
 NO_TOKEN = (
     "the hub takes a model only with a token: log in with `hf auth login`, or set HF_TOKEN (one "
@@ -54,13 +54,9 @@ def send(folder: Path, name: str, private: bool = False) -> str:
     try:
         api.create_repo(name, private=private or None, exist_ok=True)
         sent: Any = api.create_commit(name, files, commit_message="A model that strop trained")
-    except HfHubHTTPError as error:
-        raise UserError(f"{api.endpoint} refuses {name}: {_first(error)}; {again}") from error
-    except (HTTPError, OSError, ValueError) as error:  # no network, or none is wanted
-        raise UserError(f"{api.endpoint} cannot be reached: {_first(error)}; {again}") from error
+    except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:
+        refused = isinstance(error, HfHubHTTPError)  # else no network, or none is wanted
+        what = f"refuses {name}" if refused else "cannot be reached"
+        why = first_line(error).rstrip(".")
+        raise UserError(f"{api.endpoint} {what}: {why}; {again}") from error
     return str(sent.commit_url)
-
-
-def _first(error: Exception) -> str:
-    """What an error says first, in one line."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

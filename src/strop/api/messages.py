@@ -6,15 +6,12 @@ from collections.abc import Iterator
 
 from strop.support.errors import RunStopped, UserError
 
-KEYWORDS = {
-    "at": "at", "band": "band", "baseline": "baseline", "best": "best", "by": "by", "data": "data",
-    "engine": "engine", "exchange": "exchange", "group": "group", "k": "k", "lengths": "lengths",
-    "model": "model", "out": "out", "port": "port", "prompts": "prompts", "reward": "reward",
-    "samples": "samples", "score-on": "score_on", "serve": "serve", "spare": "spare",
-    "split": "split", "staleness": "staleness", "start": "start", "step": "step",
-    "success": "success", "target": "target", "task": "task", "tune": "tune", "tune-by": "tune_by",
-    "updates": "updates", "validation": "validation", "workers": "workers",
-}  # fmt: skip
+OPTIONS = (
+    "at", "band", "baseline", "best", "by", "data", "engine", "exchange", "group", "k", "lengths",
+    "model", "out", "port", "prompts", "reward", "samples", "score-on", "serve", "spare", "split",
+    "staleness", "start", "step", "success", "target", "task", "tune", "tune-by", "updates",
+    "validation", "workers",
+)  # fmt: skip
 PATTERNS = (
     (re.compile(r"(?:strop train )?--resume (\S*[^\s:,;.`])"), r"strop.resume('\1')"),
     (re.compile(r"pickled:\S*/given/(\w+)\.pickle"), r"\1"),
@@ -24,8 +21,8 @@ PATTERNS = (
     (re.compile(r"-{2}split (\w+)"), r"split='\1'"),
     (re.compile(r"strop plan RUN OTHER"), "run.plan(other)"),
     (
-        re.compile(rf"--({'|'.join(KEYWORDS)})\b(?!-)(?: (?=[0-9]))?"),
-        lambda found: f"{KEYWORDS[found[1]]}=",
+        re.compile(rf"--({'|'.join(OPTIONS)})\b(?!-)(?: (?=[0-9]))?"),
+        lambda found: f"{found[1].replace('-', '_')}=",
     ),
 )
 

@@ -22,7 +22,9 @@ DEFAULT: str = RunConfig.model_fields["recipe"].default
 HEADS = frozenset((*RunConfig.model_fields, *STAGES, *STAGE_ALIASES))
 
 
-def settings_of(arguments: list[str], options: dict[str, Any], file: Path | None) -> RunConfig:
+def settings_of(
+    arguments: list[str], options: dict[str, Any], file: Path | None = None
+) -> RunConfig:
     """The run's configuration from file, options and `name=value` arguments. Raises UserError."""
     recipes, assignments = split(arguments)
     if len(recipes) > 1:

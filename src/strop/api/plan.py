@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.tables import Table
@@ -195,17 +193,15 @@ def _work_of(case: Case, asked: Question, measured: Work | None) -> tuple[Case, 
             "give the lengths of answers in tokens: --lengths MEAN,P99, such as 3000,16000, or "
             "--lengths FILE with one in each line"
         )
-    lengths = np.concatenate(groups).astype(float)
     prompt = asked.prompt_tokens or (PROMPT_TOKENS if measured is None else measured.prompt)
     prompts = asked.prompts or (PROMPTS if measured is None else measured.num_groups)
     if prompts * size > MOST_ANSWERS:
         raise UserError(
             f"--prompts {prompts} --answers {size}: a step has more than {MOST_ANSWERS:,} answers"
         )
-    held = prompt + float((lengths**2).mean() / (2 * lengths.mean()))
-    longest = math.ceil(prompt) + (asked.max_tokens or int(lengths.max()))
+    longest = math.ceil(prompt) + (asked.max_tokens or max(int(each.max()) for each in groups))
     work = Work(tuple(groups), prompts, float(prompt), 1.0, 1, min(asked.updates, prompts * size))
-    return replace(case, longest=longest, held=held), work
+    return replace(case, longest=longest, held=work.held), work
 
 
 def _check_between(name: str, value: float, most: float) -> None:

@@ -131,7 +131,7 @@ def _outcome(claim: Claim, out: Path, jobs: int, progress: bool) -> Outcome:
 
 
 def _settings(claim: Claim, words: tuple[str, ...]) -> RunConfig:
-    return settings_of([*words, *claim.options], {}, None)
+    return settings_of([*words, *claim.options], {})
 
 
 def _enumerated(claim: Claim) -> Mapping[str, Mapping[int, float]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from strop.api.arguments import check_seed, checked
 from strop.api.evaluate import opened
-from strop.api.folders import HasFolder, path_of
+from strop.api.folders import HasFolder, folder_of
 from strop.api.inference import InferenceModel
 from strop.api.messages import messages_in_python
 from strop.api.options import from_keywords
@@ -106,7 +106,7 @@ def serve_policy(run: "str | Path | HasFolder") -> Address:
 
     run: a run that was begun, or its folder. Raises UserError where it has no address.
     """
-    return address_in(run.folder if isinstance(run, HasFolder) else path_of(run, "a run"))
+    return address_in(folder_of(run))
 
 
 def name_of(source: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from strop.api.arguments import checked
-from strop.api.folders import path_of
+from strop.api.folders import folder_of, path_of
 from strop.api.inputs import Data, Reward, check_not_given, sections_of, with_judges, with_parts
 from strop.api.messages import messages_in_python
 from strop.api.options import DEFAULT, Recipe, combined, from_keywords, method_of
@@ -104,7 +104,7 @@ def resume(
     """
     _check_alone()
     listeners = _several(callbacks)
-    folder = run.folder if isinstance(run, Run) else path_of(run, "a run")
+    folder = folder_of(run)
     let_go(folder)
     with messages_in_python():
         settings = changed(folder, from_keywords(options))

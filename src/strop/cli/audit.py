@@ -16,7 +16,7 @@ from rich.table import Table
 from strop.cli import completing
 from strop.cli.numbers import numbers
 from strop.support.errors import UserError
-from strop.support.writing import write_whole
+from strop.support.writing import write_whole, writing
 
 if TYPE_CHECKING:
     from strop.api.audit import Audited, Part
@@ -79,7 +79,7 @@ def audit(
     )  # fmt: skip
     rows, tell = [], _json if as_json else _quiet
     for recipe in recipes:
-        settings = settings_of([recipe, *options], {}, None)
+        settings = settings_of([recipe, *options], {})
         found = audits(recipe, settings, base, changes, most, draws, tell)
         rows += _shown_rows(found, as_json)
     if out is not None:
@@ -128,8 +128,6 @@ def _write(rows: list[dict[str, Any]], path: Path) -> None:
     table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    try:
+    with writing(path.parent, path.name):
         write_whole(path, text.getvalue())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
     print(f"wrote {path}", file=sys.stderr)

@@ -71,7 +71,7 @@ class Written:
         (method,), options = split(words)
         if method.endswith(".toml"):
             return settings_of(options, given, Path(method))
-        return settings_of([method, *options], given, None)
+        return settings_of([method, *options], given)
 
     def plan(self, methods: Methods, swept: str = "", tuning: "Tuning | None" = None) -> "Plan":
         """The plan of a comparison of methods. Raises UserError."""
@@ -217,18 +217,13 @@ def methods_of(arguments: Sequence[str], tune: int = 0) -> Methods:
 
 def _words(text: str) -> list[str]:
     """A method and its own options: `grpo(clip=0.1) seed=3` is `grpo(clip=0.1)` and `seed=3`."""
+    from strop.comparison.values import pieces_of
     from strop.training.settings.assignments import ASSIGNMENT
 
-    words, depth, quote = [""], 0, ""
-    for at, letter in enumerate(text.strip()):
-        if quote or letter in "'\"":
-            quote = "" if letter == quote else quote or letter
-        depth += (letter in "([{") - (letter in ")]}") if not quote else 0
-        between = letter.isspace() and not depth and not quote
-        if between and ASSIGNMENT.match(text.strip()[at:].lstrip()):
-            words.append("")
-        words[-1] += letter
-    return [word.strip() for word in words]
+    whole = text.strip()
+    return pieces_of(
+        whole, lambda at: whole[at].isspace() and ASSIGNMENT.match(whole[at:].lstrip())
+    )
 
 
 def begin(plan: "Plan", out: Path | None, jobs: int) -> None:

@@ -3,13 +3,14 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from strop.cli import completing
+from strop.cli.train import sections
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
 
@@ -83,24 +84,16 @@ def _before(
     given: list[str], model: str, data: list[str] | None, reward: list[str] | None, ray: str
 ) -> "Diagnosis":
     """What a run of these options would be made of."""
+    from strop.api.options import settings_of
     from strop.diagnosis.whole import before_a_run
 
-    sections: dict[str, dict[str, Any]]
-    sections = {"model": {"name": model}, "data": {"files": data},
-                "reward": {"functions": reward}, "ray": {"address": ray}}  # fmt: skip
+    options = sections(model, "", data, None, reward) | ({"ray": {"address": ray}} if ray else {})
     heads = {text.partition(".")[0] for text in given}
     return before_a_run(
-        _settings(given, sections),
+        settings_of(given, options),
         with_model=bool(model or heads - {"ray"}),
         with_data=bool(data or reward or heads & {"data", "reward"}),
     )
-
-
-def _settings(given: list[str], sections: dict[str, dict[str, Any]]) -> Any:
-    """The configuration of a run that is made of these. Raises UserError."""
-    from strop.api.options import settings_of
-
-    return settings_of(given, {k: own for k, own in sections.items() if any(own.values())}, None)
 
 
 def _print(found: "Diagnosis", as_json: bool) -> None:

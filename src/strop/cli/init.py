@@ -9,6 +9,7 @@ import typer
 from strop.assets import BEGINNINGS, SCHEMA
 from strop.support.errors import UserError, nearest
 from strop.support.stopping import explained
+from strop.support.writing import writing
 
 # Folders of `assets/init`, each with what it is for.
 TASKS = {
@@ -39,14 +40,12 @@ def init(
     for path in (*files, SCHEMA):
         if (out / path.name).exists() and path != SCHEMA:
             raise UserError(f"{out / path.name} is there already: give another folder with --out")
-    try:
+    kept = f"what it wrote is in {out}: remove that and give it again"
+    with writing(out, "the files"), explained(lambda: kept):
         out.mkdir(parents=True, exist_ok=True)
-        with explained(lambda: f"what it wrote is in {out}: remove that and give it again"):
-            for path in (*files, SCHEMA):
-                shutil.copyfile(path, out / path.name)
-                print(f"wrote {out / path.name}")
-    except OSError as error:
-        raise UserError(f"cannot write into {out}: {error.strerror}") from error
+        for path in (*files, SCHEMA):
+            shutil.copyfile(path, out / path.name)
+            print(f"wrote {out / path.name}")
     enter = "" if out == Path(".") else f"cd {out} && "
     print(f"Look into run.toml, then: {enter}strop train --config run.toml")
 
@@ -58,10 +57,8 @@ def schema(
     if out is None:
         print(SCHEMA.read_text(encoding="utf-8"), end="")
         return
-    try:
+    with writing(out.parent, out.name):
         shutil.copyfile(SCHEMA, out)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}") from error
     print(f"wrote {out}; begin a run's file with the line: #:schema {out}")
 
 

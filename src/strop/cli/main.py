@@ -13,7 +13,27 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from strop.catalogue import peers
-from strop.cli import labs, listing
+from strop.cli import (
+    audit,
+    compare,
+    diff,
+    doctor,
+    evaluate,
+    export,
+    init,
+    inspect,
+    labs,
+    listing,
+    plan,
+    report,
+    reproduce,
+    sample,
+    sequence,
+    serve,
+    sweep,
+    train,
+    watch,
+)
 from strop.support.about import VERSION
 from strop.support.errors import RunStopped, UserError
 from strop.support.garbage_collection import beginning
@@ -69,54 +89,28 @@ def root(
         print(context.get_help())
 
 
+# What needs torch is imported by a command when it runs.
 app.command("recipes")(listing.recipes)
 app.command("parts")(listing.parts)
 app.command("labs", context_settings=labs.SETTINGS)(labs.labs)
-
-
-def _register() -> None:
-    """The commands that need torch only when they run."""
-    from strop.cli import (
-        audit,
-        compare,
-        diff,
-        evaluate,
-        export,
-        init,
-        inspect,
-        plan,
-        report,
-        reproduce,
-        sample,
-        sequence,
-        serve,
-        sweep,
-        train,
-        watch,
-    )
-    from strop.cli.doctor import doctor
-
-    app.command("init")(init.init)
-    app.command("train")(train.train)
-    app.command("eval")(evaluate.evaluate)
-    app.command("sample")(sample.sample)
-    app.command("serve")(serve.serve)
-    app.command("export")(export.export)
-    app.command("report")(report.report)
-    app.command("watch")(watch.watch)
-    app.command("inspect")(inspect.inspect)
-    app.command("doctor")(doctor)
-    app.command("diff")(diff.diff)
-    app.command("compare")(compare.compare)
-    app.command("sweep")(sweep.sweep)
-    app.command("sequence")(sequence.sequence)
-    app.command("audit")(audit.audit)
-    app.command("reproduce")(reproduce.reproduce)
-    app.command("plan")(plan.plan)
-    app.command("schema")(init.schema)
-
-
-_register()
+app.command("init")(init.init)
+app.command("train")(train.train)
+app.command("eval")(evaluate.evaluate)
+app.command("sample")(sample.sample)
+app.command("serve")(serve.serve)
+app.command("export")(export.export)
+app.command("report")(report.report)
+app.command("watch")(watch.watch)
+app.command("inspect")(inspect.inspect)
+app.command("doctor")(doctor.doctor)
+app.command("diff")(diff.diff)
+app.command("compare")(compare.compare)
+app.command("sweep")(sweep.sweep)
+app.command("sequence")(sequence.sequence)
+app.command("audit")(audit.audit)
+app.command("reproduce")(reproduce.reproduce)
+app.command("plan")(plan.plan)
+app.command("schema")(init.schema)
 
 
 def main() -> None:

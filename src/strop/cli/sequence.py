@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -60,6 +60,7 @@ def sequence(
     the same command with the same --out, or --resume, goes on, also after a crash. Writes
     sequence.html, table.md and result.json.
     """
+    from strop.api.options import settings_of
     from strop.comparison.sequence import plan_of, read_plan
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -69,22 +70,11 @@ def sequence(
             raise UserError("--resume takes the folder's own plan: leave all else out")
         _carry_out(read_plan(resume), resume, quiet)
         return
-    plan = plan_of(_settings(arguments, model, data, validation, reward), replay, metric)
+    settings = settings_of(arguments or [], sections(model, "", data, validation, reward))
+    plan = plan_of(settings, replay, metric)
     folder = out or numbered(Path("sequences"))
     plan.keep(folder)
     _carry_out(plan, folder, quiet)
-
-
-def _settings(
-    arguments: list[str] | None,
-    model: str,
-    data: list[str] | None,
-    validation: list[str] | None,
-    reward: list[str] | None,
-) -> Any:
-    from strop.api.options import settings_of
-
-    return settings_of(arguments or [], sections(model, "", data, validation, reward), None)
 
 
 def _carry_out(plan: "Plan", folder: Path, quiet: bool) -> None:

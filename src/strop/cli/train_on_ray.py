@@ -15,7 +15,7 @@ import typer
 
 from strop.api.session import new_folder
 from strop.cli.train_here import Job, kept, work
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, UserError, first_line
 from strop.support.loading import search_path
 from strop.support.processes import Restarts
 from strop.support.stopping import asking_first, explained
@@ -27,7 +27,6 @@ from strop.training.cluster.connect import (
     LOOK_SECONDS,
     connect,
     enter,
-    first_line,
     reserve,
 )
 from strop.training.cluster.placement import Engines, begin

@@ -22,12 +22,13 @@ from strop.comparison.table import (
 )
 from strop.comparison.tuning import Tried
 from strop.comparison.verdict import Compared
-from strop.report.about import facts, flat
+from strop.report.about import facts
 from strop.report.charts import Chart, short
 from strop.report.html import charts_grid, document, section, table
 from strop.report.run_folder import Run
-from strop.support.errors import UserError
-from strop.support.writing import write_whole
+from strop.report.tables import differing
+from strop.support.files import flat
+from strop.support.writing import write_whole, writing
 
 FIRST = ("pass@1", "late/entropy", "completions/mean_length")  # of which differences are drawn
 MOST_TITLE = 80  # letters of a heading
@@ -46,10 +47,8 @@ def write_page(
     tried: Sequence[Tried] = (),
 ) -> None:
     """Write the page. Raises UserError."""
-    try:
+    with writing(out.parent, out.name):
         write_whole(out, render(plan, rows, runs, notes, tried))
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}") from error
 
 
 def render(
@@ -192,12 +191,7 @@ def _legend(plan: Plan) -> str:
 
 def _settings(plan: Plan) -> str:
     """Settings that are not the same in all methods."""
-    found = [dict(flat(tomllib.loads(entry.config))) for entry in plan.entries]
-    lines = []
-    for key in dict.fromkeys(key for settings in found for key in settings):
-        values = [str(settings.get(key, "–")) for settings in found]
-        if len(set(values)) > 1:
-            lines.append([key, *values])
+    lines = differing([dict(flat(tomllib.loads(e.config))) for e in plan.entries], str)
     if not lines:
         return ""
     shown = table("settings", ["Setting", *(e.label for e in plan.entries)], lines)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from strop.comparison.values import Values
 from strop.support.errors import UserError
-from strop.support.writing import write_whole
+from strop.support.writing import write_whole, writing
 from strop.training.record.run_folder import begin_folder
 from strop.training.settings.config import RunConfig, make
 from strop.training.settings.sections import FILES_ALONE
@@ -198,7 +198,7 @@ class Plan:
     def keep(self, folder: Path) -> None:
         """Write the plan into its folder, also over one that it extends. Raises UserError."""
         path = folder / NAME
-        try:
+        with writing(folder, "the comparison"):
             if not path.exists():
                 begin_folder(folder)
                 (folder / "runs").mkdir()
@@ -213,8 +213,6 @@ class Plan:
             for entry in self.entries:
                 write_whole(folder / "runs" / f"{entry.slug}.toml", entry.config)
             write_whole(path, self.to_json())
-        except OSError as error:
-            raise UserError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def differences(known: Plan, wanted: Plan) -> list[str]:

@@ -22,7 +22,7 @@ import numpy as np
 from strop.data.read import named_sources, validation_sets
 from strop.evaluation.task_matrix import Kept, kept
 from strop.support.errors import UserError
-from strop.support.writing import write_whole
+from strop.support.writing import write_whole, writing
 from strop.tracking.metrics_file import NAME as METRICS
 from strop.tracking.metrics_file import read_metrics
 from strop.training.loading import load_model
@@ -65,11 +65,9 @@ class Plan:
                     f"sequence --resume {folder}`"
                 )
             return
-        try:
+        with writing(folder, "the sequence"):
             begin_folder(folder)
             write_whole(path, json.dumps(dataclasses.asdict(self), indent=1))
-        except OSError as error:
-            raise UserError(f"cannot write to {folder}: {error.strerror}") from error
 
     def folder_of(self, number: int, folder: Path) -> Path:
         """Where the run of a task lies, counted from 0."""

@@ -7,8 +7,7 @@ from pathlib import Path
 from strop.comparison.sequence import Cell, Result
 from strop.report.charts import COLOURS, GREY, Chart, see_through, short
 from strop.report.html import charts_grid, document, section, table
-from strop.support.errors import UserError
-from strop.support.writing import write_whole
+from strop.support.writing import write_whole, writing
 
 SHADE = 0.75  # opacity of an accuracy of 1
 COST = ("task", "tokens", "seconds", "peak memory, GiB")
@@ -17,12 +16,10 @@ NUMBER = ("number", "value", "what it is")
 
 def write_result(result: Result, folder: Path) -> None:
     """Write result.json, table.md and sequence.html. Raises UserError."""
-    try:
+    with writing(folder, "what came of the sequence"):
         write_whole(folder / "result.json", result.to_json())
         write_whole(folder / "table.md", markdown(result))
         write_whole(folder / "sequence.html", render(result, folder))
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def markdown(result: Result) -> str:

@@ -13,8 +13,7 @@ from strop.comparison.scores import Row, by_metric, each_prompt
 from strop.comparison.tuning import Tried
 from strop.comparison.verdict import FEWEST_SEEDS, Compared, judge
 from strop.evaluation.seeds import SeedEstimate
-from strop.support.errors import UserError
-from strop.support.writing import write_whole
+from strop.support.writing import write_whole, writing
 
 
 def judged(plan: Plan, rows: Sequence[Row]) -> dict[int, list[Compared]]:
@@ -175,12 +174,10 @@ def write_tables(
 ) -> None:
     """scores.csv, a line a run and scored step, and table.md. Raises UserError."""
     names = list(dict.fromkeys(name for row in rows for name in row.found))
-    try:
+    with writing(folder, "the scores"):
         with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(["method", "seed", "step", *names])
             for row in rows:
                 table.writerow(one_run(row, names))
         write_whole(folder / "table.md", markdown(plan, rows, alike, tried))
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}") from error

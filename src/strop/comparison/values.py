@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -34,7 +34,7 @@ def spread(text: str, seed: int = 0) -> Spread | None:
     if found is None:
         return None
     name, kind, inside = found.groups()
-    pieces = _split(inside)
+    pieces = pieces_of(inside, lambda at: inside[at] == ",")
     if kind == "grid":
         if not pieces or "" in pieces:
             raise UserError(f"{name}=grid takes values with commas between them, not {inside!r}")
@@ -149,20 +149,16 @@ def _range(where: str, pieces: Sequence[str], in_logs: bool) -> tuple[float, flo
     return low, high, count
 
 
-def _split(text: str) -> list[str]:
-    """The pieces between commas that stand in no bracket or quotation."""
+def pieces_of(text: str, parts_at: Callable[[int], object]) -> list[str]:
+    """The pieces of a text, which is parted at some signs that stand in no bracket or quotation."""
     pieces, depth, quote = [""], 0, ""
-    for sign in text:
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-        elif sign == "," and depth == 0:
+    for at, sign in enumerate(text):
+        if quote or sign in "'\"":
+            quote = "" if sign == quote else quote or sign
+        elif depth == 0 and parts_at(at):
             pieces.append("")
             continue
+        else:
+            depth += (sign in "([{") - (sign in ")]}")
         pieces[-1] += sign
     return [piece.strip() for piece in pieces]

@@ -13,7 +13,7 @@ from typing import Any
 
 from strop.data import content
 from strop.data.content import Content
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 from strop.support.hub import trouble_with
 from strop.support.writing import writing
 
@@ -68,8 +68,8 @@ def _readable(name: str) -> Iterator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # or a far date
-        detail = str(error).splitlines()[0]
-        raise UserError(f"{name} is not a readable Parquet file: {detail}") from error
+        why = first_line(error)
+        raise UserError(f"{name} is not a readable Parquet file: {why}") from error
 
 
 def _read(pieces: Iterable[Any], name: str) -> Iterator[Any]:
@@ -175,9 +175,9 @@ def from_hub(text: str) -> Saved:
             revision=given["revision"],
         )  # fmt: skip
     except Exception as error:  # whatever a hub, a disk or a reader of files may fail with
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = first_line(error).rstrip(".")
         raise UserError(
-            f"{text} cannot be read: {why.rstrip('.')}. Check name, config and split; without a "
+            f"{text} cannot be read: {why}. Check name, config and split; without a "
             "network there is only what was read before (HF_HOME), or a folder of save_to_disk"
         ) from error
     return Saved(text, found)

@@ -14,8 +14,9 @@ import numpy as np
 
 from strop.diagnosis.finding import Finding
 from strop.support.about import VERSION
+from strop.support.errors import first_line
 from strop.support.writing import writing
-from strop.training.cluster.connect import connect, cpus_besides, cpus_each, first_line
+from strop.training.cluster.connect import connect, cpus_besides, cpus_each
 
 GIB = 2**30
 PACKAGES = ("torch", "transformers", "ray")

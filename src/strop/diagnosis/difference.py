@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from strop.support.errors import UserError
-from strop.support.files import json_of, text_of
+from strop.support.files import flat, json_of, text_of
 from strop.tracking.metrics_file import NAME, read_metrics
 from strop.tracking.rollouts_file import read_table, rollouts_files
 from strop.training.record.fingerprint import NAME as DATA
@@ -340,7 +340,7 @@ def _settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, A
     if not path.is_file():
         raise UserError(f"{folder} is no run's folder: it has no config.toml")
     try:
-        config = _flat(tomllib.loads(text_of(path, "the configuration")))
+        config = dict(flat(tomllib.loads(text_of(path, "the configuration"))))
         data = json_of((folder / DATA).read_bytes()) if (folder / DATA).is_file() else {}
     except ValueError as error:
         raise UserError(f"a file of {folder} is damaged: {error}") from error
@@ -352,14 +352,3 @@ def _settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, A
                 machine[f"start {number}, {key}"] = value
         machine.pop(f"start {number}, begun", None)
     return config, dict(data) if isinstance(data, dict) else {}, machine
-
-
-def _flat(values: Mapping[str, Any], head: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            found.update(_flat(value, f"{head}{key}."))
-        else:
-            found[head + key] = value
-    return found

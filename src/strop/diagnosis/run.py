@@ -57,15 +57,15 @@ class RunFiles:
         values = self.series(name)
         return values[-max(1, len(values) // 3) :]
 
-    def option(self, ending: str, default: float) -> float:
-        """The first option of the method whose path ends so."""
+    def option(self, ending: str) -> float:
+        """The first option of the method whose path ends so; 1 where there is none."""
         phases = self.settings.get("phases")
         for section in (self.settings, *(phases.values() if isinstance(phases, dict) else ())):
             options = section.get("algorithm") if isinstance(section, dict) else None
             for path, value in options.items() if isinstance(options, dict) else ():
                 if path.endswith(ending) and isinstance(value, int | float):
                     return value
-        return default
+        return 1
 
 
 def examine(folder: Path) -> list[Finding]:
@@ -180,7 +180,7 @@ def mismatch(run: RunFiles) -> Finding:
     values, late = run.series(name), run.late(name)
     if not values:
         return Finding(question, "unknown", f"The metrics have no {name}.")
-    updates = run.option(".num_epochs", 1) * run.option(".num_minibatches", 1)
+    updates = run.option(".num_epochs") * run.option(".num_minibatches")
     now, first = mean(late), values[0]
     numbers = {"first": first, "late": now, "max": max(values), "updates a step": updates}
     answer = f"{now:.3g} nats a token late in the run ({first:.3g} at first, at most "

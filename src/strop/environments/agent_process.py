@@ -9,7 +9,6 @@ episode, and so that all that it started can be ended with it.
 """
 
 import asyncio
-import faulthandler
 import inspect
 import math
 import numbers
@@ -49,13 +48,9 @@ class Outcome(NamedTuple):
     rollout: Rollout | None = None  # its calls, where whoever played it recorded them
 
 
-def main(fileno: int) -> None:
+def main(channel: socket.socket) -> None:
     """Fork an agent for each episode that a socket tells of, until its other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide
     sys.stdout, sys.stderr = Lasting(sys.stderr), Lasting(sys.stderr)
-    faulthandler.enable(all_threads=False)
-    os.set_inheritable(fileno, False)
-    channel = socket.socket(fileno=fileno)
     search, name = pickle.loads(guarded_process.receive(channel))
     sys.path += [place for place in search if place not in sys.path]
     why = ""

@@ -91,14 +91,14 @@ def form_of(template: str) -> str:
     return "llama3" if PYTHON_TAG in template or '"parameters": dictionary' in template else ""
 
 
-def call_of(found: Any, keys: tuple[str, ...] = ("arguments", "parameters")) -> ParsedCall:
+def call_of(found: Any) -> ParsedCall:
     """A call from an object that JSON gave."""
     name = found.get("name") if isinstance(found, Mapping) else None
     if not isinstance(name, str) or not name:
         return ParsedCall(
             problem=MISSING_NAME, detail='a call is {"name": ..., "arguments": {...}}'
         )
-    arguments: Any = next((found[key] for key in keys if key in found), {})
+    arguments: Any = found.get("arguments", found.get("parameters", {}))
     if isinstance(arguments, str):  # some models write the arguments as a text of JSON
         with suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)

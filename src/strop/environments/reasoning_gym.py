@@ -13,10 +13,10 @@ from typing import Any
 
 from reasoning_gym.factory import DATASETS, create_dataset
 
+from strop.environments.base import EPISODES
 from strop.rewards.answers import extract_answer, text_of
 from strop.support.errors import UserError, did_you_mean, nearest_first
 
-DEFAULT_SIZES = {"train": 1000, "validation": 100, "heldout": 100}
 MAX_DRAWS_PER_ROW = 4  # of training rows, before a problem space counts as too small
 _TUPLE, _ITEMS = "__tuple__", "__items__"
 
@@ -28,7 +28,7 @@ def draw_splits(
 
     Raises UserError for an unknown dataset, a refused configuration, or too small a problem space.
     """
-    num = {k: DEFAULT_SIZES[k] if size is None else size for k, size in sizes.items()}
+    num = {k: EPISODES[k] if size is None else size for k, size in sizes.items()}
     num_evaluation = num["heldout"] + num["validation"]
     num_draws = num_evaluation + MAX_DRAWS_PER_ROW * num["train"]
     dataset = _dataset(name, {**config, "seed": seed, "size": num_draws})

@@ -1,5 +1,7 @@
 """What is trained on: prompts in three splits, the rewards that score them, and facts."""
 
+import functools
+import importlib
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -196,23 +198,12 @@ def number_rows(
 Sizes = Mapping[str, int | None]
 
 
-def _countdown(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
-    from strop.environments import countdown
-
-    return _puzzles("countdown", countdown, member, sizes, config)
-
-
-def _worked_countdown(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
-    from strop.environments import worked_countdown
-
-    return _puzzles("worked_countdown", worked_countdown, member, sizes, config)
-
-
-def _puzzles(name: str, module: Any, member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
-    """A task that comes with strop: a module with splits of puzzles and what judges an answer."""
+def _puzzles(name: str, member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
+    """A task of OWN: its module has splits of puzzles and what judges an answer."""
     if member or config:
         raise UserError(f"task {name} takes no dataset and no configuration, got {member!r}")
-    splits = {}
+    module: Any = importlib.import_module(f"strop.environments.{name}")
+    splits = dict[str, Any]()
     for position, (split, theirs) in enumerate(zip(sizes, module.SPLITS, strict=True)):
         rows = module.puzzles(theirs)
         size = len(rows) if sizes[split] is None else sizes[split]
@@ -228,49 +219,37 @@ def _puzzles(name: str, module: Any, member: str, sizes: Sizes, config: Mapping[
         answer=f"{module.__name__}:extract_answer",
         max_tokens=module.MAX_TOKENS,
         reward_range=(0.0, 1.0),
-        train=splits["train"],
-        validation=splits["validation"],
-        heldout=splits["heldout"],
+        **splits,
     )
 
 
 def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
-    from strop.environments import (
-        reasoning_gym as generated,  # the library takes two seconds to import
-    )
+    from strop.environments import reasoning_gym  # the library takes two seconds to import
 
-    splits = generated.draw_splits(member, sizes, seed, config)
+    rows = reasoning_gym.draw_splits(member, sizes, seed, config)
+    splits = dict[str, Any]()
+    for position, split in enumerate(sizes):
+        splits[split] = number_rows(rows[split], position, "question")
+    score = f"{reasoning_gym.__name__}:score"
     return Task(
         name=f"reasoning_gym:{member}",
-        rewards=(
-            RewardSpec(
-                "correct", "strop.environments.reasoning_gym:score", rows_are_independent=True
-            ),
-        ),
+        rewards=(RewardSpec("correct", score, rows_are_independent=True),),
         answer="strop.rewards.answers:extract_answer",
         reward_range=(0.0, 1.0),
-        train=number_rows(splits["train"], 0, "question"),
-        validation=number_rows(splits["validation"], 1, "question"),
-        heldout=number_rows(splits["heldout"], 2, "question"),
+        **splits,
     )
 
 
 def _agent(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
     """One prompt an episode, whose row holds a seed: the agent makes its task of it."""
     from strop.environments.agents import agent_of
-    from strop.environments.base import EPISODES
 
-    splits = {}
+    splits = dict[str, Any]()
     for position, split in enumerate(sizes):
-        size = EPISODES[split] if sizes[split] is None else sizes[split]
-        first = position * MAX_SPLIT_ROWS
-        seeds = range(first, first + (size or 0))
-        rows = [{"prompt": str(each), "seed": each, **config} for each in seeds]
+        rows = [{"prompt": str(n), "seed": n, **config} for n in _seeds(sizes, split)]
         splits[split] = number_rows(rows, position)
-    return Task(
-        name=f"agent:{member}", rewards=(), agent=agent_of(f"agent:{member}") or "",
-        train=splits["train"], validation=splits["validation"], heldout=splits["heldout"],
-    )  # fmt: skip
+    agent = agent_of(f"agent:{member}") or ""
+    return Task(name=f"agent:{member}", rewards=(), agent=agent, **splits)
 
 
 def _verifiers(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
@@ -349,7 +328,7 @@ def _live(member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
 
 def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
     """One prompt an episode: what the environment shows at the seed, which is the prompt's uid."""
-    splits = {}
+    splits = dict[str, Any]()
     with source.opened() as reader:  # one for all: it shows what each episode begins with
         for position, split in enumerate(sizes):
             rows = _first_rows(source, reader, _seeds(sizes, split))
@@ -360,9 +339,7 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
         max_tokens=reader.max_turns * reader.max_tokens,
         reward_range=reader.reward_range,
         environment=source,
-        train=splits["train"],
-        validation=splits["validation"],
-        heldout=splits["heldout"],
+        **splits,
     )
 
 
@@ -403,7 +380,7 @@ def _mixture(source: "EnvironmentSource", sizes: Sizes, weights: Sequence[float]
 
 
 def _seeds(sizes: Sizes, split: str) -> Sequence[int]:
-    """The seeds of an environment's episodes in a split."""
+    """The seeds of the episodes of a split."""
     from strop.environments.base import EPISODES
 
     size = EPISODES[split] if sizes[split] is None else sizes[split]
@@ -433,8 +410,7 @@ def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
 
 
 _FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {
-    "countdown": _countdown,
-    "worked_countdown": _worked_countdown,
+    **{name: functools.partial(_puzzles, name) for name in OWN},
     "reasoning_gym": _reasoning_gym,
     "traces": _traces,
     "agent": _agent,

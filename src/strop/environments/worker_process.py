@@ -1,9 +1,7 @@
 """A process of this machine that plays episodes: both of its ends."""
 
-import faulthandler
 import os
 import pickle
-import signal
 import socket
 import sys
 import time
@@ -63,12 +61,8 @@ class ProcessWorker(GuardedProcess):
         raise WorkerLost("the run was closed")
 
 
-def main(fileno: int) -> None:
+def main(channel: socket.socket) -> None:
     """Answer the calls that arrive on a socket until its other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide
-    faulthandler.enable(all_threads=False)
-    os.set_inheritable(fileno, False)
-    channel = socket.socket(fileno=fileno)
     search = pickle.loads(guarded_process.receive(channel))
     sys.path += [place for place in search if place not in sys.path]
     there = EpisodeHost()

@@ -78,7 +78,6 @@ def summarise(
     samples: Samples,
     ks: Sequence[int] = (1,),
     *,
-    coverage: float = 0.95,
     num_resamples: int = 2000,
     seed: int = 0,
     leave_out: bool = False,
@@ -123,7 +122,6 @@ def summarise(
     estimates = bootstrap(
         statistics,
         len(groups.n_P),
-        coverage=coverage,
         num_resamples=num_resamples,
         seed=seed,
         num_rollouts=len(kept.prompt_B),

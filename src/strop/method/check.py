@@ -83,7 +83,7 @@ def _check_phases(method: Phases, given: frozenset[str]) -> None:
             raise UserError(f"phase {phase.name}: {error}") from error
         for path, use in phase.algorithm.uses():
             kind, first = kinds.setdefault(path, (type(use.part), phase.name))
-            if kind is not type(use.part) and _keeps_state(use.part, kind):
+            if kind is not type(use.part) and _keeps_state(type(use.part), kind):
                 raise UserError(
                     f"phases {first} and {phase.name}: {path} is {parts.name_of(use.part)} in "
                     "one and another part in the other, and state is kept by label: give one "
@@ -91,11 +91,11 @@ def _check_phases(method: Phases, given: frozenset[str]) -> None:
                 )
 
 
-def _keeps_state(part: object, *others: type) -> bool:
-    """Whether the part or a class of parts keeps something between steps."""
+def _keeps_state(*kinds: type) -> bool:
+    """Whether one of these classes of parts keeps something between steps."""
     return any(
         hasattr(kind, "init") or "state" in {p.name for p in parts.parameters_of(kind)}
-        for kind in (type(part), *others)
+        for kind in kinds
     )
 
 

@@ -101,49 +101,49 @@ def compose(stages: Mapping[str, Text]) -> Algorithm:
 
 def _is_phased(links: list[ast.expr]) -> bool:
     """Whether what stands between the bars are phases, not one recipe."""
-    return len(links) > 1 or _until(_unlabelled(links[0])) is not None
+    return len(links) > 1 or _until(_unlabelled(links[0])[0]) is not None
 
 
 def _read_phases(links: list[ast.expr], text: str, build: Build) -> Phases:
     """The phases of a line, each with its recipe's name where it has no label. Raises UserError."""
     found: list[Phase] = []
     for link in links:
-        call = _until(_unlabelled(link))
-        until, inside = (None, _unlabelled(link)) if call is None else _until_parts(call, text)
+        until, (inside, label) = None, _unlabelled(link)
+        if (call := _until(inside)) is not None:
+            until, inside = _until_parts(call, text)
         name, method = build(inside)
         if not isinstance(method, Algorithm):
             raise UserError(f"{text!r}: {name} has phases of its own: a phase is one algorithm")
-        label = ast.unparse(link.right) if isinstance(link, ast.BinOp) else name
-        if isinstance(link, ast.BinOp) and not isinstance(link.right, ast.Name):
-            raise UserError(f"{text!r}: {label} is no name of a phase")
-        taken = [phase.name for phase in found]
-        own = label if isinstance(link, ast.BinOp) else free_label(_last_word(label), taken)
+        if not isinstance(label, ast.Name | None):
+            raise UserError(f"{text!r}: {ast.unparse(label)} is no name of a phase")
+        if label is None:  # "my_recipes.py:wide" -> "wide"
+            own = free_label(name.rpartition(":")[2], [phase.name for phase in found])
+        else:
+            own = label.id
         found.append(Phase(method, until, own))
     return Phases(tuple(found))
 
 
-def _last_word(name: str) -> str:
-    """The last word of a recipe's name: "my_recipes.py:wide" -> "wide"."""
-    return name.rpartition(":")[2]
-
-
-def _unlabelled(link: ast.expr) -> ast.expr:
-    labelled = isinstance(link, ast.BinOp) and isinstance(link.op, ast.MatMult)
-    return link.left if labelled and isinstance(link, ast.BinOp) else link
+def _unlabelled(link: ast.expr) -> tuple[ast.expr, ast.expr | None]:
+    """A link without its label, and the label."""
+    if isinstance(link, ast.BinOp) and isinstance(link.op, ast.MatMult):
+        return link.left, link.right
+    return link, None
 
 
 def _until(node: ast.expr) -> ast.Call | None:
-    called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    found = called and isinstance(node, ast.Call) and ast.unparse(node.func) == "until"
-    return node if found and isinstance(node, ast.Call) else None
+    match node:
+        case ast.Call(func=ast.Name(id="until")):
+            return node
+    return None
 
 
 def _until_parts(call: ast.Call, text: str) -> tuple[Until, ast.expr]:
     if len(call.args) != 2 or call.keywords:
         raise UserError(f"{text!r}: write a phase as until(step or condition, recipe)")
     when, inside = call.args
-    constant = isinstance(when, ast.Constant)
-    return read_until(when.value if constant else ast.unparse(when)), inside  # type: ignore[attr-defined]
+    given = when.value if isinstance(when, ast.Constant) else ast.unparse(when)
+    return read_until(given), inside
 
 
 def shown(method: Method) -> dict[str, list[str]]:

@@ -19,9 +19,9 @@ from strop.planning.model_costs import read_model
 from strop.planning.parallel import Case, Trainer, costs_of_training, speed_of
 from strop.planning.recorded import read_run
 from strop.planning.work import Costs, Work
-from strop.report.about import flat, parsed
+from strop.report.about import parsed
 from strop.support.errors import UserError
-from strop.support.files import text_of
+from strop.support.files import flat, text_of
 
 BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 
@@ -93,10 +93,9 @@ def _of_run(case: Case, folder: Path, work: Work) -> Case:
         )
     settings = dict(flat(parsed(text_of(folder / "config.toml", "the configuration"))))
     size = BYTES.get(str(settings.get("model.dtype")), case.assumed.weight_bytes)
-    lengths = np.concatenate(work.groups).astype(float)
     return replace(
         case, model=read_model(checkpoint.parent),
         assumed=replace(case.assumed, weight_bytes=size, cache_bytes=size),
-        held=work.prompt + float((lengths**2).mean() / (2 * lengths.mean())),
+        held=work.held,
         passes=float(read_run(folder).mean("timing_s/refresh") > 0),
     )  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from strop.planning.course import Ints
-from strop.report.about import flat, parsed
+from strop.report.about import parsed
 from strop.report.recorded import spread
 from strop.support.errors import UserError
-from strop.support.files import text_of
+from strop.support.files import flat, text_of
 from strop.tracking.metrics_file import is_number, read_metrics
 from strop.tracking.rollouts_file import read_table, rollouts_files
 

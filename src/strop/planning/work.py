@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from strop.planning.course import Floats, Ints, Speed
 
 
@@ -44,6 +46,12 @@ class Work:
     kept: float
     slots: int
     updates: int = 1
+
+    @property
+    def held(self) -> float:
+        """Tokens that an answer under way has in its cache, on average."""
+        lengths = np.concatenate(self.groups).astype(float)
+        return self.prompt + float((lengths**2).mean() / (2 * lengths.mean()))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from strop.method import reading
 from strop.method.values import own
 from strop.report.run_folder import Run
 from strop.support.errors import UserError
+from strop.support.files import flat
 from strop.training.record.run_folder import GIVEN
 from strop.training.settings import config
 
@@ -89,15 +90,6 @@ def parsed(text: str | None) -> dict[str, Any]:
         return tomllib.loads(text or "")
     except (ValueError, RecursionError):
         return {}
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Every value with its path, `section.name`."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _notation(given: config.RunConfig) -> list[str]:

@@ -17,6 +17,7 @@ from strop.tracking.metrics_file import is_number
 from strop.tracking.rollouts_file import read_table
 
 MOST_STEPS = 12  # of a run
+EACH = 2  # examples of a kind
 MAX_ROWS = 512  # of a step, the last ones, among which examples are looked for
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -61,8 +62,8 @@ class Recordings:
         return list(found.values())
 
 
-def pick_examples(rollouts: Sequence[Row], each: int = 2) -> list[tuple[str, Row]]:
-    """`each` rollouts with the highest reward, the lowest, and nearest the median reward.
+def pick_examples(rollouts: Sequence[Row]) -> list[tuple[str, Row]]:
+    """`EACH` rollouts with the highest reward, the lowest, and nearest the median reward.
 
     Among equals those of prompts that are not shown yet come first, then the later rollout, in the
     typical ones the nearest to the median length. No rollout appears twice; rollouts without a
@@ -84,7 +85,7 @@ def pick_examples(rollouts: Sequence[Row], each: int = 2) -> list[tuple[str, Row
     shown: set[int] = set()
     known: set[str] = set()  # prompts
     for kind, order in orders.items():
-        for _ in range(min(each, len(rows) - len(shown))):
+        for _ in range(min(EACH, len(rows) - len(shown))):
             left = (row for row in rows if id(row) not in shown)
             row = min(left, key=lambda row: (order(row)[0], prompts[id(row)] in known, order(row)))
             picked.append((kind, row))

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.evaluation.seeds import ANYTHING, Within, limits, range_of
-from strop.report.about import flat, parsed
+from strop.report.about import parsed
 from strop.report.recorded import Recorded
 from strop.report.run_folder import Band, Run, Series
+from strop.support.files import flat
 from strop.support.students_t import t_quantile
 
 Points = tuple[NDArray[Any], NDArray[np.float64]]

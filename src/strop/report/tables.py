@@ -1,15 +1,17 @@
 """Tables of the page as HTML: headline numbers, every number, settings, machines."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.report.about import changed, flat, parsed
-from strop.report.html import framed
+from strop.report.about import changed, parsed
+from strop.report.html import framed, table
 from strop.report.run_folder import Run
 from strop.report.sections import score_keys
+from strop.support.files import flat
 
 LIMITS = ("low", "high")
 HEADLINES = (
@@ -64,33 +66,36 @@ def every_number(run: Run) -> str:
         numbers = (values[0], values[-1], values.min(), values.max())
         rows.append([key, str(len(steps)), *(show(number) for number in numbers)])
     names = ("Number", "Values", "First", "Last", "Smallest", "Largest")
-    head = "<tr>" + "".join(f"<th>{name}</th>" for name in names) + "</tr>"
-    return framed("numbers", head, rows)
+    return table("numbers", names, rows)
 
 
 def set_by_hand(run: Run) -> str:
     """The settings that differ from the defaults, each with its default."""
     rows, note = changed(run.config)
-    head = "<tr><th>Setting</th><th>Here</th><th>Default</th></tr>"
-    table = framed("settings", head, rows) if rows else ""
+    shown = table("settings", ("Setting", "Here", "Default"), rows) if rows else ""
     if run.config and not rows and not note:
         note = "Every setting has its default."
-    return table + (f"<p>{escape(note)}</p>" if note else "")
+    return shown + (f"<p>{escape(note)}</p>" if note else "")
 
 
 def differing_settings(runs: Sequence[Run]) -> str:
     """Settings that are not the same in all runs, seeds of one method left out; empty for one."""
-    settings = [dict(flat(parsed(run.config))) for run in runs]
-    keys = dict.fromkeys(key for setting in settings for key in setting)
+    rows = differing([dict(flat(parsed(run.config))) for run in runs])
     if any(run.members for run in runs):
-        keys.pop("seed", None)
+        rows = [row for row in rows if row[0] != "seed"]
+    return table("settings", ["Setting", *(run.name for run in runs)], rows) if rows else ""
+
+
+def differing(
+    settings: Sequence[Mapping[str, Any]], shown: Callable[[Any], str] = repr
+) -> list[list[str]]:
+    """Each name whose values are not the same in all of them, with these values."""
     rows = []
-    for key in keys:
-        values = [repr(s[key]) if key in s else "–" for s in settings]
+    for key in dict.fromkeys(key for each in settings for key in each):
+        values = [shown(each[key]) if key in each else "–" for each in settings]
         if len(set(values)) > 1:
             rows.append([key, *values])
-    head = "<tr><th>Setting</th>" + "".join(f"<th>{escape(r.name)}</th>" for r in runs) + "</tr>"
-    return framed("settings", head, rows) if rows else ""
+    return rows
 
 
 def environments(runs: Sequence[Run]) -> str:
@@ -101,8 +106,9 @@ def environments(runs: Sequence[Run]) -> str:
     for key, name in names.items():
         starts = ([str(start.get(key, "–")) for start in run.environment] for run in known)
         rows.append([name, *(" → ".join(dict.fromkeys(each)) for each in starts)])
-    head = "<tr><th></th>" + "".join(f"<th>{escape(r.name)}</th>" for r in known) + "</tr>"
-    return framed("settings", head if len(known) > 1 else "", rows) if known else ""
+    if len(known) == 1:
+        return framed("settings", "", rows)
+    return table("settings", ["", *(run.name for run in known)], rows) if known else ""
 
 
 def show(value: float, unit: str = "number") -> str:

@@ -17,7 +17,7 @@ import torch
 from strop.rewards.answers import text_of
 from strop.rewards.judge import Judge
 from strop.rewards.scored import Unscored
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 from strop.support.exits import Exit
 
 SOUND = -1
@@ -111,8 +111,8 @@ class _Local:
                 Path(place), trust_remote_code=False, dtype=torch.float32
             ).eval()
         except Exception as error:  # of any type, for files that are damaged or not there
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise UserError(f"flaw: the judge {place} cannot be loaded: {first}") from error
+            why = first_line(error)
+            raise UserError(f"flaw: the judge {place} cannot be loaded: {why}") from error
         self.prompt, self.max_tokens = prompt, max_tokens
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Any:

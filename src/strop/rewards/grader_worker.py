@@ -5,7 +5,6 @@ process ends as soon as the other end closes; its guard ends what a reward start
 """
 
 import builtins
-import faulthandler
 import json
 import os
 import pickle
@@ -28,15 +27,11 @@ from strop.support.loading import where_raised
 from strop.support.output import Lasting
 
 
-def main(fileno: int) -> None:
+def main(channel: socket.socket) -> None:
     """Serve the requests that arrive on a socket until the other end closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to decide
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _parent_decides(os.getpid()))
     sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
-    faulthandler.enable(all_threads=False)
-    os.set_inheritable(fileno, False)
-    channel = socket.socket(fileno=fileno)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(channel, requests), daemon=True).start()
     speech = _Speech(channel)

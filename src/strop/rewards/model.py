@@ -12,7 +12,7 @@ import torch
 
 from strop.rewards.answers import text_of
 from strop.rewards.scored import Unscored
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 from strop.support.exits import Exit
 
 
@@ -116,8 +116,7 @@ def _loaded(place: str, device: str, dtype: str) -> tuple[Any, Any]:
         )
         model.to(device)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"cannot load the reward model {place!r}: {first}") from error
+        raise UserError(f"cannot load the reward model {place!r}: {first_line(error)}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers fills them with random numbers
         raise UserError(

@@ -38,6 +38,12 @@ class StepGivenUp(Exception):
     """The run was asked to stop while a step waited for others: it ends with the step before."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says first, without a traceback behind it; its type where it says nothing."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The words ", did you mean a or b?" for the closest known names; empty when none is close.
 

@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,15 @@ def toml_of(path: Path, what: str) -> dict[str, Any]:
         raise UserError(f"{what} {path} is not TOML: {error}") from error
     check_value(found, f"{what} {path}")
     return found
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested tables with its path, `section.name`."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def json_of(text: str | bytes) -> Any:

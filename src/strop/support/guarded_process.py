@@ -8,6 +8,7 @@ ends, or the trainer does, the guard ends what is left, and then itself in the s
 """
 
 import ctypes
+import faulthandler
 import os
 import resource
 import signal
@@ -77,7 +78,7 @@ class GuardedProcess:
     channel: socket.socket | None = None
 
     def launch(self, module: str, output: IO[bytes] | int = 2) -> socket.socket:
-        """Run `main(fileno)` of a module in it, for the other end of the socket that this gives.
+        """Run `main(channel)` of a module in it, with the other end of the socket that this gives.
 
         output: where goes what it prints; 2: the error stream.
         """
@@ -132,8 +133,8 @@ _SET_CHILD_SUBREAPER, _SET_PDEATHSIG = 36, 1  # of prctl
 
 
 def serve(fileno: int, trainer: int, module: str) -> None:
-    """Run `main(fileno)` of a module in a process of its own for the process `trainer`, which holds
-    the other end of the socket.
+    """Run `main(channel)` of a module in a process of its own, for the process `trainer`, which
+    holds the other end of the socket.
     """
     if sys.platform == "linux":
         system = ctypes.CDLL(None)
@@ -143,7 +144,10 @@ def serve(fileno: int, trainer: int, module: str) -> None:
     worker = os.fork()
     if worker == 0:
         preload([module])  # not into the guard's memory
-        sys.modules[module].main(fileno)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to decide
+        faulthandler.enable(all_threads=False)
+        os.set_inheritable(fileno, False)
+        sys.modules[module].main(socket.socket(fileno=fileno))
     os.close(fileno)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the trainer decides

@@ -7,7 +7,7 @@ say minutes later that a name is misspelt or the network is down.
 import os
 
 from strop.assets import SHIPPED
-from strop.support.errors import UserError, did_you_mean
+from strop.support.errors import UserError, did_you_mean, first_line
 
 REACH_SECONDS = 10.0
 
@@ -55,7 +55,7 @@ def trouble_with(name: str, kind: str) -> str:
     except RepositoryNotFoundError:
         return "the hub has none of that name that it shows you (a private one needs HF_TOKEN)"
     except Exception as error:  # whatever a network may fail with
-        why = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        why = first_line(error).rstrip(".")
         return (
             f"not in the hub's cache here (HF_HOME), and {hub.endpoint} gives no answer ({why}): "
             "without a network, HF_HUB_OFFLINE=1 asks no more"

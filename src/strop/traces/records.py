@@ -86,11 +86,6 @@ class TurnRecord:
         """Tokens that it read and said."""
         return len(self.prompt_ids) + len(self.output_ids)
 
-    @property
-    def has_log_probs(self) -> bool:
-        """Whether it is known how likely its tokens were."""
-        return bool(self.output_log_probs)
-
     def events(self, kept: int | None = None) -> list[Event]:
         """Its first `kept` tokens (None: all) as an engine tells them, one event a version."""
         size = len(self.output_ids) if kept is None else kept

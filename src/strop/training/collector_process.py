@@ -21,13 +21,12 @@ from strop.training.settings.config import RunConfig
 from strop.training.setup import load_prompts, make_world
 
 
-def main(fileno: int) -> None:
+def main(channel: socket.socket) -> None:
     """Collect for the trainer at the other end of a socket, until it is gone or all is done."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the trainer decides
     sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
-    os.set_inheritable(fileno, False)
-    post = Mailbox(socket.socket(fileno=fileno))
+    post = Mailbox(channel)
     sys.path[:] = post.begin.search
     try:
         try:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from strop.assets import SHIPPED, model_folder
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 
 # The states [tokens, D] of a text.
 Embed = Callable[[str], Tensor]
@@ -108,8 +108,7 @@ def embedder(name: str) -> Embed:
             place, trust_remote_code=False, dtype=torch.float32
         ).eval()
     except Exception as error:  # of any type, for files that are damaged or not there
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"the embedder {name} cannot be loaded: {first}") from error
+        raise UserError(f"the embedder {name} cannot be loaded: {first_line(error)}") from error
 
     @torch.no_grad()
     def embed(text: str) -> Tensor:

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from strop.support.errors import RunStopped
-from strop.training.cluster.connect import first_line
+from strop.support.errors import RunStopped, first_line
 
 BUCKET_BYTES = 64 * 2**20
 LIMIT_SECONDS = 60.0  # for all processes to join, and for one bucket

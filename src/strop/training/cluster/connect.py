@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 from strop.support.stopping import holding
 from strop.training.settings.sections import RaySettings
 
@@ -137,9 +137,3 @@ def enter(folder: str, search: list[str]) -> None:
     if Path(folder).is_dir():
         os.chdir(folder)
     sys.path += [place for place in search if place not in sys.path]
-
-
-def first_line(error: Exception) -> str:
-    """Returns the first line of a Ray error, without the traceback of another process."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)

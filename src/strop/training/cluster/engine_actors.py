@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, News, Order
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, UserError, first_line
 from strop.support.processes import Restarts
 from strop.training.cluster.broadcast import Broadcast
 from strop.training.cluster.connect import (
@@ -18,7 +18,6 @@ from strop.training.cluster.connect import (
     LED_ENGINES,
     LOOK_SECONDS,
     connect,
-    first_line,
 )
 from strop.training.cluster.engine_worker import STAGED, packed
 from strop.training.cluster.placement import existing_or_new

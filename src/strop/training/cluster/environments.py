@@ -9,8 +9,9 @@ from typing import Any
 from strop.environments.base import EnvironmentSource
 from strop.environments.episodes import CallLimits
 from strop.environments.workers import EnvironmentWorkers, EpisodeHost, WorkerLost
+from strop.support.errors import first_line
 from strop.support.loading import search_path
-from strop.training.cluster.connect import BEGIN_SECONDS, connect, enter, first_line, reserve
+from strop.training.cluster.connect import BEGIN_SECONDS, connect, enter, reserve
 from strop.training.settings.sections import RaySettings
 
 

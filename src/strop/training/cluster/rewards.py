@@ -10,10 +10,10 @@ from typing import Any
 
 from strop.environments.tasks import RewardSpec
 from strop.rewards.grader import Grader, Grades, without
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 from strop.support.exits import Exit
 from strop.support.loading import search_path
-from strop.training.cluster.connect import MOST_TRIES, connect, enter, first_line
+from strop.training.cluster.connect import MOST_TRIES, connect, enter
 from strop.training.parallel.ranks import Ranks
 from strop.training.settings.sections import RaySettings
 

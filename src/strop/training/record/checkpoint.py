@@ -32,7 +32,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from strop.support.errors import RunStopped, UserError
+from strop.support.errors import RunStopped, UserError, first_line
 from strop.support.files import json_of
 from strop.support.writing import check_room, writing
 from strop.training.learner.critic import Critic
@@ -298,8 +298,8 @@ def read(place: Path, name: str = "trainer.pt") -> dict[str, Any]:
         found = torch.load(place / name, weights_only=True, map_location="cpu")
         return dict(shard_files.joined(found, place / shard_files.FOLDER))
     except Exception as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"the checkpoint {place} cannot be read: {name}: {first}") from error
+        why = first_line(error)
+        raise UserError(f"the checkpoint {place} cannot be read: {name}: {why}") from error
 
 
 def _remove(place: Path) -> None:
