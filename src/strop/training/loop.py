@@ -33,7 +33,7 @@ from strop.training.record import checkpoint, versions
 from strop.training.record.best import Race, race_of
 from strop.training.record.fingerprint import check_same, fingerprint, owner_of
 from strop.training.record.likeness import Likeness
-from strop.training.record.run_folder import Record, record_of
+from strop.training.record.run_folder import Record
 from strop.training.services.live import ADDRESS
 from strop.training.services.stores import files_in
 from strop.training.settings.config import RunConfig
@@ -158,7 +158,7 @@ def start(
     given: the configuration's model, where it is in memory already.
     """
     ranks = ranks or Ranks()
-    record = record_of(folder, ranks)
+    record = Record(folder)
     ranks.from_first(record.check_free)
     run = _prepare(config.complete(), record, ranks, given)
     try:
@@ -183,7 +183,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks | None =
     process runs it.
     """
     ranks = ranks or Ranks()
-    record = record_of(folder, ranks)
+    record = Record(folder)
     ranks.from_first(record.lock.take)
     try:
         run = _prepare(config, record, ranks)
@@ -349,7 +349,8 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
         if run.done == 0 and run.config.evaluation.every and not scored:
             metrics = _evaluated(run, evaluator, {})
             run.race.check(metrics)
-            run.record.metrics(0, metrics)
+            if run.ranks.first:
+                run.record.metrics(0, metrics)
             watcher.step(run, metrics)
         while not run.finished and not run.stopping():
             try:
@@ -372,15 +373,24 @@ def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
     metrics = stepped.metrics
     if _due(run.done, run.config.evaluation.every, settings.steps):
         metrics = _evaluated(run, evaluator, metrics)
-    if _due(run.done, settings.rollouts_every, settings.steps):
-        run.record.write_rollouts(run.done, stepped.batch, run.world.services)
-    if tokens is not None:
-        run.record.write_tokens(run.done, tokens, stepped.batch, run.world.services)
-    run.record.prune(settings.keep_rollouts)
-    run.record.metrics(run.done, metrics)
-    if run.likeness is not None and run.likeness.step == run.done:
-        run.record.write_likeness(run.likeness)
+    if run.ranks.first:
+        _write_down(run, stepped, tokens, metrics)
     return metrics
+
+
+def _write_down(
+    run: Run, stepped: Stepped, tokens: Tokens | None, metrics: dict[str, float]
+) -> None:
+    """Write a step's line and tables; those of the oldest steps go."""
+    settings, record, services = run.config.training, run.record, run.world.services
+    if _due(run.done, settings.rollouts_every, settings.steps):
+        record.write_rollouts(run.done, stepped.batch, services)
+    if tokens is not None:
+        record.write_tokens(run.done, tokens, stepped.batch, services)
+    record.prune(settings.keep_rollouts)
+    record.metrics(run.done, metrics)
+    if run.likeness is not None and run.likeness.step == run.done:
+        record.write_likeness(run.likeness)
 
 
 def _is_best(run: Run, metrics: dict[str, float]) -> bool:

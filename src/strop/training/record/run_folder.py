@@ -28,7 +28,6 @@ from strop.tracking.metrics_file import lines_until, read_metrics
 from strop.tracking.watch import NAME as TRACKING
 from strop.tracking.watch import WRITTEN, forget
 from strop.training.learner.token_trace import Tokens
-from strop.training.parallel.ranks import Ranks
 from strop.training.record.fingerprint import NAME as FINGERPRINT
 from strop.training.record.likeness import NAME as LIKENESS
 from strop.training.record.likeness import Likeness
@@ -56,7 +55,7 @@ def begin_folder(folder: Path) -> None:
 
 
 class Record:
-    """Writes a run's folder. Raises RunStopped when the disk is full."""
+    """Writes a run's folder, in its first process alone. Raises RunStopped on a full disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -181,56 +180,6 @@ class Record:
         for folder in (self.rollouts, self.tokens) if keep else ():
             for path in sorted(folder.glob("step-*.parquet"))[:-keep]:
                 path.unlink()
-
-
-class Onlooker(Record):
-    """The record of a process that leaves writing to the first one."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.lock = Untaken(folder)
-
-    def create(
-        self,
-        config: str,
-        data: dict[str, Any],
-        environment: dict[str, Any],
-        charts: Sequence[LineChart],
-    ) -> None:
-        """Do nothing: the first process does it."""
-
-    def discard(self) -> None:
-        """Do nothing: the first process does it."""
-
-    def metrics(self, step: int, values: dict[str, float]) -> None:
-        """Do nothing: the first process does it."""
-
-    def write_likeness(self, likeness: Likeness) -> None:
-        """Do nothing: the first process does it."""
-
-    def write_rollouts(self, step: int, batch: Batch, services: RunServices) -> None:
-        """Do nothing: the first process does it."""
-
-    def write_tokens(self, step: int, tokens: Tokens, batch: Batch, services: RunServices) -> None:
-        """Do nothing: the first process does it."""
-
-    def prune(self, keep: int) -> None:
-        """Do nothing: the first process does it."""
-
-
-class Untaken(Lock):
-    """The lock of a folder that another process of the run holds."""
-
-    def take(self) -> None:
-        """Do nothing: the first process holds the lock."""
-
-    def free(self) -> None:
-        """Do nothing: the first process holds the lock."""
-
-
-def record_of(folder: Path, ranks: Ranks) -> Record:
-    """The record of this process of a run."""
-    return Record(folder) if ranks.first else Onlooker(folder)
 
 
 def _write_table(folder: Path, step: int, table: pa.Table, what: str) -> None:
