@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +27,11 @@ from strop.training.services.run import RunServices
 from strop.training.services.texts import Limits
 
 
-class BatchCollector(Protocol):
-    """Gives every step its batch: in this process, or ahead in another one."""
+class BatchCollector:
+    """Gives every step its batch: in this process, or ahead in another one.
+
+    What is written out here holds for one that begins nothing before its step.
+    """
 
     def begin(self, step: int, state: Mapping[str, Any]) -> None:
         """What can be made ready for a step, so that it loads while the trainer does something."""
@@ -37,7 +40,7 @@ class BatchCollector(Protocol):
         self, world: "World", algorithm: Algorithm, step: int, chains: Chains, clock: Clock
     ) -> Batch:
         """The curated batch of a step; state and metrics are those of `chains`."""
-        ...
+        raise NotImplementedError
 
     def renew(self, step: int) -> None:
         """The weights of now are those after `step`."""
@@ -47,7 +50,7 @@ class BatchCollector(Protocol):
 
     def kept(self, done: int) -> dict[str, Any]:
         """What a checkpoint of step `done` holds of the steps to come, under names of its own."""
-        ...
+        return {}
 
     def take_up(self, kept: Mapping[str, Any]) -> None:
         """Go on with what a checkpoint held."""

@@ -20,38 +20,19 @@ from strop.parts.rollout.base import THROWN_AWAY, RolledOut, Strategy, roll_out
 from strop.support.errors import RunStopped, UserError
 from strop.support.exits import Exit
 from strop.training.learner.step_metrics import Clock, exit_metrics, reward_metrics, tool_metrics
-from strop.training.world import World
+from strop.training.world import BatchCollector, World
 
 OF_ENVIRONMENTS = {Exit.ENVIRONMENT_CRASH, Exit.UNREACHABLE, Exit.START_FAILED}
 
 
-class SynchronousCollector:
+class SynchronousCollector(BatchCollector):
     """Collects in this process, when a step requests it."""
-
-    def begin(self, step: int, state: Mapping[str, Any]) -> None:
-        """Nothing can be prepared."""
 
     def collect(
         self, world: World, algorithm: Algorithm, step: int, chains: Chains, clock: Clock
     ) -> Batch:
         """Returns the curated batch of a step; `chains` holds state and metrics."""
         return collector_of(world, algorithm, step, chains, clock).collect(algorithm)
-
-    def renew(self, step: int) -> None:
-        """The engine already has the weights."""
-
-    def learnt(self, step: int, batch: Batch) -> None:
-        """The parts have already learned from the batch."""
-
-    def kept(self, done: int) -> dict[str, Any]:
-        """No step starts early, so nothing is kept."""
-        return {}
-
-    def take_up(self, kept: Mapping[str, Any]) -> None:
-        """There is nothing to restore."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 def collector_of(
