@@ -26,7 +26,7 @@ from strop.training.learner.models import Loaded
 from strop.training.learner.policy import check_finite
 from strop.training.learner.step_metrics import source_metrics
 from strop.training.learner.term_conflict import TermConflict
-from strop.training.learner.token_trace import Spectators, Tokens
+from strop.training.learner.token_trace import Tokens
 from strop.training.loading import load_model
 from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint, versions
@@ -416,8 +416,7 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
     watching = tuple(each for each in (tokens, rows, conflict) if each is not None)
     try:
         with checked(run.config.training.debug):
-            spectator = Spectators(watching) if watching else None
-            stepped = train_step(run.world, run.algorithm, run.state, step, spectator)
+            stepped = train_step(run.world, run.algorithm, run.state, step, watching)
     except RunStopped as error:
         raise RunStopped(f"step {step}: {error}") from error
     run.ranks.agree(stepped.batch.columns, step)

@@ -14,7 +14,7 @@
 Nothing here depends on how the rows are later split into micro-batches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from strop.method.algorithm import (
     wanted_columns,
 )
 from strop.method.chains import Chains, generators, learnable
-from strop.method.part import LR, OUTSIDE
+from strop.method.part import LR, OUTSIDE, Use
 from strop.support.errors import UserError
 from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
@@ -51,11 +51,11 @@ class Stepped:
 
 def train_step(
     world: World, method: Method, state: Mapping[str, Any], step: int,
-    spectator: Spectator | None = None,
+    spectators: Sequence[Spectator] = (),
 ) -> Stepped:  # fmt: skip
     """Run step `step` (counted from 1). `state` is read, never changed; weights are.
 
-    spectator: keeps what happens to rows and tokens; the step is the same without.
+    spectators: keep what happens to rows and tokens; the step is the same without.
     """
     clock = Clock(on_stage=lambda stage: world.ranks.at(f"step {step}, {stage}"))
     rng_of = generators(world.seed, step)
@@ -67,8 +67,12 @@ def train_step(
     algorithm = algorithm.at_step(step, world.num_steps)
     models = world.act(algorithm, number)
 
+    def after(stage: str, use: Use, batch: Batch) -> None:
+        for spectator in spectators:
+            spectator.after(stage, use, batch)
+
     # 1 to 4
-    chains = Chains(rng_of, world.services, dict(state), after=getattr(spectator, "after", None))
+    chains = Chains(rng_of, world.services, dict(state), after=after)
     batch = world.collect(algorithm, chains, step, clock)
     batch, metrics = batch.to(world.policy.device), chains.metrics
 
@@ -88,7 +92,7 @@ def train_step(
     # 8
     lr = knobs[LR] if LR in knobs else world.lr_at(step)
     with clock("update"):
-        learned = Learner(models, lr, rng_of, spectator).learn(algorithm, batch)
+        learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
     routed = models.policy.experts is not None
     metrics.update(step_metrics(batch), **learned.metrics)
     metrics.update(routing.load_metrics(batch) if routed else {})

@@ -10,7 +10,7 @@ Source: the question is that of arXiv 2411.08937, which gives two contradicting 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, combinations_with_replacement
 
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from strop.batch.batch import Batch
 from strop.method.chains import RngOf
-from strop.method.part import Term, Use
+from strop.method.part import Term
 from strop.training.learner import kernel
 from strop.training.learner.kernel import Tally
 from strop.training.learner.policy import MasterAdamW, Policy
 from strop.training.learner.step_models import StepModels
-from strop.training.learner.token_trace import numbered
+from strop.training.learner.token_trace import Spectator
 from strop.training.learner.update import Learner
 from strop.training.parallel import shards
 
@@ -32,22 +32,15 @@ BLOCKS = ("head", "lower", "upper")  # the first with embeddings and all that is
 
 
 @dataclass
-class TermConflict:
+class TermConflict(Spectator):
     """Sees the updates of one step go by, and measures those of a policy of several terms."""
 
     models: StepModels | None = None
     found: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def after(self, stage: str, use: Use, batch: Batch) -> None:
-        """Nothing to see."""
-
-    def begin(self, batch: Batch, models: StepModels) -> Batch:
+    def begin(self, batch: Batch, models: StepModels) -> None:
         """Keep the models whose updates begin."""
         self.models = models
-        return numbered(batch)
-
-    def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
-        """Nothing to see."""
 
     def updated(self, terms: Sequence[Term], prepared: Batch, rng_of: RngOf, number: int) -> None:
         """Measure the terms on the rows of an update whose own gradient is complete."""

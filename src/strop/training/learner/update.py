@@ -37,7 +37,7 @@ from strop.training.learner.step_metrics import (
     effective_share,
 )
 from strop.training.learner.step_models import StepModels, refresh
-from strop.training.learner.token_trace import Spectator
+from strop.training.learner.token_trace import Spectator, numbered
 from strop.training.parallel.ranks import Ranks
 
 
@@ -90,18 +90,20 @@ class Learner:
     """Moves the models of a step by its updates.
 
     lr: of the policy. rng_of(label, update) gives a fresh generator for a part in an update.
-    spectator: is told of every update and changes nothing.
+    spectators: are told of every update and change nothing.
     """
 
     models: StepModels
     lr: float
     rng_of: RngOf
-    spectator: Spectator | None = None
+    spectators: Sequence[Spectator] = ()
 
     def learn(self, algorithm: Algorithm, batch: Batch) -> Learned:
         """Run the plan on a batch with advantage_T, gradient_T and denominator_T."""
-        if self.spectator is not None:
-            batch = self.spectator.begin(batch, self.models)
+        if self.spectators:
+            batch = numbered(batch)
+        for spectator in self.spectators:
+            spectator.begin(batch, self.models)
         tally, norms = Tally(), Tally()
         learned, asked = Learned(), dict.fromkeys((term.name for term in algorithm.terms), 0)
         plan = algorithm.plan
@@ -245,8 +247,8 @@ class Learner:
                 return beside is not None
             model.zero_gradient()  # every advantage is 0, but the optimiser still makes a step
         self.push(model, terms, prepared, number, tally, beside)
-        if self.spectator is not None and isinstance(model, Policy):
-            self.spectator.updated(terms, prepared, self.rng_of, number)
+        for spectator in self.spectators if isinstance(model, Policy) else ():
+            spectator.updated(terms, prepared, self.rng_of, number)
         return True
 
     def push(
@@ -297,8 +299,8 @@ class Learner:
     ) -> None:  # fmt: skip
         """Report what a pass has measured on the policy tokens `compact`."""
         _report(compact, columns, terms, tally)
-        if self.spectator is not None and isinstance(model, Policy):
-            self.spectator.pushed(compact, columns)
+        for spectator in self.spectators if isinstance(model, Policy) else ():
+            spectator.pushed(compact, columns)
 
     def _beside(
         self, terms: list[Term], batch: Batch, number: int, tally: Tally
