@@ -28,7 +28,7 @@ from strop.training.learner.step_metrics import source_metrics
 from strop.training.learner.term_conflict import TermConflict
 from strop.training.learner.token_trace import Tokens
 from strop.training.loading import load_model
-from strop.training.parallel.ranks import Ranks
+from strop.training.parallel.ranks import ALONE, Ranks
 from strop.training.record import checkpoint, versions
 from strop.training.record.best import Race, race_of
 from strop.training.record.fingerprint import check_same, fingerprint, owner_of
@@ -151,13 +151,12 @@ class Run:
 
 
 def start(
-    config: RunConfig, folder: Path, ranks: Ranks | None = None, given: Loaded | None = None
+    config: RunConfig, folder: Path, ranks: Ranks = ALONE, given: Loaded | None = None
 ) -> Run:
     """A new run in `folder`; everything is checked before anything is written. Raises UserError.
 
     given: the configuration's model, where it is in memory already.
     """
-    ranks = ranks or Ranks()
     record = Record(folder)
     ranks.from_first(record.check_free)
     run = _prepare(config.complete(), record, ranks, given)
@@ -175,14 +174,13 @@ def start(
     return run
 
 
-def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks | None = None) -> Run:
+def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE) -> Run:
     """The run in `folder` at its newest checkpoint, or that of `step`; what is later is cut off.
 
     `config` is the run's own, or the same with more steps and other intervals, which is then
     written down. Raises UserError for fewer steps than are done, for other data, and while another
     process runs it.
     """
-    ranks = ranks or Ranks()
     record = Record(folder)
     ranks.from_first(record.lock.take)
     try:

@@ -124,6 +124,9 @@ class Ranks:
         yield
 
 
+ALONE = Ranks()
+
+
 class Several(Ranks):
     """One of several processes that torchrun has started.
 
