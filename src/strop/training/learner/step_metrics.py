@@ -187,8 +187,7 @@ def _policy(batch: Batch) -> dict[str, float]:
     entropy_N = batch["entropy_behavior_T"][batch["mask_T"]]
     version_N = batch["version_T"][batch["mask_T"]]
     drawn_N = version_N >= 0  # by an engine
-    learns_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=entropy_N.device)
-    learns_B[batch["rollout_T"][batch["gradient_T"]]] = True
+    learns_B = segments.count(batch["rollout_T"], batch.size("B"), batch["gradient_T"]) > 0
     found = {"groups/frac_rollouts_with_gradient": _mean(learns_B)}
     if bool(drawn_N.any()):
         found["sampling/age_steps"] = _mean(batch["step"] - 1 - version_N[drawn_N])

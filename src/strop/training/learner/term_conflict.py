@@ -17,6 +17,7 @@ from itertools import combinations, combinations_with_replacement
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.chains import RngOf
 from strop.method.part import Term
@@ -93,9 +94,8 @@ def restricted(term: Term, prepared: Batch, half_B: Tensor) -> Batch:
     if kernel.scope_of([term]) == "update":
         return prepared
     learns_T = prepared[f"{term.name}:rows_T"] & (share_T != 0)
-    learns_B = torch.zeros_like(half_B)
-    learns_B[prepared["rollout_T"][learns_T]] = True
-    return prepared.keep(learns_B)
+    learning_B = segments.count(prepared["rollout_T"], prepared.size("B"), learns_T) > 0
+    return prepared.keep(learning_B)
 
 
 def blocks_of(policy: Policy) -> list[str]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.batch.columns import slow_value
 from strop.head.chunk import Head
@@ -395,9 +396,7 @@ def has_gradient(terms: list[Term], prepared: Batch) -> Tensor:
     elif all(_is_silent_at_zero(term) for term in terms):
         speaks = [prepared[advantage_of(term)] != 0 for term in terms]
         learns_T = learns_T & torch.stack(speaks).any(0)
-    learns_B = torch.zeros(prepared.size("B"), dtype=torch.bool, device=learns_T.device)
-    learns_B[prepared["rollout_T"][learns_T]] = True
-    return learns_B
+    return segments.count(prepared["rollout_T"], prepared.size("B"), learns_T) > 0
 
 
 def _is_silent_at_zero(term: Term) -> bool:
@@ -424,9 +423,7 @@ def rows_of_update(batch: Batch, update: Update) -> Batch:
 
 def _rollouts_of(batch: Batch, update: Update) -> Tensor:
     """The rollouts [B] bool that have a token in the update."""
-    in_update_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=batch["turn_T"].device)
-    in_update_B[batch["rollout_T"][update.tokens_T]] = True
-    return in_update_B
+    return segments.count(batch["rollout_T"], batch.size("B"), update.tokens_T) > 0
 
 
 def _spread(batch: Batch, update: Update, found: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.batch.batch import Batch, level_of
 from strop.method.charts import NAME as CHARTS
 from strop.method.charts import LineChart, as_objects
@@ -199,8 +200,7 @@ def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
     """One row per rollout: step, uid, texts, one column per reward, what rewards logged, ..."""
     prompts, completions = services.texts.decoded(batch)
     uid_B = batch["uid_P"][batch["group_B"]]
-    learns_B = torch.zeros(batch.size("B"), dtype=torch.bool)
-    learns_B[batch["rollout_T"][batch["gradient_T"]].cpu()] = True
+    learns_B = segments.count(batch["rollout_T"], batch.size("B"), batch["gradient_T"]) > 0
     columns: dict[str, Any] = {
         "step": [step] * batch.size("B"),
         "uid": uid_B.tolist(),
