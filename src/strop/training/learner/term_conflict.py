@@ -23,7 +23,7 @@ from strop.method.chains import RngOf
 from strop.method.part import Term
 from strop.training.learner import kernel
 from strop.training.learner.kernel import Tally
-from strop.training.learner.policy import MasterAdamW, Policy
+from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import StepModels
 from strop.training.learner.token_trace import Spectator
 from strop.training.learner.update import Learner
@@ -49,7 +49,7 @@ class TermConflict(Spectator):
             return
         assert self.models is not None
         policy, halves = self.models.policy, halves_of(prepared)
-        weights = list(policy.parameters())
+        weights = list(policy.masters().values())
         aside, gradients = [weight.grad for weight in weights], []
         learner = Learner(self.models, 0.0, rng_of)
         with torch.random.fork_rng():
@@ -100,10 +100,7 @@ def restricted(term: Term, prepared: Batch, half_B: Tensor) -> Batch:
 
 def blocks_of(policy: Policy) -> list[str]:
     """The block of each of the policy's trained weights, by the number of its layer."""
-    names = {id(weight): name for name, weight in policy.model.named_parameters()}
-    if isinstance(policy.optimiser, MasterAdamW):
-        names |= {id(master): names[id(weight)] for weight, master in policy.optimiser.pairs}
-    paths = [names[id(weight)].split(".") for weight in policy.parameters()]
+    paths = [name.split(".") for name in policy.masters()]
     layers = [next((int(each) for each in path if each.isdigit()), None) for path in paths]
     num_layers = 1 + max((layer for layer in layers if layer is not None), default=0)
     return [
