@@ -332,7 +332,7 @@ def _world(
             betas=training.betas,
             weight_decay=training.weight_decay,
         )
-    services.attach(engine)
+    services.sampling.attach(engine)
     critic = _critic(config, method, policy) if learns else None
     world = World(
         policy,

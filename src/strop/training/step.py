@@ -31,6 +31,7 @@ from strop.method.algorithm import (
 )
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import LR, OUTSIDE, Use
+from strop.method.schedule import rate_at
 from strop.support.errors import UserError
 from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
@@ -90,7 +91,7 @@ def train_step(
         batch = chains.select(algorithm.selection, learnable(batch))
 
     # 8
-    lr = knobs[LR] if LR in knobs else world.lr_at(step)
+    lr = knobs[LR] if LR in knobs else rate_at(world.lr, step, world.num_steps)
     with clock("update"):
         learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
     routed = models.policy.experts is not None

@@ -14,7 +14,7 @@ from strop.engines.base import Engine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
-from strop.method.schedule import Schedule, rate_at
+from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 from strop.training.learner.critic import Critic
 from strop.training.learner.policy import Policy
@@ -97,12 +97,6 @@ class World:
         if self.policy.shell is not None:
             self.policy.shell.take_over()
 
-    def lr_at(self, step: int) -> float:
-        """The learning rate of a step, where no control has set it."""
-        if not isinstance(self.lr, Schedule):
-            return float(self.lr)
-        return rate_at(self.lr, step, self.num_steps)
-
     def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, Tensor]:
         """The columns of the run as a whole."""
         use, longest = algorithm.rollout, self.services.limits.episode_tokens
@@ -137,5 +131,5 @@ class World:
             self.engine.dealing = not algorithm.rollout.part.ends_others
         temperature = algorithm.rollout.part.temperature
         models = StepModels(self.policy, temperature, self.reference, self.critic, self.served)
-        self.services.score_with(models)
+        self.services.scoring.models = models
         return models

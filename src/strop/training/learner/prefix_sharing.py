@@ -357,12 +357,6 @@ def pass_over(model: Any, layout: Layout, **more: Any) -> Any:
         )
 
 
-def states_of(model: Any, layout: Layout) -> Tensor:
-    """Last hidden states [nodes, width] of the forest."""
-    states: Tensor = pass_over(model, layout).last_hidden_state[0]
-    return states
-
-
 When = Literal["auto", "on", "off"]
 LEAST_SAVED = 0.2  # share of the work, for "auto"
 KINDS = {"full_attention", "sliding_attention"}
@@ -457,7 +451,7 @@ def why_not(model: Any) -> str:
     laid_out = lay_out(plant(rows_of(ids_CL.flatten(), context_T, num)))
     plain = trunk_of(model)(input_ids=ids_CL, use_cache=False).last_hidden_state
     try:
-        found = states_of(model, laid_out)
+        found = pass_over(model, laid_out).last_hidden_state[0]
     except REFUSED as error:
         return f"its layers do not take a forest of prefixes ({str(error).splitlines()[0]})"
     if laid_out.windows != _windows(config):
