@@ -9,12 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.distributions import Categorical
 
-from strop.head.head import (
-    Head,
-    columns,
-    push,
-    push_loss,
-)
+from strop.head.chunk import HeadCall, Pushed
+from strop.head.head import Head, allocate, columns, push_loss, run
 
 DIFFERENTIABLE = ("logp_T", "entropy_T", "mean_logp_T")
 NAMES = (*DIFFERENTIABLE, "sum_pi_squared_T")
@@ -67,6 +63,15 @@ def plain_columns(head: Head, hidden_TD: Tensor, id_T: Tensor) -> dict[str, Tens
 def plain_gradients(loss: Tensor, head: Head, hidden_TD: Tensor) -> list[Tensor]:
     inputs = [hidden_TD, head.weight] + ([] if head.bias is None else [head.bias])
     return list(torch.autograd.grad(loss, inputs))
+
+
+def push(
+    head, hidden_TD, id_T, adjoints_of, names=("logp_T",), distributions=(), others=(), kept=None
+) -> Pushed:
+    """What `push_loss` hands to autograd, as it was formed."""
+    call = HeadCall(head, names, dict(distributions), dict(others), kept)
+    needs = (True, head.weight.requires_grad, head.bias is not None and head.bias.requires_grad)
+    return run(call, hidden_TD, id_T, adjoints_of, allocate(head, hidden_TD, needs))
 
 
 def sliced(adjoints: dict[str, Tensor]):

@@ -25,8 +25,8 @@ A nucleus has at most MOST tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -201,7 +201,7 @@ Others = Mapping[str, tuple[Head, Tensor]]  # another policy's head and its hidd
 
 
 class Pushed(NamedTuple):
-    """What `push` returns; a gradient that was not asked for is None."""
+    """What a run over all chunks gives; a gradient that was not asked for is None."""
 
     loss: Tensor  # sum over tokens of adjoint * column; its gradient is right, its value is not
     columns: Columns
@@ -237,13 +237,6 @@ class HeadCall:
     def all_names(self) -> tuple[str, ...]:
         """The columns of the result, in order."""
         return (*self.names, *self.distributions)
-
-    def only(self, names: Collection[str]) -> HeadCall:
-        """The same call for these columns alone."""
-        kept = {name: each for name, each in self.distributions.items() if name in names}
-        return replace(
-            self, names=tuple(name for name in self.names if name in names), distributions=kept
-        )
 
     def check(self, hidden_TD: Tensor, id_T: Tensor) -> None:
         """Raises UserError unless the tensors fit the heads."""
