@@ -32,7 +32,6 @@ from strop.method.algorithm import (
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import LR, OUTSIDE, Use
 from strop.method.schedule import rate_at
-from strop.support.errors import UserError
 from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
 from strop.training.learner.step_models import StepModels, refresh
@@ -101,7 +100,10 @@ def train_step(
         metrics["sampling/effective_share"] = learned.effective
 
     # 9
-    _end_of_step(algorithm, chains, batch)
+    chains.learn(algorithm.uses(), batch)
+    chains.control(algorithm.control, batch, metrics)
+    metrics["num_tokens"] += chains.state.get("num_tokens", 0.0)
+    chains.state["num_tokens"] = metrics["num_tokens"]
     with clock("update"):
         if world.copies is not None:
             world.copies.follow(knobs, chains.state["knobs"])
@@ -123,18 +125,3 @@ def _refreshed(algorithm: Algorithm, batch: Batch, models: StepModels) -> Batch:
         return refresh(batch, wanted, models)
     wanted |= routing.to_note(algorithm.reads(("terms",)), batch, policy)
     return routing.with_load(refresh(batch, wanted, models), policy.experts)
-
-
-def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:
-    """The parts' own updates of their state, and the controls' new knobs."""
-    state, metrics = chains.state, chains.metrics
-    chains.learn(algorithm.uses(), batch)
-    knobs = dict(state.get("knobs", {}))
-    for use in algorithm.control:
-        moved = chains.call("control", use, batch, metrics=metrics).value
-        for knob in moved:
-            if knob not in use.part.moves:
-                raise UserError(f"{use.label} moves {knob}, which is none of its `moves`")
-        knobs.update(moved)
-    metrics["num_tokens"] += state.get("num_tokens", 0.0)
-    state.update(knobs=knobs, num_tokens=metrics["num_tokens"])
