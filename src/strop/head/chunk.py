@@ -200,16 +200,6 @@ Distributions = Mapping[str, Distribution]
 Others = Mapping[str, tuple[Head, Tensor]]  # another policy's head and its hidden states [T, D]
 
 
-class Pushed(NamedTuple):
-    """What a run over all chunks gives; a gradient that was not asked for is None."""
-
-    loss: Tensor  # sum over tokens of adjoint * column; its gradient is right, its value is not
-    columns: Columns
-    grad_hidden_TD: Tensor | None
-    grad_weight_VD: Tensor | None  # float32 at least
-    grad_bias_V: Tensor | None
-
-
 @dataclass(frozen=True, eq=False)
 class HeadCall:
     """Which columns of which head; checked when made."""

@@ -40,7 +40,6 @@ from strop.head.chunk import (
     Head,
     HeadCall,
     Others,
-    Pushed,
     Softmax,
     grad_logits,
     has_gradient,
@@ -54,7 +53,6 @@ from strop.support.linear import Linear
 __all__ = [
     "Distribution",
     "Head",
-    "Pushed",
     "check_head",
     "columns",
     "head_of",
@@ -80,7 +78,7 @@ def columns(
     Raises UserError for shapes that do not fit and for unknown names.
     """
     call = HeadCall(head, names, distributions or {}, others or {}, kept)
-    return run(call, hidden_TD, id_T, None, Gradients()).columns
+    return run(call, hidden_TD, id_T, None, Gradients())[1]
 
 
 def push_loss(
@@ -130,14 +128,14 @@ class _PushLoss(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         needs = ctx.needs_input_grad if grad_enabled else (False, False, False)
         gradients = allocate(call.head, hidden_TD, needs)
-        pushed = run(call, hidden_TD, id_T, adjoints_of, gradients)
+        loss, found = run(call, hidden_TD, id_T, adjoints_of, gradients)
         # Not save_for_backward: it would hold a second reference, and autograd would then copy
         # the weight's gradient instead of taking it over.
         ctx.gradients = [*gradients] if grad_enabled else None
         ctx.dtypes = [None if t is None else t.dtype for t in (hidden_TD, weight_VD, bias_V)]
-        values = tuple(pushed.columns[name] for name in call.all_names)
+        values = tuple(found[name] for name in call.all_names)
         ctx.mark_non_differentiable(*values)
-        return (pushed.loss, *values)
+        return (loss, *values)
 
     @staticmethod
     @once_differentiable
@@ -178,8 +176,10 @@ def run(
     id_T: Tensor,
     adjoints_of: AdjointsOf | None,
     gradients: Gradients,
-) -> Pushed:
-    """All chunks in order; without `adjoints_of` nothing but the columns is computed."""
+) -> tuple[Tensor, Columns]:
+    """All chunks in order: the loss, sum of adjoint * column, whose gradient is right and whose
+    value is not, and the columns; without `adjoints_of` nothing but these is computed.
+    """
     call.check(hidden_TD, id_T)
     workspace = _Workspace(call, hidden_TD, gradients)
     loss = torch.zeros((), dtype=workspace.dtype, device=hidden_TD.device)
@@ -196,7 +196,7 @@ def run(
                 for name, adjoint_C in adjoints.items():
                     loss += adjoint_C @ columns[name]
                 workspace.push(rows, id_T[rows], softmax, columns, objectives, adjoints)
-    return Pushed(loss, found, *gradients)
+    return loss, found
 
 
 def _adjoints(adjoints_of: AdjointsOf, rows: slice, columns: Columns) -> Columns:
