@@ -259,7 +259,9 @@ class Learner:
         """Add the gradient of terms over a prepared batch to the weights' gradients."""
         names = kernel.current_columns(terms)
         scope = kernel.scope_of(terms)
-        turns, alone = model.turns(prepared), model.ranks.alone and not model.columns_after_gradient
+        policy = self.models.policy  # on whose passes a critic's heads stand too
+        alone = policy.ranks.alone and not policy.columns_after_gradient
+        turns = policy.turns(prepared)
         if len(turns) == 1 and alone:  # in the batch's own order: draws do not depend on the split
             turns = [(prepared["index_B"], True)]
         measured = None
@@ -287,9 +289,9 @@ class Learner:
             if alone:
                 self._reported(model, compact, columns, terms, tally)
             else:
-                collected.put(columns, model.token_rows(prepared, index_B), counts)
+                collected.put(columns, policy.token_rows(prepared, index_B), counts)
         if turns and not alone:
-            compact, columns = collected.all(model.ranks)
+            compact, columns = collected.all(policy.ranks)
             if measured is None:
                 self._adjoints_of(terms, compact, number, tally)(slice(None), columns)
             self._reported(model, compact, columns, terms, tally)
