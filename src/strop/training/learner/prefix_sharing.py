@@ -22,6 +22,7 @@ from transformers import AttentionInterface
 
 from strop.batch import segments
 from strop.batch.batch import Batch, to_padded
+from strop.engines.local.causal import REFUSED
 from strop.head.head import text_config, trunk_of
 
 NONE = -1  # in place of a token, right of a context's last one
@@ -360,8 +361,6 @@ def pass_over(model: Any, layout: Layout, **more: Any) -> Any:
 When = Literal["auto", "on", "off"]
 LEAST_SAVED = 0.2  # share of the work, for "auto"
 KINDS = {"full_attention", "sliding_attention"}
-# What models raise for arguments that they do not take.
-REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 
 
 def worthwhile(

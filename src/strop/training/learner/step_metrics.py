@@ -18,9 +18,9 @@ from strop.method import part as parts
 from strop.method.part import Term
 from strop.support.exits import FAILED, METRIC, OUTSIDE, Exit
 from strop.training.learner.kernel import Tally, prepare
+from strop.training.learner.routing import KNUTH
 
 WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged
-KNUTH = 0x2545F4914F6CDD1D  # an odd multiplier of 62 bits
 
 
 def step_metrics(batch: Batch) -> dict[str, float]:
