@@ -23,7 +23,7 @@ from strop.engines.local.cache import (
 )
 from strop.engines.local.fused import Fused, Logits, why_not
 from strop.engines.local.ragged import NAME as BANDS
-from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
+from strop.engines.local.ragged import Parted, Ragged, attending_by, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
 from strop.support.errors import UserError
@@ -173,7 +173,7 @@ class CachedModel:
         alone = len(bands) == 1 and self.fused is not None and bool(self.fused.layers)
         if self.why_no_bands or alone:
             return self.forward(tokens[:, None], places, span)
-        with attending(self.model):
+        with attending_by(self.model.config.get_text_config(), BANDS):
             return self.forward(tokens[:, None], places, span, strop_bands=Parted(bands))
 
     def _call(self) -> int:
@@ -192,7 +192,7 @@ class CachedModel:
         position_T = first_N[ragged.row_T] + ragged.column_T
         rows = slice(0, ragged.num_rows)
         span = Span(rows, position_T[:, None], used, ragged.row_T)
-        with attending(self.model):
+        with attending_by(self.model.config.get_text_config(), BANDS):
             logits = self._run(
                 token_T[None], position_T[None], places, span, "all",
                 strop_ragged=ragged, strop_bands=Parted(bands),
