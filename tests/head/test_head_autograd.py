@@ -7,42 +7,17 @@ import torch
 from test_head import (
     DIFFERENTIABLE,
     NAMES,
-    SETTINGS,
     close,
     make,
     plain_columns,
     plain_gradients,
+    push,
     sliced,
 )
 from torch.utils.checkpoint import checkpoint
 
-from strop.head.head import Distribution, Head, columns, differentiable_columns, push, push_loss
+from strop.head.head import Distribution, Head, columns, push_loss
 from strop.support.errors import UserError
-
-
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradcheck_of_differentiable_columns(name):
-    head, hidden_TD, id_T, _ = make(num_tokens=4, vocabulary=5, width=3, **SETTINGS["everything"])
-
-    def column_of(hidden_TD, weight_VD, bias_V):
-        changed = replace(head, weight=weight_VD, bias=bias_V)
-        return differentiable_columns(changed, hidden_TD, id_T, NAMES)[name]
-
-    assert torch.autograd.gradcheck(column_of, (hidden_TD, head.weight, head.bias))
-
-
-def test_differentiable_columns_take_any_loss_of_them():
-    head, hidden_TD, id_T, _ = make(bias=True, temperature=0.9)
-    for build in (differentiable_columns, lambda *args: plain_columns(*args[:3])):
-        found = build(head, hidden_TD, id_T, NAMES)
-        ratio_T = (found["logp_T"] - found["logp_T"].detach().roll(1)).exp()
-        loss = (ratio_T * found["entropy_T"]).sum() + found["mean_logp_T"].square().mean()
-        gradients = plain_gradients(loss, head, hidden_TD)
-        if build is differentiable_columns:
-            ours = gradients
-            assert not found["sum_pi_squared_T"].requires_grad
-    for found, wanted in zip(ours, gradients, strict=True):
-        close(found, wanted)
 
 
 def test_push_loss_hands_its_gradients_to_autograd():
@@ -120,22 +95,6 @@ def test_weight_alone_can_be_trained():
     close(head.weight.grad, wanted.grad_weight_VD)
 
 
-def test_given_buffer_is_added_to():
-    head, hidden_TD, id_T, adjoints = make()
-    wanted = push(head, hidden_TD.detach(), id_T, sliced(adjoints), DIFFERENTIABLE).grad_weight_VD
-    buffer_VD = torch.full_like(wanted, 0.5)
-    pushed = push(
-        head,
-        hidden_TD.detach(),
-        id_T,
-        sliced(adjoints),
-        DIFFERENTIABLE,
-        grad_weight_VD=buffer_VD,
-    )
-    assert pushed.grad_weight_VD is buffer_VD
-    close(buffer_VD, wanted + 0.5)
-
-
 def test_mistakes_are_named():
     head, hidden_TD, id_T, _ = make()
     ones_T = torch.ones(7, dtype=torch.float64)
@@ -179,5 +138,3 @@ def test_mistakes_are_named():
             distributions={"kl_T": Distribution(torch.zeros, ("logq_ref_TV",))},
             others=reads,
         )
-    with pytest.raises(UserError, match=r"grad_weight_VD must be torch.float64"):
-        push(head, hidden_TD, id_T, sliced({}), grad_weight_VD=torch.zeros(11, 5))

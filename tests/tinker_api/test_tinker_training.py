@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from served import KEY, Served, flat
 
 from strop.engines.local.engine import LocalEngine
-from strop.integrations._tinker_sampler import seed_of
+from strop.engines.sampling import seed_behind
 from strop.training.learner import policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -42,7 +42,7 @@ def seeds_as_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = LocalEngine.start
 
     def start(engine: LocalEngine, id: int, request: Any, source: Any = None) -> None:
-        sent = seed_of(request, len(request.ids))
+        sent = seed_behind(request, bits=31)
         plain(engine, id, dataclasses.replace(request, seed=sent), None)
 
     monkeypatch.setattr(LocalEngine, "start", start)

@@ -8,7 +8,7 @@ from strop.training.learner.step_metrics import Clock
 
 
 def test_counts_are_added_up_over_the_rounds_and_means_averaged_by_their_rollouts():
-    collector = Collector(Chains(generators(0, 1)), None, (), frozenset(), Clock(), {})
+    collector = Collector(None, Chains(generators(0, 1)), Clock(), {})
     collector.add_counts({"repair/tried": 2, "retry/base": 1.0}, 4)
     collector.add_counts({"repair/tried": 3, "retry/base": 4.0, "retry/better": 1}, 8)
     assert collector.chains.metrics == {

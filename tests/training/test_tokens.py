@@ -107,7 +107,7 @@ def test_weights_are_those_of_the_padded_door(lab, tmp_path, recipe):
         for step in (1, 2):  # a second step has a reference that differs
             tokens = Tokens(64)
             run.world.services.begin_step(step)
-            batch = train_step(run.world, run.algorithm, {}, step, tokens).batch
+            batch = train_step(run.world, run.algorithm, {}, step, (tokens,)).batch
     finally:
         run.close()
     kept, mask_T = tokens.kept(batch), batch["mask_T"]
@@ -161,7 +161,7 @@ def test_weights_are_those_that_the_model_was_given(lab, tmp_path, monkeypatch, 
     tokens = Tokens(64)
     try:
         run.world.services.begin_step(1)
-        train_step(run.world, run.algorithm, {}, 1, tokens)
+        train_step(run.world, run.algorithm, {}, 1, (tokens,))
     finally:
         run.close()
     weight_T = tokens.columns["weight_T"]

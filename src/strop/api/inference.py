@@ -73,7 +73,7 @@ class InferenceModel:
         sampler = Use(substitutes.scoring(part))
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
         services = make_services(config, loaded, task, sampler.part)
-        services.attach(engine)
+        services.sampling.attach(engine)
         check_roles(config, engine)
         if is_checkpoint(Path(model)):  # whose roles are those of its step
             services.sampling.cast.step = checkpoint.step_of(Path(model))

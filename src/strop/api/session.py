@@ -63,7 +63,7 @@ class Session:
         """End the run's processes; the files of a spoilt one are removed."""
         self.closed = True
         self.run.close()
-        if self.spoilt:
+        if self.spoilt and self.run.ranks.first:
             self.run.record.discard()
 
     def report(self) -> Path:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-import numpy as np
 from pydantic import Field, field_validator
 
 from strop.engines.base import WAITING, Ended, Engine, Event, Request, Source, taken_out
@@ -29,7 +28,7 @@ from strop.engines.completions_client import (
 )
 from strop.engines.open import EngineSettings
 from strop.engines.rules import MinP, TopK, TopP
-from strop.engines.sampling import mix
+from strop.engines.sampling import seed_behind
 from strop.support.errors import UserError
 from strop.support.http import Call, Failed, Retries
 
@@ -151,10 +150,8 @@ class CallEngine(Engine):
 class CompletionsEngine(CallEngine):
     """Samples by calls of /v1/completions, `num_parallel` at once, one for each request.
 
-    The server has the beginning of a request that goes on from another one in its prefix cache. It
-    is sent a seed made of the request's and of the number of tokens before: what goes on does not
-    repeat what it goes on from. Whether equal seeds give equal tokens, whatever else runs, is up to
-    the server.
+    The server has the beginning of a request that goes on from another one in its prefix cache.
+    Whether equal seeds give equal tokens, whatever else runs, is up to the server.
 
     An answer ends where the request says, whatever else the server takes for an end: what lies
     behind is cut off, what it broke off is begun again behind that. A call that fails for the
@@ -228,9 +225,9 @@ class CompletionsEngine(CallEngine):
 
     def _persist(self, row: Asked) -> Answer:
         """Ask until there is an answer, or no more hope of one. Raises Failed."""
-        request, seed = row.request, np.array([row.request.seed & (2**64 - 1)], np.uint64)
+        request = row.request
         options = self._options(request)
-        options["seed"] = int(mix(mix(seed) + np.uint64(len(request.ids)))[0] >> np.uint64(1))
+        options["seed"] = seed_behind(request, bits=63)
         options["max_tokens"] = self._room(request)
         return RETRIES(lambda: self._pass(row, options), lambda wait: row.call.over.wait(wait))
 

@@ -28,11 +28,13 @@ class EngineSettings(BaseModel):
 
     needs_model: the engine samples with a model of this process, which is loaded for it. trains:
     the model lies where the engine is, and is trained there; `load` gives what stands for it here.
+    bounded_by: the setting, if any, that bounds the tokens of a prompt with its answer.
     """
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
     needs_model: ClassVar[bool] = True
     trains: ClassVar[bool] = False
+    bounded_by: ClassVar[str] = ""
     kind: str = Field(default="local", description=f"engine that samples: {', '.join(ENGINES)}")
 
     @field_validator("kind")
@@ -67,10 +69,15 @@ class EngineSettings(BaseModel):
     @property
     def most_tokens(self) -> int:
         """Tokens of a prompt with its answer from which they need a check; 0: none is too long."""
-        return 0
+        return int(getattr(self, self.bounded_by)) if self.bounded_by else 0
 
     def check_longest(self, num_tokens: int) -> None:
         """Raise UserError where a prompt with its answer, of so many tokens, could not be had."""
+        if 0 < self.most_tokens < num_tokens:
+            raise UserError(
+                f"engine.{self.bounded_by} is {self.most_tokens}, but a prompt with its answer may "
+                f"come to {num_tokens} tokens: raise it, or lower rollout.max_tokens"
+            )
 
     def newest(self) -> "EngineSettings":
         """The settings of an engine that samples with the newest weights, for scores of them."""

@@ -38,6 +38,14 @@ def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArra
     return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
 
+def seed_behind(request: Request, bits: int) -> int:
+    """A seed of so many bits, made of the request's and of the number of tokens before: what goes
+    on does not repeat what it goes on from.
+    """
+    seed = np.array([request.seed & (2**64 - 1)], np.uint64)
+    return int(mix(mix(seed) + np.uint64(len(request.ids)))[0] >> np.uint64(64 - bits))
+
+
 Rows: TypeAlias = slice | Tensor
 Asked = TypeVar("Asked", bound=Hashable)
 

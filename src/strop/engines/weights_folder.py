@@ -117,10 +117,13 @@ def merged(model: nn.Module, base: bool = False) -> dict[str, Tensor]:
     return own
 
 
-def write_adapter(
-    model: nn.Module, folder: WeightsFolder, adapter: str, name: str, factor: float = 1.0
-) -> Path:
-    """Write one of the model's adapters in PEFT's layout. factor: on what it adds."""
+def write_adapter(model: nn.Module, folder: WeightsFolder, adapter: str, name: str) -> Path:
+    """Write one of the model's adapters in PEFT's layout; the base, beside several, as one that
+    adds nothing.
+    """
+    routes, factor = routes_of(model), float(adapter != BASE)
+    if routes is not None and adapter == BASE:
+        adapter = routes.known[0]
     layers = {
         path: module for path, module in model.named_modules()
         if adapter in getattr(module, "lora_A", {})

@@ -25,8 +25,8 @@ A nucleus has at most MOST tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -200,16 +200,6 @@ Distributions = Mapping[str, Distribution]
 Others = Mapping[str, tuple[Head, Tensor]]  # another policy's head and its hidden states [T, D]
 
 
-class Pushed(NamedTuple):
-    """What `push` returns; a gradient that was not asked for is None."""
-
-    loss: Tensor  # sum over tokens of adjoint * column; its gradient is right, its value is not
-    columns: Columns
-    grad_hidden_TD: Tensor | None
-    grad_weight_VD: Tensor | None  # float32 at least
-    grad_bias_V: Tensor | None
-
-
 @dataclass(frozen=True, eq=False)
 class HeadCall:
     """Which columns of which head; checked when made."""
@@ -237,13 +227,6 @@ class HeadCall:
     def all_names(self) -> tuple[str, ...]:
         """The columns of the result, in order."""
         return (*self.names, *self.distributions)
-
-    def only(self, names: Collection[str]) -> HeadCall:
-        """The same call for these columns alone."""
-        kept = {name: each for name, each in self.distributions.items() if name in names}
-        return replace(
-            self, names=tuple(name for name in self.names if name in names), distributions=kept
-        )
 
     def check(self, hidden_TD: Tensor, id_T: Tensor) -> None:
         """Raises UserError unless the tensors fit the heads."""

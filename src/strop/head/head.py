@@ -5,13 +5,12 @@
     mean_logp_T = 1/V sum_j log p_j     sum_pi_squared_T = sum_j p_j^2
     and those over a part of the vocabulary, such as nucleus_entropy_0.8_T: `strop.head.chunk`
 
-Four calls, one loop over chunks of tokens; `[tokens, vocabulary]` never exists:
+Two calls, one loop over chunks of tokens; `[tokens, vocabulary]` never exists:
 
 - `columns` measures, without gradient: one product with the weight.
-- `push` asks for the adjoint dL/d(column) of each chunk as soon as its columns are known and forms
-  the gradients of hidden states, weight and bias at once: three products, nothing recomputed.
-- `push_loss` is `push` for autograd: a scalar whose `backward()` hands on the stored gradients.
-- `differentiable_columns` gives columns to ordinary autograd; backward recomputes: four products.
+- `push_loss` asks for the adjoint dL/d(column) of each chunk as soon as its columns are known and
+  forms the gradients of hidden states, weight and bias at once: three products, nothing recomputed.
+  It gives a scalar whose `backward()` hands the gradients on.
 
 A `Distribution` makes a further column from the whole next-token distributions of a chunk, of the
 current policy and of others. It is pushed like the rest; autograd differentiates it in the chunk.
@@ -24,7 +23,7 @@ At the end stand a model's trunk, which makes the hidden states, and its head.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +40,6 @@ from strop.head.chunk import (
     Head,
     HeadCall,
     Others,
-    Pushed,
     Softmax,
     grad_logits,
     has_gradient,
@@ -55,12 +53,9 @@ from strop.support.linear import Linear
 __all__ = [
     "Distribution",
     "Head",
-    "Pushed",
     "check_head",
     "columns",
-    "differentiable_columns",
     "head_of",
-    "push",
     "push_loss",
     "text_config",
     "trunk_of",
@@ -83,37 +78,7 @@ def columns(
     Raises UserError for shapes that do not fit and for unknown names.
     """
     call = HeadCall(head, names, distributions or {}, others or {}, kept)
-    return run(call, hidden_TD, id_T, None, Gradients()).columns
-
-
-def push(
-    head: Head,
-    hidden_TD: Tensor,
-    id_T: Tensor,
-    adjoints_of: AdjointsOf,
-    names: tuple[str, ...] = ("logp_T",),
-    *,
-    distributions: Distributions | None = None,
-    others: Others | None = None,
-    kept: Kept | None = None,
-    grad_weight_VD: Tensor | None = None,
-) -> Pushed:
-    """Columns and, in the same pass, the gradients that their adjoints give.
-
-    `adjoints_of(rows, columns)` is called once for each chunk with the chunk's detached columns
-    (autograd records inside it, so it may differentiate small formulas of them) and returns
-    dL/d(column) [chunk] by name; a name left out has adjoint 0. Adjoints that are known already
-    are sliced: `lambda rows, _: {"logp_T": adjoint_T[rows]}`.
-
-    Weight and bias get a gradient when they require one. `grad_weight_VD` is a buffer of float32
-    (float64 where the numbers are) to add the weight's gradient to, such as `weight.grad`, so
-    that no second [V, D] is allocated. Raises UserError as `columns` does, and for an adjoint of
-    a column that is not there or has none.
-    """
-    call = HeadCall(head, names, distributions or {}, others or {}, kept)
-    needs = (True, head.weight.requires_grad, head.bias is not None and head.bias.requires_grad)
-    gradients = allocate(head, hidden_TD, needs, grad_weight_VD)
-    return run(call, hidden_TD, id_T, adjoints_of, gradients)
+    return run(call, hidden_TD, id_T, None, Gradients())[1]
 
 
 def push_loss(
@@ -127,37 +92,24 @@ def push_loss(
     others: Others | None = None,
     kept: Kept | None = None,
 ) -> tuple[Tensor, Columns]:
-    """`push` as a node of autograd: the loss sum(adjoint * column), and the detached columns.
+    """The loss sum(adjoint * column), a node of autograd, and the detached columns.
+
+    `adjoints_of(rows, columns)` is called once for each chunk with the chunk's detached columns
+    (autograd records inside it, so it may differentiate small formulas of them) and returns
+    dL/d(column) [chunk] by name; a name left out has adjoint 0. Adjoints that are known already
+    are sliced: `lambda rows, _: {"logp_T": adjoint_T[rows]}`.
 
     Gradients are formed in the forward pass, the adjoints taken as constants; `loss.backward()`
     scales them and hands them to whatever made the hidden states and the weight, so tied
     embeddings, adapters, sharding and checkpointing need nothing special. Backward runs once.
+    Raises UserError as `columns` does, and for an adjoint of a column that is not there or has
+    none.
     """
     call = HeadCall(head, names, distributions or {}, others or {}, kept)
     loss, *values = _PushLoss.apply(
         hidden_TD, head.weight, head.bias, id_T, adjoints_of, call, torch.is_grad_enabled()
     )
     return loss, dict(zip(call.all_names, values, strict=True))
-
-
-def differentiable_columns(
-    head: Head,
-    hidden_TD: Tensor,
-    id_T: Tensor,
-    names: tuple[str, ...] = ("logp_T",),
-    *,
-    distributions: Distributions | None = None,
-    others: Others | None = None,
-    kept: Kept | None = None,
-) -> Columns:
-    """The same as `columns`, with gradient to hidden states, weight and bias by autograd.
-
-    `sum_pi_squared_T` and `min_p_logp_K_T` carry no gradient. Backward computes the logits a
-    second time.
-    """
-    call = HeadCall(head, names, distributions or {}, others or {}, kept)
-    values = _Columns.apply(hidden_TD, head.weight, head.bias, id_T, call)
-    return dict(zip(call.all_names, values, strict=True))
 
 
 class _PushLoss(torch.autograd.Function):
@@ -176,14 +128,14 @@ class _PushLoss(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         needs = ctx.needs_input_grad if grad_enabled else (False, False, False)
         gradients = allocate(call.head, hidden_TD, needs)
-        pushed = run(call, hidden_TD, id_T, adjoints_of, gradients)
+        loss, found = run(call, hidden_TD, id_T, adjoints_of, gradients)
         # Not save_for_backward: it would hold a second reference, and autograd would then copy
         # the weight's gradient instead of taking it over.
         ctx.gradients = [*gradients] if grad_enabled else None
         ctx.dtypes = [None if t is None else t.dtype for t in (hidden_TD, weight_VD, bias_V)]
-        values = tuple(pushed.columns[name] for name in call.all_names)
+        values = tuple(found[name] for name in call.all_names)
         ctx.mark_non_differentiable(*values)
-        return (pushed.loss, *values)
+        return (loss, *values)
 
     @staticmethod
     @once_differentiable
@@ -198,52 +150,6 @@ class _PushLoss(torch.autograd.Function):
         return (*handed, None, None, None, None)
 
 
-class _Columns(torch.autograd.Function):
-    """Columns forward; backward pushes their adjoints, forming the logits once more."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_TD: Tensor,
-        weight_VD: Tensor,
-        bias_V: Tensor | None,
-        id_T: Tensor,
-        call: HeadCall,
-    ) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(hidden_TD, weight_VD, bias_V, id_T)
-        ctx.call = call
-        ctx.set_materialize_grads(False)
-        found = run(call, hidden_TD, id_T, None, Gradients()).columns
-        ctx.mark_non_differentiable(*(found[n] for n in call.names if not has_gradient(n)))
-        return tuple(found[name] for name in call.all_names)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *adjoints: Tensor | None) -> tuple[Tensor | None, ...]:
-        hidden_TD, weight_VD, bias_V, id_T = ctx.saved_tensors
-        head = replace(ctx.call.head, weight=weight_VD, bias=bias_V)
-        call = replace(ctx.call, head=head)
-        given = {
-            name: adjoint_T
-            for name, adjoint_T in zip(call.all_names, adjoints, strict=True)
-            if adjoint_T is not None
-        }
-        gradients = allocate(head, hidden_TD, ctx.needs_input_grad)
-        run(
-            call.only(given),
-            hidden_TD,
-            id_T,
-            lambda rows, _: {name: adjoint_T[rows] for name, adjoint_T in given.items()},
-            gradients,
-        )
-        inputs = (hidden_TD, weight_VD, bias_V)
-        handed = (
-            None if gradient is None else gradient.to(tensor.dtype)
-            for gradient, tensor in zip(gradients, inputs, strict=True)
-        )
-        return (*handed, None, None)
-
-
 class Gradients(NamedTuple):
     """Where a run writes gradients; None is not computed."""
 
@@ -252,20 +158,11 @@ class Gradients(NamedTuple):
     bias_V: Tensor | None = None
 
 
-def allocate(
-    head: Head, hidden_TD: Tensor, needs: tuple[bool, ...], grad_weight_VD: Tensor | None = None
-) -> Gradients:
-    """Room for the gradients that are needed (hidden, weight, bias); the weight's may be given."""
+def allocate(head: Head, hidden_TD: Tensor, needs: tuple[bool, ...]) -> Gradients:
+    """Room for the gradients that are needed (hidden, weight, bias)."""
     dtype = working_dtype(hidden_TD, head.weight)
-    weight_VD = grad_weight_VD if needs[1] else None
-    if needs[1] and weight_VD is None:
-        weight_VD = torch.zeros_like(head.weight, dtype=dtype)
-    if weight_VD is not None and (weight_VD.dtype, weight_VD.shape) != (dtype, head.weight.shape):
-        raise UserError(
-            f"grad_weight_VD must be {dtype} of shape {list(head.weight.shape)}; got "
-            f"{weight_VD.dtype} of shape {list(weight_VD.shape)}."
-        )
     hidden = torch.empty_like(hidden_TD) if needs[0] else None
+    weight_VD = torch.zeros_like(head.weight, dtype=dtype) if needs[1] else None
     bias_V = None
     if head.bias is not None and needs[2]:
         bias_V = torch.zeros_like(head.bias, dtype=dtype)
@@ -279,8 +176,10 @@ def run(
     id_T: Tensor,
     adjoints_of: AdjointsOf | None,
     gradients: Gradients,
-) -> Pushed:
-    """All chunks in order; without `adjoints_of` nothing but the columns is computed."""
+) -> tuple[Tensor, Columns]:
+    """All chunks in order: the loss, sum of adjoint * column, whose gradient is right and whose
+    value is not, and the columns; without `adjoints_of` nothing but these is computed.
+    """
     call.check(hidden_TD, id_T)
     workspace = _Workspace(call, hidden_TD, gradients)
     loss = torch.zeros((), dtype=workspace.dtype, device=hidden_TD.device)
@@ -297,7 +196,7 @@ def run(
                 for name, adjoint_C in adjoints.items():
                     loss += adjoint_C @ columns[name]
                 workspace.push(rows, id_T[rows], softmax, columns, objectives, adjoints)
-    return Pushed(loss, found, *gradients)
+    return loss, found
 
 
 def _adjoints(adjoints_of: AdjointsOf, rows: slice, columns: Columns) -> Columns:

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from strop.engines.base import Ended, Event, Request, Source, taken_out
 from strop.engines.completions import MOST_FAILURES, CallEngine
-from strop.engines.sampling import mix
+from strop.engines.sampling import seed_behind
 from strop.support.errors import RunStopped, UserError
 
 
@@ -35,14 +33,6 @@ def first_line(error: Exception) -> str:
     line = (str(error).strip().splitlines() or [""])[0]
     plain = isinstance(error, (OSError, ValueError)) or type(error).__module__ != "builtins"
     return line if plain and line else f"{type(error).__name__}: {line}".rstrip(": ")
-
-
-def seed_of(request: Request, size: int) -> int:
-    """The seed, of 31 bits, that a server is sent for a request behind so many tokens: what goes on
-    does not repeat what it goes on from.
-    """
-    seed = np.array([request.seed & (2**64 - 1)], np.uint64)
-    return int(mix(mix(seed) + np.uint64(size))[0] >> np.uint64(33))
 
 
 class TinkerEngine(CallEngine):
@@ -90,7 +80,7 @@ class TinkerEngine(CallEngine):
             self.sampler = self.server.sampler()
         params = tinker.SamplingParams(
             max_tokens=self._room(request), temperature=request.temperature,
-            seed=seed_of(request, len(request.ids)),
+            seed=seed_behind(request, bits=31),
             stop=list(request.stop_strings or request.stop_ids),
         )  # fmt: skip
         with translated_errors(self.server.url):

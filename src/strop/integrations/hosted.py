@@ -280,11 +280,7 @@ class Hosted:
         chains.metrics.update(metrics)
         chains.learn(step.algorithm.uses(), step.batch)
         before = dict(chains.metrics)
-        knobs = dict(chains.state.get("knobs", {}))
-        for use in step.algorithm.control:
-            moved = chains.call("control", use, step.batch, metrics=chains.metrics).value
-            knobs.update(moved)
-        chains.state["knobs"] = knobs
+        chains.control(step.algorithm.control, step.batch, chains.metrics)
         if isinstance(self.method, Phases):
             chains.state["phase"] = self.method.next(
                 step.phase, step.number, step.num_steps, chains.metrics

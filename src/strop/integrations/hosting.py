@@ -3,7 +3,7 @@ gives columns of them, and lets the recipe do what lies between reward and gradi
 Tinker's API leaves all but the model to strop. docs/HOSTED.md has them all."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from strop.batch.batch import DERIVED
@@ -123,20 +123,25 @@ def instead(line: str, fits: Callable[[Method], bool]) -> str:
     """
     known = {entry.name: entry for entry in catalogue.recipes()}
     name, given = notation.named(line) if re.match(r"\w+(\(|$)", line) else (line, {})
-    build = catalogue.load("recipe", name) if name in known else None
-    for changes in WITHOUT_REFILL:
-        if build is None or not changes.keys() <= build.__annotations__.keys():
-            continue
-        if fits(build(**{**given, **changes})):
-            written = ", ".join(
-                f"{key}={writing.value_text(value)}" for key, value in {**given, **changes}.items()
-            )
-            return f"{name}({written}) works"
+    if name in known and (other := _without_refill(name, given, fits)):
+        return f"{other} works"
     while name in known:
         name = known[name].line("Parent")
         if name in known and fits(catalogue.load("recipe", name)()):
             return f"{name}, which it changes, works (docs/HOSTED.md lists all that do)"
     return "docs/HOSTED.md lists those that work"
+
+
+def _without_refill(name: str, given: Mapping[str, object], fits: Callable[[Method], bool]) -> str:
+    """A recipe in one line without what asks for further rollouts; empty where it has no parameter
+    for that, or does not fit all the same.
+    """
+    build = catalogue.load("recipe", name)
+    for changes in WITHOUT_REFILL:
+        if changes.keys() <= build.__annotations__.keys() and fits(build(**{**given, **changes})):
+            written = (f"{k}={writing.value_text(v)}" for k, v in {**given, **changes}.items())
+            return f"{name}({', '.join(written)})"
+    return ""
 
 
 def hosted(name: str, host: Host) -> tuple[str, str]:
@@ -145,16 +150,11 @@ def hosted(name: str, host: Host) -> tuple[str, str]:
     A recipe that samples until a batch is full is hosted without that, where it has a parameter
     for it.
     """
-    build = catalogue.load("recipe", name)
-    first = why_not(build(), host)
-    if not first:
+    reason = why_not(catalogue.load("recipe", name)(), host)
+    if not reason:
         return name, ""
-    known = build.__annotations__
-    for changes in WITHOUT_REFILL:
-        if changes.keys() <= known.keys() and not why_not(build(**changes), host):
-            written = ", ".join(f"{key}={value}" for key, value in changes.items())
-            return f"{name}({written})", ""
-    return "", first
+    how = _without_refill(name, {}, lambda other: not why_not(other, host))
+    return how, "" if how else reason
 
 
 def _collecting(algorithm: Algorithm) -> Iterator[str]:

@@ -41,7 +41,6 @@ TOLERANCE = 0.01  # of it, as a share of the sum of its parts' sizes
 class TinkerSettings(EngineSettings):
     """A server of Tinker's API, which samples and trains."""
 
-    needs_model: ClassVar[bool] = True
     trains: ClassVar[bool] = True
     url: str = Field(
         default="",

@@ -4,7 +4,7 @@ The step, the collector, the updates and the padded front door all run their par
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from strop.catalogue.seams import PLACE_OF
 from strop.method import part as parts
 from strop.method.part import Result, Use
 from strop.method.services import Services
+from strop.support.errors import UserError
 
 # What the draws of a strategy go by that samples independently while it does nothing of its own.
 PLAIN_DRAWS = "rollout.sample_independently"
@@ -135,6 +136,23 @@ class Chains:
             if self.after is not None:
                 self.after("selection", use, batch)
         return batch
+
+    def control(
+        self, uses: Iterable[Use], batch: Batch, metrics: Mapping[str, float]
+    ) -> dict[str, float]:
+        """The knobs that controls move, by their paths; the state has them afterwards.
+
+        Raises UserError for one that is none of a part's `moves`.
+        """
+        moved: dict[str, float] = {}
+        for use in uses:
+            new = self.call("control", use, batch, metrics=metrics).value
+            for knob in new:
+                if knob not in use.part.moves:
+                    raise UserError(f"{use.label} moves {knob}, which is none of its `moves`")
+            moved |= new
+        self.state["knobs"] = {**self.state.get("knobs", {}), **moved}
+        return moved
 
 
 def learnable(batch: Batch) -> Batch:

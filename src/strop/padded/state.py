@@ -147,12 +147,10 @@ def _controlled(
         raise UserError("metrics must be a dict from names to numbers")
     given = {key: number_of(f"metrics[{key!r}]", value) for key, value in metrics.items()}
     known = Metrics({**_measured(batch), **chains.metrics, **given})
-    moved: dict[str, Any] = {}
-    for use in names.algorithm.control:
-        moved |= chains.call("control", use, batch, metrics=known).value
+    moved = chains.control(names.algorithm.control, batch, known)
     if known.missed and not moved:
         raise UserError(f"{call} needs the metric {known.missed[0]}: give it in metrics")
-    return {**chains.state, "knobs": {**chains.state.get("knobs", {}), **moved}}
+    return chains.state
 
 
 def _measured(batch: Batch) -> dict[str, float]:

@@ -17,7 +17,7 @@ from strop.support.writing import check_room, writing
 from strop.training.learner import adapters, models
 from strop.training.learner.adapters import Lora
 from strop.training.learner.models import Loaded
-from strop.training.parallel.ranks import Ranks
+from strop.training.parallel.ranks import ALONE, Ranks
 from strop.training.record import checkpoint
 from strop.training.settings.config import RunConfig
 
@@ -37,7 +37,7 @@ def device_of(name: str) -> str:
 
 
 def load_model(
-    config: RunConfig, source: str = "", weights: bool = True, ranks: Ranks | None = None,
+    config: RunConfig, source: str = "", weights: bool = True, ranks: Ranks = ALONE,
     given: Loaded | None = None,
 ) -> Loaded:  # fmt: skip
     """The run's model and tokenizer; its head is checked. Raises UserError.
@@ -48,7 +48,7 @@ def load_model(
     """
     settings = config.model
     if config.engine.trains:
-        if given is not None or not (ranks or Ranks()).alone:
+        if given is not None or not ranks.alone:
             raise UserError(
                 f"engine.kind={config.engine.kind} has the model elsewhere, for one process: give "
                 "its name, and train with one"
@@ -72,7 +72,7 @@ def load_model(
         tokenizer = models.tokenizer_of(name, settings.chat_template)
         return Loaded(models.skeleton(name), tokenizer, name)
     options: dict[str, Any] = {
-        "device": (ranks or Ranks()).device(device_of(settings.device)),
+        "device": ranks.device(device_of(settings.device)),
         "gradient_checkpointing": settings.gradient_checkpointing,
         "chat_template": settings.chat_template,
         "lora": lora,

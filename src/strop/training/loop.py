@@ -26,14 +26,14 @@ from strop.training.learner.models import Loaded
 from strop.training.learner.policy import check_finite
 from strop.training.learner.step_metrics import source_metrics
 from strop.training.learner.term_conflict import TermConflict
-from strop.training.learner.token_trace import Spectators, Tokens
+from strop.training.learner.token_trace import Tokens
 from strop.training.loading import load_model
-from strop.training.parallel.ranks import Ranks
+from strop.training.parallel.ranks import ALONE, Ranks
 from strop.training.record import checkpoint, versions
 from strop.training.record.best import Race, race_of
 from strop.training.record.fingerprint import check_same, fingerprint, owner_of
 from strop.training.record.likeness import Likeness
-from strop.training.record.run_folder import Record, record_of
+from strop.training.record.run_folder import Record
 from strop.training.services.live import ADDRESS
 from strop.training.services.stores import files_in
 from strop.training.settings.config import RunConfig
@@ -151,14 +151,13 @@ class Run:
 
 
 def start(
-    config: RunConfig, folder: Path, ranks: Ranks | None = None, given: Loaded | None = None
+    config: RunConfig, folder: Path, ranks: Ranks = ALONE, given: Loaded | None = None
 ) -> Run:
     """A new run in `folder`; everything is checked before anything is written. Raises UserError.
 
     given: the configuration's model, where it is in memory already.
     """
-    ranks = ranks or Ranks()
-    record = record_of(folder, ranks)
+    record = Record(folder)
     ranks.from_first(record.check_free)
     run = _prepare(config.complete(), record, ranks, given)
     try:
@@ -175,15 +174,14 @@ def start(
     return run
 
 
-def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks | None = None) -> Run:
+def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE) -> Run:
     """The run in `folder` at its newest checkpoint, or that of `step`; what is later is cut off.
 
     `config` is the run's own, or the same with more steps and other intervals, which is then
     written down. Raises UserError for fewer steps than are done, for other data, and while another
     process runs it.
     """
-    ranks = ranks or Ranks()
-    record = record_of(folder, ranks)
+    record = Record(folder)
     ranks.from_first(record.lock.take)
     try:
         run = _prepare(config, record, ranks)
@@ -349,7 +347,8 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
         if run.done == 0 and run.config.evaluation.every and not scored:
             metrics = _evaluated(run, evaluator, {})
             run.race.check(metrics)
-            run.record.metrics(0, metrics)
+            if run.ranks.first:
+                run.record.metrics(0, metrics)
             watcher.step(run, metrics)
         while not run.finished and not run.stopping():
             try:
@@ -372,15 +371,24 @@ def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
     metrics = stepped.metrics
     if _due(run.done, run.config.evaluation.every, settings.steps):
         metrics = _evaluated(run, evaluator, metrics)
-    if _due(run.done, settings.rollouts_every, settings.steps):
-        run.record.write_rollouts(run.done, stepped.batch, run.world.services)
-    if tokens is not None:
-        run.record.write_tokens(run.done, tokens, stepped.batch, run.world.services)
-    run.record.prune(settings.keep_rollouts)
-    run.record.metrics(run.done, metrics)
-    if run.likeness is not None and run.likeness.step == run.done:
-        run.record.write_likeness(run.likeness)
+    if run.ranks.first:
+        _write_down(run, stepped, tokens, metrics)
     return metrics
+
+
+def _write_down(
+    run: Run, stepped: Stepped, tokens: Tokens | None, metrics: dict[str, float]
+) -> None:
+    """Write a step's line and tables; those of the oldest steps go."""
+    settings, record, services = run.config.training, run.record, run.world.services
+    if _due(run.done, settings.rollouts_every, settings.steps):
+        record.write_rollouts(run.done, stepped.batch, services)
+    if tokens is not None:
+        record.write_tokens(run.done, tokens, stepped.batch, services)
+    record.prune(settings.keep_rollouts)
+    record.metrics(run.done, metrics)
+    if run.likeness is not None and run.likeness.step == run.done:
+        record.write_likeness(run.likeness)
 
 
 def _is_best(run: Run, metrics: dict[str, float]) -> bool:
@@ -406,8 +414,7 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
     watching = tuple(each for each in (tokens, rows, conflict) if each is not None)
     try:
         with checked(run.config.training.debug):
-            spectator = Spectators(watching) if watching else None
-            stepped = train_step(run.world, run.algorithm, run.state, step, spectator)
+            stepped = train_step(run.world, run.algorithm, run.state, step, watching)
     except RunStopped as error:
         raise RunStopped(f"step {step}: {error}") from error
     run.ranks.agree(stepped.batch.columns, step)

@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ from strop.training.learner.step_models import freeze
 from strop.training.learner.weight_copies import WeightCopies
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel import shards
-from strop.training.parallel.ranks import Ranks
+from strop.training.parallel.ranks import ALONE, Ranks
 from strop.training.record import checkpoint
 from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
@@ -149,7 +150,7 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
 
 def make_services(
     config: RunConfig, loaded: Loaded, task: Task, rollout: Any, longest_given: int | None = None,
-    ranks: Ranks | None = None,
+    ranks: Ranks = ALONE,
 ) -> RunServices:  # fmt: skip
     """Prompts, tokenizer and grader of a run with this rollout part.
 
@@ -161,13 +162,7 @@ def make_services(
     limits = resolve(rollout, task, loaded.context, config.data.max_prompt_tokens, longest_given)
     grader: Grader | NoGrader = NoGrader()
     if task.rewards:
-        grader = shared_grader(
-            ranks or Ranks(),
-            task.rewards,
-            maker(config.ray),
-            timeout_seconds=config.reward.timeout_seconds,
-            num_workers=config.reward.num_workers,
-        )
+        grader = _grader(config, task.rewards, ranks)
     ends = task.environment.stop_strings if task.environment is not None else ()
     services = serve(
         task,
@@ -193,6 +188,14 @@ def make_services(
     return services
 
 
+def _grader(config: RunConfig, specs: Sequence[RewardSpec], ranks: Ranks) -> Grader:
+    """What calls reward functions, of a run in one or several processes. Raises UserError."""
+    return shared_grader(
+        ranks, specs, maker(config.ray), timeout_seconds=config.reward.timeout_seconds,
+        num_workers=config.reward.num_workers,
+    )  # fmt: skip
+
+
 def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
     """Open what scores validation sets, and held-out prompts, in place of the reward. Raises
     UserError.
@@ -205,11 +208,7 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
         known = source in opened
         if not known:
             spec = RewardSpec(reward_name(source), source, 1.0)
-            grader = shared_grader(
-                ranks, [spec], maker(config.ray), timeout_seconds=config.reward.timeout_seconds,
-                num_workers=config.reward.num_workers,
-            )  # fmt: skip
-            opened[source] = services.judged_by(grader, sets[name])
+            opened[source] = services.judged_by(_grader(config, [spec], ranks), sets[name])
         services.judges[name] = opened[source]
         if not known:
             opened[source].check_rewards()
@@ -262,14 +261,13 @@ def make_world(
     method: Method,
     loaded: Loaded,
     task: Task,
-    ranks: Ranks | None = None,
+    ranks: Ranks = ALONE,
     learns: bool = True,
 ) -> World:
     """Policy, reference, engine and services of a run. Raises UserError.
 
     learns: without it there is what stages 1 to 4 need: no optimiser, reference or critic.
     """
-    ranks = ranks or Ranks()
     roles.check(config, method, task, ranks)
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
     longest = [
@@ -334,7 +332,7 @@ def _world(
             betas=training.betas,
             weight_decay=training.weight_decay,
         )
-    services.attach(engine)
+    services.sampling.attach(engine)
     critic = _critic(config, method, policy) if learns else None
     world = World(
         policy,

@@ -14,7 +14,7 @@
 Nothing here depends on how the rows are later split into micro-batches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,8 @@ from strop.method.algorithm import (
     wanted_columns,
 )
 from strop.method.chains import Chains, generators, learnable
-from strop.method.part import LR, OUTSIDE
-from strop.support.errors import UserError
+from strop.method.part import LR, OUTSIDE, Use
+from strop.method.schedule import rate_at
 from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
 from strop.training.learner.step_models import StepModels, refresh
@@ -51,11 +51,11 @@ class Stepped:
 
 def train_step(
     world: World, method: Method, state: Mapping[str, Any], step: int,
-    spectator: Spectator | None = None,
+    spectators: Sequence[Spectator] = (),
 ) -> Stepped:  # fmt: skip
     """Run step `step` (counted from 1). `state` is read, never changed; weights are.
 
-    spectator: keeps what happens to rows and tokens; the step is the same without.
+    spectators: keep what happens to rows and tokens; the step is the same without.
     """
     clock = Clock(on_stage=lambda stage: world.ranks.at(f"step {step}, {stage}"))
     rng_of = generators(world.seed, step)
@@ -67,8 +67,12 @@ def train_step(
     algorithm = algorithm.at_step(step, world.num_steps)
     models = world.act(algorithm, number)
 
+    def after(stage: str, use: Use, batch: Batch) -> None:
+        for spectator in spectators:
+            spectator.after(stage, use, batch)
+
     # 1 to 4
-    chains = Chains(rng_of, world.services, dict(state), after=getattr(spectator, "after", None))
+    chains = Chains(rng_of, world.services, dict(state), after=after)
     batch = world.collect(algorithm, chains, step, clock)
     batch, metrics = batch.to(world.policy.device), chains.metrics
 
@@ -86,9 +90,9 @@ def train_step(
         batch = chains.select(algorithm.selection, learnable(batch))
 
     # 8
-    lr = knobs[LR] if LR in knobs else world.lr_at(step)
+    lr = knobs[LR] if LR in knobs else rate_at(world.lr, step, world.num_steps)
     with clock("update"):
-        learned = Learner(models, lr, rng_of, spectator).learn(algorithm, batch)
+        learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
     routed = models.policy.experts is not None
     metrics.update(step_metrics(batch), **learned.metrics)
     metrics.update(routing.load_metrics(batch) if routed else {})
@@ -96,7 +100,10 @@ def train_step(
         metrics["sampling/effective_share"] = learned.effective
 
     # 9
-    _end_of_step(algorithm, chains, batch)
+    chains.learn(algorithm.uses(), batch)
+    chains.control(algorithm.control, batch, metrics)
+    metrics["num_tokens"] += chains.state.get("num_tokens", 0.0)
+    chains.state["num_tokens"] = metrics["num_tokens"]
     with clock("update"):
         if world.copies is not None:
             world.copies.follow(knobs, chains.state["knobs"])
@@ -118,18 +125,3 @@ def _refreshed(algorithm: Algorithm, batch: Batch, models: StepModels) -> Batch:
         return refresh(batch, wanted, models)
     wanted |= routing.to_note(algorithm.reads(("terms",)), batch, policy)
     return routing.with_load(refresh(batch, wanted, models), policy.experts)
-
-
-def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:
-    """The parts' own updates of their state, and the controls' new knobs."""
-    state, metrics = chains.state, chains.metrics
-    chains.learn(algorithm.uses(), batch)
-    knobs = dict(state.get("knobs", {}))
-    for use in algorithm.control:
-        moved = chains.call("control", use, batch, metrics=metrics).value
-        for knob in moved:
-            if knob not in use.part.moves:
-                raise UserError(f"{use.label} moves {knob}, which is none of its `moves`")
-        knobs.update(moved)
-    metrics["num_tokens"] += state.get("num_tokens", 0.0)
-    state.update(knobs=knobs, num_tokens=metrics["num_tokens"])

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from strop.engines.base import Engine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
-from strop.method.schedule import Schedule, rate_at
+from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 from strop.training.learner.critic import Critic
 from strop.training.learner.policy import Policy
@@ -27,8 +27,11 @@ from strop.training.services.run import RunServices
 from strop.training.services.texts import Limits
 
 
-class BatchCollector(Protocol):
-    """Gives every step its batch: in this process, or ahead in another one."""
+class BatchCollector:
+    """Gives every step its batch: in this process, or ahead in another one.
+
+    What is written out here holds for one that begins nothing before its step.
+    """
 
     def begin(self, step: int, state: Mapping[str, Any]) -> None:
         """What can be made ready for a step, so that it loads while the trainer does something."""
@@ -37,7 +40,7 @@ class BatchCollector(Protocol):
         self, world: "World", algorithm: Algorithm, step: int, chains: Chains, clock: Clock
     ) -> Batch:
         """The curated batch of a step; state and metrics are those of `chains`."""
-        ...
+        raise NotImplementedError
 
     def renew(self, step: int) -> None:
         """The weights of now are those after `step`."""
@@ -47,7 +50,7 @@ class BatchCollector(Protocol):
 
     def kept(self, done: int) -> dict[str, Any]:
         """What a checkpoint of step `done` holds of the steps to come, under names of its own."""
-        ...
+        return {}
 
     def take_up(self, kept: Mapping[str, Any]) -> None:
         """Go on with what a checkpoint held."""
@@ -94,12 +97,6 @@ class World:
         if self.policy.shell is not None:
             self.policy.shell.take_over()
 
-    def lr_at(self, step: int) -> float:
-        """The learning rate of a step, where no control has set it."""
-        if not isinstance(self.lr, Schedule):
-            return float(self.lr)
-        return rate_at(self.lr, step, self.num_steps)
-
     def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, Tensor]:
         """The columns of the run as a whole."""
         use, longest = algorithm.rollout, self.services.limits.episode_tokens
@@ -134,5 +131,5 @@ class World:
             self.engine.dealing = not algorithm.rollout.part.ends_others
         temperature = algorithm.rollout.part.temperature
         models = StepModels(self.policy, temperature, self.reference, self.critic, self.served)
-        self.services.score_with(models)
+        self.services.scoring.models = models
         return models

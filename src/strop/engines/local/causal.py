@@ -23,7 +23,7 @@ from strop.engines.local.cache import (
 )
 from strop.engines.local.fused import Fused, Logits, why_not
 from strop.engines.local.ragged import NAME as BANDS
-from strop.engines.local.ragged import Parted, Ragged, attending, lay_out
+from strop.engines.local.ragged import Parted, Ragged, attending_by, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
 from strop.support.errors import UserError
@@ -107,13 +107,26 @@ class CachedModel:
         self.cache = self._cache(num_slots, max_cached)
 
     def _tried(self, several: bool) -> Tried:
-        """Compares passes with the model's own. Raises UserError."""
+        """Compares passes with the model's own. Raises UserError.
+
+        Two rows of different lengths, prefilled and decoded, must give the plain logits.
+        """
+        length = min(8, self.context_length)
+        lengths = [length, max(length // 2, 1)]
+        whole, bands = [Band(0, 2, length)], [Band(0, 1, length), Band(1, 2, lengths[1])]
+        name = self.model.config.model_type
         with torch.no_grad(), self.evaluating():
-            self._check_against_plain_forward()
-            why_not_fused = why_not(self.model) or self._why_not_fused()
-            why_no_bands = self._why_no_bands()
+            if reason := self._why_not(self._decoded(lengths, whole), length, lengths):
+                raise UserError(
+                    f"the local engine can't drive a {name!r} model: {reason}; use another engine"
+                )
+            why_not_fused = why_not(self.model) or self._why_not_fused(lengths, whole)
+            why_no_bands = f"its attention is {self.attention.implementation}"
+            if self.attention.implementation == "sdpa":
+                self.why_no_bands = ""
+                why_no_bands = self._why_not(self._decoded(lengths, bands), length, lengths)
             if several:
-                self._check_several()
+                self._check_several(lengths, bands)
         return Tried(why_not_fused, why_no_bands, self._call())
 
     def _cache(self, num_slots: int, max_cached: int | None = None) -> SlotCache:
@@ -160,7 +173,7 @@ class CachedModel:
         alone = len(bands) == 1 and self.fused is not None and bool(self.fused.layers)
         if self.why_no_bands or alone:
             return self.forward(tokens[:, None], places, span)
-        with attending(self.model):
+        with attending_by(self.model.config.get_text_config(), BANDS):
             return self.forward(tokens[:, None], places, span, strop_bands=Parted(bands))
 
     def _call(self) -> int:
@@ -179,7 +192,7 @@ class CachedModel:
         position_T = first_N[ragged.row_T] + ragged.column_T
         rows = slice(0, ragged.num_rows)
         span = Span(rows, position_T[:, None], used, ragged.row_T)
-        with attending(self.model):
+        with attending_by(self.model.config.get_text_config(), BANDS):
             logits = self._run(
                 token_T[None], position_T[None], places, span, "all",
                 strop_ragged=ragged, strop_bands=Parted(bands),
@@ -276,31 +289,11 @@ class CachedModel:
         if state is not None:
             load_state(self.model, state)
 
-    def _check_against_plain_forward(self) -> None:
-        """Two rows of different lengths, prefilled and decoded, must give the plain logits."""
-        name, instead = self.model.config.model_type, "use another engine"
-        length = min(8, self.context_length)
-        lengths = [length, max(length // 2, 1)]
-        decoded = self._decoded(lengths, [Band(0, 2, length)])
-        self._compare(decoded, length, lengths, f"drive a {name!r} model", instead)
-
-    def _why_no_bands(self) -> str:
-        """The same in two bands."""
-        if self.attention.implementation != "sdpa":
-            return f"its attention is {self.attention.implementation}"
-        length = min(8, self.context_length)
-        lengths = [length, max(length // 2, 1)]
-        bands = [Band(0, 1, length), Band(1, 2, lengths[1])]
-        self.why_no_bands = ""
-        return self._why_not(self._decoded(lengths, bands), length, lengths)
-
-    def _why_not_fused(self) -> str:
+    def _why_not_fused(self, lengths: Sequence[int], bands: Sequence[Band]) -> str:
         """The same without the modules, which `fused` then does; empty where it can."""
-        length = min(8, self.context_length)
-        lengths = [length, max(length // 2, 1)]
         self.fused = Fused(self.model)
         self.fused.pack()
-        reason = self._why_not(self._decoded(lengths, [Band(0, 2, length)]), length, lengths)
+        reason = self._why_not(self._decoded(lengths, bands), lengths[0], lengths)
         self.fused.unpack()
         if reason:
             self.fused = None
@@ -317,10 +310,10 @@ class CachedModel:
 
         return decoded
 
-    def _check_several(self) -> None:
+    def _check_several(self, lengths: Sequence[int], bands: Sequence[Band]) -> None:
         """Two rows with different numbers of new tokens must give the plain logits."""
-        length = min(8, self.context_length)
-        number, lengths = min(3, length), [length, max(length // 2, 1)]
+        length = lengths[0]
+        number = min(3, length)
         numbers = np.array([number, 1])
 
         def decoded(tokens: list[int]) -> Tensor:
@@ -328,50 +321,36 @@ class CachedModel:
             self.fill([Part(i, tokens, 0, n) for i, n in enumerate(first) if n > 0])
             new = [*tokens[first[0] : lengths[0]], tokens[first[1]]]
             new_T, first_N = (torch.tensor(x, device=self.device) for x in (new, first))
-            bands = [Band(0, 1, length), Band(1, 2, lengths[1])]
             return self.decode_several(new_T, lay_out(numbers, self.device), first_N, bands)
 
-        ends = [*range(length - number + 1, length + 1), lengths[1]]
         what = f"draft tokens for a {self.model.config.model_type!r} model"
         if self.attention.implementation != "sdpa":
             raise UserError(
                 f"the local engine can't {what} whose attention is "
                 f"{self.attention.implementation}, only with sdpa: leave engine.speculate out"
             )
-        self._compare(decoded, length, ends, what, "leave engine.speculate out")
-
-    def _compare(
-        self, decoded: Trial, length: int, ends: Sequence[int], what: str, instead: str
-    ) -> None:
-        """UserError unless `decoded` gives, of a trial's tokens, the logits after the first n."""
+        ends = [*range(length - number + 1, length + 1), lengths[1]]
         if reason := self._why_not(decoded, length, ends):
-            raise UserError(f"the local engine can't {what}: {reason}; {instead}")
+            raise UserError(f"the local engine can't {what}: {reason}; leave engine.speculate out")
 
     def _why_not(self, decoded: Trial, length: int, ends: Sequence[int]) -> str:
-        """Why it does not give them; empty where it does."""
+        """Why `decoded` does not give, of a trial's tokens, the logits after the first n; empty
+        where it does.
+        """
         tokens = [index % self.vocab_size for index in range(3, 3 + length)]
         self.cache = self._cache(2)
         self.cache.reserve(length, 2)
         try:
-            logits = decoded(tokens).double()
+            found = decoded(tokens).double()
         except REFUSED as error:
             return f"{type(error).__name__}: {error}"
         ids = torch.tensor([tokens], device=self.device)
-        plain = self.model(input_ids=ids, use_cache=False).logits[0, [n - 1 for n in ends]]
-        difference = self._difference(logits, plain)
-        if difference > self._rounding():
+        plain = self.model(input_ids=ids, use_cache=False).logits[0, [n - 1 for n in ends]].double()
+        scale = (plain - plain.mean(-1, keepdim=True)).norm() + 1e-6
+        difference = float((found - plain).norm() / scale)  # relative to how much logits vary
+        if difference > (1e-3 if self.model.dtype in (torch.float32, torch.float64) else 0.2):
             return f"its cached logits differ from the plain forward pass by {difference:.1%}"
         return ""
-
-    def _difference(self, found: Tensor, plain: Tensor) -> float:
-        """Of logits, relative to how much they vary."""
-        found, plain = found.double(), plain.double()
-        scale = (plain - plain.mean(-1, keepdim=True)).norm() + 1e-6
-        return float((found - plain).norm() / scale)
-
-    def _rounding(self) -> float:
-        """The most that it may be."""
-        return 1e-3 if self.model.dtype in (torch.float32, torch.float64) else 0.2
 
 
 def kind_of(model: nn.Module) -> tuple[Any, ...] | None:

@@ -122,11 +122,12 @@ AttentionInterface.register(NAME, attend)
 
 
 @contextmanager
-def attending(model: Any) -> Iterator[None]:
-    """Inside, the model's layers take new tokens end to end, and bands."""
-    config: Any = model.config.get_text_config()
+def attending_by(config: Any, name: str) -> Iterator[None]:
+    """Inside, the layers of a configuration attend by the function that transformers has under
+    this name.
+    """
     before = config._attn_implementation
-    config._attn_implementation = NAME
+    config._attn_implementation = name
     try:
         yield
     finally:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ from strop.support.errors import UserError
 class LocalSettings(EngineSettings):
     """A model in this process."""
 
+    bounded_by: ClassVar[str] = "cache_tokens"
     staleness: int = Field(
         default=0, ge=0, description="steps that the sampling weights are behind those trained"
     )
@@ -38,19 +39,6 @@ class LocalSettings(EngineSettings):
             raise UserError(
                 f"engine.staleness is {self.staleness}, but the run has only {num_steps} steps: "
                 "none would see rollouts so old; give training.steps more"
-            )
-
-    @property
-    def most_tokens(self) -> int:
-        """What the cache holds, where it is limited."""
-        return self.cache_tokens
-
-    def check_longest(self, num_tokens: int) -> None:
-        """Raise UserError where the cache could not hold one such sequence."""
-        if 0 < self.cache_tokens < num_tokens:
-            raise UserError(
-                f"engine.cache_tokens is {self.cache_tokens}, but a prompt with its answer may "
-                f"come to {num_tokens} tokens: raise it, or lower rollout.max_tokens"
             )
 
     def newest(self) -> EngineSettings:

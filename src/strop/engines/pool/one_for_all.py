@@ -8,17 +8,24 @@ every event in the order of arrival, so all have the same rollouts whatever the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from strop.engines.base import Engine, Event
-from strop.engines.pool.one_per_process import ParallelEngine
+from strop.engines.base import Engine, Event, Request, Source
+from strop.engines.pool.one_per_process import Asked
 
 
-class SharedEngine(ParallelEngine):
-    """`open` makes the engine, in the first process alone; to the others its answers are told."""
+class SharedEngine(Engine):
+    """`open` makes the engine, in the first process alone; to the others its answers are told.
+
+    shell: puts the newest weights into the model that is handed over, where shards are trained.
+    """
+
+    lockstep = True
 
     def __init__(self, open: Callable[[], Engine], ranks: Any) -> None:
+        self.ranks = ranks
+        self.shell: Any = None
+        self.queue: list[Asked] = []
         self.first: list[Engine] = []  # the engine, where this is the first process
 
         def begin() -> tuple[frozenset[str], int, int | None, int]:
@@ -26,20 +33,11 @@ class SharedEngine(ParallelEngine):
             inner = self.first[0]
             return inner.capabilities, inner.version, inner.longest, inner.most_requests
 
-        facts: tuple[frozenset[str], int, int | None, int] = ranks.from_first(begin)
-        inner: Any = self.first[0] if self.first else None  # the others' is asked nothing
-        super().__init__(inner, ranks, None)
-        self.capabilities, self.now, self.longest, self.most_requests = facts
+        self.capabilities, self.version, self.longest, self.most_requests = ranks.from_first(begin)
 
-    @property
-    def version(self) -> int:  # type: ignore[override]
-        """Of the weights that sample now."""
-        return self.now
-
-    @property
-    def drafts(self) -> tuple[int, int]:  # type: ignore[override]
-        """It has none."""
-        return 0, 0
+    def start(self, id: int, request: Request, source: Source = None) -> None:
+        """Queue a request."""
+        self.queue.append(Asked(id, request, source))
 
     def cancel(self, id: int) -> list[Event]:
         """Draw a request no further; what only the first process could know is told to nobody."""
@@ -53,9 +51,10 @@ class SharedEngine(ParallelEngine):
         queue, self.queue = self.queue, []
 
         def ask() -> list[Event]:
+            (inner,) = self.first
             for asked in queue:
-                self.inner.start(*asked)
-            return self.inner.poll()
+                inner.start(*asked)
+            return inner.poll()
 
         events: list[Event] = self.ranks.from_first(ask)
         return list(events)
@@ -68,22 +67,14 @@ class SharedEngine(ParallelEngine):
     def load_weights(self, state: Any, version: int) -> None:
         """Sample with other weights from the next token on; state None: those that are trained."""
         self._whole()
-        self.ranks.from_first(lambda: self.inner.load_weights(state, version))
-        self.now = version
-
-    def newest(self) -> AbstractContextManager[None]:
-        """It has no others."""
-        return nullcontext()
-
-    def state_dict(self) -> dict[str, Any]:
-        """A server's weights are the newest, which the checkpoint has."""
-        return {}
+        self.ranks.from_first(lambda: self.first[0].load_weights(state, version))
+        self.version = version
 
     def load_state_dict(self, state: Mapping[str, Any], version: int) -> None:
         """Go on from a checkpoint: the model has its weights by now."""
         self._whole()
-        self.ranks.from_first(lambda: self.inner.load_state_dict(state, version))
-        self.now = version
+        self.ranks.from_first(lambda: self.first[0].load_state_dict(state, version))
+        self.version = version
 
     def close(self) -> None:
         """Let go of the engine, where it is."""

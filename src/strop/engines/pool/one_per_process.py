@@ -36,7 +36,7 @@ class ParallelEngine(Engine):
 
     def __init__(self, inner: Engine, ranks: Any, shell: Any) -> None:
         self.inner, self.ranks, self.shell = inner, ranks, shell
-        self.capabilities = getattr(inner, "capabilities", frozenset())
+        self.capabilities = inner.capabilities
         self.dealing = True
         self.queue: list[Asked] = []
         self.keeper: dict[int, int] = {}  # number of the process that has the cache of a request

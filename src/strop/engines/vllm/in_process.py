@@ -230,10 +230,7 @@ class InProcessEngine(Engine):
                 left[name] = self.adapters[name]
             self.num_adapters += 1
             label = f"{name}-{self.num_adapters}"
-            source = self.routes.known[0] if name == BASE else name
-            place = weights_folder.write_adapter(
-                self.model, self.folder, source, label, float(name != BASE)
-            )
+            place = weights_folder.write_adapter(self.model, self.folder, name, label)
             self.adapters[name] = LoRARequest(label, self.num_adapters, str(place))
         for name, asked in left.items():
             shutil.rmtree(asked.lora_path, ignore_errors=True)

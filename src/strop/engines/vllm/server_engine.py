@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from pydantic import Field, field_validator
@@ -49,7 +49,6 @@ NOT_READY = (
 class VllmSettings(VllmOptions, CompletionsSettings):
     """A vLLM server: one that strop starts, or one that runs."""
 
-    needs_model: ClassVar[bool] = True
     url: str = Field(default="", description="the server, without /v1; empty: strop starts it")
     python: str = Field(
         default="", description="Python of the environment that has vLLM; empty: this one"
@@ -204,17 +203,14 @@ class VllmEngine(CompletionsEngine):
             shutil.rmtree(place, ignore_errors=True)
 
     def _write_adapters(self, version: int) -> dict[str, Path]:
-        """Put each adapter into the folder, named as none is in another run. Of several the base is
-        one that adds nothing.
-        """
-        routes, run = routes_of(self.model), self.folder.path.name.rpartition("-")[2]
-        found = {}
-        for name in adapters_of(self.model):
-            source = routes.known[0] if routes is not None and name == BASE else name
-            found[name] = weights_folder.write_adapter(
-                self.model, self.folder, source, f"{name}-{run}-{version}", float(name != BASE)
+        """Put each adapter into the folder, named as none is in another run."""
+        run = self.folder.path.name.rpartition("-")[2]
+        return {
+            name: weights_folder.write_adapter(
+                self.model, self.folder, name, f"{name}-{run}-{version}"
             )
-        return found
+            for name in adapters_of(self.model)
+        }
 
     def _hand_over_adapters(self, places: Mapping[str, Path]) -> None:
         """Have every worker load the adapters, under names that no other version has; then those

@@ -9,7 +9,6 @@ from pydantic import Field
 
 from strop.engines.open import EngineSettings
 from strop.engines.weights_folder import adapters_of, rank_of
-from strop.support.errors import UserError
 
 PROCESSORS = "--logits-processors"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, as vLLM takes them
@@ -19,6 +18,7 @@ class VllmOptions(EngineSettings):
     """A vLLM with the weights of a model of this process."""
 
     needs_model: ClassVar[bool] = True
+    bounded_by: ClassVar[str] = "max_model_len"
     dtype: str = Field(default="", description="its numbers; empty: as the trained model's")
     gpu_memory_utilization: float = Field(
         default=0.4, gt=0, le=1,
@@ -28,19 +28,6 @@ class VllmOptions(EngineSettings):
         default=0, ge=0, description="longest sequence; 0: as long as fits its memory"
     )
     args: str = Field(default="", description="further options of `vllm serve`, as in a shell")
-
-    @property
-    def most_tokens(self) -> int:
-        """What it holds, where that is limited."""
-        return self.max_model_len
-
-    def check_longest(self, num_tokens: int) -> None:
-        """Raise UserError where it could not hold one such sequence."""
-        if 0 < self.max_model_len < num_tokens:
-            raise UserError(
-                f"engine.max_model_len is {self.max_model_len}, but a prompt with its answer may "
-                f"come to {num_tokens} tokens: raise it, or lower rollout.max_tokens"
-            )
 
     def options(self, model: Any, *more: str) -> list[str]:
         """Those of `vllm serve`; of two that say the same, it takes the later."""

@@ -53,7 +53,7 @@ from strop.training.parallel.ranks import Ranks
 from strop.training.services.run import RunServices
 from strop.training.services.stores import RunStores
 from strop.training.settings.config import RunConfig
-from strop.training.world import World
+from strop.training.world import BatchCollector, World
 
 MODULE = "strop.training.collector_process"
 ROOM = 2.4  # times the weights: one version is written while another one is read
@@ -131,7 +131,7 @@ class Box:
                     return SILENT
 
 
-class AsynchronousCollector:
+class AsynchronousCollector(BatchCollector):
     """Collects in a separate process; a run with `training.max_staleness` uses it.
 
     max_staleness: as in `training.max_staleness`; with 0 the two processes alternate and give the

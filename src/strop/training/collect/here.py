@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from strop.batch.batch import Batch, concatenate
 from strop.engines.asynchronous import asynchronous
-from strop.engines.base import Engine
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
@@ -20,16 +19,13 @@ from strop.parts.rollout.base import THROWN_AWAY, RolledOut, Strategy, roll_out
 from strop.support.errors import RunStopped, UserError
 from strop.support.exits import Exit
 from strop.training.learner.step_metrics import Clock, exit_metrics, reward_metrics, tool_metrics
-from strop.training.world import World
+from strop.training.world import BatchCollector, World
 
 OF_ENVIRONMENTS = {Exit.ENVIRONMENT_CRASH, Exit.UNREACHABLE, Exit.START_FAILED}
 
 
-class SynchronousCollector:
+class SynchronousCollector(BatchCollector):
     """Collects in this process, when a step requests it."""
-
-    def begin(self, step: int, state: Mapping[str, Any]) -> None:
-        """Nothing can be prepared."""
 
     def collect(
         self, world: World, algorithm: Algorithm, step: int, chains: Chains, clock: Clock
@@ -37,39 +33,20 @@ class SynchronousCollector:
         """Returns the curated batch of a step; `chains` holds state and metrics."""
         return collector_of(world, algorithm, step, chains, clock).collect(algorithm)
 
-    def renew(self, step: int) -> None:
-        """The engine already has the weights."""
-
-    def learnt(self, step: int, batch: Batch) -> None:
-        """The parts have already learned from the batch."""
-
-    def kept(self, done: int) -> dict[str, Any]:
-        """No step starts early, so nothing is kept."""
-        return {}
-
-    def take_up(self, kept: Mapping[str, Any]) -> None:
-        """There is nothing to restore."""
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
 
 def collector_of(
     world: World, algorithm: Algorithm, step: int, chains: Chains, clock: Clock
 ) -> Collector:
     """Returns the collector of a step."""
-    about = world.run_columns(algorithm, step)
-    return Collector(chains, world.engine, world.pool, world.known, clock, about)
+    return Collector(world, chains, clock, world.run_columns(algorithm, step))
 
 
 @dataclass
 class Collector:
-    """Runs the first four stages against an engine; `chains` holds state and metrics."""
+    """Runs the first four stages of a step; `chains` holds state and metrics."""
 
+    world: World
     chains: Chains
-    engine: Engine
-    pool: Sequence[int]
-    known: Container[int]  # the uids of the pool, for fast lookup
     clock: Clock
     run_columns: dict[str, Tensor]
     drawn: dict[int, int] = field(default_factory=dict)  # draws of each prompt in this step
@@ -113,7 +90,7 @@ class Collector:
         draws: tuple[Draw, ...] = ()
         tracked = self.chains.tracked(algorithm.sampling)
         for use in algorithm.sampling:
-            handed = {"pool": self.pool, "num_wanted": num_wanted, "tracked": tracked}
+            handed = {"pool": self.world.pool, "num_wanted": num_wanted, "tracked": tracked}
             draws = self.chains.call(
                 "sampling", use, None, round_number, draws=draws, **handed
             ).value
@@ -127,10 +104,11 @@ class Collector:
     def _check(self, who: str, draws: tuple[Draw, ...]) -> None:
         """Raise UserError for a draw of an unknown prompt or of zero rollouts."""
         for draw in draws:
-            if draw.uid not in self.known:
+            if draw.uid not in self.world.known:
                 raise UserError(
                     f"{who} draws the prompt {draw.uid}, which is none of the "
-                    f"{len(self.pool)} training prompts: draw uids of the pool that it is handed"
+                    f"{len(self.world.pool)} training prompts: draw uids of the pool that it is "
+                    "handed"
                 )
             if draw.num_rollouts < 1:
                 raise UserError(
@@ -140,7 +118,7 @@ class Collector:
 
     def strategy(self, algorithm: Algorithm, draws: tuple[Draw, ...], number: int) -> Strategy:
         """Returns the program that rolls these draws out; `number` seeds its random draws."""
-        handed = {"draws": draws, "engine": asynchronous(self.engine)}
+        handed = {"draws": draws, "engine": asynchronous(self.world.engine)}
         found: Strategy = self.chains.call(
             "rollout", algorithm.rollout, None, number, **handed
         ).value
@@ -151,7 +129,7 @@ class Collector:
     ) -> RolledOut:
         with self.clock("rollout"):
             strategy = self.strategy(algorithm, draws, round_number)
-            return roll_out(strategy, self.engine, self.chains.services)
+            return roll_out(strategy, self.world.engine, self.chains.services)
 
     def _received(
         self,

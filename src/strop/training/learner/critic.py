@@ -22,7 +22,6 @@ from strop.method.schedule import Schedule, rate_at
 from strop.support.errors import UserError
 from strop.training.learner.policy import AdjointsOf, Around, Policy, clipped_step
 from strop.training.parallel import shards
-from strop.training.parallel.ranks import Ranks
 
 
 class ValueHeads(nn.Module):
@@ -83,11 +82,6 @@ class Critic:
     target_tau: float = 0.0
 
     @property
-    def columns_after_gradient(self) -> bool:
-        """As its policy."""
-        return self.policy.columns_after_gradient
-
-    @property
     def heads(self) -> ValueHeads:
         """The heads of the adapter that the policy's passes run under."""
         return self.each[self.policy.acting].now
@@ -111,19 +105,6 @@ class Critic:
         """The columns of their slow copies."""
         return tuple(map(slow_value, self.current)) if self.slow is not None else ()
 
-    def turns(self, batch: Batch) -> list[tuple[Tensor, bool]]:
-        """The forward passes of this process over `batch`: `Policy.turns`."""
-        return self.policy.turns(batch)
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that share the forward passes."""
-        return self.policy.ranks
-
-    def token_rows(self, batch: Batch, index_B: Tensor) -> Tensor:
-        """`Policy.token_rows`."""
-        return self.policy.token_rows(batch, index_B)
-
     @torch.no_grad()
     def columns(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
         """Values [T] of every policy token, 0 elsewhere, without gradient. Raises UserError."""
@@ -145,7 +126,7 @@ class Critic:
                 values |= {slow_value(name): value for name, value in copied.items()}
             for name in names if counts else ():
                 found[name][rows[micro["mask_T"]]] = values[name]
-        return self.ranks.total(found)
+        return self.policy.ranks.total(found)
 
     def push(
         self, micro: Batch, names: Sequence[str], adjoints_of: AdjointsOf,

@@ -162,28 +162,11 @@ def model_path(name: str) -> str:
     return str(model_folder(name)) if name in SHIPPED else name
 
 
-def load(
-    name: str,
-    *,
-    dtype: str = "float32",
-    device: str = "cpu",
-    gradient_checkpointing: bool = False,
-    attention: str = "sdpa",
-    chat_template: str = "",
-    lora: Lora | None = None,
-    adapter: str = "",
-    names: tuple[str, ...] = (),
-    frozen: Mapping[str, Path] = MappingProxyType({}),
-    onednn: bool = True,
-    seed: int = 0,
-) -> Loaded:
-    """A causal model and its tokenizer from a folder, a GGUF file or a name on the hub.
+def load(name: str, *, dtype: str = "float32", attention: str = "sdpa", **options: Any) -> Loaded:
+    """A causal model and its tokenizer from a folder, a GGUF file or a name on the hub; options: as
+    in `ready`.
 
-    lora: adapters to begin with, their start drawn from `seed`; adapter: a folder of saved ones.
-    names: of several; frozen: folders of further ones that are not trained, by name.
-    onednn: on a CPU its linear layers in float32 are oneDNN's.
-    Dropout is switched off: sampler and trainer must agree on every log-probability. Raises
-    UserError when the model or tokenizer cannot be loaded or the dtype is unknown.
+    Raises UserError when the model or tokenizer cannot be loaded or the dtype is unknown.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -191,18 +174,7 @@ def load(
     if dtype not in DTYPES:
         raise UserError(f"model.dtype must be one of {', '.join(DTYPES)}, it is {dtype!r}")
     model, tokenizer = _pretrained(name, DTYPES[dtype], attention)
-    return ready(
-        Loaded(model, tokenizer, name),
-        device=device,
-        gradient_checkpointing=gradient_checkpointing,
-        chat_template=chat_template,
-        lora=lora,
-        adapter=adapter,
-        names=names,
-        frozen=frozen,
-        onednn=onednn,
-        seed=seed,
-    )
+    return ready(Loaded(model, tokenizer, name), **options)
 
 
 def ready(
@@ -218,7 +190,13 @@ def ready(
     onednn: bool = True,
     seed: int = 0,
 ) -> Loaded:
-    """Prepare a model in memory for training in place; options as in `load`."""
+    """Prepare a model in memory for training in place. Raises UserError.
+
+    lora: adapters to begin with, their start drawn from `seed`; adapter: a folder of saved ones.
+    names: of several; frozen: folders of further ones that are not trained, by name.
+    onednn: on a CPU its linear layers in float32 are oneDNN's.
+    Dropout is switched off: sampler and trainer must agree on every log-probability.
+    """
     model, tokenizer = found.model, found.tokenizer
     if chat_template:
         tokenizer.chat_template = text_of(Path(chat_template), "model.chat_template:")

@@ -151,8 +151,7 @@ class Policy:
                 return [(name, batch, None)]
             if not bool(own_T.any()):
                 continue
-            has_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=mask_T.device)
-            has_B[batch["rollout_T"][own_T]] = True
+            has_B = segments.count(batch["rollout_T"], batch.size("B"), own_T) > 0
             masks = {name: batch[name] & own_T for name in MASKS if name in batch.columns}
             own = batch.set(**masks).keep(has_B)
             found.append((name, own, has_B[batch["rollout_T"]].nonzero().squeeze(1)))

@@ -9,8 +9,8 @@ the ancestors of its first node and the block itself: an ancestor of a later nod
 the block is one of the first, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -22,6 +22,8 @@ from transformers import AttentionInterface
 
 from strop.batch import segments
 from strop.batch.batch import Batch, to_padded
+from strop.engines.local.causal import REFUSED
+from strop.engines.local.ragged import attending_by
 from strop.head.head import text_config, trunk_of
 
 NONE = -1  # in place of a token, right of a context's last one
@@ -328,19 +330,9 @@ def _seen(states_NHD: Tensor, key_MK: Tensor, groups: int) -> Tensor:
 AttentionInterface.register(NAME, attend)
 
 
-@contextmanager
-def attending(model: Any, layout: Layout | None) -> Iterator[None]:
+def attending(model: Any, layout: Layout | None) -> AbstractContextManager[None]:
     """Inside, the model's layers attend over a forest; without a layout, as always."""
-    if layout is None:
-        yield
-        return
-    config: Any = trunk_of(model).config
-    before = config._attn_implementation
-    config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
+    return nullcontext() if layout is None else attending_by(trunk_of(model).config, NAME)
 
 
 def pass_over(model: Any, layout: Layout, **more: Any) -> Any:
@@ -357,17 +349,9 @@ def pass_over(model: Any, layout: Layout, **more: Any) -> Any:
         )
 
 
-def states_of(model: Any, layout: Layout) -> Tensor:
-    """Last hidden states [nodes, width] of the forest."""
-    states: Tensor = pass_over(model, layout).last_hidden_state[0]
-    return states
-
-
 When = Literal["auto", "on", "off"]
 LEAST_SAVED = 0.2  # share of the work, for "auto"
 KINDS = {"full_attention", "sliding_attention"}
-# What models raise for arguments that they do not take.
-REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 
 
 def worthwhile(
@@ -457,7 +441,7 @@ def why_not(model: Any) -> str:
     laid_out = lay_out(plant(rows_of(ids_CL.flatten(), context_T, num)))
     plain = trunk_of(model)(input_ids=ids_CL, use_cache=False).last_hidden_state
     try:
-        found = states_of(model, laid_out)
+        found = pass_over(model, laid_out).last_hidden_state[0]
     except REFUSED as error:
         return f"its layers do not take a forest of prefixes ({str(error).splitlines()[0]})"
     if laid_out.windows != _windows(config):

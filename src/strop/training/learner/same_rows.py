@@ -27,7 +27,7 @@ from strop.support.errors import UserError
 from strop.training.learner import kernel
 from strop.training.learner.kernel import Tally, View
 from strop.training.learner.step_models import StepModels
-from strop.training.learner.token_trace import ROW, numbered
+from strop.training.learner.token_trace import ROW, Spectator
 from strop.training.learner.update import has_gradient, rows_of_update, terms_of
 
 TOLERANCE = 1e-5  # of the largest adjoint
@@ -42,7 +42,7 @@ Passes = list[tuple[Tensor, Mapping[str, Tensor]]]  # rows of tokens, what was m
 
 
 @dataclass
-class SameRows:
+class SameRows(Spectator):
     """Keeps a step's rows as it goes by, and then compares methods on them.
 
     rng_of, state, services, pool: those that the step began with.
@@ -65,10 +65,9 @@ class SameRows:
         if stage == "reward":
             self.rewarded.append((use.label, batch))
 
-    def begin(self, batch: Batch, models: StepModels) -> Batch:
+    def begin(self, batch: Batch, models: StepModels) -> None:
         """Keep the batch that is trained on."""
-        self.trained = numbered(batch)
-        return self.trained
+        self.trained = batch
 
     def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
         """Keep what a pass has measured."""

@@ -18,9 +18,9 @@ from strop.method import part as parts
 from strop.method.part import Term
 from strop.support.exits import FAILED, METRIC, OUTSIDE, Exit
 from strop.training.learner.kernel import Tally, prepare
+from strop.training.learner.routing import KNUTH
 
 WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged
-KNUTH = 0x2545F4914F6CDD1D  # an odd multiplier of 62 bits
 
 
 def step_metrics(batch: Batch) -> dict[str, float]:
@@ -187,8 +187,7 @@ def _policy(batch: Batch) -> dict[str, float]:
     entropy_N = batch["entropy_behavior_T"][batch["mask_T"]]
     version_N = batch["version_T"][batch["mask_T"]]
     drawn_N = version_N >= 0  # by an engine
-    learns_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=entropy_N.device)
-    learns_B[batch["rollout_T"][batch["gradient_T"]]] = True
+    learns_B = segments.count(batch["rollout_T"], batch.size("B"), batch["gradient_T"]) > 0
     found = {"groups/frac_rollouts_with_gradient": _mean(learns_B)}
     if bool(drawn_N.any()):
         found["sampling/age_steps"] = _mean(batch["step"] - 1 - version_N[drawn_N])

@@ -10,21 +10,22 @@ Source: the question is that of arXiv 2411.08937, which gives two contradicting 
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, combinations_with_replacement
 
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.chains import RngOf
-from strop.method.part import Term, Use
+from strop.method.part import Term
 from strop.training.learner import kernel
 from strop.training.learner.kernel import Tally
-from strop.training.learner.policy import MasterAdamW, Policy
+from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import StepModels
-from strop.training.learner.token_trace import numbered
+from strop.training.learner.token_trace import Spectator
 from strop.training.learner.update import Learner
 from strop.training.parallel import shards
 
@@ -32,22 +33,15 @@ BLOCKS = ("head", "lower", "upper")  # the first with embeddings and all that is
 
 
 @dataclass
-class TermConflict:
+class TermConflict(Spectator):
     """Sees the updates of one step go by, and measures those of a policy of several terms."""
 
     models: StepModels | None = None
     found: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def after(self, stage: str, use: Use, batch: Batch) -> None:
-        """Nothing to see."""
-
-    def begin(self, batch: Batch, models: StepModels) -> Batch:
+    def begin(self, batch: Batch, models: StepModels) -> None:
         """Keep the models whose updates begin."""
         self.models = models
-        return numbered(batch)
-
-    def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
-        """Nothing to see."""
 
     def updated(self, terms: Sequence[Term], prepared: Batch, rng_of: RngOf, number: int) -> None:
         """Measure the terms on the rows of an update whose own gradient is complete."""
@@ -55,7 +49,7 @@ class TermConflict:
             return
         assert self.models is not None
         policy, halves = self.models.policy, halves_of(prepared)
-        weights = list(policy.parameters())
+        weights = list(policy.masters().values())
         aside, gradients = [weight.grad for weight in weights], []
         learner = Learner(self.models, 0.0, rng_of)
         with torch.random.fork_rng():
@@ -100,17 +94,13 @@ def restricted(term: Term, prepared: Batch, half_B: Tensor) -> Batch:
     if kernel.scope_of([term]) == "update":
         return prepared
     learns_T = prepared[f"{term.name}:rows_T"] & (share_T != 0)
-    learns_B = torch.zeros_like(half_B)
-    learns_B[prepared["rollout_T"][learns_T]] = True
-    return prepared.keep(learns_B)
+    learning_B = segments.count(prepared["rollout_T"], prepared.size("B"), learns_T) > 0
+    return prepared.keep(learning_B)
 
 
 def blocks_of(policy: Policy) -> list[str]:
     """The block of each of the policy's trained weights, by the number of its layer."""
-    names = {id(weight): name for name, weight in policy.model.named_parameters()}
-    if isinstance(policy.optimiser, MasterAdamW):
-        names |= {id(master): names[id(weight)] for weight, master in policy.optimiser.pairs}
-    paths = [names[id(weight)].split(".") for weight in policy.parameters()]
+    paths = [name.split(".") for name in policy.masters()]
     layers = [next((int(each) for each in path if each.isdigit()), None) for path in paths]
     num_layers = 1 + max((layer for layer in layers if layer is not None), default=0)
     return [

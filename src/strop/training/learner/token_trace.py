@@ -8,7 +8,6 @@ pass, over the kept rollouts, measures log-probabilities and entropies that the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,15 +28,14 @@ LEVELS = {"advantage_T": "", "advantage_K": "turn_T", "advantage_B": "rollout_T"
 MARKS = ("clip_ratio/region_mean", "clip_ratio/covariance_mean")  # a bound's own, 1 where it held
 
 
-class Spectator(Protocol):
+class Spectator:
     """Sees a step go by; the step is the same without it."""
 
     def after(self, stage: str, use: Use, batch: Batch) -> None:
         """A part has written columns, or selected tokens."""
 
-    def begin(self, batch: Batch, models: StepModels) -> Batch:
-        """The updates begin with this batch; returns it with `ROW`, the numbers of its tokens."""
-        ...
+    def begin(self, batch: Batch, models: StepModels) -> None:
+        """The updates begin with this batch; its column `ROW` has the numbers of its tokens."""
 
     def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
         """A pass of an update has measured columns on these policy tokens."""
@@ -46,36 +44,8 @@ class Spectator(Protocol):
         """All passes of a policy update are over."""
 
 
-@dataclass(frozen=True)
-class Spectators:
-    """Several spectators as one."""
-
-    each: tuple[Spectator, ...]
-
-    def after(self, stage: str, use: Use, batch: Batch) -> None:
-        """Tell all."""
-        for spectator in self.each:
-            spectator.after(stage, use, batch)
-
-    def begin(self, batch: Batch, models: StepModels) -> Batch:
-        """Tell all; each numbers the same tokens."""
-        for spectator in self.each:
-            batch = spectator.begin(batch, models)
-        return batch
-
-    def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
-        """Tell all."""
-        for spectator in self.each:
-            spectator.pushed(compact, columns)
-
-    def updated(self, terms: Sequence[Term], prepared: Batch, rng_of: RngOf, number: int) -> None:
-        """Tell all."""
-        for spectator in self.each:
-            spectator.updated(terms, prepared, rng_of, number)
-
-
 @dataclass
-class Tokens:
+class Tokens(Spectator):
     """Gathers columns [T] of a step's batch; of `limit` rollouts at most they are kept.
 
     columns: by name, over the whole batch. rollouts_B: the rows that are kept, whole groups in
@@ -103,8 +73,8 @@ class Tokens:
         number = 1 + sum(name.startswith(f"{stage}/") for name in self.columns)
         return f"{stage}/{number} {use.label}"
 
-    def begin(self, batch: Batch, models: StepModels) -> Batch:
-        """Choose the rollouts and measure them as the updates begin; the batch with row numbers."""
+    def begin(self, batch: Batch, models: StepModels) -> None:
+        """Choose the rollouts and measure them as the updates begin."""
         self.rollouts_B = first_groups(batch["group_B"], batch.size("P"), self.limit)
         self.rows_T = segments.rows_of(batch["rollout_T"], self.rollouts_B, batch.size("B"))
         known = models.policy.current
@@ -117,7 +87,6 @@ class Tokens:
         size, device = batch.size("T"), batch["turn_T"].device
         for name in ("updates_T", "clipped_T"):
             self.columns[name] = torch.zeros(size, dtype=torch.int64, device=device)
-        return numbered(batch)
 
     def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
         """Keep what a pass of an update has measured on the policy tokens of a micro-batch."""

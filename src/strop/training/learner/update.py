@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.batch.columns import slow_value
 from strop.head.chunk import Head
@@ -37,7 +38,7 @@ from strop.training.learner.step_metrics import (
     effective_share,
 )
 from strop.training.learner.step_models import StepModels, refresh
-from strop.training.learner.token_trace import Spectator
+from strop.training.learner.token_trace import Spectator, numbered
 from strop.training.parallel.ranks import Ranks
 
 
@@ -90,18 +91,20 @@ class Learner:
     """Moves the models of a step by its updates.
 
     lr: of the policy. rng_of(label, update) gives a fresh generator for a part in an update.
-    spectator: is told of every update and changes nothing.
+    spectators: are told of every update and change nothing.
     """
 
     models: StepModels
     lr: float
     rng_of: RngOf
-    spectator: Spectator | None = None
+    spectators: Sequence[Spectator] = ()
 
     def learn(self, algorithm: Algorithm, batch: Batch) -> Learned:
         """Run the plan on a batch with advantage_T, gradient_T and denominator_T."""
-        if self.spectator is not None:
-            batch = self.spectator.begin(batch, self.models)
+        if self.spectators:
+            batch = numbered(batch)
+        for spectator in self.spectators:
+            spectator.begin(batch, self.models)
         tally, norms = Tally(), Tally()
         learned, asked = Learned(), dict.fromkeys((term.name for term in algorithm.terms), 0)
         plan = algorithm.plan
@@ -245,8 +248,8 @@ class Learner:
                 return beside is not None
             model.zero_gradient()  # every advantage is 0, but the optimiser still makes a step
         self.push(model, terms, prepared, number, tally, beside)
-        if self.spectator is not None and isinstance(model, Policy):
-            self.spectator.updated(terms, prepared, self.rng_of, number)
+        for spectator in self.spectators if isinstance(model, Policy) else ():
+            spectator.updated(terms, prepared, self.rng_of, number)
         return True
 
     def push(
@@ -256,7 +259,9 @@ class Learner:
         """Add the gradient of terms over a prepared batch to the weights' gradients."""
         names = kernel.current_columns(terms)
         scope = kernel.scope_of(terms)
-        turns, alone = model.turns(prepared), model.ranks.alone and not model.columns_after_gradient
+        policy = self.models.policy  # on whose passes a critic's heads stand too
+        alone = policy.ranks.alone and not policy.columns_after_gradient
+        turns = policy.turns(prepared)
         if len(turns) == 1 and alone:  # in the batch's own order: draws do not depend on the split
             turns = [(prepared["index_B"], True)]
         measured = None
@@ -284,9 +289,9 @@ class Learner:
             if alone:
                 self._reported(model, compact, columns, terms, tally)
             else:
-                collected.put(columns, model.token_rows(prepared, index_B), counts)
+                collected.put(columns, policy.token_rows(prepared, index_B), counts)
         if turns and not alone:
-            compact, columns = collected.all(model.ranks)
+            compact, columns = collected.all(policy.ranks)
             if measured is None:
                 self._adjoints_of(terms, compact, number, tally)(slice(None), columns)
             self._reported(model, compact, columns, terms, tally)
@@ -297,8 +302,8 @@ class Learner:
     ) -> None:  # fmt: skip
         """Report what a pass has measured on the policy tokens `compact`."""
         _report(compact, columns, terms, tally)
-        if self.spectator is not None and isinstance(model, Policy):
-            self.spectator.pushed(compact, columns)
+        for spectator in self.spectators if isinstance(model, Policy) else ():
+            spectator.pushed(compact, columns)
 
     def _beside(
         self, terms: list[Term], batch: Batch, number: int, tally: Tally
@@ -393,9 +398,7 @@ def has_gradient(terms: list[Term], prepared: Batch) -> Tensor:
     elif all(_is_silent_at_zero(term) for term in terms):
         speaks = [prepared[advantage_of(term)] != 0 for term in terms]
         learns_T = learns_T & torch.stack(speaks).any(0)
-    learns_B = torch.zeros(prepared.size("B"), dtype=torch.bool, device=learns_T.device)
-    learns_B[prepared["rollout_T"][learns_T]] = True
-    return learns_B
+    return segments.count(prepared["rollout_T"], prepared.size("B"), learns_T) > 0
 
 
 def _is_silent_at_zero(term: Term) -> bool:
@@ -422,9 +425,7 @@ def rows_of_update(batch: Batch, update: Update) -> Batch:
 
 def _rollouts_of(batch: Batch, update: Update) -> Tensor:
     """The rollouts [B] bool that have a token in the update."""
-    in_update_B = torch.zeros(batch.size("B"), dtype=torch.bool, device=batch["turn_T"].device)
-    in_update_B[batch["rollout_T"][update.tokens_T]] = True
-    return in_update_B
+    return segments.count(batch["rollout_T"], batch.size("B"), update.tokens_T) > 0
 
 
 def _spread(batch: Batch, update: Update, found: Mapping[str, Tensor]) -> dict[str, Tensor]:

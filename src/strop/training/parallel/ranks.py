@@ -124,8 +124,11 @@ class Ranks:
         yield
 
 
+ALONE = Ranks()
+
+
 class Several(Ranks):
-    """One of several processes that torchrun has started.
+    """One of several processes that torchrun has started; `Ranks` says what its methods do.
 
     local: the number of the process on its machine.
     """
@@ -135,18 +138,15 @@ class Several(Ranks):
         self.signs = Signs(number, count)
 
     def device(self, name: str) -> str:
-        """Returns this process's device of a kind."""
         return f"cuda:{self.local}" if name == "cuda" else name
 
     def total(self, columns: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Sum columns that each process has filled for its own rows, with 0 elsewhere."""
         for name in sorted(columns):
             if columns[name].numel():
                 torch.distributed.all_reduce(columns[name])
         return columns
 
     def from_first(self, make: Callable[[], T], limited: bool = True) -> T:
-        """Call `make` in the first process; its value is returned, or its error raised, in all."""
         result: list[Any] = [None, None]
         failure: Exception | None = None
         if self.first:
@@ -161,27 +161,22 @@ class Several(Ranks):
         return result[0]
 
     def gathered(self, value: T) -> list[T]:
-        """Returns the values of all processes, in their order."""
         found: list[Any] = [None] * self.count
         torch.distributed.all_gather_object(found, value, group=self.talk)
         return found
 
     def some(self, flag: bool) -> bool:
-        """Returns whether the flag is true in any process."""
         largest = torch.tensor(int(flag))
         torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=self.talk)
         return bool(largest)
 
     def watch(self, limit: float, folder: Path) -> None:
-        """Start the watchdog, which ends the run when a process hangs for `limit` seconds."""
         self.signs.watch(limit, folder, launched.connected, self._reports)
 
     def at(self, place: str) -> None:
-        """Record where in the run this process is; empty: where it may be idle for long."""
         self.signs.place = place
 
     def agree(self, columns: Mapping[str, Tensor], step: int) -> None:
-        """Raise RunStopped unless all processes hold the same columns."""
         each = self.gathered({name: _sums(columns[name]) for name in sorted(columns)})
         for name in sorted(set().union(*each)):
             here = [sums.get(name) for sums in each]
@@ -194,7 +189,6 @@ class Several(Ranks):
                 )
 
     def deal(self, costs: Sequence[int]) -> list[int | None]:
-        """Distribute pieces by cost, and return the numbers of this process's pieces, by round."""
         loads, assigned = [0] * self.count, [list[int]() for _ in range(self.count)]
         for piece in sorted(range(len(costs)), key=lambda piece: (-costs[piece], piece)):
             least = loads.index(min(loads))
@@ -205,12 +199,10 @@ class Several(Ranks):
         return [*own, *[None] * (rounds - len(own))]
 
     def shard(self, model: Any) -> Any:
-        """Shard the model's weights over the processes, in place."""
         return shards.shard(model)
 
     @contextmanager
     def speaking(self, *besides: type[Exception]) -> Iterator[None]:
-        """Lets only one process report why the run ends; the others end silently."""
         try:
             yield
         except besides:

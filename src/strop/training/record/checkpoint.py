@@ -38,7 +38,7 @@ from strop.support.writing import check_room, writing
 from strop.training.learner.critic import Critic
 from strop.training.learner.models import Loaded
 from strop.training.parallel import shard_files, shards
-from strop.training.parallel.ranks import Ranks
+from strop.training.parallel.ranks import ALONE, Ranks
 
 SUMS = "files.json"
 ROOM = 2**20  # bytes for tokenizer, settings and folders beside the numbers
@@ -54,7 +54,7 @@ def save(
     held: Mapping[str, Any] = MappingProxyType({}),
     copies: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
     stored: Collection[int] = (),
-    ranks: Ranks | None = None,
+    ranks: Ranks = ALONE,
     sharded: bool = False,
 ) -> Path:
     """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk,
@@ -65,7 +65,6 @@ def save(
     the state refers to. ranks: the processes of the run, all of which call this; the first writes
     all, what is in shards whole, or sharded: each its own.
     """
-    ranks = ranks or Ranks()
     place = folder / f"step-{step:06d}"
     unfinished = folder / f".step-{step:06d}"
     trained = {

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.batch.batch import Batch, level_of
 from strop.method.charts import NAME as CHARTS
 from strop.method.charts import LineChart, as_objects
@@ -28,7 +29,6 @@ from strop.tracking.metrics_file import lines_until, read_metrics
 from strop.tracking.watch import NAME as TRACKING
 from strop.tracking.watch import WRITTEN, forget
 from strop.training.learner.token_trace import Tokens
-from strop.training.parallel.ranks import Ranks
 from strop.training.record.fingerprint import NAME as FINGERPRINT
 from strop.training.record.likeness import NAME as LIKENESS
 from strop.training.record.likeness import Likeness
@@ -56,7 +56,7 @@ def begin_folder(folder: Path) -> None:
 
 
 class Record:
-    """Writes a run's folder. Raises RunStopped when the disk is full."""
+    """Writes a run's folder, in its first process alone. Raises RunStopped on a full disk."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -183,56 +183,6 @@ class Record:
                 path.unlink()
 
 
-class Onlooker(Record):
-    """The record of a process that leaves writing to the first one."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.lock = Untaken(folder)
-
-    def create(
-        self,
-        config: str,
-        data: dict[str, Any],
-        environment: dict[str, Any],
-        charts: Sequence[LineChart],
-    ) -> None:
-        """Do nothing: the first process does it."""
-
-    def discard(self) -> None:
-        """Do nothing: the first process does it."""
-
-    def metrics(self, step: int, values: dict[str, float]) -> None:
-        """Do nothing: the first process does it."""
-
-    def write_likeness(self, likeness: Likeness) -> None:
-        """Do nothing: the first process does it."""
-
-    def write_rollouts(self, step: int, batch: Batch, services: RunServices) -> None:
-        """Do nothing: the first process does it."""
-
-    def write_tokens(self, step: int, tokens: Tokens, batch: Batch, services: RunServices) -> None:
-        """Do nothing: the first process does it."""
-
-    def prune(self, keep: int) -> None:
-        """Do nothing: the first process does it."""
-
-
-class Untaken(Lock):
-    """The lock of a folder that another process of the run holds."""
-
-    def take(self) -> None:
-        """Do nothing: the first process holds the lock."""
-
-    def free(self) -> None:
-        """Do nothing: the first process holds the lock."""
-
-
-def record_of(folder: Path, ranks: Ranks) -> Record:
-    """The record of this process of a run."""
-    return Record(folder) if ranks.first else Onlooker(folder)
-
-
 def _write_table(folder: Path, step: int, table: pa.Table, what: str) -> None:
     """Write a step's Parquet file, never seen half written. Raises RunStopped on a full disk."""
     path = folder / f"step-{step:06d}.parquet"
@@ -250,8 +200,7 @@ def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
     """One row per rollout: step, uid, texts, one column per reward, what rewards logged, ..."""
     prompts, completions = services.texts.decoded(batch)
     uid_B = batch["uid_P"][batch["group_B"]]
-    learns_B = torch.zeros(batch.size("B"), dtype=torch.bool)
-    learns_B[batch["rollout_T"][batch["gradient_T"]].cpu()] = True
+    learns_B = segments.count(batch["rollout_T"], batch.size("B"), batch["gradient_T"]) > 0
     columns: dict[str, Any] = {
         "step": [step] * batch.size("B"),
         "uid": uid_B.tolist(),

@@ -101,10 +101,8 @@ class RunAgents:
 class Episode(CallQueue):
     """One call of an agent's function: what it asks, and how it ends."""
 
-    over_text = OVER
-
     def __init__(self, key: str, limits: CallLimits) -> None:
-        super().__init__()
+        super().__init__(401, OVER)
         self.key, self.limits = key, limits
         self.agent: Any = None
 

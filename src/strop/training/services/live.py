@@ -66,13 +66,6 @@ def address_in(folder: Path) -> Address:
         raise UserError(f"{path} cannot be read: remove it, and resume the run") from error
 
 
-class QueueOfRun(CallQueue):
-    """The calls of all clients of a run."""
-
-    def _refusal(self) -> Refused:
-        return Refused(503, self.over_text)
-
-
 @dataclass
 class RunLive:
     """What takes rollouts in, if the task does; `services.Live` of a run."""
@@ -85,7 +78,7 @@ class RunLive:
     stopping: Callable[[], bool] = lambda: False  # whether the run is to end
 
     def __post_init__(self) -> None:
-        self.calls, self.drawn = QueueOfRun(), Drawn()
+        self.calls, self.drawn = CallQueue(), Drawn()
         self.intake = Intake(self.complete, self.max_staleness)
         self.server: PolicyServer | None = None
         self.watched: WatchedFolder | None = None

@@ -5,18 +5,20 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from typing import Any, ClassVar
+from typing import Any
 
 from strop.engines.asynchronous import elsewhere
 from strop.method.services import ModelAnswer, ModelCall, Refused, Withdrawn
 
 
 class CallQueue:
-    """What clients ask, in the order in which it came, until it is closed."""
+    """What clients ask, in the order in which it came, until it is closed.
 
-    over_text: ClassVar[str] = "the run is over"
+    over_status, over_text: what they are told then.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, over_status: int = 503, over_text: str = "the run is over") -> None:
+        self.over_status, self.over_text = over_status, over_text
         self.lock = threading.Lock()
         self.events: deque[Any] = deque()
         self.waiting: Future[Any] | None = None  # for the next of them
@@ -85,7 +87,7 @@ class CallQueue:
             future.set_exception(self._refusal())
 
     def _refusal(self) -> Refused:
-        return Refused(401, self.over_text)
+        return Refused(self.over_status, self.over_text)
 
     def _answered(self, call_id: str) -> "Future[list[ModelAnswer]] | None":
         """Whom to tell what came of a call, once; None where nobody waits any more."""

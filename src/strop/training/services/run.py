@@ -27,7 +27,6 @@ from strop.method.services import Graded, Player
 from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
 from strop.support.errors import UserError
 from strop.support.exits import OUTSIDE, Exit
-from strop.training.learner.step_models import StepModels
 from strop.training.services.agents import RunAgents
 from strop.training.services.cast import Cast
 from strop.training.services.episodes import RunEpisodes
@@ -470,19 +469,11 @@ class RunServices:
         )  # fmt: skip
         return RunGrading(plain, grader, self.texts, RunLog(), self.grading.on_failure)
 
-    def score_with(self, models: StepModels) -> None:
-        """Score with these models from now on, and sample at their temperature."""
-        self.scoring.models = models
-
     def limit_to(self, limits: Limits) -> None:
         """Keep to these limits from now on."""
         if limits != self.limits:
             self.limits = self.sampling.limits = self.scoring.limits = limits
             self.texts.limit_to(limits)
-
-    def attach(self, engine: Engine) -> None:
-        """Sample with this engine, and request the statistics that it supports."""
-        self.sampling.attach(engine)
 
     def begin_step(self, step: int) -> None:
         """Reset the costs and failures of the previous step."""
