@@ -63,7 +63,7 @@ class CallResponse:
     def body(self) -> dict[str, Any]:
         """The whole answer as one object."""
         if self.wanted.call.route == "generate":
-            choices = [self._generated(n, each) for n, each in enumerate(self.generated)]
+            choices = [{"index": n, **self._ended(each)} for n, each in enumerate(self.generated)]
             return {
                 "request_id": self.id,
                 "choices": choices,
@@ -102,6 +102,14 @@ class CallResponse:
     def _prompt_ids(self) -> dict[str, Any]:
         return {"prompt_token_ids": list(self.wanted.call.prompt_ids)} if self.wanted.ids else {}
 
+    def _ended(self, generated: Generated) -> dict[str, Any]:
+        """What all choices but those of texts say last."""
+        return {
+            "logprobs": self._logprobs(generated.answer),
+            "finish_reason": generated.finish_reason,
+            **self._ids(generated.answer),
+        }
+
     def _ids(self, answer: ModelAnswer) -> dict[str, Any]:
         if not self.wanted.ids:
             return {}
@@ -111,31 +119,16 @@ class CallResponse:
         message: dict[str, Any] = {"role": "assistant", "content": generated.text}
         if generated.tool_calls:
             message |= {"content": generated.text or None, "tool_calls": generated.tool_calls}
-        return {
-            "index": number,
-            "message": message,
-            "logprobs": self._logprobs(generated.answer),
-            "finish_reason": generated.finish_reason,
-            **self._ids(generated.answer),
-        }
+        return {"index": number, "message": message, **self._ended(generated)}
 
     def _text_choice(self, number: int, generated: Generated) -> dict[str, Any]:
-        prompt = self._prompt_ids()
         return {
             "index": number,
             "text": generated.text,
             "logprobs": self._text_logprobs(generated.answer),
             "finish_reason": generated.finish_reason,
             **self._ids(generated.answer),
-            **prompt,
-        }
-
-    def _generated(self, number: int, generated: Generated) -> dict[str, Any]:
-        return {
-            "index": number,
-            "logprobs": self._logprobs(generated.answer),
-            "finish_reason": generated.finish_reason,
-            **self._ids(generated.answer),
+            **self._prompt_ids(),
         }
 
     def _chat_pieces(self, generated: Generated) -> Iterator[dict[str, Any]]:
@@ -146,12 +139,7 @@ class CallResponse:
             delta["tool_calls"] = [
                 {"index": n, **call} for n, call in enumerate(generated.tool_calls)
             ]
-        details = {
-            **rest,
-            "logprobs": self._logprobs(generated.answer),
-            **self._ids(generated.answer),
-        }
-        yield {"delta": delta, **details}
+        yield {"delta": delta, **self._ended(generated), "finish_reason": None}
         yield {"delta": {}, **rest, "finish_reason": generated.finish_reason}
 
     def _text_pieces(self, generated: Generated) -> Iterator[dict[str, Any]]:
