@@ -14,7 +14,7 @@
 Nothing here depends on how the rows are later split into micro-batches.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,12 +67,8 @@ def train_step(
     algorithm = algorithm.at_step(step, world.num_steps)
     models = world.act(algorithm, number)
 
-    def after(stage: str, use: Use, batch: Batch) -> None:
-        for spectator in spectators:
-            spectator.after(stage, use, batch)
-
     # 1 to 4
-    chains = Chains(rng_of, world.services, dict(state), after=after)
+    chains = Chains(rng_of, world.services, dict(state), after=_each_after(spectators))
     batch = world.collect(algorithm, chains, step, clock)
     batch, metrics = batch.to(world.policy.device), chains.metrics
 
@@ -100,10 +96,7 @@ def train_step(
         metrics["sampling/effective_share"] = learned.effective
 
     # 9
-    chains.learn(algorithm.uses(), batch)
-    chains.control(algorithm.control, batch, metrics)
-    metrics["num_tokens"] += chains.state.get("num_tokens", 0.0)
-    chains.state["num_tokens"] = metrics["num_tokens"]
+    _end_of_step(algorithm, chains, batch)
     with clock("update"):
         if world.copies is not None:
             world.copies.follow(knobs, chains.state["knobs"])
@@ -125,3 +118,22 @@ def _refreshed(algorithm: Algorithm, batch: Batch, models: StepModels) -> Batch:
         return refresh(batch, wanted, models)
     wanted |= routing.to_note(algorithm.reads(("terms",)), batch, policy)
     return routing.with_load(refresh(batch, wanted, models), policy.experts)
+
+
+def _each_after(spectators: Sequence[Spectator]) -> Callable[[str, Use, Batch], None]:
+    """Hands every spectator the batch after a part."""
+
+    def after(stage: str, use: Use, batch: Batch) -> None:
+        for spectator in spectators:
+            spectator.after(stage, use, batch)
+
+    return after
+
+
+def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:
+    """The parts' own updates of their state, and the controls' new knobs."""
+    metrics = chains.metrics
+    chains.learn(algorithm.uses(), batch)
+    chains.control(algorithm.control, batch, metrics)
+    metrics["num_tokens"] += chains.state.get("num_tokens", 0.0)
+    chains.state["num_tokens"] = metrics["num_tokens"]
