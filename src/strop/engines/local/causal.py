@@ -23,7 +23,7 @@ from strop.engines.local.cache import (
 )
 from strop.engines.local.fused import Fused, Logits, why_not
 from strop.engines.local.ragged import NAME as BANDS
-from strop.engines.local.ragged import Parted, Ragged, attending_by, lay_out
+from strop.engines.local.ragged import Parted, Ragged, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
 from strop.support.errors import UserError
@@ -394,3 +394,16 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in state.items():
             own[name].copy_(tensor)
+
+
+@contextmanager
+def attending_by(config: Any, name: str) -> Iterator[None]:
+    """Inside, the layers of a configuration attend by the function that transformers has under
+    this name.
+    """
+    before = config._attn_implementation
+    config._attn_implementation = name
+    try:
+        yield
+    finally:
+        config._attn_implementation = before

@@ -5,8 +5,7 @@ attention alone pads the queries of each row to the longest. Of keys and values,
 it reads those of each band as far as that reaches.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,16 +118,3 @@ def _newest(
 
 
 AttentionInterface.register(NAME, attend)
-
-
-@contextmanager
-def attending_by(config: Any, name: str) -> Iterator[None]:
-    """Inside, the layers of a configuration attend by the function that transformers has under
-    this name.
-    """
-    before = config._attn_implementation
-    config._attn_implementation = name
-    try:
-        yield
-    finally:
-        config._attn_implementation = before

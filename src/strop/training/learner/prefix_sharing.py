@@ -22,8 +22,7 @@ from transformers import AttentionInterface
 
 from strop.batch import segments
 from strop.batch.batch import Batch, to_padded
-from strop.engines.local.causal import REFUSED
-from strop.engines.local.ragged import attending_by
+from strop.engines.local.causal import REFUSED, attending_by
 from strop.head.head import text_config, trunk_of
 
 NONE = -1  # in place of a token, right of a context's last one
