@@ -34,7 +34,7 @@ from strop.environments.countdown import MAX_TOKENS
 from strop.evaluation.seeds import over_seeds
 from strop.head.head import trunk_of
 from strop.method.chains import Chains, generators
-from strop.training.collect.here import Collector
+from strop.training.collect.here import collector_of
 from strop.training.learner.kernel import Tally
 from strop.training.learner.step_metrics import Clock
 from strop.training.learner.update import Learner
@@ -67,9 +67,7 @@ def open_world(model: str, options: argparse.Namespace) -> tuple[World, Any]:
 def rollouts(world: World, algorithm: Any, number: int) -> Batch:
     """One step's batch with its advantages."""
     chains = Chains(generators(number, 1), world.services, {})
-    columns = world.run_columns(algorithm, 1)
-    collector = Collector(chains, world.engine, world.pool, world.known, Clock(), columns)
-    batch = collector.collect(algorithm)
+    batch = collector_of(world, algorithm, 1, chains, Clock()).collect(algorithm)
     return chains.credit(algorithm.advantage, batch)
 
 

@@ -15,7 +15,7 @@ from strop.batch.batch import Batch
 from strop.environments.worked_countdown import AGAIN, ANSWER, STEP
 from strop.method.algorithm import Algorithm, wanted_columns
 from strop.method.chains import Chains, generators, learnable
-from strop.training.collect.here import Collector
+from strop.training.collect.here import collector_of
 from strop.training.learner.step_metrics import Clock
 from strop.training.learner.step_models import refresh
 from strop.training.loading import load_model
@@ -58,10 +58,8 @@ def open_world(
 def draw(world: World, algorithm: Algorithm, number: int, pool: Sequence[int] = ()) -> Batch:
     """A batch of rollouts; pool: uids of prompts in place of the training ones."""
     chains = Chains(generators(SEED + number, 1), world.services, {})
-    about = world.run_columns(algorithm, 1)
-    drawn_from = tuple(pool) or world.pool
-    known = frozenset(drawn_from)
-    batch = Collector(chains, world.engine, drawn_from, known, Clock(), about).collect(algorithm)
+    fed = replace(world, pool=tuple(pool) or world.pool)
+    batch = collector_of(fed, algorithm, 1, chains, Clock()).collect(algorithm)
     return batch.to(world.policy.device)
 
 
