@@ -56,6 +56,7 @@ class SlotLayer(CacheLayerMixin):
             self.memory[name] = store.view(-1)
             setattr(self, name, store)
         self.is_initialized = True
+        self.cache.moved += 1
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -90,8 +91,10 @@ class SlotLayer(CacheLayerMixin):
 BLOCK = 64  # places that a slot grows by, at least
 
 
-def roomy(length: int) -> int:
+def roomy(length: int, doubles: bool = False) -> int:
     """Places of a slot that is made for `length` tokens: some more, so that growing stays rare."""
+    if doubles:
+        return max(4 * BLOCK, 1 << length.bit_length())
     return -(-(length + 1 + length // 8) // BLOCK) * BLOCK
 
 
@@ -113,6 +116,8 @@ class SlotCache(Cache):
         self.max_tokens = max_tokens
         self.lines = 0  # slots that have memory
         self.places = 0
+        self.doubles = False  # rather than growing often
+        self.moved = 0  # times that stores came to lie elsewhere
         self._begins: dict[int, tuple[int, Tensor]] = {}  # by heads: places, and what they give
         self.begin(Span(slice(0, 0), torch.zeros(0, 0, dtype=torch.int64, device=device), 0))
 
@@ -130,6 +135,13 @@ class SlotCache(Cache):
         """The notes [end - start, size] of some places of a slot."""
         found: Tensor = self.layers[-1].keys[slot, 0, start:end]
         return found
+
+    def stores(self, number: int, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer, all of them, for values like these [N, heads, size]."""
+        layer = self.layers[number]
+        if not layer.is_initialized:
+            layer.lazy_initialization(value[:, :, None], value[:, :, None])
+        return layer.keys, layer.values
 
     def written(self, heads: int) -> Tensor:
         """[N * Q * heads] vectors of a store that this pass writes; one index for all layers."""
@@ -155,7 +167,7 @@ class SlotCache(Cache):
         """
         if length < self.places and lines <= self.lines:
             return
-        places = roomy(length)
+        places = roomy(length, self.doubles)
         wanted = lines if length >= self.places else max(lines, self.lines)
         if lines > self.lines:
             wanted = min(max(lines, self.lines + self.lines // 4), self.num_slots)
@@ -173,6 +185,7 @@ class SlotCache(Cache):
         """
         kept_lines, kept_places = min(lines, self.lines), min(places, self.places)
         self.lines, self.places = lines, places
+        self.moved += 1
         left: Tensor | None = None
         for layer in self.live_layers():
             for name, own in layer.memory.items():
@@ -187,15 +200,20 @@ class SlotCache(Cache):
                 setattr(layer, name, new)
                 layer.memory[name], left = left, own
 
-    def shrink(self, num_bytes: int) -> None:
-        """Give the memory back if it is more than `num_bytes`; nothing may be in the slots."""
-        if self.num_bytes() > num_bytes:
+    def shrink(self, num_bytes: int) -> bool:
+        """Give the memory back if it is more than `num_bytes`: whether it was. Nothing may be in
+        the slots.
+        """
+        large = self.num_bytes() > num_bytes
+        if large:
             self.lines = self.places = 0
+            self.moved += 1
             for layer in self.live_layers():
                 for name in layer.memory:
                     setattr(layer, name, getattr(layer, name)[:0].clone())
                 layer.memory = {}
                 layer.is_initialized = False
+        return large
 
     def num_bytes(self) -> int:
         """Memory that all stores have, used or not."""

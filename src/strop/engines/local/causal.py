@@ -21,7 +21,9 @@ from strop.engines.local.cache import (
     Span,
     parted,
 )
+from strop.engines.local.cuda_graphs import Graphs, rounded
 from strop.engines.local.fused import Fused, Logits, why_not
+from strop.engines.local.gpu_pass import GpuPass
 from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, lay_out
 from strop.support import linear
@@ -44,15 +46,16 @@ Trial = Callable[[list[int]], Tensor]
 
 
 class Tried(NamedTuple):
-    """What trials of a kind of model found: three attributes of its `CachedModel`."""
+    """What trials of a kind of model found: attributes of its `CachedModel`."""
 
     why_not_fused: str
     why_no_bands: str
+    why_no_graphs: str
     call: int
 
 
-# By `kind_of` a model, and whether several tokens were tried: a process tries each kind once.
-TRIED: dict[tuple[Any, bool], Tried] = {}
+# By `kind_of` a model, and whether several tokens and graphs were tried: a process tries each once.
+TRIED: dict[tuple[Any, bool, bool], Tried] = {}
 
 
 class Part(NamedTuple):
@@ -76,15 +79,18 @@ class CachedModel:
     call: places of a layer that are read in the time of one more call of attention.
     why_no_bands: why its layers read all rows up to the longest; empty where they take bands.
     experts: those that it routes tokens to, which the cache then notes; None: it has none.
-    why_not_fused: why the model's own modules make its passes; empty where `fused` does.
+    why_not_fused: why the model's own modules make its passes; empty where `fused` does, on a GPU
+    `gpu_pass`, which makes those of decoding alone.
+    why_no_graphs: why decoding passes are not recorded as CUDA graphs; empty where they are.
 
     Raises UserError when the model's architecture can't be cached in slots: a short decode of the
     first model of its kind is compared with a plain forward pass, here.
     """
 
     def __init__(
-        self, model: Any, num_slots: int, max_cached: int | None = None, several: bool = False
-    ) -> None:
+        self, model: Any, num_slots: int, max_cached: int | None = None, several: bool = False,
+        cuda_graphs: bool = True,
+    ) -> None:  # fmt: skip
         config = model.config.get_text_config()
         self.model = model
         self.vocab_size: int = config.vocab_size
@@ -92,21 +98,31 @@ class CachedModel:
         self.device: torch.device = next(model.parameters()).device
         self.num_layers: int = config.num_hidden_layers
         self.packed = False
+        self.read_at: tuple[int, ...] | None = None  # where weights lie; None: to be looked up
         self.routes = routes_of(model)
         self.experts = experts_of(model)
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
         self.attention = Attention(model)
         self.why_no_bands = "it has not been tried"
         self.fused: Fused | None = None
+        self.gpu_pass: GpuPass | None = None
+        self.graphs: Graphs | None = None
         kind = kind_of(model)
-        found = TRIED.get((kind, several)) or self._tried(several)
+        key = kind, several, cuda_graphs
+        found = TRIED.get(key) or self._tried(several, cuda_graphs)
         if kind is not None:
-            TRIED[kind, several] = found
-        self.why_not_fused, self.why_no_bands, self.call = found
-        self.fused = None if self.why_not_fused else Fused(model)
+            TRIED[key] = found
+        self.why_not_fused, self.why_no_bands, self.why_no_graphs, self.call = found
+        self.fused = self.gpu_pass = self.graphs = None
+        if not self.why_not_fused and self.device.type == "cpu":
+            self.fused = Fused(model)
+        if not self.why_no_graphs:
+            self.gpu_pass = None if self.why_not_fused else GpuPass(model)
+            self.graphs = self._graphs(num_slots)
         self.cache = self._cache(num_slots, max_cached)
+        self.cache.doubles = self.graphs is not None
 
-    def _tried(self, several: bool) -> Tried:
+    def _tried(self, several: bool, cuda_graphs: bool) -> Tried:
         """Compares passes with the model's own. Raises UserError.
 
         Two rows of different lengths, prefilled and decoded, must give the plain logits.
@@ -120,14 +136,77 @@ class CachedModel:
                 raise UserError(
                     f"the local engine can't drive a {name!r} model: {reason}; use another engine"
                 )
-            why_not_fused = why_not(self.model) or self._why_not_fused(lengths, whole)
+            why_no_graphs = "" if cuda_graphs else "engine.cuda_graphs is off"
+            if self.device.type == "cpu":
+                why_no_graphs = "it is on a CPU"
+                why_not_fused = why_not(self.model) or self._why_not_fused(lengths, whole)
+            else:
+                why_not_fused, why_no_graphs = self._tried_on_gpu(lengths, why_no_graphs)
             why_no_bands = f"its attention is {self.attention.implementation}"
             if self.attention.implementation == "sdpa":
                 self.why_no_bands = ""
                 why_no_bands = self._why_not(self._decoded(lengths, bands), length, lengths)
             if several:
                 self._check_several(lengths, bands)
-        return Tried(why_not_fused, why_no_bands, self._call())
+        # recorded passes read all rows together, or each as far as it reaches
+        call = self._call() if why_no_graphs else UNBOUNDED
+        return Tried(why_not_fused, why_no_bands, why_no_graphs, call)
+
+    def _tried_on_gpu(self, lengths: Sequence[int], why_no_graphs: str) -> tuple[str, str]:
+        """Why the pass for GPUs is not made, and why passes are not recorded.
+
+        Without the first the model's own modules are recorded.
+        """
+        whole = [Band(0, len(lengths), lengths[0])]
+        if self.routes is not None or self.experts is not None:
+            why_no_graphs = "it has several adapters or experts"
+        if why_no_graphs:
+            return why_no_graphs, why_no_graphs
+
+        def tried() -> str:
+            self.graphs = self._graphs(len(lengths))
+            with torch.inference_mode():  # as later: what is compiled for one mode is not for two
+                reason = self._why_not(self._decoded(lengths, whole), lengths[0], lengths)
+            self.graphs = None
+            return reason
+
+        why_not_fused = why_not(self.model)
+        if not why_not_fused:
+            self.gpu_pass = GpuPass(self.model)
+            self.gpu_pass.pack()
+            why_not_fused = tried()
+            self.gpu_pass = None
+        return why_not_fused, "" if not why_not_fused else tried()
+
+    def _graphs(self, num_slots: int) -> Graphs:
+        return Graphs(self._newest, self._lent, num_slots, self.device)
+
+    def _newest(self, token_N: Tensor, place_N: Tensor, used: int) -> Tensor:
+        """The pass that `graphs` records."""
+        if self.gpu_pass is not None:
+            return self.gpu_pass(token_N, place_N, self.cache)
+        position_N1 = place_N.clamp(min=0)[:, None]
+        write_N1 = torch.where(place_N < 0, self.cache.places - 1, place_N)[:, None]
+        span = Span(slice(0, len(token_N)), write_N1, used)
+        return self.forward(token_N[:, None], position_N1, span)
+
+    def _lent(self) -> Any:
+        """What recorded passes read that others may let go of."""
+        lent = self.gpu_pass and self.gpu_pass.angles
+        return [*self.attention.steps], lent, dict(self.cache._begins)
+
+    def _replayed(self, token_N: Tensor, place_N: Tensor, used: int) -> Tensor:
+        assert self.graphs is not None
+        more: list[Tensor] = []
+        if self.gpu_pass is not None:
+            self.gpu_pass.reach(self.cache.places)
+            used, more = 0, self.gpu_pass.tensors()
+        else:
+            used = rounded(used, self.cache.places)
+        if self.read_at is None:
+            self.read_at = tuple(each.data_ptr() for each in (*self.model.parameters(), *more))
+        self.graphs.holds((self.read_at, self.cache.moved))
+        return self.graphs(token_N, place_N, self.cache.lines, used)
 
     def _cache(self, num_slots: int, max_cached: int | None = None) -> SlotCache:
         notes = self.experts is not None
@@ -168,13 +247,24 @@ class CachedModel:
 
     def decode(self, tokens: Tensor, positions: Tensor, bands: Sequence[Band]) -> Tensor:
         """Logits [N, V] after the newest tokens [N] of the first N slots, at `positions` [N]."""
+        used = max(band.used for band in bands)
+        if self.graphs is not None:
+            return self._replayed(tokens, positions, used)
         places = positions[:, None]
-        span = Span(slice(0, len(tokens)), places, max(band.used for band in bands))
+        span = Span(slice(0, len(tokens)), places, used)
         alone = len(bands) == 1 and self.fused is not None and bool(self.fused.layers)
         if self.why_no_bands or alone:
             return self.forward(tokens[:, None], places, span)
         with attending_by(self.model.config.get_text_config(), BANDS):
             return self.forward(tokens[:, None], places, span, strop_bands=Parted(bands))
+
+    def release(self) -> None:
+        """Let go of what passes on a GPU were recorded with."""
+        if self.graphs is not None:
+            self.graphs.holds(None)
+        if self.gpu_pass is not None:
+            self.gpu_pass.release()
+        self.unpack()
 
     def _call(self) -> int:
         cache = self.cache  # of the trial
@@ -262,6 +352,9 @@ class CachedModel:
         anything.
         """
         if not self.packed:
+            self.read_at = None
+            if self.gpu_pass is not None:
+                self.gpu_pass.pack()
             if self.fused is not None and not why_not(self.model):
                 self.fused.pack()
                 linear.pack(self.model.lm_head)

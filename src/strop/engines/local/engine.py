@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from strop.engines.base import (
@@ -23,7 +24,9 @@ from strop.engines.base import (
     Source,
     taken_out,
 )
+from strop.engines.local.cache import Band
 from strop.engines.local.causal import UNBOUNDED, CachedModel, Part, check_module
+from strop.engines.local.cuda_graphs import copied
 from strop.engines.local.slots import Fill, Row, Slots
 from strop.engines.local.speculation import Speculation
 from strop.engines.sampling import Plan, draw, make_plan
@@ -31,6 +34,7 @@ from strop.support.adapted import routes_of
 from strop.support.errors import UserError
 
 KEPT_CACHE_BYTES = 256 * 2**20  # a cache up to this size stays between rollouts
+KEPT_CACHE_SHARE = 1 / 8  # on a GPU up to this part of its memory: recorded passes stay with it
 
 
 class LocalEngine(Engine):
@@ -48,6 +52,7 @@ class LocalEngine(Engine):
     max_prefill_tokens: most tokens, padding included, of a prefill pass; None: as the device likes.
     max_cached_tokens: most tokens that the cache has room for: slots times the longest row.
     speculate: most tokens that a row drafts in a step from what others wrote; see Speculation.
+    cuda_graphs: on a GPU, record decoding passes and replay them; see cuda_graphs.py.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class LocalEngine(Engine):
         max_prefill_tokens: int | None = None,
         max_cached_tokens: int | None = None,
         speculate: int = 0,
+        cuda_graphs: bool = True,
         version: int = 0,
     ) -> None:
         if num_slots < 1:
@@ -71,7 +77,9 @@ class LocalEngine(Engine):
         self.most_requests = (WAITING + 1) * num_slots
         self.passes = None if speculate else Passes()  # a pass that checks drafts is like no other
         self.longest = max_cached_tokens
-        self.model = CachedModel(model, num_slots, max_cached_tokens, several=speculate > 0)
+        self.model = CachedModel(
+            model, num_slots, max_cached_tokens, several=speculate > 0, cuda_graphs=cuda_graphs
+        )
         optional = {ADAPTERS: routed, EXPERTS: self.model.experts is not None}
         self.capabilities = CAPABILITIES | {name for name, has in optional.items() if has}
         self.decode = decode or (tokenizer.decode if tokenizer is not None else None)
@@ -83,6 +91,11 @@ class LocalEngine(Engine):
                 f"every step reads all answers under way up to the longest: {type(model).__name__} "
                 f"cannot read those of one length together, {why}",
             )
+        elif (why := self.model.why_no_graphs) and cuda_graphs and self.model.device.type != "cpu":
+            self.notes = (
+                f"every step launches the kernels of {type(model).__name__} one by one, which "
+                f"takes longer than computing them: it cannot be recorded, {why}",
+            )
         self.slots = Slots(num_slots, self.model.cache, self.model.device, self.model.call)
         self.speculation = (
             Speculation(self.model, self.slots, speculate, self._draw) if speculate else None
@@ -91,6 +104,7 @@ class LocalEngine(Engine):
         self.waiting: deque[Row] = deque()
         self.events: list[Event] = []  # not yet returned by `poll`
         self.plan: Plan | None = None
+        self.begun: tuple[Tensor, float] | None = None  # a pass ahead: its logits, and since when
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Draw a request; UserError when it cannot fit the context."""
@@ -122,7 +136,9 @@ class LocalEngine(Engine):
         """Let go of all caches: they would take room from the update."""
         for id in list(self.known):
             self.cancel(id)
-        self.slots.cache.shrink(KEPT_CACHE_BYTES)
+        self.begun = None
+        if self.slots.cache.shrink(kept_bytes(self.model.device)):
+            self.model.release()
         self.model.unpack()
         if self.speculation is not None:  # a run that is resumed here must draft the same
             self.speculation.known.clear()
@@ -143,6 +159,7 @@ class LocalEngine(Engine):
         for slot in np.flatnonzero(self.slots.table["taken"]).tolist():
             self.slots.free(slot)
         self.model.renew(state)
+        self.slots.origin = None
         self.version = version
 
     def poll(self, seconds: float | None = None) -> list[Event]:
@@ -290,18 +307,41 @@ class LocalEngine(Engine):
         slots, tokens, begun = self.slots, self.slots.tokens, time.perf_counter()
         positions, uniform = slots.numbers(number)
         bands = slots.read(number)
-        with self.model.under(slots.weights(number) if self.model.routes else ()):
-            logits = self.model.decode(slots.last[:number], positions, bands)
+        if self.begun is not None and slots.origin is not None:
+            logits, begun = self.begun
+            logits = _of_rows(logits, slots.origin[:number])
+        else:
+            with self.model.under(slots.weights(number) if self.model.routes else ()):
+                logits = self.model.decode(slots.last[:number], positions, bands)
         if self.plan is None or slots.changed:
             requests, like = slots.ways(number)
             self.plan = make_plan(requests, self.vocab_size, self.model.device, like)
             slots.changed = False
         token, record, sets = draw(logits, self.plan, uniform)
-        records = record.cpu().numpy()
-        slots.write(token, records, sets)
+        slots.last[:number] = token
+        records = self._to_host(record, positions + 1, bands)
+        slots.write(records, sets)
         if self.passes is not None:
             self.passes.add_decode(bands, tokens, time.perf_counter() - begun)
         return self.plan, records
+
+    def _to_host(self, record: Tensor, next_N: Tensor, bands: Sequence[Band]) -> np.ndarray:
+        """The records on the host. Where passes are recorded, the rows' next one has begun by then:
+        a GPU computes it while the host looks at what was drawn. If a row has ended, its part of
+        that is in vain.
+        """
+        slots = self.slots
+        self.begun = slots.origin = None
+        if (
+            self.model.graphs is None or self.speculation is not None
+            or slots.longest + 1 >= slots.cache.places
+        ):  # fmt: skip
+            return record.cpu().numpy()
+        await_records = copied(record)
+        longer = [band._replace(used=band.used + 1) for band in bands]
+        logits = self.model.decode(slots.last[: len(record)], next_N, longer)
+        self.begun, slots.origin = (logits, time.perf_counter()), np.arange(len(slots.rows))
+        return await_records()
 
     def _decode(self, number: int) -> None:
         slots, table = self.slots, self.slots.table[:number]
@@ -343,3 +383,17 @@ class LocalEngine(Engine):
         assert self.decode is not None
         new = self._tokens(row)[len(row.request.ids) - row.request.drawn :]
         return row.request.is_stopped(new, self.decode)
+
+
+def kept_bytes(device: torch.device) -> int:
+    """The largest cache that stays between rollouts."""
+    if device.type != "cuda":
+        return KEPT_CACHE_BYTES
+    whole = torch.cuda.get_device_properties(device).total_memory
+    return max(KEPT_CACHE_BYTES, int(whole * KEPT_CACHE_SHARE))
+
+
+def _of_rows(logits: Tensor, row_N: np.ndarray) -> Tensor:
+    if np.array_equal(row_N, np.arange(len(row_N))):
+        return logits[: len(row_N)]
+    return logits[torch.from_numpy(row_N).to(logits.device)]

@@ -196,7 +196,7 @@ def why_not(model: Any) -> str:
     name = type(model).__name__
     if name not in CLASSES or not type(model).__module__.startswith("transformers."):
         return f"{name} is not one of {', '.join(CLASSES)}"
-    if model.device.type != "cpu" or model.dtype not in DTYPES:
+    if model.device.type not in ("cpu", "cuda") or model.dtype not in DTYPES:
         return f"it is {model.dtype} on {model.device.type}"
     rope = model.config.rope_parameters["rope_type"]
     if rope not in ROPES or model.config.hidden_act != "silu":

@@ -32,6 +32,10 @@ class LocalSettings(EngineSettings):
         le=64,
         description="most tokens that an answer drafts at once from what others of its group wrote",
     )
+    cuda_graphs: bool = Field(
+        default=True,
+        description="on a GPU, decoding passes are recorded once as CUDA graphs",
+    )
 
     def check(self, num_steps: int) -> None:
         """Raise UserError for an age that no step of the run would see."""
@@ -56,6 +60,7 @@ class LocalSettings(EngineSettings):
             "context_length": context_length,
             "max_cached_tokens": self.cache_tokens or None,
             "speculate": self.speculate,
+            "cuda_graphs": self.cuda_graphs,
         }
         if not self.staleness:
             return LocalEngine(model, tokenizer, **options)

@@ -242,6 +242,8 @@ class Slots:
         self.changed = True  # the set of running rows differs from the last plan's
         self.ahead: list[tuple[Tensor, Tensor]] = []  # what `numbers` gives next, the nearest last
         self.reach = 1  # steps that it is made for
+        # of each slot, the row that it was in a pass which has begun; None: the rows differ now
+        self.origin: np.ndarray | None = None
         self.adapters: list[str] = []  # of the rows that run; empty: it has to be looked up
         self.kinds: dict[tuple[Any, ...], tuple[int, Request]] = {}  # one of each way to draw
 
@@ -302,6 +304,7 @@ class Slots:
             self.rows[slot] = row
             row.slot, row.status, row.source = slot, "running", None
         self.records.forget(slots)
+        self.origin = None
         index = torch.tensor(slots, device=self.last.device)
         self.last[index] = torch.tensor([row.tokens[-1] for row in rows], device=self.last.device)
         self._change()
@@ -477,6 +480,8 @@ class Slots:
         for row, slot in zip(moved, target.tolist(), strict=True):
             self.rows[slot] = row
             row.slot = slot
+        if self.origin is not None:
+            self.origin[target] = self.origin[source]
         self.cache.copy(source.tolist(), target.tolist(), length)
         source_t, target_t = (torch.from_numpy(x).to(self.last.device) for x in (source, target))
         self.last[target_t] = self.last[source_t]
@@ -499,15 +504,14 @@ class Slots:
             self.reach = min(2 * self.reach, AHEAD)
         return self.ahead.pop()
 
-    def write(self, token: Tensor, records: np.ndarray, sets: Sets | None) -> None:
+    def write(self, records: np.ndarray, sets: Sets | None) -> None:
         """Append one token to each of the first rows, with its records [N, width] and kept sets on
-        the host.
+        the host. The tokens are in `last`.
         """
         self.records.append(records, sets)
-        self.last[: len(token)] = token
-        self.table["length"][: len(token)] += 1
+        self.table["length"][: len(records)] += 1
         self.longest += 1
-        self.tokens += len(token)
+        self.tokens += len(records)
         self.quiet -= 1
 
     def write_several(
@@ -519,7 +523,7 @@ class Slots:
         newest = np.flatnonzero(ragged.column == number_N[ragged.row] - 1)
         self.last[: ragged.num_rows] = token_T[torch.from_numpy(newest).to(token_T.device)]
         self.table["length"][: ragged.num_rows] += number_N
-        self.number, self.quiet, self.ahead = -1, 0, []
+        self.number, self.quiet, self.ahead, self.origin = -1, 0, [], None
 
     def fail(self, slots: Sequence[int], why: Sequence[str], version: int) -> list[Event]:
         """Take back the newest token of rows for which none could be drawn; their last events.
@@ -527,6 +531,7 @@ class Slots:
         Their caches are cleared: a NaN there would reach the slot's next row, masked or not.
         """
         self.table["length"][slots] -= 1
+        self.origin = None
         self.records.take_back(slots)
         events = self.report(slots, ["failed"] * len(slots), version)
         self.cache.clear(slots)

@@ -1,0 +1,189 @@
+"""Decoding by the local engine on a GPU, beside what reading the memory takes and `generate`.
+
+    python benchmarks/gpu/engine.py [--shapes 0.6B,1.7B] [--lengths 256,1024] [--rows 128]
+        [--profile] [--device cuda] [--out FILE.csv]
+
+Random Qwen3 models in bfloat16 answer prompts of 8 tokens. Measured are, a shape and length, after
+a first time that does not count (what it takes more is printed: compiling and recording):
+
+    recorded    the engine as it is: passes replayed as CUDA graphs
+    uneven      the same with answers of lengths drawn between an eighth and all of it
+    launched    the engine with cuda_graphs=False, for 32 tokens
+    generate    transformers' own, without any statistics, for 32 tokens
+
+The bound is the time in which a copy on this card moves all weights and the keys and values of all
+rows at their mean length, which a step reads once. `agrees` is the largest difference of the
+recorded log-probabilities from those of a plain forward pass, and of the launched ones.
+"""
+
+import argparse
+import csv
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from shapes import bandwidth, card, model_of, wait
+
+from strop.engines.base import Request
+from strop.engines.local.engine import LocalEngine
+
+PROMPT, FEW = 8, 32
+HEAD = ("shape", "way", "rows", "length", "ms_a_step", "tokens_a_second", "bound_ms", "share",
+        "first_seconds")  # fmt: skip
+
+
+def answered(engine: LocalEngine, lengths: Sequence[int], want: frozenset[str]) -> dict[int, Any]:
+    """Run requests of these lengths to their ends: tokens and log-probabilities of each."""
+    rng = random.Random(0)
+    for number, length in enumerate(lengths):
+        prompt = tuple(rng.randrange(2, engine.vocab_size) for _ in range(PROMPT))
+        request = Request(ids=prompt, seed=number, max_tokens=length, want=want)
+        engine.start(number, request)
+    found: dict[int, Any] = {}
+    while len(found) < len(lengths):
+        for event in engine.poll():
+            if event.ended:
+                found[event.request] = event
+    return found
+
+
+def by_engine(engine: LocalEngine, lengths: Sequence[int], device: str) -> tuple[float, float]:
+    """Seconds of the first time, and the median of two more."""
+    spent = []
+    for _ in range(3):
+        wait(device)
+        began = time.perf_counter()
+        answered(engine, lengths, frozenset({"entropy"}))
+        engine.forget()
+        wait(device)
+        spent.append(time.perf_counter() - began)
+    return spent[0], statistics.median(spent[1:])
+
+
+def bound(model: Any, rows: int, length: int, speed: float) -> float:
+    """Seconds in which a step's weights, keys and values are read, at the mean length."""
+    config = model.config
+    weights = sum(each.numel() * each.element_size() for each in model.parameters())
+    of_token = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    return float((weights + rows * (PROMPT + length / 2) * of_token) / speed)
+
+
+def rows_of(shape: str, options: Any, speed: float) -> list[dict[str, Any]]:
+    """A line for each way and length."""
+    device, rows = options.device, options.rows
+    model = model_of(shape, device, torch.bfloat16)
+    found: list[dict[str, Any]] = []
+
+    def line(way: str, length: int, tokens: int, first: float, spent: float, steps: int) -> None:
+        least = bound(model, rows, length, speed)
+        found.append({
+            "shape": shape, "way": way, "rows": rows, "length": length,
+            "ms_a_step": f"{1000 * spent / steps:.3f}", "tokens_a_second": round(tokens / spent),
+            "bound_ms": f"{1000 * least:.3f}", "share": f"{least * steps / spent:.3f}",
+            "first_seconds": f"{first - spent:.1f}",
+        })  # fmt: skip
+        print("  ".join(f"{key} {value}" for key, value in found[-1].items()), flush=True)
+
+    engine = LocalEngine(model, num_slots=rows)
+    print(f"{shape}: {engine.notes}, {engine.model.why_not_fused}, {engine.model.why_no_graphs}")
+    for length in options.lengths:
+        line("recorded", length, rows * length, *by_engine(engine, [length] * rows, device), length)
+        rng = random.Random(1)
+        uneven = [rng.randint(length // 8, length) for _ in range(rows)]
+        line("uneven", length, sum(uneven), *by_engine(engine, uneven, device), max(uneven))
+    agrees("recorded", engine, model)
+    if options.profile:
+        profiled(engine, rows)
+    del engine
+    plain = LocalEngine(model, num_slots=rows, cuda_graphs=False)
+    line("launched", FEW, rows * FEW, *by_engine(plain, [FEW] * rows, device), FEW)
+    agrees("launched", plain, model)
+    del plain
+    ids = torch.randint(2, 500, (rows, PROMPT), device=device)
+    spent = []
+    for _ in range(2):
+        wait(device)
+        began = time.perf_counter()
+        model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0,
+                       min_new_tokens=FEW, max_new_tokens=FEW)  # fmt: skip
+        wait(device)
+        spent.append(time.perf_counter() - began)
+    line("generate", FEW, rows * FEW, spent[0], spent[1], FEW)
+    return found
+
+
+def agrees(way: str, engine: LocalEngine, model: Any) -> None:
+    """Print how far log-probabilities are from those of a plain pass over the same tokens."""
+    found = answered(engine, [48, 33, 17, 5], frozenset())
+    rng = random.Random(0)
+    gaps = []
+    for number in range(4):
+        prompt = [rng.randrange(2, engine.vocab_size) for _ in range(PROMPT)]
+        event = found[number]
+        ids = torch.tensor([[*prompt, *event.ids]], device=model.device)
+        with torch.no_grad():
+            logp = model(input_ids=ids).logits[0, PROMPT - 1 : -1].float().log_softmax(-1)
+        own = logp.gather(-1, ids[0, PROMPT:, None])[:, 0].cpu()
+        gaps.append((own - torch.tensor(event.logp)).abs())
+    every = torch.cat(gaps)
+    print(f"{way} agrees: mean {every.mean():.2e}, largest {every.max():.2e} nats", flush=True)
+    engine.forget()
+
+
+def profiled(engine: LocalEngine, rows: int) -> None:
+    """Print the kernels of some steps."""
+    from torch.profiler import ProfilerActivity, profile
+
+    answered(engine, [256] * rows, frozenset({"entropy"}))
+    for number in range(rows):
+        engine.start(number, Request(ids=(5,) * 100, seed=number, max_tokens=200,
+                                     want=frozenset({"entropy"})))  # fmt: skip
+    for _ in range(100):
+        engine.poll()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as found:
+        began = time.perf_counter()
+        for _ in range(20):
+            engine.poll()
+        wait("cuda")
+        spent = time.perf_counter() - began
+    print(f"20 steps under the profiler: {1000 * spent / 20:.2f} ms each")
+    table = found.key_averages()
+    kernels = [each for each in table if each.device_type.name == "CUDA"]
+    whole = sum(each.self_device_time_total for each in kernels)
+    print(f"kernels: {whole / 20000:.3f} ms a step, {sum(e.count for e in kernels) / 20:.0f} of them")
+    for each in sorted(kernels, key=lambda e: -e.self_device_time_total)[:22]:
+        print(f"  {each.self_device_time_total / 20000:8.4f} ms {each.count / 20:6.1f}x {each.key[:100]}")
+    host = sorted((e for e in table if e.device_type.name == "CPU"),
+                  key=lambda e: -e.self_cpu_time_total)  # fmt: skip
+    for each in host[:8]:
+        print(f"  host {each.self_cpu_time_total / 20000:8.4f} ms {each.count / 20:6.1f}x {each.key[:60]}")
+    for number in range(rows):
+        engine.cancel(number)
+
+
+def main() -> None:
+    """Print, and write a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shapes", default="0.6B,1.7B")
+    parser.add_argument("--lengths", type=lambda x: [int(n) for n in x.split(",")],
+                        default=[256, 1024])  # fmt: skip
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", default="")
+    options = parser.parse_args()
+    print(card(options.device), flush=True)
+    speed = bandwidth(options.device)
+    lines = [line for shape in options.shapes.split(",") for line in rows_of(shape, options, speed)]
+    if options.out:
+        with open(options.out, "w", encoding="utf-8", newline="") as stream:
+            table = csv.DictWriter(stream, HEAD, lineterminator="\n")
+            table.writeheader()
+            table.writerows(lines)
+
+
+if __name__ == "__main__":
+    main()

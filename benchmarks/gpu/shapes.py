@@ -1,0 +1,85 @@
+"""Random Qwen3 models that are made on a GPU, and what the card can do, for the programs here."""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+SHAPES = {
+    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 512},
+    "0.6B": {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
+             "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072,
+             "vocab_size": 151_936},
+    "1.7B": {"hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16,
+             "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 6144,
+             "vocab_size": 151_936},
+}  # fmt: skip
+
+
+def model_of(shape: str, device: str, dtype: torch.dtype) -> Any:
+    """The random model of a shape. Its embeddings are those of its head."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        **SHAPES[shape], max_position_embeddings=32_768, tie_word_embeddings=True,
+        bos_token_id=None, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            model = Qwen3ForCausalLM(config)
+    finally:
+        torch.set_default_dtype(before)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def wait(device: str) -> None:
+    """Until the device has done all."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def seconds(run: Callable[[], Any], device: str, times: int = 5) -> float:
+    """The median of some runs, after one that does not count."""
+    run()
+    spent = []
+    for _ in range(times):
+        wait(device)
+        began = time.perf_counter()
+        run()
+        wait(device)
+        spent.append(time.perf_counter() - began)
+    return statistics.median(spent)
+
+
+def bandwidth(device: str) -> float:
+    """Bytes a second of a copy, read and written."""
+    size = 2**30 if device == "cuda" else 2**24
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / seconds(lambda: target.copy_(source), device)
+
+
+def products(device: str, side: int = 8192) -> float:
+    """Operations a second of a product of matrices in bfloat16."""
+    side = side if device == "cuda" else 512
+    one, other = (torch.randn(side, side, dtype=torch.bfloat16, device=device) for _ in range(2))
+    return 2 * side**3 / seconds(lambda: one @ other, device)
+
+
+def card(device: str) -> str:
+    """A line of what measured."""
+    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    return (
+        f"{name}, torch {torch.__version__}: copies {bandwidth(device) / 1e12:.2f} TB/s, products "
+        f"in bfloat16 {products(device) / 1e12:.0f} TFLOP/s"
+    )

@@ -1,0 +1,94 @@
+"""Attention of the newest token of each row on a GPU, over as much of its cache as it has.
+
+    o_h = sum_s softmax_s(scale q_h . k_s) v_s        s: the places of the row up to its newest
+
+One Triton kernel puts the new key and value into the cache and attends. It reads every row as far
+as that reaches, so that no mask is built and rows of different lengths cost what they hold. torch's
+kernels for such rows (`varlen_attn`) pad the few queries that share a key to 64 or 128.
+"""
+
+# Triton reads the function below as text: types would mean nothing to it
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LEAST_ROWS = 16  # of a product of tensor cores
+TILE = 64  # places that are read at once
+WARPS, STAGES = 4, 3  # of a program, and of its reading ahead
+
+
+@triton.jit
+def _attend(
+    query, key, value, keys, values, places, out,
+    query_row, key_row, value_row, line, head_line, scale,
+    WINDOW: tl.constexpr, TOGETHER: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """A program for each row and head of keys."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    place = tl.load(places + row)
+    if place < 0:  # nothing runs there
+        return
+    of_head, each = tl.arange(0, ROWS), tl.arange(0, SIZE)
+    mine = of_head[:, None] < TOGETHER
+    at = (head * TOGETHER + of_head[:, None]) * SIZE + each[None, :]
+    q = tl.load(query + row * query_row + at, mask=mine, other=0.0)
+    new_key = tl.load(key + row * key_row + head * SIZE + each)
+    new_value = tl.load(value + row * value_row + head * SIZE + each)
+    store = row * line + head * head_line
+    tl.store(keys + store + place * SIZE + each, new_key)
+    tl.store(values + store + place * SIZE + each, new_value)
+    # the newest place comes first: it is not read back
+    log2e: tl.constexpr = 1.4426950408889634
+    most = tl.sum(q.to(tl.float32) * new_key.to(tl.float32)[None, :], 1) * scale * log2e
+    total = tl.full([ROWS], 1.0, tl.float32)
+    found = tl.zeros([ROWS, SIZE], tl.float32) + new_value.to(tl.float32)[None, :]
+    begin = tl.zeros([], tl.int64)
+    if WINDOW > 0:
+        begin = tl.maximum(place - WINDOW + 1, 0) // TILE * TILE
+    for start in range(begin, place, TILE):
+        s = start + tl.arange(0, TILE)
+        seen = s < place
+        if WINDOW > 0:
+            seen = seen & (s > place - WINDOW)
+        address = store + s[:, None] * SIZE + each[None, :]
+        k = tl.load(keys + address, mask=seen[:, None], other=0.0)
+        v = tl.load(values + address, mask=seen[:, None], other=0.0)
+        score = tl.dot(q, tl.trans(k), input_precision="ieee") * (scale * log2e)
+        score = tl.where(seen[None, :], score, float("-inf"))
+        now = tl.maximum(most, tl.max(score, 1))
+        weight = tl.exp2(score - now[:, None])
+        kept = tl.exp2(most - now)
+        total = total * kept + tl.sum(weight, 1)
+        found = found * kept[:, None] + tl.dot(weight.to(v.dtype), v, input_precision="ieee")
+        most = now
+    tl.store(out + row * (tl.num_programs(1) * TOGETHER * SIZE) + at, found / total[:, None], mine)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, places: Tensor,
+    scale: float, window: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention [N, heads * size] of queries [N, heads, size], and the caches with the new tokens.
+
+    key, value: [N, heads of keys, size], of the new tokens. keys, values: the cache of the first N
+    slots and more [lines, heads of keys, places, size], written in place. places: [N] int64, where
+    in its slot each new token goes; it sees what is before. A row at -1 is left out: its attention
+    is not computed. window: of the places before, no more than so many, its own among them.
+    """
+    number, heads, size = query.shape
+    shared = key.shape[1]
+    together = heads // shared
+    out = query.new_empty(number, heads * size)
+    _attend[(number, shared)](
+        query, key, value, keys, values, places, out,
+        query.stride(0), key.stride(0), value.stride(0), keys.stride(0), keys.stride(1), scale,
+        WINDOW=window or 0, TOGETHER=together, SIZE=size, TILE=TILE,
+        ROWS=max(LEAST_ROWS, triton.next_power_of_2(together)),
+        num_warps=WARPS, num_stages=STAGES,
+    )  # fmt: skip
+    return out
