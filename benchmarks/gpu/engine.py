@@ -153,13 +153,19 @@ def profiled(engine: LocalEngine, rows: int) -> None:
     table = found.key_averages()
     kernels = [each for each in table if each.device_type.name == "CUDA"]
     whole = sum(each.self_device_time_total for each in kernels)
-    print(f"kernels: {whole / 20000:.3f} ms a step, {sum(e.count for e in kernels) / 20:.0f} of them")
+    print(
+        f"kernels: {whole / 20000:.3f} ms a step, {sum(e.count for e in kernels) / 20:.0f} of them"
+    )
     for each in sorted(kernels, key=lambda e: -e.self_device_time_total)[:22]:
-        print(f"  {each.self_device_time_total / 20000:8.4f} ms {each.count / 20:6.1f}x {each.key[:100]}")
+        print(
+            f"  {each.self_device_time_total / 20000:8.4f} ms {each.count / 20:6.1f}x {each.key[:100]}"
+        )
     host = sorted((e for e in table if e.device_type.name == "CPU"),
                   key=lambda e: -e.self_cpu_time_total)  # fmt: skip
     for each in host[:8]:
-        print(f"  host {each.self_cpu_time_total / 20000:8.4f} ms {each.count / 20:6.1f}x {each.key[:60]}")
+        print(
+            f"  host {each.self_cpu_time_total / 20000:8.4f} ms {each.count / 20:6.1f}x {each.key[:60]}"
+        )
     for number in range(rows):
         engine.cancel(number)
 

@@ -34,7 +34,7 @@ class Again(Graphs):
         return Recorded(replay, logits, self.reads())
 
 
-def attend(query, key, value, keys, values, places, scale, window=None):
+def attend(query, key, value, keys, values, lines, places, scale, window=None):
     """What the kernel does, one row after another."""
     number, heads, size = query.shape
     together = heads // key.shape[1]
@@ -42,9 +42,10 @@ def attend(query, key, value, keys, values, places, scale, window=None):
     for row, place in enumerate(places.tolist()):
         if place < 0:
             continue
-        keys[row, :, place], values[row, :, place] = key[row], value[row]
+        line = int(lines[row])
+        keys[line, :, place], values[line, :, place] = key[row], value[row]
         first = max(0, place + 1 - window) if window else 0
-        k, v = (each[row, :, first : place + 1].float() for each in (keys, values))
+        k, v = (each[line, :, first : place + 1].float() for each in (keys, values))
         q = query[row].view(-1, together, size).float()
         weight = (scale * q @ k.transpose(1, 2)).softmax(-1)
         found[row] = (weight @ v).flatten(0, 1).to(query.dtype)
@@ -65,6 +66,7 @@ def on_gpu(monkeypatch):
         own.gpu_pass = gpu_pass.GpuPass(model) if fused else None
         own.graphs = Again(own._newest, own._lent, len(found.slots.rows), own.device)
         own.cache.doubles = True
+        own.cache.takes_lines = fused
         return found
 
     return made
@@ -165,8 +167,9 @@ for dtype, near in ((torch.float32, 1e-5), (torch.float16, 2e-3)):
         query, key, value = turned[:, :6], turned[:, 6:], both[:, 2:]
         stores = torch.randn(2, 7, 2, 200, 32, dtype=dtype)
         theirs, places = stores.clone(), torch.tensor([0, 63, -1, 64, 150])
-        found = attend(query, key, value, *stores, places, 0.2, window)
-        wanted = plain(query, key, value, *theirs, places, 0.2, window)
+        lines = torch.tensor([3, 6, 0, 1, 4])
+        found = attend(query, key, value, *stores, lines, places, 0.2, window)
+        wanted = plain(query, key, value, *theirs, lines, places, 0.2, window)
         assert torch.equal(stores, theirs)
         rows = places >= 0
         assert (found[rows] - wanted[rows]).abs().max() < near, (dtype, window)

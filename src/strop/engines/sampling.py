@@ -6,7 +6,8 @@ A draw is inverse-CDF sampling from one uniform number per row, and that number 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.engines.base import Request, Rule
+from strop.support.devices import sent
 from strop.support.errors import UserError
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -103,10 +105,10 @@ def make_plan(
         chosen = np.asarray(asked)[like]
         if chosen.all():
             return slice(None)
-        return torch.from_numpy(np.flatnonzero(chosen)).to(device) if chosen.any() else None
+        return sent(np.flatnonzero(chosen), device) if chosen.any() else None
 
     def column(values: Sequence[float] | np.ndarray) -> Tensor:
-        return torch.from_numpy(np.asarray(values)[like]).to(device)
+        return sent(np.asarray(values)[like], device)
 
     greedy = [request.temperature == 0 for request in requests]
     scale = [float(request.temperature or 1.0) for request in requests]
@@ -152,26 +154,64 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor, S
     logits that are not finite, gets a NaN log-probability, and so does one whose rules raise
     UserError: the engine ends it.
     """
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    scaled = logits if plan.temperature is None else logits / plan.temperature.to(logits.dtype)
-    ruled = _apply_rules(scaled, plan)
-    drawn = _weights(ruled, entropy=plan.plain)
-    token = _search(drawn.weight, uniform[:, None])
-    token = token.clamp_(max=logits.shape[-1] - 1)  # only reached by NaN, reported by the engine
-    if plan.greedy is not None:
-        token = torch.where(plan.greedy, ruled.argmax(-1, keepdim=True), token)
-    logp = drawn.logp(ruled, token)
-    if plan.greedy is not None:
-        # 0 times a sum: 0, but NaN where there was nothing to choose from
-        logp = torch.where(plan.greedy, 0 * drawn.log_total, logp)
+    if plan.rules or plan.greedy is not None:
+        ruled = _apply_rules(_scaled(logits, plan.temperature), plan)
+        token, logp, entropy = _pick(ruled, None, uniform, plan.plain)
+        if plan.greedy is not None:
+            token, logp = _with_greedy(ruled, plan.greedy, token, logp)
+    else:
+        ruled = logits
+        pick = _pick if logits.device.type == "cpu" else _compiled_pick()
+        token, logp, entropy = pick(logits, plan.temperature, uniform, plan.plain)
     record = torch.cat([token, logp.double()], dim=-1)
     if plan.width > LOGP + 1:
         record = torch.nn.functional.pad(record, (0, plan.width - LOGP - 1), value=torch.nan)
-    if drawn.entropy is not None:
+    if entropy is not None:
         record[:, LOGP_MODEL] = record[:, LOGP]
-        record[:, ENTROPY] = drawn.entropy
-    _add_statistics(record, token, logits, scaled, plan)
+        record[:, ENTROPY] = entropy
+    _add_statistics(record, token, logits, plan)
     return token[:, 0], record, _kept(ruled, plan.kept) if plan.kept.any() else None
+
+
+def _scaled(logits: Tensor, temperature: Tensor | None) -> Tensor:
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits if temperature is None else logits / temperature.to(logits.dtype)
+
+
+def _pick(
+    logits: Tensor, temperature: Tensor | None, uniform: Tensor, entropy: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Token ids [N, 1], their log-probabilities [N, 1], and the entropies [N] if asked for."""
+    scaled = _scaled(logits, temperature)
+    drawn = _weights(scaled, entropy)
+    token = _search(drawn.weight, uniform[:, None])
+    token = token.clamp_(max=logits.shape[-1] - 1)  # only reached by NaN, reported by the engine
+    return token, drawn.logp(scaled, token), drawn.entropy
+
+
+@functools.cache
+def _compiled_pick() -> Callable[..., tuple[Tensor, Tensor, Tensor | None]]:
+    """The same for a GPU, which then reads the logits some three times instead of some ten."""
+    compiled: Callable[..., tuple[Tensor, Tensor, Tensor | None]] = torch.compile(_pick)
+
+    def pick(
+        logits: Tensor, temperature: Tensor | None, uniform: Tensor, entropy: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        for each in (logits, temperature, uniform):
+            if each is not None:
+                torch._dynamo.maybe_mark_dynamic(each, 0)
+        return compiled(logits, temperature, uniform, entropy)
+
+    return pick
+
+
+def _with_greedy(
+    ruled: Tensor, greedy: Tensor, token: Tensor, logp: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same, but the likeliest token with certainty where it is asked for."""
+    most, likeliest = ruled.max(-1, keepdim=True)
+    # 0 times a logit: 0, but NaN where there was nothing to choose from
+    return torch.where(greedy, likeliest, token), torch.where(greedy, 0 * most, logp)
 
 
 def _kept(ruled: Tensor, wanted: np.ndarray) -> Sets:
@@ -261,15 +301,14 @@ def _apply_rules(scaled: Tensor, plan: Plan) -> Tensor:
     return ruled
 
 
-def _add_statistics(
-    record: Tensor, token: Tensor, logits: Tensor, scaled: Tensor, plan: Plan
-) -> None:
+def _add_statistics(record: Tensor, token: Tensor, logits: Tensor, plan: Plan) -> None:
     if plan.model is not None and not plan.plain:
+        scaled = _scaled(logits, plan.temperature)
         own = _weights(scaled[plan.model], entropy=True)
         assert own.entropy is not None
         logp = own.logp(scaled[plan.model], token[plan.model])
         record[plan.model, LOGP_MODEL] = logp[:, 0].double()
         record[plan.model, ENTROPY] = own.entropy.double()
     if plan.top is not None:
-        values, ids = logits[plan.top].log_softmax(-1).topk(plan.num_top, dim=-1)
+        values, ids = _scaled(logits[plan.top], None).log_softmax(-1).topk(plan.num_top, dim=-1)
         record[plan.top, TOP:] = torch.stack([ids.double(), values.double()], dim=-1).flatten(1)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from strop.support.devices import sent
 from strop.support.errors import UserError
 
 MASK_KINDS = ("full_attention", "sliding_attention")
@@ -118,6 +119,11 @@ class SlotCache(Cache):
         self.places = 0
         self.doubles = False  # rather than growing often
         self.moved = 0  # times that stores came to lie elsewhere
+        # The line of memory that each slot has. Rows that change slots take their lines along
+        # where all that reads the cache asks for them; elsewhere they are copied.
+        self.line = np.arange(num_slots)
+        self.line_N = torch.arange(num_slots, device=device)
+        self.takes_lines = False
         self._begins: dict[int, tuple[int, Tensor]] = {}  # by heads: places, and what they give
         self.begin(Span(slice(0, 0), torch.zeros(0, 0, dtype=torch.int64, device=device), 0))
 
@@ -133,7 +139,7 @@ class SlotCache(Cache):
 
     def noted(self, slot: int, start: int, end: int) -> Tensor:
         """The notes [end - start, size] of some places of a slot."""
-        found: Tensor = self.layers[-1].keys[slot, 0, start:end]
+        found: Tensor = self.layers[-1].keys[self.line[slot], 0, start:end]
         return found
 
     def stores(self, number: int, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,6 +173,8 @@ class SlotCache(Cache):
         """
         if length < self.places and lines <= self.lines:
             return
+        if self.takes_lines:
+            lines = max(lines, self.lines)
         places = roomy(length, self.doubles)
         wanted = lines if length >= self.places else max(lines, self.lines)
         if lines > self.lines:
@@ -175,9 +183,9 @@ class SlotCache(Cache):
             wanted = lines if wanted * places > self.max_tokens else wanted
             places = min(places, self.max_tokens // wanted)
         assert places > length, "rows were let in for which there is no room"
-        self._move(wanted, places)
+        self._resize(wanted, places)
 
-    def _move(self, lines: int, places: int) -> None:
+    def _resize(self, lines: int, places: int) -> None:
         """Give every layer stores of this size, with what there was as far as it fits.
 
         Each store moves into the memory that the one before it has left, so that only the first
@@ -222,12 +230,31 @@ class SlotCache(Cache):
 
     def clear(self, slots: Sequence[int] | Tensor, places: slice | Tensor = slice(None)) -> None:
         """Zero what lies in these slots: all of it, or one place of each."""
+        lines = slots if isinstance(slots, Tensor) else self.lines_of(slots)
         for layer in self.live_layers():
             for store in (layer.keys, layer.values):
-                store[slots, :, places] = 0
+                store[lines, :, places] = 0
+
+    def lines_of(self, slots: Sequence[int]) -> list[int]:
+        """The lines of these slots."""
+        found: list[int] = self.line[list(slots)].tolist()
+        return found
+
+    def move(self, source: np.ndarray, target: np.ndarray, length: int) -> None:
+        """Slots `target` have what `source` had, `length` places of it at most, all at once; what
+        is in `source` alone then is of no use.
+        """
+        if not self.takes_lines:
+            self.copy(source.tolist(), target.tolist(), length)
+            return
+        taken, left = self.line[source], self.line[target]
+        self.line[target] = taken
+        self.line[np.setdiff1d(source, target)] = np.setdiff1d(left, taken)
+        self.line_N.copy_(sent(self.line, self.device))
 
     def copy(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """Copy the first `length` places of slots `source` to slots `target`, all at once."""
+        source, target = self.lines_of(source), self.lines_of(target)
         stores = [x.narrow(2, 0, length) for y in self.live_layers() for x in (y.keys, y.values)]
         read_last = {slot: turn for turn, slot in enumerate(source)}
         if self.device.type == "cpu" and all(
@@ -237,7 +264,7 @@ class SlotCache(Cache):
                 for store in stores:
                     store[others].copy_(store[one])
             return
-        source_N, target_N = torch.tensor([source, target], device=self.device)
+        source_N, target_N = sent(np.array([source, target]), self.device)
         for store in stores:
             store.index_copy_(0, target_N, store.index_select(0, source_N))
 

@@ -28,6 +28,7 @@ from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
+from strop.support.devices import sent
 from strop.support.errors import UserError
 from strop.support.experts import experts_of
 
@@ -121,6 +122,7 @@ class CachedModel:
             self.graphs = self._graphs(num_slots)
         self.cache = self._cache(num_slots, max_cached)
         self.cache.doubles = self.graphs is not None
+        self.cache.takes_lines = self.gpu_pass is not None and not several and max_cached is None
 
     def _tried(self, several: bool, cuda_graphs: bool) -> Tried:
         """Compares passes with the model's own. Raises UserError.
@@ -311,19 +313,19 @@ class CachedModel:
             torch.accelerator.synchronize(self.device)
 
     def _fill(self, parts: list[Part]) -> None:
-        start = torch.tensor([part.start for part in parts])[:, None]
-        end = torch.tensor([part.end for part in parts])[:, None]
+        start = np.array([part.start for part in parts])[:, None]
+        end = np.array([part.end for part in parts])[:, None]
         width = int((end - start).max())
         new = [part.tokens[part.start : part.end] for part in parts]
-        ids = torch.tensor([[*own, *[0] * (width - len(own))] for own in new])
-        used = int(end.max())
-        place = start + torch.arange(ids.shape[1])
-        write = torch.where(place < end, place, self.cache.places - 1).to(self.device)
-        rows = torch.tensor([part.slot for part in parts], device=self.device)
-        span = Span(rows, write, used, fresh=not start.any())
-        positions = torch.minimum(place, end - 1).to(self.device)
+        ids = np.array([[*own, *[0] * (width - len(own))] for own in new])
+        place = start + np.arange(width)
+        write = np.where(place < end, place, self.cache.places - 1)
+        numbers = np.stack([ids, write, np.minimum(place, end - 1)])
+        ids_NQ, write_NQ, position_NQ = sent(numbers, self.device)
+        rows = sent(np.array(self.cache.lines_of([part.slot for part in parts])), self.device)
+        span = Span(rows, write_NQ, int(end.max()), fresh=not start.any())
         with self.under([part.weights for part in parts]):
-            self._run(ids.to(self.device), positions, positions, span, "none")
+            self._run(ids_NQ, position_NQ, position_NQ, span, "none")
 
     def under(self, weights: Sequence[str], dim: int = 0) -> AbstractContextManager[None]:
         """Inside, the rows of a pass, `dim` of what a layer reads, have these adapters."""

@@ -99,8 +99,8 @@ class GpuPass:
         for number, own in enumerate(self.layers):
             keys, values = cache.stores(number, value)
             seen = _by_rows(attend(
-                turned[:, :queries], turned[:, queries:], value, keys, values, place_N,
-                self.scale, self.windows[number],
+                turned[:, :queries], turned[:, queries:], value, keys, values,
+                cache.line_N, place_N, self.scale, self.windows[number],
             ))  # fmt: skip
             if number + 1 < len(self.layers):
                 following = self.layers[number + 1]
@@ -164,11 +164,15 @@ def _functions(sizes: Sizes, compiles: bool) -> tuple[Callable[..., Any], ...]:
             turned = norm(turned, own.heads)
         return turned * cos + turned.roll(half, -1) * sin, value
 
+    def plus(hidden: Tensor, more: Tensor) -> Tensor:
+        # the same sum, but no product that is added in place: for that, what is there is copied
+        return (hidden.float() + more.float()).to(hidden.dtype)
+
     def leave(hidden: Tensor, seen: Tensor, own: Weights) -> Tensor:
-        hidden = hidden + linear(seen, own.out, own.out_bias)
+        hidden = plus(hidden, linear(seen, own.out, own.out_bias))
         inner = linear(norm(hidden, own.after), own.gate_up, own.gate_up_bias)
         gate, up = inner.chunk(2, -1)
-        return hidden + linear(silu(gate) * up, own.down, own.down_bias)
+        return plus(hidden, linear(silu(gate) * up, own.down, own.down_bias))
 
     def between(
         hidden: Tensor, seen: Tensor, own: Weights, following: Weights, cos: Tensor, sin: Tensor

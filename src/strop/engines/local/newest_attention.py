@@ -18,13 +18,13 @@ from torch import Tensor
 
 LEAST_ROWS = 16  # of a product of tensor cores
 TILE = 64  # places that are read at once
-WARPS, STAGES = 4, 3  # of a program, and of its reading ahead
+WARPS, STAGES = 2, 3  # of a program, and of its reading ahead
 
 
 @triton.jit
 def _attend(
-    query, key, value, keys, values, places, out,
-    query_row, key_row, value_row, line, head_line, scale,
+    query, key, value, keys, values, lines, places, out,
+    query_row, key_row, value_row, of_line, of_head, scale,
     WINDOW: tl.constexpr, TOGETHER: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
@@ -33,13 +33,13 @@ def _attend(
     place = tl.load(places + row)
     if place < 0:  # nothing runs there
         return
-    of_head, each = tl.arange(0, ROWS), tl.arange(0, SIZE)
-    mine = of_head[:, None] < TOGETHER
-    at = (head * TOGETHER + of_head[:, None]) * SIZE + each[None, :]
+    one, each = tl.arange(0, ROWS)[:, None], tl.arange(0, SIZE)
+    mine = one < TOGETHER
+    at = (head * TOGETHER + one) * SIZE + each[None, :]
     q = tl.load(query + row * query_row + at, mask=mine, other=0.0)
     new_key = tl.load(key + row * key_row + head * SIZE + each)
     new_value = tl.load(value + row * value_row + head * SIZE + each)
-    store = row * line + head * head_line
+    store = tl.load(lines + row) * of_line + head * of_head
     tl.store(keys + store + place * SIZE + each, new_key)
     tl.store(values + store + place * SIZE + each, new_value)
     # the newest place comes first: it is not read back
@@ -70,22 +70,22 @@ def _attend(
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, places: Tensor,
-    scale: float, window: int | None = None,
+    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, lines: Tensor,
+    places: Tensor, scale: float, window: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention [N, heads * size] of queries [N, heads, size], and the caches with the new tokens.
 
-    key, value: [N, heads of keys, size], of the new tokens. keys, values: the cache of the first N
-    slots and more [lines, heads of keys, places, size], written in place. places: [N] int64, where
-    in its slot each new token goes; it sees what is before. A row at -1 is left out: its attention
-    is not computed. window: of the places before, no more than so many, its own among them.
+    key, value: [N, heads of keys, size], of the new tokens. keys, values: the cache [lines, heads
+    of keys, places, size], written in place. lines, places: [N] int64, where each new token goes:
+    it sees what is before. A row at place -1 is left out: its attention is not computed. window:
+    no more than so many places, its own among them.
     """
     number, heads, size = query.shape
     shared = key.shape[1]
     together = heads // shared
     out = query.new_empty(number, heads * size)
     _attend[(number, shared)](
-        query, key, value, keys, values, places, out,
+        query, key, value, keys, values, lines, places, out,
         query.stride(0), key.stride(0), value.stride(0), keys.stride(0), keys.stride(1), scale,
         WINDOW=window or 0, TOGETHER=together, SIZE=size, TILE=TILE,
         ROWS=max(LEAST_ROWS, triton.next_power_of_2(together)),

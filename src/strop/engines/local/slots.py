@@ -18,6 +18,7 @@ from strop.engines.base import EXPERTS, Ended, Event, Request
 from strop.engines.local.cache import BLOCK, Band, Bands, SlotCache
 from strop.engines.local.ragged import Ragged
 from strop.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP, Sets, uniforms
+from strop.support.devices import sent
 
 
 class Records:
@@ -305,8 +306,9 @@ class Slots:
             row.slot, row.status, row.source = slot, "running", None
         self.records.forget(slots)
         self.origin = None
-        index = torch.tensor(slots, device=self.last.device)
-        self.last[index] = torch.tensor([row.tokens[-1] for row in rows], device=self.last.device)
+        newest = [row.tokens[-1] for row in rows]
+        index, token = sent(np.array([slots, newest], np.int64), self.last.device)
+        self.last[index] = token
         self._change()
 
     def _kind(self, request: Request) -> int:
@@ -482,8 +484,8 @@ class Slots:
             row.slot = slot
         if self.origin is not None:
             self.origin[target] = self.origin[source]
-        self.cache.copy(source.tolist(), target.tolist(), length)
-        source_t, target_t = (torch.from_numpy(x).to(self.last.device) for x in (source, target))
+        self.cache.move(source, target, length)
+        source_t, target_t = sent(np.stack([source, target]), self.last.device)
         self.last[target_t] = self.last[source_t]
         self.records.move(source, target)
 
@@ -497,8 +499,8 @@ class Slots:
             steps = np.arange(self.reach - 1, -1, -1)[:, None]
             length = self.table["length"][:number] + steps
             uniform = uniforms(self.table["seed"][:number], length.astype(np.uint64))
-            found = torch.from_numpy(np.stack((length - 1, uniform.view(np.int64))))
-            positions, bits = found.to(self.last.device)
+            numbers = np.stack((length - 1, uniform.view(np.int64)))
+            positions, bits = sent(numbers, self.last.device)
             drawn = bits.view(torch.float64)
             self.ahead = list(zip(positions.unbind(), drawn.unbind(), strict=True))
             self.reach = min(2 * self.reach, AHEAD)
