@@ -87,8 +87,13 @@ def rows_of(shape: str, options: Any, speed: float) -> list[dict[str, Any]]:
         })  # fmt: skip
         print("  ".join(f"{key} {value}" for key, value in found[-1].items()), flush=True)
 
+    began = time.perf_counter()
     engine = LocalEngine(model, num_slots=rows)
-    print(f"{shape}: {engine.notes}, {engine.model.why_not_fused}, {engine.model.why_no_graphs}")
+    own = engine.model
+    print(
+        f"{shape}: made in {time.perf_counter() - began:.1f} s; pass of modules: "
+        f"{own.why_not_fused or 'no'}; not recorded: {own.why_no_graphs or 'no'}"
+    )
     for length in options.lengths:
         line("recorded", length, rows * length, *by_engine(engine, [length] * rows, device), length)
         rng = random.Random(1)
@@ -157,17 +162,15 @@ def profiled(engine: LocalEngine, rows: int) -> None:
         f"kernels: {whole / 20000:.3f} ms a step, {sum(e.count for e in kernels) / 20:.0f} of them"
     )
     for each in sorted(kernels, key=lambda e: -e.self_device_time_total)[:22]:
-        print(
-            f"  {each.self_device_time_total / 20000:8.4f} ms {each.count / 20:6.1f}x {each.key[:100]}"
-        )
+        spent, times = each.self_device_time_total / 20000, each.count / 20
+        print(f"  {spent:8.4f} ms {times:6.1f}x {each.key[:100]}")
     host = sorted((e for e in table if e.device_type.name == "CPU"),
                   key=lambda e: -e.self_cpu_time_total)  # fmt: skip
     for each in host[:8]:
-        print(
-            f"  host {each.self_cpu_time_total / 20000:8.4f} ms {each.count / 20:6.1f}x {each.key[:60]}"
-        )
-    for number in range(rows):
-        engine.cancel(number)
+        spent, times = each.self_cpu_time_total / 20000, each.count / 20
+        print(f"  host {spent:8.4f} ms {times:6.1f}x {each.key[:60]}")
+    for each in range(rows):
+        engine.cancel(each)
 
 
 def main() -> None:

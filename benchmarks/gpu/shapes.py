@@ -20,25 +20,37 @@ SHAPES = {
     "1.7B": {"hidden_size": 2048, "num_hidden_layers": 28, "num_attention_heads": 16,
              "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 6144,
              "vocab_size": 151_936},
+    "gemma 270M": {"hidden_size": 640, "num_hidden_layers": 18, "num_attention_heads": 4,
+                   "num_key_value_heads": 1, "head_dim": 256, "intermediate_size": 2048,
+                   "vocab_size": 262_144},
 }  # fmt: skip
 
 
 def model_of(shape: str, device: str, dtype: torch.dtype) -> Any:
-    """The random model of a shape. Its embeddings are those of its head."""
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    """The random model of a shape, `gemma ...` one of Gemma 3; with ` lora` behind it, under
+    adapters of rank 16. Its embeddings are those of its head.
+    """
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
-    config = Qwen3Config(
-        **SHAPES[shape], max_position_embeddings=32_768, tie_word_embeddings=True,
+    name = shape.removesuffix(" lora")
+    gemma = name.startswith("gemma")
+    config: Any = (Gemma3TextConfig if gemma else Qwen3Config)(
+        **SHAPES[name], max_position_embeddings=32_768, tie_word_embeddings=True,
         bos_token_id=None, eos_token_id=1, pad_token_id=0,
     )  # fmt: skip
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device):
-            model = Qwen3ForCausalLM(config)
+            model: Any = (Gemma3ForCausalLM if gemma else Qwen3ForCausalLM)(config)
     finally:
         torch.set_default_dtype(before)
+    if shape != name:
+        import peft
+
+        lora = peft.LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
+        peft.get_peft_model(model, lora)
     return model.to(device).eval().requires_grad_(False)
 
 
