@@ -225,20 +225,20 @@ def plain_rows(
 
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Inside, the head does without its kernels (`measures`) or its products (`multiplies`)."""
-    before = {name: getattr(fused, name) for name in names}
+    """Inside, the head does without its kernels or its products."""
+    before = {name: getattr(chunk, name) for name in names}
     try:
         for name in names:
-            setattr(fused, name, lambda *_: False)
+            setattr(chunk, name, lambda *_: False)
         yield
     finally:
         for name, value in before.items():
-            setattr(fused, name, value)
+            setattr(chunk, name, value)
 
 
 WAYS = {
-    "head: as it is": (), "head: passes over logits": ("measures",),
-    "head: float32 products": ("measures", "multiplies"),
+    "head: as it is": (), "head: passes over logits": ("measured_by_kernels",),
+    "head: float32 products": ("measured_by_kernels", "multiplies_bfloat16"),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from test_head import SETTINGS, close, make, push, sliced
 
-from strop.head import fused
+from strop.head import chunk, fused
 from strop.head.head import Head
 
 NAMES = ("logp_T", "entropy_T")
@@ -27,7 +27,9 @@ def add_product(out_NO, x_NI, y_IO, factor, keep):
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(
-        fused, "multiplies", lambda *tensors: all(t.dtype == torch.bfloat16 for t in tensors)
+        chunk,
+        "multiplies_bfloat16",
+        lambda *tensors: all(t.dtype == torch.bfloat16 for t in tensors),
     )
     monkeypatch.setattr(fused, "add_product", add_product)
 
@@ -43,7 +45,7 @@ def both(settings, names, dtype=torch.bfloat16):
     given = sliced({name: adjoints[name].float() for name in names})
     found = push(low, states_TD, id_T, given, names)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "measures", lambda *_: False)
+        patch.setattr(chunk, "measured_by_kernels", lambda *_: False)
         return found, push(high, states_TD.float(), id_T, given, names)
 
 
@@ -71,7 +73,9 @@ def test_products_of_bfloat16_round_gradients_alone(as_on_a_gpu, settings):
 def test_kernels_measure_and_push_what_passes_over_the_logits_do(
     as_on_a_gpu, monkeypatch, settings, names, dtype
 ):
-    monkeypatch.setattr(fused, "measures", lambda names, *_: fused.COLUMNS.issuperset(names))
+    monkeypatch.setattr(
+        chunk, "measured_by_kernels", lambda names, *_: chunk.OF_KERNELS.issuperset(names)
+    )
     monkeypatch.setattr(fused, "BLOCK", 16)  # of 37 logits: two whole ones and the rest
     assert fused.runs(torch.device("cpu"))
     found, wanted = both(dict(settings), names, dtype)

@@ -145,6 +145,7 @@ def add_slopes(
 # written for each chunk, which takes as long as the products of some 150 tokens.
 CHUNK_BYTES, CHUNK_BYTES_ELSEWHERE = 128 * 2**20, 2**30
 NAMES = ("logp_T", "entropy_T", "mean_logp_T", "sum_pi_squared_T")
+OF_KERNELS = {"logp_T", "entropy_T"}
 
 
 def has_gradient(name: str) -> bool:
@@ -268,6 +269,17 @@ def _weight_blocks(weight_VD: Tensor, dtype: torch.dtype) -> Iterator[tuple[slic
         yield rows, weight_VD[rows].to(dtype)
 
 
+def multiplies_bfloat16(*tensors: Tensor) -> bool:
+    """Whether products of these are made of bfloat16 as it is: see `strop.head.fused`."""
+    return all(t.dtype == torch.bfloat16 and t.device.type == "cuda" for t in tensors)
+
+
+def measured_by_kernels(names: tuple[str, ...], dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernels of `strop.head.fused` make these columns."""
+    suits = device.type == "cuda" and dtype == torch.float32 and OF_KERNELS.issuperset(names)
+    return suits and fused.runs(device)
+
+
 class ChunkLogits:
     """The scaled logits of one head, and the way back from them, for one chunk after another.
 
@@ -290,7 +302,7 @@ class ChunkLogits:
         """The logits [C, V] of these hidden states; remembers what `backward` needs."""
         head, size = self.head, hidden_CD.shape[0]
         logits_CV = self._logits_CV[:size]
-        self._as_it_is = fused.multiplies(hidden_CD, head.weight)
+        self._as_it_is = multiplies_bfloat16(hidden_CD, head.weight)
         if self._as_it_is:
             self._hidden_CD = hidden_CD
             fused.add_product(logits_CV, hidden_CD, head.weight.T, self.inner, keep=False)

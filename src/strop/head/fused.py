@@ -20,12 +20,6 @@ import torch
 from torch import Tensor
 
 BLOCK, WARPS = 4096, 8  # logits that a program of the kernels holds at once, and its warps
-COLUMNS = {"logp_T", "entropy_T"}
-
-
-def multiplies(*tensors: Tensor) -> bool:
-    """Whether the products of these are made of bfloat16 as it is."""
-    return all(t.dtype == torch.bfloat16 and t.device.type == "cuda" for t in tensors)
 
 
 def add_product(out_NO: Tensor, x_NI: Tensor, y_IO: Tensor, factor: float, keep: bool) -> None:
@@ -36,12 +30,6 @@ def add_product(out_NO: Tensor, x_NI: Tensor, y_IO: Tensor, factor: float, keep:
     torch.ops.aten.addmm.dtype_out(
         out_NO, x_NI, y_IO, out_NO.dtype, beta=int(keep), alpha=factor, out=out_NO
     )
-
-
-def measures(names: tuple[str, ...], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernels make these columns."""
-    fits = device.type == "cuda" and dtype == torch.float32 and COLUMNS.issuperset(names)
-    return fits and runs(device)
 
 
 @functools.cache

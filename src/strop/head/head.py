@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from strop.head import fused
+from strop.head import chunk, fused
 from strop.head.chunk import (
     CHUNK_BYTES,
     CHUNK_BYTES_ELSEWHERE,
@@ -243,8 +243,8 @@ class _Workspace:
             if any(name in distribution.reads for distribution in call.distributions.values())
         }
         plain = not call.distributions and call.kept is None
-        self.fused = plain and fused.measures(call.names, self.dtype, device)
-        narrow = self.fused and fused.multiplies(hidden_TD, head.weight) and self.pushes
+        self.fused = plain and chunk.measured_by_kernels(call.names, self.dtype, device)
+        narrow = self.fused and chunk.multiplies_bfloat16(hidden_TD, head.weight) and self.pushes
         self.scratch_CV: Tensor | None = None
         if narrow or (not self.fused and ("entropy_T" in call.names or call.distributions)):
             dtype = head.weight.dtype if narrow else self.dtype
