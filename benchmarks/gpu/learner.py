@@ -1,8 +1,8 @@
 """The update of `strop train` on one GPU: seconds, tokens/s, FLOP utilisation, kernels, waits.
 
     python benchmarks/gpu/learner.py [--shape 0.6b] [--rows 32] [--answer 1024] [--prompt 16]
-        [--token-budget 16384] [--chunk-mib 1024] [--share auto] [--compile] [--rms-norm] [--sync]
-        [--kernels] [--out rows.csv]
+        [--token-budget 16384] [--chunk-mib 1024] [--share auto] [--sync] [--kernels]
+        [--fuse rotary,mlp | --fuse layers] [--plain-norms] [--out rows.csv]
     python benchmarks/gpu/learner.py --device cpu --shape tiny --rows 4 --answer 32
 
 A random Qwen3 in bfloat16 with float32 masters learns by grpo from `rows` answers of 4 to a prompt,
@@ -23,8 +23,10 @@ head alone. The peak is that of a product of 8,192^3 in bfloat16, measured here.
 the head, the largest differences of its columns and gradients from those of float32 products.
 
 --kernels: the 15 kernels that took longest in an update. --sync: the lines that waited for the
-device in an update. --compile: the layers by torch.compile, in the run and in the plain rows.
---rms-norm: norms by torch's one operator, likewise. --device cpu tries the program, in seconds.
+device in an update. --fuse: what is put through torch.compile before anything is timed, plain rows
+too: the turning of queries and keys by their places, the product of silu and gate, or whole layers;
+strop does none of it. --plain-norms: norms as the layers have them, which strop replaces. --device
+cpu tries the program, in seconds.
 """
 
 import argparse
@@ -105,16 +107,27 @@ def make_model(shape: Shape) -> Any:
     with torch.device(OPTIONS.device):
         model = Qwen3ForCausalLM(config_of(shape)).to(torch.bfloat16)
     model = ready(Loaded(model, None, "random"), device=OPTIONS.device).model
-    if OPTIONS.rms_norm:
-        for module in model.modules():
-            if type(module).__name__ == "Qwen3RMSNorm":
-                module.forward = lambda hidden, own=module: nn.functional.rms_norm(
-                    hidden, own.weight.shape, own.weight, own.variance_epsilon
-                )
-    if OPTIONS.compile:
-        for layer in model.model.layers:
-            layer.forward = torch.compile(layer.forward, dynamic=False)
+    for module in model.modules():
+        if OPTIONS.plain_norms and type(module).__name__.endswith("RMSNorm"):
+            vars(module).pop("forward", None)
+    fuse(model, OPTIONS.fuse.split(","))
     return model
+
+
+def fuse(model: Any, what: list[str]) -> None:
+    """Put parts of the layers through torch.compile."""
+    if "rotary" in what:
+        family = sys.modules[type(model).__module__]
+        family.apply_rotary_pos_emb = torch.compile(  # type: ignore[attr-defined]
+            family.apply_rotary_pos_emb, dynamic=True
+        )
+    gated = torch.compile(lambda gate, up: nn.functional.silu(gate) * up, dynamic=True)
+    for layer in model.model.layers:
+        mlp = layer.mlp
+        if "mlp" in what:
+            mlp.forward = lambda x, mlp=mlp: mlp.down_proj(gated(mlp.gate_proj(x), mlp.up_proj(x)))
+        if "layers" in what:
+            layer.compile(dynamic=False)
 
 
 def make_batch(vocabulary: int) -> Batch:
@@ -338,7 +351,8 @@ def arguments() -> Any:
     parser.add_argument("--chunk-mib", type=int, default=0)
     parser.add_argument("--share", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--seconds", type=float, default=80, help="no new row is begun after these")
-    for name in ("compile", "rms-norm", "sync", "kernels"):
+    parser.add_argument("--fuse", default="", help="rotary, mlp, layers, joined by commas")
+    for name in ("plain-norms", "sync", "kernels"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
