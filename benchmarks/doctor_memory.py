@@ -82,11 +82,24 @@ COMMON = (
 NUM_PROMPTS, PROMPT_TOKENS = 32, 8
 
 
+def config_of(shape: Shape) -> Any:
+    """The configuration of such a model."""
+    from transformers import Qwen3Config
+
+    return Qwen3Config(
+        vocab_size=shape.vocabulary, hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate, num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_size, max_position_embeddings=2048, tie_word_embeddings=True,
+        bos_token_id=None, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+
+
 def build(shape: Shape, folder: Path, prompt_tokens: int = PROMPT_TOKENS) -> None:
     """Write a random model, its tokenizer of one token a word, prompts and a reward."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
@@ -97,14 +110,7 @@ def build(shape: Shape, folder: Path, prompt_tokens: int = PROMPT_TOKENS) -> Non
     PreTrainedTokenizerFast(
         tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>"
     ).save_pretrained(folder)
-    config = Qwen3Config(
-        vocab_size=shape.vocabulary, hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_size, max_position_embeddings=2048, tie_word_embeddings=True,
-        bos_token_id=None, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
-    Qwen3ForCausalLM(config).save_pretrained(folder)
+    Qwen3ForCausalLM(config_of(shape)).save_pretrained(folder)
     rng = random.Random(0)
     rows = [" ".join(rng.choices(words[2:], k=prompt_tokens)) for _ in range(NUM_PROMPTS)]
     lines = "".join(json.dumps({"prompt": row}) + "\n" for row in rows)

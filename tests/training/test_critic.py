@@ -131,7 +131,7 @@ def test_any_split_and_order_gives_the_same_gradient(world, monkeypatch):
     assert all((whole[name] != 0).any() for name in ("inner", "outer", "lm_head.weight")
                if name in whole)  # fmt: skip
     for token_budget in (1, 23, 40):
-        assert len(Policy(None, token_budget=token_budget).micro_batches(batch)) > 2
+        assert len(Policy(world.policy.model, token_budget=token_budget).micro_batches(batch)) > 2
         same(gradient(world, algorithm.terms, batch, token_budget), whole)
     order = torch.randperm(batch.size("B"), generator=torch.Generator().manual_seed(3))
     same(gradient(world, algorithm.terms, batch.take(order), 40), whole)

@@ -137,7 +137,7 @@ def test_any_split_into_micro_batches(stage):
     _, world, algorithm, batch = stage
     whole = gradient(world, algorithm, batch)
     for token_budget in (1, 23, 40):
-        assert len(Policy(None, token_budget=token_budget).micro_batches(batch)) > 2
+        assert len(Policy(world.policy.model, token_budget=token_budget).micro_batches(batch)) > 2
         same(gradient(world, algorithm, batch, token_budget), whole)
 
 

@@ -127,4 +127,4 @@ def test_plain_autograd_gives_the_same_gradient_at_any_split(stage):
     for token_budget in (23, 10**6):
         found = gradient(world, algorithm, batch, token_budget)
         same(found, plain)
-    assert len(Policy(None, token_budget=23).micro_batches(batch)) > 2
+    assert len(Policy(world.policy.model, token_budget=23).micro_batches(batch)) > 2

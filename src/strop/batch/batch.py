@@ -130,7 +130,9 @@ class Batch:
         """The same batch on another device; itself where it is there already."""
         if all(column.device == torch.device(device) for column in self.columns.values()):
             return self
-        moved = {name: column.to(device) for name, column in self.columns.items()}
+        moved = {
+            name: to_device(column, torch.device(device)) for name, column in self.columns.items()
+        }
         return Batch(moved, _in_order=True)
 
     def keep(self, rollouts_B: Tensor) -> "Batch":
@@ -168,8 +170,9 @@ class Batch:
 
     def narrow(self, rows_T: Tensor) -> "Batch":
         """Only the tokens where `rows_T` [T] bool is true; the other tables stay as they are."""
+        row_M = segments.rows_where(rows_T)
         columns = {
-            name: column[rows_T] if level_of(name) == "T" else column
+            name: segments.at(column, row_M) if level_of(name) == "T" else column
             for name, column in self.columns.items()
         }
         return Batch(columns, _in_order=True)
@@ -257,6 +260,13 @@ class Batch:
         size_N = segments.count(key_T, num)
         longest_B = segments.extreme(size_N, rollout_N, self.size("B"), largest=True)
         return longest_B, segments.count(rollout_N, self.size("B"))
+
+
+def to_device(column: Tensor, device: torch.device) -> Tensor:
+    """A column on a device; to a GPU it goes from pinned memory, for which nothing waits."""
+    if column.device.type == "cpu" and device.type == "cuda" and column.numel():
+        return column.pin_memory().to(device, non_blocking=True)
+    return column.to(device)
 
 
 NEVER = np.iinfo(np.int64).max

@@ -18,7 +18,7 @@ FORMULAS = {
     "kv_cache": "slots * places * layers * 2 * kv heads * head size * b; with engine.cache_tokens "
     "no more than these in place of slots * places",
     "drawing": "slots * vocabulary * (24 + b)",
-    "head": "buffers * min(128 MiB, tokens * vocabulary * o)",
+    "head": "buffers * min(128 MiB, tokens * vocabulary * o); 1 GiB on a GPU",
     "activations": "tokens * (layers * layer + 4 * o * hidden); with gradient checkpointing "
     "layer + (layers - 1) * b * hidden in place of layers * layer",
     "slack": "a quarter of kv_cache, head and activations: freed, and not given back at once",
@@ -148,12 +148,15 @@ def counts(
 
 def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) -> dict[str, int]:
     """Bytes of each piece on a device, by `FORMULAS`."""
+    from strop.head.chunk import CHUNK_BYTES, CHUNK_BYTES_ELSEWHERE
+
     b, o, slots, tokens = (count[name] for name in ("b", "o", "slots", "tokens"))
     method, adapters, trained_o = settings.build(), shape.adapters, shape.trained * count["o"]
     kept = shape.layers * count["layer"]
     if settings.model.gradient_checkpointing:
         kept = count["layer"] + (shape.layers - 1) * b * shape.hidden
-    head = count["buffers"] * min(128 * MIB, tokens * shape.vocabulary * o)
+    chunk = CHUNK_BYTES if device == "cpu" else CHUNK_BYTES_ELSEWHERE
+    head = count["buffers"] * min(chunk, tokens * shape.vocabulary * o)
     activations = tokens * (kept + 4 * o * shape.hidden)
     cached = slots * count["places"]
     cached = min(cached, getattr(settings.engine, "cache_tokens", 0) or cached)

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from strop.head import fused
 from strop.head.kept import Kept, restrict
 from strop.support.errors import UserError
 from strop.support.linear import add_product
@@ -140,9 +141,11 @@ def add_slopes(
 
 
 # Of one [chunk, vocabulary] buffer. On two CPU cores (V 151,936, D 1,024) the three products took
-# 7% longer with half of it and 9% less with twice.
-CHUNK_BYTES = 128 * 2**20
+# 7% longer with half of it and 9% less with twice. On a GPU the gradient of the weight is read and
+# written for each chunk, which takes as long as the products of some 150 tokens.
+CHUNK_BYTES, CHUNK_BYTES_ELSEWHERE = 128 * 2**20, 2**30
 NAMES = ("logp_T", "entropy_T", "mean_logp_T", "sum_pi_squared_T")
+OF_KERNELS = {"logp_T", "entropy_T"}
 
 
 def has_gradient(name: str) -> bool:
@@ -266,6 +269,17 @@ def _weight_blocks(weight_VD: Tensor, dtype: torch.dtype) -> Iterator[tuple[slic
         yield rows, weight_VD[rows].to(dtype)
 
 
+def multiplies_bfloat16(*tensors: Tensor) -> bool:
+    """Whether products of these are made of bfloat16 as it is: see `strop.head.fused`."""
+    return all(t.dtype == torch.bfloat16 and t.device.type == "cuda" for t in tensors)
+
+
+def measured_by_kernels(names: tuple[str, ...], dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernels of `strop.head.fused` make these columns."""
+    suits = device.type == "cuda" and dtype == torch.float32 and OF_KERNELS.issuperset(names)
+    return suits and fused.runs(device)
+
+
 class ChunkLogits:
     """The scaled logits of one head, and the way back from them, for one chunk after another.
 
@@ -287,10 +301,15 @@ class ChunkLogits:
     def forward(self, hidden_CD: Tensor) -> Tensor:
         """The logits [C, V] of these hidden states; remembers what `backward` needs."""
         head, size = self.head, hidden_CD.shape[0]
-        self._scaled_CD = hidden_CD.to(self.dtype) * self.inner
         logits_CV = self._logits_CV[:size]
-        for rows, weight_VD in _weight_blocks(head.weight, self.dtype):
-            add_product(logits_CV[:, rows], self._scaled_CD, weight_VD, head.onednn, keep=False)
+        self._as_it_is = multiplies_bfloat16(hidden_CD, head.weight)
+        if self._as_it_is:
+            self._hidden_CD = hidden_CD
+            fused.add_product(logits_CV, hidden_CD, head.weight.T, self.inner, keep=False)
+        else:
+            self._hidden_CD = hidden_CD.to(self.dtype) * self.inner
+            for rows, weight_VD in _weight_blocks(head.weight, self.dtype):
+                add_product(logits_CV[:, rows], self._hidden_CD, weight_VD, head.onednn, keep=False)
         if head.bias is not None:
             logits_CV.add_(head.bias.to(self.dtype), alpha=self.inner)
         if head.softcap is not None:
@@ -314,15 +333,22 @@ class ChunkLogits:
         """
         if self._slope_CV is not None:
             grad_CV.mul_(self._slope_CV[: grad_CV.shape[0]])
+        if bias_V is not None:
+            bias_V.add_(grad_CV.sum(0, dtype=bias_V.dtype), alpha=self.inner)
+        if self._as_it_is:
+            grad_CV = grad_CV.to(self.head.weight.dtype)
+            if hidden_CD is not None:
+                fused.add_product(hidden_CD, grad_CV, self.head.weight, self.inner, keep=False)
+            if weight_VD is not None:
+                fused.add_product(weight_VD, grad_CV.T, self._hidden_CD, self.inner, keep=True)
+            return
         if hidden_CD is not None:
-            grad_CD = torch.zeros_like(self._scaled_CD)
+            grad_CD = torch.zeros_like(self._hidden_CD)
             for rows, block_VD in _weight_blocks(self.head.weight, self.dtype):
                 add_product(grad_CD, grad_CV[:, rows], block_VD.T, self.head.onednn)
             hidden_CD.copy_(grad_CD.mul_(self.inner))
         if weight_VD is not None:
-            add_product(weight_VD, grad_CV.T, self._scaled_CD.T, self.head.onednn)
-        if bias_V is not None:
-            bias_V.add_(grad_CV.sum(0), alpha=self.inner)
+            add_product(weight_VD, grad_CV.T, self._hidden_CD.T, self.head.onednn)
 
 
 class Softmax(NamedTuple):

@@ -30,8 +30,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from strop.head import chunk, fused
 from strop.head.chunk import (
     CHUNK_BYTES,
+    CHUNK_BYTES_ELSEWHERE,
     AdjointsOf,
     ChunkLogits,
     Columns,
@@ -222,15 +224,17 @@ class _Workspace:
     """The [chunk, vocabulary] buffers of one run, allocated once and reused by every chunk.
 
     One for the logits; one more for exp when entropy or a distribution is asked for; one more
-    with softcap; one for each other policy.
+    with softcap; one for each other policy. Where kernels measure, the second one is of the type in
+    which the products are made.
     """
 
     def __init__(self, call: HeadCall, hidden_TD: Tensor, gradients: Gradients) -> None:
         head, self.call, self.gradients = call.head, call, gradients
         self.pushes = any(gradient is not None for gradient in gradients)
         self.dtype = working_dtype(hidden_TD, head.weight)
-        vocabulary = head.weight.shape[0]
-        fitting = max(1, CHUNK_BYTES // (vocabulary * self.dtype.itemsize))
+        vocabulary, device = head.weight.shape[0], hidden_TD.device
+        most = CHUNK_BYTES if device.type == "cpu" else CHUNK_BYTES_ELSEWHERE
+        fitting = max(1, most // (vocabulary * self.dtype.itemsize))
         self.chunk = max(1, min(head.chunk_tokens or fitting, hidden_TD.shape[0]))
         self.logits = ChunkLogits(head, self.dtype, self.chunk, differentiable=self.pushes)
         self.others = {
@@ -238,16 +242,21 @@ class _Workspace:
             for name, (other, _) in call.others.items()
             if any(name in distribution.reads for distribution in call.distributions.values())
         }
+        plain = not call.distributions and call.kept is None
+        self.fused = plain and chunk.measured_by_kernels(call.names, self.dtype, device)
+        narrow = self.fused and chunk.multiplies_bfloat16(hidden_TD, head.weight) and self.pushes
         self.scratch_CV: Tensor | None = None
-        if "entropy_T" in call.names or call.distributions:
-            shape = (self.chunk, vocabulary)
-            self.scratch_CV = torch.empty(shape, dtype=self.dtype, device=hidden_TD.device)
+        if narrow or (not self.fused and ("entropy_T" in call.names or call.distributions)):
+            dtype = head.weight.dtype if narrow else self.dtype
+            self.scratch_CV = torch.empty((self.chunk, vocabulary), dtype=dtype, device=device)
 
     def measure(
         self, rows: slice, hidden_CD: Tensor, id_C: Tensor
-    ) -> tuple[Softmax, Columns, tuple[Tensor | None, Columns]]:
+    ) -> tuple[Softmax | fused.Measured, Columns, tuple[Tensor | None, Columns]]:
         """Softmax and columns of a chunk; the leaf and the values of its distributions."""
         call, size = self.call, id_C.shape[0]
+        if self.fused:
+            return *fused.measure(self.logits.forward(hidden_CD), id_C, call.names), (None, {})
         scratch_CV = None if self.scratch_CV is None else self.scratch_CV[:size]
         logq = {}
         for name, logits in self.others.items():
@@ -284,7 +293,7 @@ class _Workspace:
         self,
         rows: slice,
         id_C: Tensor,
-        softmax: Softmax,
+        softmax: Softmax | fused.Measured,
         columns: Columns,
         objectives: tuple[Tensor | None, Columns],
         adjoints: Mapping[str, Tensor],
@@ -292,8 +301,12 @@ class _Workspace:
         """Adds what the adjoints of a chunk give to the gradients."""
         if not self.pushes:
             return
-        grad_logq_CV = _grad_logq(*objectives, adjoints)
-        grad_CV = grad_logits(softmax, id_C, adjoints, columns, grad_logq_CV)
+        if isinstance(softmax, fused.Measured):
+            out_CV = softmax.logits_CV if self.scratch_CV is None else self.scratch_CV[: len(id_C)]
+            grad_CV = fused.grad_logits(softmax, adjoints, out_CV)
+        else:
+            grad_logq_CV = _grad_logq(*objectives, adjoints)
+            grad_CV = grad_logits(softmax, id_C, adjoints, columns, grad_logq_CV)
         hidden_TD, weight_VD, bias_V = self.gradients
         self.logits.backward(
             grad_CV, None if hidden_TD is None else hidden_TD[rows], weight_VD, bias_V

@@ -235,7 +235,10 @@ def _tell(tally: Tally | None, outcome: parts.Result, rows_T: Tensor) -> None:
     if tally is None:
         return
     for name, value_T in outcome.metrics.items():
-        detached_T = torch.as_tensor(value_T, device=rows_T.device).detach()
+        if isinstance(value_T, bool | int | float):
+            detached_T = torch.full((), value_T, device=rows_T.device)  # a copy would be waited for
+        else:
+            detached_T = torch.as_tensor(value_T, device=rows_T.device).detach()
         tally.add(name, torch.where(rows_T, detached_T, 0).sum(), rows_T.sum())
 
 

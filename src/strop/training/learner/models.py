@@ -215,6 +215,7 @@ def ready(
     model.to(device).eval()
     if onednn:
         linear.use_in(model)
+    linear.use_norms(model)
     if gradient_checkpointing:
         newer = getattr(model, "activation_checkpointing_enable", None)
         (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from strop.batch import segments
-from strop.batch.batch import KEPT_AT, KEPT_IDS, NUM_KEPT, Batch, position_of, to_padded
+from strop.batch.batch import (
+    KEPT_AT,
+    KEPT_IDS,
+    NUM_KEPT,
+    Batch,
+    position_of,
+    to_device,
+    to_padded,
+)
 from strop.head import head
 from strop.head.chunk import Distribution, Head, Others
 from strop.head.head import head_of, text_config, trunk_of
@@ -23,7 +31,7 @@ from strop.support.adapted import routes_of, weights_of
 from strop.support.errors import RunStopped, UserError
 from strop.support.experts import Experts, Watch, experts_of
 from strop.training.learner import prefix_sharing, routing
-from strop.training.learner.prefix_sharing import Layout, attending, pass_over
+from strop.training.learner.prefix_sharing import Layout, attending, attending_rows, pass_over
 from strop.training.learner.reference_prompts import reprompted
 from strop.training.learner.routing import BALANCE, NOW, Pass
 from strop.training.parallel import shards
@@ -104,7 +112,7 @@ class Policy:
 
     def micro_batches(self, batch: Batch) -> list[Tensor]:
         """Rollout indices of the forward passes over `batch`, at least one a process."""
-        own = PASS_TOKENS[batch["id_T"].device.type]
+        own = PASS_TOKENS[self.device.type]
         plain, rows = batch.split(self.token_budget, own), None
         if self.share != "off":
             batch = routing.ids_by_experts(batch, self.replay) if self.replay else batch
@@ -199,7 +207,7 @@ class Policy:
         self, batch: Batch, names: Sequence[str], temperature: float, other: Policy | None = None
     ) -> dict[str, Tensor]:
         """Columns of the head, and the divergence from another policy where there is one."""
-        batch = batch.to(self.device)
+        batch = self.on_host(batch)
         wide = torch.promote_types(self.head(temperature).weight.dtype, torch.float32)
         empty = torch.zeros(batch.size("T"), dtype=wide, device=self.device)
         further = {} if other is None else {KL: Distribution(_kl, (OTHER,))}
@@ -217,7 +225,7 @@ class Policy:
                 return self._measured(micro, names, temperature, further, others)
 
             values = self.compute(measured)
-            drawn = rows[micro["mask_T"]]
+            drawn = to_device(rows[micro["mask_T"]], self.device)
             for name, value in values.items() if counts else ():
                 found[name][rows if name == NOW else drawn] = value.to(found[name].dtype)
         return self.ranks.total(found)
@@ -233,8 +241,8 @@ class Policy:
         hidden = passed.states.index_select(0, passed.before_T)
         own = tuple(name for name in names if name not in (NOW, BALANCE))
         found = head.columns(
-            self.head(temperature), hidden, micro["id_T"][micro["mask_T"]], own,
-            distributions=further, others=others, kept=kept_of(micro),
+            self.head(temperature), hidden, self._ids(micro), own,
+            distributions=further, others=others, kept=kept_of(micro, self.device),
         )  # fmt: skip
         if BALANCE in names:
             found[BALANCE] = routing.balances(micro, passed)
@@ -273,12 +281,12 @@ class Policy:
         columns are measured first over the same hidden states. seen: called with the states,
         without gradient.
         """
-        layout, kept = self._layout(micro), kept_of(micro)
+        layout, kept = self._layout(micro), kept_of(micro, self.device)
         own_names = tuple(name for name in names if name != BALANCE)
 
         def pass_forward(watch: Watch | None) -> tuple[Tensor, dict[str, Tensor]]:
             passed = self._trunk(micro, layout, **_with_routers(names))
-            states, ids = passed.states, micro["id_T"][micro["mask_T"]]
+            states, ids = passed.states, self._ids(micro)
             hidden = states.index_select(0, passed.before_T)
             if seen is not None:
                 seen((hidden.detach(), states.detach().index_select(0, passed.after_T)))
@@ -316,7 +324,17 @@ class Policy:
         return self.compute(lambda: self._hidden(reprompted(micro)))
 
     def _hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
-        return self._around(micro)[0], micro["id_T"][micro["mask_T"]]
+        return self._around(micro)[0], self._ids(micro)
+
+    def _ids(self, micro: Batch) -> Tensor:
+        """The policy tokens of `micro`."""
+        return to_device(micro["id_T"][micro["mask_T"]], self.device)
+
+    def on_host(self, batch: Batch) -> Batch:
+        """The batch where its passes are laid out: on the CPU, for on a GPU each would be waited
+        for; of a mixture of experts, which lays out more, where the weights lie.
+        """
+        return batch.to(self.device if self.experts is not None else "cpu")
 
     def around(self, micro: Batch) -> Around:
         """Hidden states before and after the policy tokens of `micro`, in token order."""
@@ -333,7 +351,7 @@ class Policy:
         if self.share == "off":
             return None
         rows = routing.ids_by_experts(micro, self.replay) if self.replay else micro
-        layout = prefix_sharing.layout(rows, self.share, self.width, self.token_budget)
+        layout = prefix_sharing.layout(rows, self.share, self.width, self.token_budget, self.device)
         if layout is None or rows is micro:
             return layout
         ids_N = micro["id_T"][routing.token_of(layout.forest, micro)]
@@ -353,22 +371,31 @@ class Policy:
     def _trunk(self, micro: Batch, layout: Layout | None, **more: Any) -> Pass:
         """A pass of the trunk. more: what it is told beside its tokens."""
         context_T, num = micro.contexts()
-        mask_T = micro["mask_T"]
-        row_T, position_T = context_T[mask_T], position_of(context_T, num)[mask_T]
+        drawn_T = segments.rows_where(micro["mask_T"])
+        row_T, position_T = (
+            segments.at(each_T, drawn_T) for each_T in (context_T, position_of(context_T, num))
+        )
         # A first token has no state before it; prompts that are only read do not need one.
         before_T = (position_T - 1).clamp(min=0)
         if layout is not None:
             with self.switch():
                 output = pass_over(self.model, layout, **more)
             node_CL = layout.forest.node_CL
+            row_T, before_T, position_T = (
+                to_device(each_T, self.device) for each_T in (row_T, before_T, position_T)
+            )
             before_T, after_T = node_CL[row_T, before_T], node_CL[row_T, position_T]
         else:
             ids_NL = to_padded(micro["id_T"], context_T, num)
             # Right padding under a causal mask: no token sees the padding, so no mask is needed.
-            with self.switch():
-                output = trunk_of(self.model)(input_ids=ids_NL, use_cache=False, **more)
+            with self.switch(), attending_rows(self.model, self.share):
+                output = trunk_of(self.model)(
+                    input_ids=to_device(ids_NL, self.device), use_cache=False, **more
+                )
             first_T = row_T * ids_NL.shape[1]
-            before_T, after_T = first_T + before_T, first_T + position_T
+            before_T, after_T = (
+                to_device(first_T + each_T, self.device) for each_T in (before_T, position_T)
+            )
         states: Tensor = output.last_hidden_state
         return Pass(
             states.flatten(0, 1), before_T, after_T, getattr(output, "router_logits", None) or ()
@@ -417,12 +444,13 @@ class Policy:
         return (p for p in self.model.parameters() if p.requires_grad)
 
 
-def kept_of(batch: Batch) -> Kept | None:
+def kept_of(batch: Batch, device: torch.device) -> Kept | None:
     """What the log-probabilities of the policy tokens are over; None: the whole vocabulary."""
     if KEPT_IDS not in batch.columns:
         return None
-    mask_T = batch["mask_T"]
-    return Kept(batch[KEPT_IDS], batch[KEPT_AT][mask_T], batch[NUM_KEPT][mask_T])
+    drawn_T = segments.rows_where(batch["mask_T"])
+    first_N, number_N = (segments.at(batch[name], drawn_T) for name in (KEPT_AT, NUM_KEPT))
+    return Kept(*(to_device(each, device) for each in (batch[KEPT_IDS], first_N, number_N)))
 
 
 def _with_routers(names: Sequence[str]) -> dict[str, bool]:

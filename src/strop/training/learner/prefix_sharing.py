@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from strop.batch import segments
-from strop.batch.batch import Batch, to_padded
+from strop.batch.batch import Batch, to_device, to_padded
 from strop.engines.local.causal import REFUSED, attending_by
 from strop.head.head import text_config, trunk_of
 
@@ -40,6 +41,11 @@ class Rows:
     order_C: Tensor
     size_C: Tensor
     shared_C: Tensor
+
+    def to(self, device: torch.device) -> "Rows":
+        """The same on a device."""
+        parts = (self.id_CL, self.order_C, self.size_C, self.shared_C)
+        return Rows(*(to_device(part, device) for part in parts))
 
     @property
     def start_C(self) -> Tensor:
@@ -327,6 +333,31 @@ def _seen(states_NHD: Tensor, key_MK: Tensor, groups: int) -> Tensor:
 
 
 AttentionInterface.register(NAME, attend)
+ROWS = "strop_rows"
+
+
+def attend_rows(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Causal attention of whole rows, by the function of transformers without a mask."""
+    found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, None, **options)
+    return found
+
+
+AttentionInterface.register(ROWS, attend_rows)
+
+
+def attending_rows(model: Any, when: "When") -> AbstractContextManager[None]:
+    """Inside, layers on a GPU attend over plain rows without transformers' look at the positions,
+    for which it waits: in models that can share prefixes and whose layers look back to the start.
+
+    when: off where it is not known that they can.
+    """
+    config = text_config(model)
+    waits = model.device.type != "cpu" and when != "off"
+    if waits and config._attn_implementation == "sdpa" and _windows(config) == {None}:
+        return attending_by(trunk_of(model).config, ROWS)
+    return nullcontext()
 
 
 def attending(model: Any, layout: Layout | None) -> AbstractContextManager[None]:
@@ -379,18 +410,20 @@ def worthwhile(
     return rows if shared <= (1 - LEAST_SAVED) * plain else None
 
 
-def layout(micro: Batch, when: When, width: int, token_budget: int) -> Layout | None:
+def layout(
+    micro: Batch, when: When, width: int, token_budget: int, device: torch.device | None = None
+) -> Layout | None:
     """The forest of a micro-batch, laid out for attention; None where each context is its own.
 
     A micro-batch that `split` has cut from such a batch, and which is too large without sharing,
-    is shared whatever it saves.
+    is shared whatever it saves. device: where it is to lie, if not where the micro-batch does.
     """
     longest_B, contexts_B = micro.padded()
     several = when == "auto" and len(longest_B) > 1
     if several and int(longest_B.max()) * int(contexts_B.sum()) > token_budget:
         when = "on"
     rows = worthwhile(micro, when, width)
-    return None if rows is None else lay_out(plant(rows))
+    return None if rows is None else lay_out(plant(rows.to(device or rows.id_CL.device)))
 
 
 def split(batch: Batch, rows: Rows, token_budget: int) -> list[Tensor]:

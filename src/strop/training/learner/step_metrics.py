@@ -42,10 +42,15 @@ def _frac_unscored(batch: Batch) -> float:
 def compare_with_sampler(batch: Batch, logp_T: Tensor, tally: Tally) -> None:
     """Tally how far the current policy is from the sampling one; see `effective_share`."""
     if "logp_sampler_T" in batch:
-        gap_T = (logp_T - batch["logp_sampler_T"]).abs()
-        gap_T = gap_T[~gap_T.isnan()]  # void where no engine drew the token
-        if gap_T.numel():
-            tally.add("sampling/sampling_logp_difference/mean", gap_T.sum(), gap_T.numel())
+        name, gap_T = (
+            "sampling/sampling_logp_difference/mean",
+            (logp_T - batch["logp_sampler_T"]).abs(),
+        )
+        known_T = ~gap_T.isnan()  # void where no engine drew the token
+        if gap_T.device.type != "cpu":  # indexing them would wait
+            tally.add(name, torch.where(known_T, gap_T, 0).sum(), known_T.sum())
+        elif (gap_T := gap_T[known_T]).numel():
+            tally.add(name, gap_T.sum(), gap_T.numel())
     if "logp_behavior_T" in batch:
         with torch.no_grad():
             weight_T = (logp_T - batch["logp_behavior_T"]).double().exp()

@@ -261,16 +261,20 @@ class Learner:
         scope = kernel.scope_of(terms)
         policy = self.models.policy  # on whose passes a critic's heads stand too
         alone = policy.ranks.alone and not policy.columns_after_gradient
-        turns = policy.turns(prepared)
+        host = alone and beside is None and isinstance(model, Policy)
+        device = prepared["id_T"].device
+        laid_out = policy.on_host(prepared) if host else prepared
+        turns = policy.turns(laid_out)
         if len(turns) == 1 and alone:  # in the batch's own order: draws do not depend on the split
-            turns = [(prepared["index_B"], True)]
+            turns = [(laid_out["index_B"], True)]
         measured = None
         if scope == "update" and (len(turns) > 1 or not alone):
             measured = self._measure(model, terms, prepared, names, number, tally)
+            laid_out = policy.on_host(measured) if host else measured
         collected = GatheredColumns(prepared)
         for index_B, counts in turns:
-            micro = (measured or prepared).take(index_B)
-            compact = micro.narrow(micro["mask_T"])
+            micro = laid_out.take(index_B)
+            compact = micro.narrow(micro["mask_T"]).to(device)
             if measured is not None:
                 adjoints_of = _known(compact, names, terms)
             else:

@@ -1,0 +1,85 @@
+"""The head on a GPU: products of bfloat16 as they are, and logits that are read once each way.
+
+Of hidden states and a weight in bfloat16 every product of two numbers is exact in float32, in which
+a GPU adds them up and writes the logits: they are as they were of float32 copies, at ten times the
+speed. Only dL/dz is rounded to bfloat16 on its way to the gradients, of which those of the weight
+are added up in float32.
+
+    log p = z_id - log sum_j exp z_j        dL/dz_j = g [j = id] - p_j (g + e (log p_j + H))
+
+g and e are the adjoints of log p and of the entropy H. Where no other column is asked for, one
+kernel reads the logits to measure and one to push, in place of some ten passes over them.
+"""
+
+import functools
+import importlib.util
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BLOCK, WARPS = 4096, 8  # logits that a program of the kernels holds at once, and its warps
+
+
+def add_product(out_NO: Tensor, x_NI: Tensor, y_IO: Tensor, factor: float, keep: bool) -> None:
+    """out += factor x y, in place, of bfloat16; without `keep` what is there does not count."""
+    if out_NO.dtype == x_NI.dtype:
+        out_NO.addmm_(x_NI, y_IO, beta=int(keep), alpha=factor)
+        return
+    torch.ops.aten.addmm.dtype_out(
+        out_NO, x_NI, y_IO, out_NO.dtype, beta=int(keep), alpha=factor, out=out_NO
+    )
+
+
+@functools.cache
+def runs(device: torch.device) -> bool:
+    """Whether the kernels can be compiled for the device: Triton is there and finds a compiler."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    logits_CV = torch.zeros(1, 2, device=device)
+    try:
+        measured, _ = measure(logits_CV, torch.zeros_like(logits_CV[:, 0], dtype=torch.long), ())
+        grad_logits(measured, {}, logits_CV)
+    except Exception:  # of any library below: the head then goes over the logits as on a CPU
+        return False
+    return True
+
+
+class Measured(NamedTuple):
+    """The logits of a chunk, and of each row what the way back needs."""
+
+    logits_CV: Tensor
+    id_C: Tensor
+    log_sum_C: Tensor
+    entropy_C: Tensor  # of no meaning where it was not asked for
+
+
+def measure(
+    logits_CV: Tensor, id_C: Tensor, names: tuple[str, ...]
+) -> tuple[Measured, dict[str, Tensor]]:
+    """The columns of a chunk; its logits stay as they are."""
+    from strop.head import kernels
+
+    num, vocabulary = logits_CV.shape
+    logp_C, log_sum_C, entropy_C = logits_CV.new_empty(3, num)
+    kernels.measure[(num,)](
+        logits_CV, id_C, logp_C, log_sum_C, entropy_C, VOCABULARY=vocabulary, BLOCK=BLOCK,
+        ENTROPY="entropy_T" in names, num_warps=WARPS,
+    )  # fmt: skip
+    found = {"logp_T": logp_C, "entropy_T": entropy_C}
+    return Measured(logits_CV, id_C, log_sum_C, entropy_C), {name: found[name] for name in names}
+
+
+def grad_logits(measured: Measured, adjoints: Mapping[str, Tensor], out_CV: Tensor) -> Tensor:
+    """dL/dz of a chunk, written to `out_CV`, which may be its logits."""
+    from strop.head import kernels
+
+    num, vocabulary = measured.logits_CV.shape
+    zero_C = torch.zeros_like(measured.log_sum_C)
+    given = (adjoints.get(name, zero_C).contiguous() for name in ("logp_T", "entropy_T"))
+    kernels.gradient[(num, -(-vocabulary // BLOCK))](
+        *measured, *given, out_CV, VOCABULARY=vocabulary, BLOCK=BLOCK,
+        ENTROPY="entropy_T" in adjoints, num_warps=WARPS,
+    )  # fmt: skip
+    return out_CV
