@@ -6,7 +6,7 @@
 First a Qwen3 of 19 million weights with the characters of `tiny-worked` is trained from nothing on
 worked answers to Countdown puzzles, as `tools/build_worked_model.py` trains that one: at last on
 answers of mixed quality, so that it solves some puzzles and not most. Then `strop compare` trains
-it with `grpo`, `gspo`, `dr_grpo` and `cispo`, two updates a step so that clipping acts, and
+it with `grpo`, `gspo`, `dr_grpo` and `cispo`, four updates a step so that clipping acts, and
 compares them at equal sampled tokens, by the scores of validation.
 
 Several runs share the GPU (--jobs). Every 20 seconds the runs that are complete are compared and
@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.0)
-    parser.add_argument("--updates", type=int, default=2, help="of a step")
+    parser.add_argument("--updates", type=int, default=4, help="of a step")
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time (8; --small: 2)")
     parser.add_argument("--device", default="")
     parser.add_argument("--pretraining-steps", type=int, default=0)
