@@ -23,8 +23,10 @@ With OMP_NUM_THREADS=1 processor seconds are what compares. --dtype bfloat16 tra
 """
 
 import argparse
+import contextlib
 import itertools
 import json
+import math
 import os
 import resource
 import statistics
@@ -32,6 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,23 +128,50 @@ class Now(NamedTuple):
 
 
 def now() -> Now:
-    """At this moment."""
+    """At this moment, with everything that a GPU was asked for done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     children = [each.cpu_times() for each in psutil.Process().children(recursive=True)]
     spent = time.process_time() + sum(each.user + each.system for each in children)
     return Now(time.perf_counter(), spent)
 
 
-def _gaps(times: list[Now]) -> list[Now]:
+def gaps(times: list[Now]) -> list[Now]:
+    """What lies between each moment and the next."""
     return [
         Now(*(b - a for a, b in zip(before, after, strict=True)))
         for before, after in itertools.pairwise(times)
     ]
 
 
-def run_trl(
-    case: Case, folder: Path, steps: int, dtype: str, at_once: int
+def trl_options(case: Case, steps: int, dtype: str, at_once: int) -> dict[str, Any]:
+    """Of TRL's GRPOConfig: the work of a case, `at_once` answers a micro-batch."""
+    return {
+        "max_steps": steps, "num_generations": case.rollouts,
+        "per_device_train_batch_size": at_once,
+        "gradient_accumulation_steps": case.answers // at_once,
+        "max_completion_length": case.max_tokens,
+        "learning_rate": 1e-5, "lr_scheduler_type": "constant",
+        "adam_beta1": 0.9, "adam_beta2": 0.95, "weight_decay": 0.0, "max_grad_norm": 1.0,
+        "beta": 0.0, "temperature": 1.0, "loss_type": "grpo",
+        "report_to": [], "save_strategy": "no", "use_cpu": True, "bf16": False,
+        "gradient_checkpointing": False, "logging_steps": 1, "disable_tqdm": True, "seed": SEED,
+        "model_init_kwargs": {"dtype": dtype},
+    }  # fmt: skip
+
+
+def trl_steps(
+    folder: Path,
+    options: dict[str, Any],
+    data: list[str],
+    score: Callable[..., list[float]],
+    until: float = math.inf,
+    timed: Callable[[Any], None] = lambda trainer: None,
 ) -> tuple[list[Now], list[float]]:
-    """Seconds and answer tokens of every step of TRL's trainer, `at_once` answers a micro-batch."""
+    """The moments between TRL's steps, and tokens of an answer in each.
+
+    until: on the clock, behind which no step begins. timed: may wrap the trainer's functions.
+    """
     from datasets import Dataset
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
@@ -149,74 +179,100 @@ def run_trl(
     times: list[Now] = []
 
     class Stopwatch(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
             times.append(now())
 
-    options = GRPOConfig(
-        output_dir=str(folder / "trl"), max_steps=steps, num_generations=case.rollouts,
-        per_device_train_batch_size=at_once, gradient_accumulation_steps=case.answers // at_once,
-        max_completion_length=case.max_tokens,
-        learning_rate=1e-5, lr_scheduler_type="constant", adam_beta1=0.9, adam_beta2=0.95,
-        weight_decay=0.0, max_grad_norm=1.0, beta=0.0, temperature=1.0, loss_type="grpo",
-        report_to=[], save_strategy="no", use_cpu=True, bf16=False, gradient_checkpointing=False,
-        logging_steps=1, disable_tqdm=True, seed=SEED, model_init_kwargs={"dtype": dtype},
-    )  # fmt: skip
-    data = Dataset.from_dict({"prompt": prompts(case, case.prompts * steps)})
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            times.append(now())
+            control.should_training_stop |= times[-1].elapsed > until
+
     trainer = GRPOTrainer(
-        model=str(folder), reward_funcs=reward, args=options, train_dataset=data,
-        callbacks=[Stopwatch()],
+        model=str(folder), reward_funcs=score,
+        args=GRPOConfig(output_dir=str(folder / "trl"), **options),
+        train_dataset=Dataset.from_dict({"prompt": data}), callbacks=[Stopwatch()],
     )  # fmt: skip
-    begun = now()
+    timed(trainer)
     trainer.train()
-    lengths = [
-        row["completions/mean_length"]
-        for row in trainer.state.log_history
-        if "completions/mean_length" in row
-    ]
-    return _gaps([begun, *times]), lengths
+    name = "completions/mean_length"
+    return times, [row[name] for row in trainer.state.log_history if name in row]
 
 
-def run_strop(case: Case, folder: Path, steps: int, dtype: str) -> tuple[list[Now], list[float]]:
-    """Seconds and answer tokens of every step of strop's loop, as `strop train` runs it."""
+class Enough(Exception):
+    """The steps that were to be measured are done."""
+
+
+def strop_steps(
+    sections: dict[str, Any], folder: Path, until: float = math.inf
+) -> tuple[list[Now], list[dict[str, float]]]:
+    """The moments between the steps of strop's loop, as `strop train` runs it, and their metrics.
+
+    until: on the clock, behind which no step begins. Nothing is saved at the end.
+    """
     from strop.training import loop
     from strop.training.settings import config
 
-    data = folder / "prompts.jsonl"
-    data.write_text(
-        "".join(json.dumps({"prompt": p}) + "\n" for p in prompts(case, case.prompts * steps))
-    )
-    settings = config.make(
-        {
-            "recipe": "grpo", "seed": SEED, "model": {"name": str(folder), "dtype": dtype},
-            "data": {"files": (str(data),)},
-            "reward": {"functions": (f"{Path(__file__).resolve()}:reward",)},
-            "training": {"steps": steps, "lr": 1e-5, "rollouts_every": 1, "save_every": 0,
-                         "token_budget": TOKEN_BUDGET},
-            "evaluation": {"every": 0},
-            "algorithm": {"rollout.max_tokens": case.max_tokens,
-                          "sampling.num_prompts": case.prompts,
-                          "sampling.num_rollouts": case.rollouts},
-        }
-    )  # fmt: skip
-    times, lengths = list[Now](), list[float]()
+    settings = config.make(sections)
+    times, metrics = list[Now](), list[dict[str, float]]()
 
     class Stopwatch:
         def begin(self, run: Any, before: Any) -> None:
             times.append(now())
 
-        def step(self, run: Any, metrics: dict[str, float]) -> None:
+        def step(self, run: Any, found: dict[str, float]) -> None:
             times.append(now())
-            lengths.append(metrics["completions/mean_length"])
+            metrics.append(found)
+            if len(metrics) == settings.training.steps or times[-1].elapsed > until:
+                raise Enough
 
         def note(self, text: str) -> None:
             print(text, file=sys.stderr)
 
     run = loop.start(settings, folder / f"strop-{time.time_ns()}")
     try:
-        loop.go(run, Stopwatch(), lambda *_: {})
+        with contextlib.suppress(Enough):
+            loop.go(run, Stopwatch(), lambda *_: {})
     finally:
         run.close()
-    return _gaps(times), lengths
+    return times, metrics
+
+
+def run_trl(
+    case: Case, folder: Path, steps: int, dtype: str, at_once: int
+) -> tuple[list[Now], list[float]]:
+    """Seconds and answer tokens of every step of TRL's trainer, `at_once` answers a micro-batch."""
+    data = prompts(case, case.prompts * steps)
+    options = trl_options(case, steps, dtype, at_once)
+    times, lengths = trl_steps(folder, options, data, reward)
+    return gaps(times), lengths
+
+
+def run_strop(case: Case, folder: Path, steps: int, dtype: str) -> tuple[list[Now], list[float]]:
+    """Seconds and answer tokens of every step of strop's loop."""
+    data = folder / "prompts.jsonl"
+    data.write_text(
+        "".join(json.dumps({"prompt": p}) + "\n" for p in prompts(case, case.prompts * steps))
+    )
+    functions = (f"{Path(__file__).resolve()}:reward",)
+    sections = strop_sections(case, folder, steps, dtype, (str(data),), functions)
+    times, metrics = strop_steps(sections, folder)
+    return gaps(times), [found["completions/mean_length"] for found in metrics]
+
+
+def strop_sections(
+    case: Case, folder: Path, steps: int, dtype: str, files: tuple[str, ...],
+    functions: tuple[str, ...],
+) -> dict[str, Any]:  # fmt: skip
+    """Settings of a run of strop: the work of a case."""
+    return {
+        "recipe": "grpo", "seed": SEED, "model": {"name": str(folder), "dtype": dtype},
+        "data": {"files": files}, "reward": {"functions": functions},
+        "training": {"steps": steps, "lr": 1e-5, "rollouts_every": 1, "save_every": 0,
+                     "token_budget": TOKEN_BUDGET},
+        "evaluation": {"every": 0},
+        "algorithm": {"rollout.max_tokens": case.max_tokens,
+                      "sampling.num_prompts": case.prompts,
+                      "sampling.num_rollouts": case.rollouts},
+    }  # fmt: skip
 
 
 def measure(which: str, name: str, folder: Path, steps: int, dtype: str) -> dict[str, float]:

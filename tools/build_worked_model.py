@@ -116,23 +116,33 @@ def draw_answer(numbers: tuple[int, ...], target: int, mixed: bool, rng: random.
     return STEP.join(lines + last_try(numbers, target, mixed, rng))
 
 
+def draw_sorted(
+    tokenizer: PreTrainedTokenizerFast, mixed: bool, rng: random.Random, batch_size: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Ids and labels of SORTED_BATCHES steps, sorted by length."""
+    by_size = {n: [p for p in supervised_puzzles() if len(p[0]) == n] for n in (3, 4)}
+    rows = []
+    for _ in range(batch_size * SORTED_BATCHES):
+        numbers, target = rng.choice(by_size[4 if rng.random() < SHARE_FOUR else 3])
+        rows.append((prompt_text(numbers, target), draw_answer(numbers, target, mixed, rng)))
+    rows.sort(key=lambda row: len(row[0]) + len(row[1]))
+    batches = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+    rng.shuffle(batches)
+    return [encode(batch, tokenizer) for batch in batches]
+
+
+def is_mixed(step: int, num_steps: int) -> bool:
+    """Whether a step has answers of mixed quality."""
+    return step >= num_steps * (1 - SHARE_MIXED)
+
+
 def draw_batches(
     tokenizer: PreTrainedTokenizerFast, num_steps: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Ids and labels of all steps, drawn some steps at a time and sorted by length."""
     rng = random.Random(SEED)
-    by_size = {n: [p for p in supervised_puzzles() if len(p[0]) == n] for n in (3, 4)}
     for first in range(0, num_steps, SORTED_BATCHES):
-        mixed = first >= num_steps * (1 - SHARE_MIXED)
-        rows = []
-        for _ in range(BATCH_SIZE * SORTED_BATCHES):
-            numbers, target = rng.choice(by_size[4 if rng.random() < SHARE_FOUR else 3])
-            rows.append((prompt_text(numbers, target), draw_answer(numbers, target, mixed, rng)))
-        rows.sort(key=lambda row: len(row[0]) + len(row[1]))
-        batches = [rows[i : i + BATCH_SIZE] for i in range(0, len(rows), BATCH_SIZE)]
-        rng.shuffle(batches)
-        for batch in batches:
-            yield encode(batch, tokenizer)
+        yield from draw_sorted(tokenizer, is_mixed(first, num_steps), rng, BATCH_SIZE)
 
 
 def build(num_steps: int) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:

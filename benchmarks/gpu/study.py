@@ -1,0 +1,234 @@
+"""Four methods, five seeds, one GPU: a study on a model of 20 million weights that is made first.
+
+    python benchmarks/gpu/study.py [--minutes 9] [--jobs 8] [--work FOLDER] [--out FOLDER]
+    python benchmarks/gpu/study.py --small        # tries all of it on a CPU, in a minute or two
+
+First a Qwen3 of 19 million weights with the characters of `tiny-worked` is trained from nothing on
+worked answers to Countdown puzzles, as `tools/build_worked_model.py` trains that one: at last on
+answers of mixed quality, so that it solves some puzzles and not most. Then `strop compare` trains
+it with `grpo`, `gspo`, `dr_grpo` and `cispo`, four updates a step so that clipping acts, and
+compares them at equal sampled tokens, by the scores of validation.
+
+Several runs share the GPU (--jobs). Every 20 seconds the runs that are complete are compared and
+written to --out (`scores.csv`, `table.md`, and `curves.csv` with every step of every run), so what
+is done remains if this is killed. After --minutes the runs are told to stop. The same call with the
+same --work goes on: the model is there, complete runs are kept, and others are resumed.
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import multiprocessing
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import build_tiny_model
+import build_worked_model
+import torch
+
+from strop.comparison.plan import read_plan
+from strop.comparison.runs import jobs_of
+from strop.comparison.scores import collect
+from strop.comparison.table import markdown, write_tables
+from strop.support.errors import UserError
+
+METHODS = "grpo,gspo,dr_grpo,cispo"
+CURVES = (
+    "reward", "entropy", "completions/mean_length", "clip_ratio/region_mean", "grad_norm",
+    "ratio/log_abs_mean", "eval/validation/pass@1", "eval/validation/pass@4", "step_time",
+    "timing_s/rollout", "timing_s/update",
+)  # fmt: skip
+PAUSE = 20.0  # seconds between two looks at the runs
+SAVING = 40.0  # seconds that runs have to finish their step and save
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How large everything is. options: of `strop train`."""
+
+    sizes: dict[str, int]
+    pretraining_steps: int
+    batch_size: int
+    learning_rate: float
+    methods: str
+    seeds: int
+    steps: int
+    lr: float
+    options: tuple[str, ...]
+
+
+FULL = Setting(
+    sizes={"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6,
+           "num_attention_heads": 16, "num_key_value_heads": 8},
+    pretraining_steps=3000, batch_size=256, learning_rate=1e-3,
+    methods=METHODS, seeds=5, steps=50, lr=1e-4,
+    options=("rollout.max_tokens=128", "sampling.num_prompts=32", "sampling.num_rollouts=8",
+             "training.num_slots=1024", "evaluation.every=10", "evaluation.max_prompts=256",
+             "evaluation.num_samples=4"),
+)  # fmt: skip
+SMALL = Setting(
+    sizes={"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+           "num_attention_heads": 2, "num_key_value_heads": 2},
+    pretraining_steps=240, batch_size=32, learning_rate=4e-3,
+    methods="grpo,gspo", seeds=2, steps=4, lr=3e-4,
+    options=("rollout.max_tokens=48", "sampling.num_prompts=8", "sampling.num_rollouts=8",
+             "evaluation.every=2", "evaluation.max_prompts=16", "evaluation.num_samples=4"),
+)  # fmt: skip
+
+
+def drawn(work: tuple[int, bool, int]) -> list[tuple[Any, Any]]:
+    """Batches of a few steps, in another process: seed, whether of mixed quality, batch size."""
+    seed, mixed, batch_size = work
+    tokenizer = build_tiny_model.build_tokenizer(build_worked_model.MAX_POSITIONS)
+    found = build_worked_model.draw_sorted(tokenizer, mixed, random.Random(seed), batch_size)
+    return [(ids.numpy(), labels.numpy()) for ids, labels in found]
+
+
+def pretrain(setting: Setting, device: str, folder: Path, processes: int) -> None:
+    """Make the model, and save it."""
+    began, steps, chunk = time.monotonic(), setting.pretraining_steps, build_worked_model
+    starts = range(0, steps, chunk.SORTED_BATCHES)
+    work = [(first, chunk.is_mixed(first, steps), setting.batch_size) for first in starts]
+    build_worked_model.supervised_puzzles()  # once, before the processes are copied
+    with multiprocessing.get_context("fork").Pool(processes) as pool:  # before the GPU is touched
+
+        def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            for ids, labels in itertools.chain.from_iterable(pool.imap(drawn, work)):
+                yield torch.from_numpy(ids).to(device), torch.from_numpy(labels).to(device)
+
+        torch.set_float32_matmul_precision("high")
+        tokenizer = build_tiny_model.build_tokenizer(build_worked_model.MAX_POSITIONS)
+        model = build_tiny_model.build_model(tokenizer, setting.sizes).to(device)
+        build_tiny_model.train(model, batches(), steps, setting.learning_rate)
+    build_tiny_model.save(model.cpu(), tokenizer, folder, build_worked_model.MAX_TOKENS)
+    weights = sum(weight.numel() for weight in model.parameters())
+    del model
+    if device != "cpu":
+        torch.cuda.empty_cache()  # the runs need it
+    print(f"{weights / 1e6:.1f} million weights, {steps} steps of {setting.batch_size} answers in "
+          f"{time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+
+
+def look(folder: Path, out: Path) -> str:
+    """Write what the runs have reached; the table of those that are complete, if there are any."""
+    try:
+        plan = read_plan(folder)
+    except UserError:  # not begun
+        return ""
+    jobs = jobs_of(plan, folder)
+    for job in jobs:
+        scored = all(job.scores_file(step).exists() for step in plan.scoring.at)
+        job.state = "done" if job.ended.exists() and scored else "waiting"
+    write_curves(jobs, out / "curves.csv")
+    rows, _ = collect(plan, jobs)
+    if not rows:
+        return ""
+    write_tables(plan, rows, out)
+    return markdown(plan, rows)
+
+
+def write_curves(jobs: list[Any], path: Path) -> None:
+    """A line a step of every run, with the answers' tokens that it had sampled by then."""
+    rows = []
+    for job in jobs:
+        file, sampled = job.folder / "metrics.jsonl", 0.0
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        for line in text[: text.rfind("\n") + 1].splitlines():
+            found = json.loads(line)
+            sampled += found.get("completions/mean_length", 0) * found.get(
+                "data/rollouts_sampled", 0
+            )
+            head = (job.entry.label, job.seed, found["step"], round(sampled))
+            rows.append([*head, *(_short(found.get(name)) for name in CURVES)])
+    with path.open("w", encoding="utf-8", newline="") as table:
+        writer = csv.writer(table, lineterminator="\n")
+        writer.writerow(["method", "seed", "step", "sampled", *CURVES])
+        writer.writerows(rows)
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def compare(setting: Setting, options: argparse.Namespace, model: Path, last: float) -> None:
+    """Train and compare until all is done, or until `last` on the clock."""
+    folder = options.work / "comparison"
+    methods = options.methods.split(",")
+    command = [
+        sys.executable, "-m", "strop", "compare", *methods, "--model", str(model),
+        "--task", "worked_countdown", "--seeds", str(options.seeds), "--steps", str(options.steps),
+        "--by", "sampled", "--jobs", str(options.jobs), "--out", str(folder), *setting.options,
+        f"training.lr={options.lr}", f"plan.num_minibatches={options.updates}",
+        f"model.device={options.device}",
+    ]  # fmt: skip
+    print(" ".join(command[1:]), flush=True)
+    child = subprocess.Popen(command)
+    try:
+        while child.poll() is None and time.monotonic() < last:
+            wait(child, min(PAUSE, max(last - time.monotonic(), 0.1)))
+            look(folder, options.out)
+    finally:
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            wait(child, SAVING)
+            child.kill()
+            child.wait()
+    table = look(folder, options.out)
+    if child.returncode:  # else it has printed the table
+        print(table or "no run is complete", flush=True)
+
+
+def wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """Until it has ended, or for so long."""
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def main() -> None:
+    """Make the model, compare, print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--small", action="store_true", help="tiny, on a CPU")
+    parser.add_argument("--minutes", type=float, default=9.0, help="of all; then runs are stopped")
+    parser.add_argument("--work", type=Path, help="keeps model and runs; the same one goes on")
+    parser.add_argument("--out", type=Path, default=Path("docs/evidence/gpu"))
+    parser.add_argument("--methods", default="")
+    parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=0.0)
+    parser.add_argument("--updates", type=int, default=4, help="of a step")
+    parser.add_argument("--jobs", type=int, default=0, help="runs at a time (8; --small: 2)")
+    parser.add_argument("--device", default="")
+    parser.add_argument("--pretraining-steps", type=int, default=0)
+    options = parser.parse_args()
+    began = time.monotonic()
+    setting = SMALL if options.small else FULL
+    for name in ("methods", "seeds", "steps", "lr", "pretraining_steps"):
+        if not getattr(options, name):
+            setattr(options, name, getattr(setting, name))
+    options.jobs = options.jobs or (2 if options.small else 8)
+    options.device = options.device or ("cpu" if options.small else "cuda")
+    options.work = options.work or Path(tempfile.mkdtemp(prefix="study-"))
+    options.out.mkdir(parents=True, exist_ok=True)
+    print(f"work folder {options.work}, torch {torch.__version__}", flush=True)
+    model = options.work / "model"
+    if not (model / "tokenizer_config.json").exists():  # written last
+        changed = {**vars(setting), "pretraining_steps": options.pretraining_steps}
+        pretrain(Setting(**changed), options.device, model, 2 if options.small else 12)
+    compare(setting, options, model, began + 60 * options.minutes - SAVING)
+    print(f"{time.monotonic() - began:.0f} s in all", flush=True)
+
+
+if __name__ == "__main__":
+    main()
