@@ -153,8 +153,9 @@ def _functions(sizes: Sizes, compiles: bool) -> tuple[Callable[..., Any], ...]:
     both, half = queries + shared, size // 2
 
     def norm(x: Tensor, weight: Tensor) -> Tensor:
-        wide = x.float()
-        return weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+        wide = x.float()  # rounded once, as the norms of models on a GPU do: see support.linear
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        return (wide * scale * weight.float()).to(x.dtype)
 
     def enter(hidden: Tensor, own: Weights, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         found = linear(norm(hidden, own.before), own.qkv, own.qkv_bias)
