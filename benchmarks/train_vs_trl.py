@@ -144,6 +144,11 @@ def gaps(times: list[Now]) -> list[Now]:
     ]
 
 
+def late(times: list[Now], until: float) -> bool:
+    """Whether no further step begins: it is later than that, and two steps are done."""
+    return len(times) > 2 and times[-1].elapsed > until
+
+
 def trl_options(case: Case, steps: int, dtype: str, at_once: int) -> dict[str, Any]:
     """Of TRL's GRPOConfig: the work of a case, `at_once` answers a micro-batch."""
     return {
@@ -170,7 +175,7 @@ def trl_steps(
 ) -> tuple[list[Now], list[float]]:
     """The moments between TRL's steps, and tokens of an answer in each.
 
-    until: on the clock, behind which no step begins. timed: may wrap the trainer's functions.
+    until: see `late`. timed: may wrap the trainer's functions.
     """
     from datasets import Dataset
     from transformers import TrainerCallback
@@ -184,7 +189,7 @@ def trl_steps(
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             times.append(now())
-            control.should_training_stop |= times[-1].elapsed > until
+            control.should_training_stop |= late(times, until)
 
     trainer = GRPOTrainer(
         model=str(folder), reward_funcs=score,
@@ -206,7 +211,7 @@ def strop_steps(
 ) -> tuple[list[Now], list[dict[str, float]]]:
     """The moments between the steps of strop's loop, as `strop train` runs it, and their metrics.
 
-    until: on the clock, behind which no step begins. Nothing is saved at the end.
+    until: see `late`. Nothing is saved at the end.
     """
     from strop.training import loop
     from strop.training.settings import config
@@ -221,7 +226,7 @@ def strop_steps(
         def step(self, run: Any, found: dict[str, float]) -> None:
             times.append(now())
             metrics.append(found)
-            if len(metrics) == settings.training.steps or times[-1].elapsed > until:
+            if len(metrics) == settings.training.steps or late(times, until):
                 raise Enough
 
         def note(self, text: str) -> None:

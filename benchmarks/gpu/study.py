@@ -73,7 +73,8 @@ FULL = Setting(
     pretraining_steps=3000, batch_size=256, learning_rate=1e-3,
     methods=METHODS, seeds=5, steps=50, lr=1e-4,
     options=("rollout.max_tokens=128", "sampling.num_prompts=32", "sampling.num_rollouts=8",
-             "training.num_slots=1024", "evaluation.every=10", "evaluation.max_prompts=256",
+             "training.num_slots=1024", "training.token_budget=8192",
+             "evaluation.every=10", "evaluation.max_prompts=256",
              "evaluation.num_samples=4"),
 )  # fmt: skip
 SMALL = Setting(
