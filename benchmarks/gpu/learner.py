@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/learner.py [--shape 0.6b] [--rows 32] [--answer 1024] [--prompt 16]
         [--token-budget 16384] [--chunk-mib 1024] [--share auto] [--sync] [--kernels]
-        [--fuse rotary,mlp | --fuse layers] [--plain-norms] [--out rows.csv]
+        [--fuse rotary,mlp | --fuse layers] [--plain-norms] [--fused-adamw]
+        [--out rows.csv]
     python benchmarks/gpu/learner.py --device cpu --shape tiny --rows 4 --answer 32
 
 A random Qwen3 in bfloat16 with float32 masters learns by grpo from `rows` answers of 4 to a prompt,
@@ -25,8 +26,9 @@ the head, the largest differences of its columns and gradients from those of flo
 --kernels: the 15 kernels that took longest in an update. --sync: the lines that waited for the
 device in an update. --fuse: what is put through torch.compile before anything is timed, plain rows
 too: the turning of queries and keys by their places, the product of silu and gate, or whole layers;
-strop does none of it. --plain-norms: norms as the layers have them, which strop replaces. --device
-cpu tries the program, in seconds.
+strop does none of it. --fused-adamw: torch's AdamW in one kernel, which strop does not take.
+--plain-norms: norms as the layers have them, which strop replaces. --device cpu tries the program,
+in seconds.
 """
 
 import argparse
@@ -352,7 +354,7 @@ def arguments() -> Any:
     parser.add_argument("--share", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--seconds", type=float, default=80, help="no new row is begun after these")
     parser.add_argument("--fuse", default="", help="rotary, mlp, layers, joined by commas")
-    for name in ("plain-norms", "sync", "kernels"):
+    for name in ("plain-norms", "fused-adamw", "sync", "kernels"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
@@ -383,7 +385,8 @@ def make_policy(model: Any) -> Policy:
     share = OPTIONS.share if not prefix_sharing.why_not(model) else "off"
     budget = OPTIONS.token_budget or (16384 if OPTIONS.device != "cpu" else 2048)
     policy = Policy(model, token_budget=budget, share=share)
-    policy.optimiser = MasterAdamW(list(policy.parameters()), lr=0.0)
+    one_kernel = {"fused": True} if OPTIONS.fused_adamw else {}
+    policy.optimiser = MasterAdamW(list(policy.parameters()), lr=0.0, **one_kernel)
     return policy
 
 
