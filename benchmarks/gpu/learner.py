@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/learner.py [--shape 0.6b] [--rows 32] [--answer 1024] [--prompt 16]
         [--token-budget 16384] [--chunk-mib 1024] [--share auto] [--sync] [--kernels]
-        [--fuse rotary,mlp | --fuse layers] [--plain-norms] [--out rows.csv]
+        [--fuse rotary,mlp | --fuse layers] [--plain-norms] [--fused-adamw]
+        [--out rows.csv]
     python benchmarks/gpu/learner.py --device cpu --shape tiny --rows 4 --answer 32
 
 A random Qwen3 in bfloat16 with float32 masters learns by grpo from `rows` answers of 4 to a prompt,
@@ -25,8 +26,9 @@ the head, the largest differences of its columns and gradients from those of flo
 --kernels: the 15 kernels that took longest in an update. --sync: the lines that waited for the
 device in an update. --fuse: what is put through torch.compile before anything is timed, plain rows
 too: the turning of queries and keys by their places, the product of silu and gate, or whole layers;
-strop does none of it. --plain-norms: norms as the layers have them, which strop replaces. --device
-cpu tries the program, in seconds.
+strop does none of it. --fused-adamw: torch's AdamW in one kernel, which strop does not take.
+--plain-norms: norms as the layers have them, which strop replaces. --device cpu tries the program,
+in seconds.
 """
 
 import argparse
@@ -352,10 +354,70 @@ def arguments() -> Any:
     parser.add_argument("--share", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--seconds", type=float, default=80, help="no new row is begun after these")
     parser.add_argument("--fuse", default="", help="rotary, mlp, layers, joined by commas")
-    for name in ("plain-norms", "sync", "kernels"):
+    for name in ("plain-norms", "fused-adamw", "sync", "kernels"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
+
+
+class Table:
+    """The rows, which are printed as they come."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, float, float, float, float]] = []
+        print("| what | seconds | tokens/s | utilisation | peak, GiB |")
+        print("| --- | --- | --- | --- | --- |")
+        peak_gib()
+
+    def add(self, what: str, seconds: float, tokens: int, share: float) -> None:
+        """A row."""
+        self.rows.append((what, seconds, tokens / seconds, share, peak_gib()))
+        print("| {} | {:.4f} | {:.0f} | {:.1%} | {:.1f} |".format(*self.rows[-1]), flush=True)
+
+    def write(self, path: Path) -> None:
+        """All rows as CSV."""
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([HEAD, *self.rows])
+
+
+def make_policy(model: Any) -> Policy:
+    """The policy of a run with training's defaults."""
+    share = OPTIONS.share if not prefix_sharing.why_not(model) else "off"
+    budget = OPTIONS.token_budget or (16384 if OPTIONS.device != "cpu" else 2048)
+    policy = Policy(model, token_budget=budget, share=share)
+    one_kernel = {"fused": True} if OPTIONS.fused_adamw else {}
+    policy.optimiser = MasterAdamW(list(policy.parameters()), lr=0.0, **one_kernel)
+    return policy
+
+
+def time_plain(table: Table, policy: Policy, batch: Batch, flops: Flops, end: float) -> None:
+    """The rows of the model without strop; none is begun after `end`."""
+    for what, passed, utilisation, number in plain_rows(policy.model, policy, batch, flops):
+        if time.perf_counter() > end:
+            return
+        try:
+            seconds = seconds_of(passed)
+        except torch.cuda.OutOfMemoryError:
+            policy.optimiser.zero_grad()  # type: ignore[union-attr]
+            print(f"| {what} | out of memory |")
+            continue
+        table.add(what, seconds, number, utilisation(seconds))
+
+
+def time_head(table: Table, policy: Policy, flops: Flops, tokens: int) -> None:
+    """The rows of the head, and how far its numbers are from those of float32 products."""
+    alone = HeadAlone(policy.model, tokens)
+    for what, names in WAYS.items():
+        with without(*names):
+            seconds = seconds_of(alone.push)
+        table.add(what, seconds, tokens, flops.share(seconds, [], layers=False, head=tokens))
+    policy.optimiser.zero_grad()  # type: ignore[union-attr]
+    master = dict(policy.masters())["model.embed_tokens.weight"]
+    with without(*WAYS["head: float32 products"]):
+        wanted = alone.results(master)
+    for name, value in alone.results(master).items():
+        far, most = (float(each.abs().max()) for each in (value - wanted[name], wanted[name]))
+        print(f"head, {name}: differs by {far:.2e} at most, largest is {most:.2e}")
 
 
 def main() -> None:
@@ -365,78 +427,37 @@ def main() -> None:
     begun = time.perf_counter()
     gpu, shape = OPTIONS.device != "cpu", SHAPES[OPTIONS.shape]
     if OPTIONS.chunk_mib:
-        chunk.CHUNK_BYTES = head.CHUNK_BYTES = OPTIONS.chunk_mib * 2**20
-        chunk.CHUNK_BYTES_ELSEWHERE = head.CHUNK_BYTES_ELSEWHERE = chunk.CHUNK_BYTES
-    card = torch.cuda.get_device_name() if gpu else "CPU"
-    peak = measured_peak()
-    model = make_model(shape)
+        for module in (chunk, head):
+            module.CHUNK_BYTES = module.CHUNK_BYTES_ELSEWHERE = OPTIONS.chunk_mib * 2**20
+    peak, model = measured_peak(), make_model(shape)
     flops = Flops(shape, model, peak)
-    device = next(model.parameters()).device
-    kernels = gpu and fused.runs(device)
+    kernels = gpu and fused.runs(next(model.parameters()).device)
+    card = torch.cuda.get_device_name() if gpu else "CPU"
     print(f"{card}, torch {torch.__version__}, peak {peak / 1e12:.0f} TFLOP/s, kernels of the head "
           f"{'run' if kernels else 'do not run'}; {OPTIONS.shape}: "
           f"{(flops.layers + flops.head) / 1e9:.2f} B weights; {vars(OPTIONS)}")  # fmt: skip
-    share = OPTIONS.share if not prefix_sharing.why_not(model) else "off"
-    budget = OPTIONS.token_budget or (16384 if gpu else 2048)
-    policy = Policy(model, token_budget=budget, share=share)
-    policy.optimiser = MasterAdamW(list(policy.parameters()), lr=0.0)
-    batch = make_batch(shape.vocabulary)
-    learner = Learner(StepModels(policy, 1.0), 1e-6, generators(0, 1))
-    length = OPTIONS.prompt + OPTIONS.answer
-    tokens, answers = OPTIONS.rows * length, OPTIONS.rows * OPTIONS.answer
-    passes = policy.micro_batches(batch)
-    print(f"{OPTIONS.rows} rows of {length} tokens in {len(passes)} passes; made after "
-          f"{time.perf_counter() - begun:.1f} s")  # fmt: skip
-    table: list[tuple[str, float, float, float, float]] = []
-
-    def add(what: str, seconds: float, tokens: int, share: float) -> None:
-        table.append((what, seconds, tokens / seconds, share, peak_gib()))
-        print("| {} | {:.4f} | {:.0f} | {:.1%} | {:.1f} |".format(*table[-1]), flush=True)
-
-    print(
-        "| what | seconds | tokens/s | utilisation | peak, GiB |\n| --- | --- | --- | --- | --- |"
-    )
-    peak_gib()
-    updates = timed_update(learner, batch)
+    policy, batch = make_policy(model), make_batch(shape.vocabulary)
+    updates = timed_update(Learner(StepModels(policy, 1.0), 1e-6, generators(0, 1)), batch)
+    length, answers = OPTIONS.prompt + OPTIONS.answer, OPTIONS.rows * OPTIONS.answer
+    tokens = OPTIONS.rows * length
+    print(f"{OPTIONS.rows} rows of {length} tokens in {len(policy.micro_batches(batch))} passes; "
+          f"made after {time.perf_counter() - begun:.1f} s")  # fmt: skip
+    table = Table()
     for _ in range(OPTIONS.warm_up):
         next(updates)
     pairs = [next(updates) for _ in range(OPTIONS.repeats)]
     work, step = (statistics.median(each) for each in zip(*pairs, strict=True))
-    add("update: forward, backward", work, tokens,
-        flops.share(work, [length] * OPTIONS.rows, head=answers))  # fmt: skip
-    add("update: optimiser", step, tokens, 0.0)
-    for what, passed, utilisation, number in plain_rows(model, policy, batch, flops):
-        if time.perf_counter() - begun > OPTIONS.seconds:
-            break
-        try:
-            seconds = seconds_of(passed)
-        except torch.cuda.OutOfMemoryError:
-            model.zero_grad()
-            print(f"| {what} | out of memory |")
-            continue
-        add(what, seconds, number, utilisation(seconds))
-    alone = HeadAlone(model, min(budget, answers))
-    for what, names in WAYS.items():
-        with without(*names):
-            seconds = seconds_of(alone.push)
-        num = len(alone.ids)
-        add(what, seconds, num, flops.share(seconds, [], layers=False, head=num))
-    policy.optimiser.zero_grad()
-    master = dict(policy.masters())["model.embed_tokens.weight"]
-    with without(*WAYS["head: float32 products"]):
-        wanted = alone.results(master)
-    for name, value in alone.results(master).items():
-        far = float((value - wanted[name]).abs().max())
-        print(f"head, {name}: differs by {far:.2e} at most, largest is "
-              f"{float(wanted[name].abs().max()):.2e}")  # fmt: skip
+    share = flops.share(work, [length] * OPTIONS.rows, head=answers)
+    table.add("update: forward, backward", work, tokens, share)
+    table.add("update: optimiser", step, tokens, 0.0)
     if OPTIONS.sync and gpu:
         show_waits(lambda: next(updates))
     if OPTIONS.kernels:
         show_kernels(lambda: next(updates))
+    time_plain(table, policy, batch, flops, begun + OPTIONS.seconds)
+    time_head(table, policy, flops, min(policy.token_budget, answers))
     if OPTIONS.out:
-        with OPTIONS.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerows([HEAD, *table])
+        table.write(OPTIONS.out)
     print(f"all of it took {time.perf_counter() - begun:.1f} s")
 
 

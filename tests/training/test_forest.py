@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from fakes.models import FAMILIES, tiny
 
 from strop.batch.batch import from_padded
+from strop.training.learner import prefix_sharing
 from strop.training.learner.prefix_sharing import (
+    ROWS,
+    attending_rows,
     compared,
     lay_out,
     layout,
@@ -158,3 +162,25 @@ def test_a_pass_that_costs_tokens_of_its_own_is_weighed_too():
     assert worthwhile(alike, "auto", wide, pass_tokens=6).num_nodes == 5
     assert worthwhile(alike, "auto", wide, pass_tokens=7) is None
     assert worthwhile(alike, "auto", wide, cut, pass_tokens=7).num_nodes == 5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_on_a_gpu_attend_as_transformers_has_it_without_its_look_at_positions(
+    family, monkeypatch
+):
+    model, ids = tiny(family), torch.arange(36).view(3, 12) % 24
+    plain = model(ids, use_cache=False).logits
+    with attending_rows(model, "auto"):
+        assert model.config._attn_implementation == "sdpa"
+    monkeypatch.setattr(prefix_sharing, "_waits", lambda model: True)
+    looks = []
+    monkeypatch.setattr(
+        "transformers.masking_utils.find_packed_sequence_indices", lambda _: looks.append(1)
+    )
+    with attending_rows(model, "auto"):
+        taken = model.config._attn_implementation == ROWS
+        assert torch.equal(model(ids, use_cache=False).logits, plain)
+    assert taken == (family in ("qwen3", "llama", "gpt2"))
+    assert taken != bool(looks)
+    with attending_rows(model, "off"):
+        assert model.config._attn_implementation == "sdpa"

@@ -265,7 +265,7 @@ class Batch:
 def to_device(column: Tensor, device: torch.device) -> Tensor:
     """A column on a device; to a GPU it goes from pinned memory, for which nothing waits."""
     if column.device.type == "cpu" and device.type == "cuda" and column.numel():
-        return column.pin_memory().to(device, non_blocking=True)
+        return column.contiguous().pin_memory().to(device, non_blocking=True)
     return column.to(device)
 
 

@@ -271,7 +271,8 @@ def _weight_blocks(weight_VD: Tensor, dtype: torch.dtype) -> Iterator[tuple[slic
 
 def multiplies_bfloat16(*tensors: Tensor) -> bool:
     """Whether products of these are made of bfloat16 as it is: see `strop.head.fused`."""
-    return all(t.dtype == torch.bfloat16 and t.device.type == "cuda" for t in tensors)
+    suit = all(t.dtype == torch.bfloat16 and t.device.type == "cuda" for t in tensors)
+    return suit and fused.ADDS_WIDE
 
 
 def measured_by_kernels(names: tuple[str, ...], dtype: torch.dtype, device: torch.device) -> bool:

@@ -14,12 +14,14 @@ kernel reads the logits to measure and one to push, in place of some ten passes 
 import functools
 import importlib.util
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 BLOCK, WARPS = 4096, 8  # logits that a program of the kernels holds at once, and its warps
+ADDS_WIDE = hasattr(torch.ops.aten.addmm, "dtype_out")  # torch 2.8 and newer
 
 
 def add_product(out_NO: Tensor, x_NI: Tensor, y_IO: Tensor, factor: float, keep: bool) -> None:
@@ -63,10 +65,11 @@ def measure(
 
     num, vocabulary = logits_CV.shape
     logp_C, log_sum_C, entropy_C = logits_CV.new_empty(3, num)
-    kernels.measure[(num,)](
-        logits_CV, id_C, logp_C, log_sum_C, entropy_C, VOCABULARY=vocabulary, BLOCK=BLOCK,
-        ENTROPY="entropy_T" in names, num_warps=WARPS,
-    )  # fmt: skip
+    with _launching_on(logits_CV.device):
+        kernels.measure[(num,)](
+            logits_CV, id_C, logp_C, log_sum_C, entropy_C, VOCABULARY=vocabulary, BLOCK=BLOCK,
+            ENTROPY="entropy_T" in names, num_warps=WARPS,
+        )  # fmt: skip
     found = {"logp_T": logp_C, "entropy_T": entropy_C}
     return Measured(logits_CV, id_C, log_sum_C, entropy_C), {name: found[name] for name in names}
 
@@ -78,8 +81,14 @@ def grad_logits(measured: Measured, adjoints: Mapping[str, Tensor], out_CV: Tens
     num, vocabulary = measured.logits_CV.shape
     zero_C = torch.zeros_like(measured.log_sum_C)
     given = (adjoints.get(name, zero_C).contiguous() for name in ("logp_T", "entropy_T"))
-    kernels.gradient[(num, -(-vocabulary // BLOCK))](
-        *measured, *given, out_CV, VOCABULARY=vocabulary, BLOCK=BLOCK,
-        ENTROPY="entropy_T" in adjoints, num_warps=WARPS,
-    )  # fmt: skip
+    with _launching_on(out_CV.device):
+        kernels.gradient[(num, -(-vocabulary // BLOCK))](
+            *measured, *given, out_CV, VOCABULARY=vocabulary, BLOCK=BLOCK,
+            ENTROPY="entropy_T" in adjoints, num_warps=WARPS,
+        )  # fmt: skip
     return out_CV
+
+
+def _launching_on(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, Triton launches on a GPU, which need not be the one that torch takes by default."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -15,7 +15,8 @@ Two calls, one loop over chunks of tokens; `[tokens, vocabulary]` never exists:
 A `Distribution` makes a further column from the whole next-token distributions of a chunk, of the
 current policy and of others. It is pushed like the rest; autograd differentiates it in the chunk.
 
-Numbers are float32 at least, also for bfloat16 hidden states and weights, and float64 if any is.
+Numbers are float32 at least, also for bfloat16 hidden states and weights, and float64 if any is. On
+a GPU dL/dz is rounded to bfloat16 where both are: see `strop.head.fused`.
 
 At the end stand a model's trunk, which makes the hidden states, and its head.
 """

@@ -347,6 +347,10 @@ def attend_rows(
 AttentionInterface.register(ROWS, attend_rows)
 
 
+def _waits(model: Any) -> bool:
+    return model.device.type != "cpu"
+
+
 def attending_rows(model: Any, when: "When") -> AbstractContextManager[None]:
     """Inside, layers on a GPU attend over plain rows without transformers' look at the positions,
     for which it waits: in models that can share prefixes and whose layers look back to the start.
@@ -354,8 +358,12 @@ def attending_rows(model: Any, when: "When") -> AbstractContextManager[None]:
     when: off where it is not known that they can.
     """
     config = text_config(model)
-    waits = model.device.type != "cpu" and when != "off"
-    if waits and config._attn_implementation == "sdpa" and _windows(config) == {None}:
+    if (
+        when != "off"
+        and _waits(model)
+        and config._attn_implementation == "sdpa"
+        and _windows(config) == {None}
+    ):
         return attending_by(trunk_of(model).config, ROWS)
     return nullcontext()
 
