@@ -38,7 +38,7 @@ SETTINGS = {
     "apart": (*LONG_PROMPTS, "training.share_prefixes=off"),
     "long": ("rollout.max_tokens=1024", "sampling.num_prompts=2", "sampling.num_rollouts=16"),
 }
-SHARES = ("timing_s/rollout", "timing_s/update", "timing_s/reward")
+STAGES = "timing_s/"
 
 
 def steps_of(words: list[str], folder: Path) -> list[dict[str, Any]]:
@@ -55,7 +55,8 @@ def line_of(name: str, words: list[str], folder: Path) -> str:
     """One setting, measured and estimated."""
     steps = steps_of(words, folder / name)
     later = steps[1:]
-    parts = {key: statistics.median(step[key] for step in later) for key in SHARES}
+    stages = sorted(key for key in later[-1] if key.startswith(STAGES))
+    parts = {key: statistics.median(step.get(key, 0.0) for step in later) for key in stages}
     seconds = statistics.median(step["step_time"] for step in later)
     speed = statistics.median(step["perf/tokens_per_s"] for step in later)
     peak = max(step["perf/peak_mem_gb"] for step in steps)

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/learner.py [--shape 0.6b] [--rows 32] [--answer 1024] [--prompt 16]
         [--token-budget 16384] [--chunk-mib 1024] [--share auto] [--sync] [--kernels]
-        [--fuse rotary,mlp | --fuse layers] [--plain-norms] [--fused-adamw]
+        [--liger] [--fuse rotary,mlp | --fuse layers] [--plain-norms] [--fused-adamw]
         [--out rows.csv]
     python benchmarks/gpu/learner.py --device cpu --shape tiny --rows 4 --answer 32
 
@@ -24,11 +24,11 @@ head alone. The peak is that of a product of 8,192^3 in bfloat16, measured here.
 the head, the largest differences of its columns and gradients from those of float32 products.
 
 --kernels: the 15 kernels that took longest in an update. --sync: the lines that waited for the
-device in an update. --fuse: what is put through torch.compile before anything is timed, plain rows
-too: the turning of queries and keys by their places, the product of silu and gate, or whole layers;
-strop does none of it. --fused-adamw: torch's AdamW in one kernel, which strop does not take.
---plain-norms: norms as the layers have them, which strop replaces. --device cpu tries the program,
-in seconds.
+device in an update. --liger: with model.use_liger_kernel. --fuse: what is put through torch.compile
+before anything is timed, plain rows too: the turning of queries and keys by their places, the
+product of silu and gate, or whole layers; strop does none of it. --fused-adamw: torch's AdamW in
+one kernel, which strop does not take. --plain-norms: norms as the layers have them, which strop
+replaces. --device cpu tries the program, in seconds.
 """
 
 import argparse
@@ -108,7 +108,8 @@ def make_model(shape: Shape) -> Any:
     torch.manual_seed(0)
     with torch.device(OPTIONS.device):
         model = Qwen3ForCausalLM(config_of(shape)).to(torch.bfloat16)
-    model = ready(Loaded(model, None, "random"), device=OPTIONS.device).model
+    loaded = Loaded(model, None, "random")
+    model = ready(loaded, device=OPTIONS.device, use_liger_kernel=OPTIONS.liger).model
     for module in model.modules():
         if OPTIONS.plain_norms and type(module).__name__.endswith("RMSNorm"):
             vars(module).pop("forward", None)
@@ -354,7 +355,7 @@ def arguments() -> Any:
     parser.add_argument("--share", choices=["auto", "on", "off"], default="auto")
     parser.add_argument("--seconds", type=float, default=80, help="no new row is begun after these")
     parser.add_argument("--fuse", default="", help="rotary, mlp, layers, joined by commas")
-    for name in ("plain-norms", "fused-adamw", "sync", "kernels"):
+    for name in ("plain-norms", "liger", "fused-adamw", "sync", "kernels"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()

@@ -10,12 +10,13 @@ import sys
 import types
 
 import numpy as np
+import peft
 import pytest
 import torch
 from test_fused import KINDS, model_of
 
 from strop.engines.base import Request
-from strop.engines.local import cuda_graphs, engine, gpu_pass
+from strop.engines.local import engine, fused, gpu_pass
 from strop.engines.local.cuda_graphs import Graphs, Recorded, rounded
 from strop.engines.local.engine import LocalEngine
 
@@ -59,14 +60,14 @@ def on_gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "strop.engines.local.newest_attention", kernel)
     monkeypatch.setattr(engine, "copied", lambda record: lambda: record.numpy().copy())
 
-    def made(model, fused=True, **options):
+    def made(model, own_pass=True, **options):
         found = LocalEngine(model, **options)
         own = found.model
         own.fused, own.why_no_graphs = None, ""
-        own.gpu_pass = gpu_pass.GpuPass(model) if fused else None
+        own.gpu_pass = gpu_pass.GpuPass(model) if own_pass else None
         own.graphs = Again(own._newest, own._lent, len(found.slots.rows), own.device)
         own.cache.doubles = True
-        own.cache.takes_lines = fused
+        own.cache.takes_lines = own_pass
         return found
 
     return made
@@ -97,17 +98,53 @@ def requests(number=13):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("own_pass", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_are_those_of_passes_that_are_not_recorded(kind, fused, on_gpu):
+def test_answers_are_those_of_passes_that_are_not_recorded(kind, own_pass, on_gpu):
     model = model_of(kind)
     plain = answers(LocalEngine(model, num_slots=5), requests())
-    recorded = on_gpu(model, fused, num_slots=5)
+    recorded = on_gpu(model, own_pass, num_slots=5)
     found = answers(recorded, requests())
     assert recorded.model.graphs.made >= 1
     for number, (ids, logp) in plain.items():
         assert found[number][0] == ids
         np.testing.assert_allclose(found[number][1], logp, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+@pytest.mark.parametrize("targets", ["all-linear", ["v_proj", "up_proj", "o_proj"]])
+def test_adapters_are_read_beside_the_weights(targets, on_gpu):
+    model = model_of("qwen2")
+    lora = peft.LoraConfig(r=4, lora_alpha=12, target_modules=targets, task_type="CAUSAL_LM")
+    peft.get_peft_model(model, lora)
+    assert "LlamaForCausalLM" not in fused.why_not(model, adapters=True)
+    recorded = on_gpu(model, num_slots=5)
+    for version in range(2):
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if "lora_" in name:
+                    weight.copy_(0.3 * torch.randn_like(weight))
+        recorded.load_weights(None, version)
+        plain = answers(LocalEngine(model, num_slots=5), requests())
+        found = answers(recorded, requests())
+        for number, (ids, logp) in plain.items():
+            assert found[number][0] == ids
+            np.testing.assert_allclose(found[number][1], logp, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+def test_adapters_that_are_more_than_two_products_are_left_to_their_modules():
+    for more, why in (
+        ({"use_dora": True}, "more than A and B"), ({"lora_bias": True}, "more than A and B"),
+        ({"lora_dropout": 0.1}, "dropout"),
+    ):  # fmt: skip
+        model = model_of("llama", attention_bias=False, mlp_bias=False)
+        assert fused.why_not(model, adapters=True) == ""
+        lora = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", **more)
+        if more.get("lora_bias"):
+            model = model_of("llama")
+        peft.get_peft_model(model, lora)
+        assert why in fused.why_not(model, adapters=True), more
 
 
 def test_passes_follow_the_weights_and_the_cache(on_gpu):
@@ -186,4 +223,3 @@ def test_kernel_agrees_with_its_definition():
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
     )  # fmt: skip
     assert done.stdout == "agrees\n", done.stderr
-    assert cuda_graphs.LEAST_ROWS <= 16

@@ -77,6 +77,5 @@ def test_kernels_measure_and_push_what_passes_over_the_logits_do(
         chunk, "measured_by_kernels", lambda names, *_: chunk.OF_KERNELS.issuperset(names)
     )
     monkeypatch.setattr(fused, "BLOCK", 16)  # of 37 logits: two whole ones and the rest
-    assert fused.runs(torch.device("cpu"))
     found, wanted = both(dict(settings), names, dtype)
     agree(found, wanted, names, rounded=1e-2 if dtype == torch.bfloat16 else 1e-5)

@@ -80,6 +80,7 @@ def load_model(
         "names": names,
         "frozen": config.roles.frozen if names else {},
         "onednn": settings.onednn,
+        "use_liger_kernel": settings.use_liger_kernel,
         "seed": config.seed,
     }
     if given is not None:

@@ -172,7 +172,7 @@ class CachedModel:
             self.graphs = None
             return reason
 
-        why_not_fused = why_not(self.model)
+        why_not_fused = why_not(self.model, adapters=True)
         if not why_not_fused:
             self.gpu_pass = GpuPass(self.model)
             self.gpu_pass.pack()

@@ -22,6 +22,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama import modeling_llama
 
 from strop.engines.local.cache import attend_newest
+from strop.engines.local.gpu_pass import is_adapted, why_not_adapted
 from strop.support import linear
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -191,8 +192,8 @@ def _head_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype).mul_(weight)
 
 
-def why_not(model: Any) -> str:
-    """Why a model's pass is not made so; empty where it is."""
+def why_not(model: Any, adapters: bool = False) -> str:
+    """Why a model's pass is not made so; empty where it is. adapters: of low rank, may be there."""
     name = type(model).__name__
     if name not in CLASSES or not type(model).__module__.startswith("transformers."):
         return f"{name} is not one of {', '.join(CLASSES)}"
@@ -201,8 +202,9 @@ def why_not(model: Any) -> str:
     rope = model.config.rope_parameters["rope_type"]
     if rope not in ROPES or model.config.hidden_act != "silu":
         return f"its positions are {rope}, its activation is {model.config.hidden_act}"
+    known = (*KNOWN, "peft.tuners.lora.") if adapters else KNOWN
     for module in model.modules():
-        if not type(module).__module__.startswith(KNOWN):  # an adapter, wherever it is
+        if not type(module).__module__.startswith(known):  # an adapter, wherever it is
             return f"it has a {type(module).__module__}.{type(module).__name__}"
         if module._forward_hooks or module._forward_pre_hooks:
             return f"a {type(module).__name__} has a hook"
@@ -210,8 +212,13 @@ def why_not(model: Any) -> str:
     if weights != {nn.Parameter}:
         return f"it has weights of type {', '.join(sorted(each.__name__ for each in weights))}"
     layers = [each for layer in model.model.layers for each in _linear_layers(layer)]
-    if odd := {type(each).__name__ for each in layers if type(each) not in LINEAR}:
+    plain = [each.base_layer if adapters and is_adapted(each) else each for each in layers]
+    if odd := {type(each).__name__ for each in plain if type(each) not in LINEAR}:
         return f"it has layers of type {', '.join(sorted(odd))}"
+    if adapters and (why := next(filter(None, map(why_not_adapted, layers)), "")):
+        return why
+    if type(model.model.embed_tokens) is not nn.Embedding:
+        return "its embedding is adapted"
     for layer in model.model.layers:
         q, k, v, _, gate, up, _ = (each.bias is None for each in _linear_layers(layer))
         if not q == k == v or gate != up:

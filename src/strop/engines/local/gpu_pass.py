@@ -3,37 +3,48 @@
     a layer:  out, norm, gate and up, silu, down, norm, q k v, turning    compiled as one function
               attention of the newest token, which writes the cache       `newest_attention`
 
-torch.compile joins what lies between products, so that a layer is some ten kernels. Weights that
-are read together lie side by side, in copies that are brought up to date in place: recorded passes
-(`cuda_graphs`) go on reading them.
+torch.compile joins what lies between products, so that a layer is some ten kernels, and two more
+for each product that has an adapter. Weights that are read together lie side by side, in copies
+that are brought up to date in place: recorded passes (`cuda_graphs`) go on reading them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, silu
 
 from strop.engines.local.cache import SlotCache
+
+
+class Product(NamedTuple):
+    """x W^T + b of layers that read the same, side by side; with adapters + (x A^T) B^T."""
+
+    weight: Tensor
+    bias: Tensor | None
+    first: Tensor | None  # A, those of the layers side by side
+    second: Tensor | None  # B, scaled; each layer reads what its own A gives
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found = linear(x, self.weight, self.bias)
+        if self.first is None or self.second is None:
+            return found
+        return plus(found, linear(linear(x, self.first), self.second))
 
 
 class Weights(NamedTuple):
     """Of a layer. heads: of the norms of q and k, [query and key heads, size]; None: none."""
 
     before: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
+    qkv: Product
     heads: Tensor | None
-    out: Tensor
-    out_bias: Tensor | None
+    out: Product
     after: Tensor
-    gate_up: Tensor
-    gate_up_bias: Tensor | None
-    down: Tensor
-    down_bias: Tensor | None
+    gate_up: Product
+    down: Product
 
 
 class Sizes(NamedTuple):
@@ -64,8 +75,14 @@ class GpuPass:
 
     def pack(self) -> None:
         """Lay weights side by side, in the copies of before where there are any."""
-        before: Sequence[Weights | None] = self.layers or [None] * len(self.trunk.layers)
-        self.layers = [_weights(*each) for each in zip(self.trunk.layers, before, strict=True)]
+        for number, layer in enumerate(self.trunk.layers):
+            new = _weights(layer)
+            if number == len(self.layers):
+                self.layers.append(new)
+                continue
+            for own, other in zip(_leaves(self.layers[number]), _leaves(new), strict=True):
+                if own.data_ptr() != other.data_ptr():  # else it is the module's own
+                    own.copy_(other)
 
     def release(self) -> None:
         """Let the copies go."""
@@ -73,7 +90,7 @@ class GpuPass:
 
     def tensors(self) -> list[Tensor]:
         """The weights that it reads and the module has not."""
-        return [each for layer in self.layers for each in layer if each is not None]
+        return [each for layer in self.layers for each in _leaves(layer)]
 
     def reach(self, places: int) -> None:
         """Know the angles of so many positions."""
@@ -117,34 +134,75 @@ def _by_rows(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _weights(layer: Any, into: Weights | None) -> Weights:
-    """A layer's, those that are read together side by side; in the copies of `into` if given."""
+def _leaves(weights: Weights) -> list[Tensor]:
+    parts = (each if isinstance(each, Product) else (each,) for each in weights)
+    return [each for part in parts for each in part if each is not None]
+
+
+def _weights(layer: Any) -> Weights:
+    """A layer's, those that are read together side by side."""
     own, mlp = layer.self_attn, layer.mlp
-
-    def laid(name: str, *given: Tensor | None) -> Tensor | None:
-        parts = [each.detach() for each in given if each is not None]
-        return (
-            torch.cat(parts, out=None if into is None else getattr(into, name)) if parts else None
-        )
-
-    def both(name: str, *layers: Any) -> tuple[Any, Tensor | None]:
-        weight = laid(name, *(each.weight for each in layers))
-        return weight, laid(f"{name}_bias", *(each.bias for each in layers))
-
     heads = None
     if hasattr(own, "q_norm"):
         pairs = (own.q_norm, own.q_proj), (own.k_norm, own.k_proj)
-        heads = laid("heads", *(
-            norm.weight.expand(of.out_features // own.head_dim, -1) for norm, of in pairs
-        ))  # fmt: skip
-    out, down = own.o_proj, mlp.down_proj
+        norms = [n.weight.expand(of.out_features // own.head_dim, -1) for n, of in pairs]
+        heads = torch.cat(norms).detach()
     return Weights(
-        layer.input_layernorm.weight.detach(), *both("qkv", own.q_proj, own.k_proj, own.v_proj),
-        heads, out.weight.detach(), None if out.bias is None else out.bias.detach(),
-        layer.post_attention_layernorm.weight.detach(),
-        *both("gate_up", mlp.gate_proj, mlp.up_proj),
-        down.weight.detach(), None if down.bias is None else down.bias.detach(),
+        layer.input_layernorm.weight.detach(), _product(own.q_proj, own.k_proj, own.v_proj), heads,
+        _product(own.o_proj), layer.post_attention_layernorm.weight.detach(),
+        _product(mlp.gate_proj, mlp.up_proj), _product(mlp.down_proj),
     )  # fmt: skip
+
+
+def _product(*layers: Any) -> Product:
+    weight = _joined([each.weight for each in layers])
+    bias = None if layers[0].bias is None else _joined([each.bias for each in layers])
+    adapted = [each for each in layers if is_adapted(each)]
+    if not adapted:
+        return Product(weight, bias, None, None)
+    ranks = [each.r[each.active_adapters[0]] if each in adapted else 0 for each in layers]
+    first = torch.cat([each.lora_A[each.active_adapters[0]].weight for each in adapted])
+    second = first.new_zeros(len(weight), sum(ranks))
+    row = column = 0
+    for layer, rank in zip(layers, ranks, strict=True):
+        if rank:
+            name = layer.active_adapters[0]
+            block = second[row : row + layer.out_features, column : column + rank]
+            block.copy_(layer.lora_B[name].weight.detach() * layer.scaling[name])
+        row, column = row + layer.out_features, column + rank
+    return Product(weight, bias, first.detach().to(weight.dtype), second.to(weight.dtype))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0].detach() if len(parts) == 1 else torch.cat(parts).detach()
+
+
+def is_adapted(layer: Any) -> bool:
+    """Whether the layer has an adapter beside its weight."""
+    return hasattr(layer, "lora_A")
+
+
+def why_not_adapted(layer: Any) -> str:
+    """Why the layer's adapter is none of x A^T B^T; empty where it is, and where it has none."""
+    if not is_adapted(layer):
+        return ""
+    names = layer.active_adapters
+    if len(names) != 1 or layer.merged:
+        return "an adapted layer has several adapters or a merged one"
+    name = names[0]
+    dropout = layer.lora_dropout[name]
+    plain = isinstance(dropout, nn.Identity) or dropout.p == 0
+    variants = getattr(layer, "lora_variant", {}), getattr(layer, "use_dora", {})
+    if any(bool(each.get(name)) for each in variants) or layer.lora_B[name].bias is not None:
+        return "an adapted layer has more than A and B"
+    if getattr(layer, "fan_in_fan_out", False) or not plain:
+        return "an adapted layer has its weight turned round, or dropout"
+    return ""
+
+
+def plus(hidden: Tensor, more: Tensor) -> Tensor:
+    """The sum, but no product that is added in place: for that, what is there would be copied."""
+    return (hidden.float() + more.float()).to(hidden.dtype)
 
 
 def _functions(sizes: Sizes, compiles: bool) -> tuple[Callable[..., Any], ...]:
@@ -158,22 +216,16 @@ def _functions(sizes: Sizes, compiles: bool) -> tuple[Callable[..., Any], ...]:
         return (wide * scale * weight.float()).to(x.dtype)
 
     def enter(hidden: Tensor, own: Weights, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        found = linear(norm(hidden, own.before), own.qkv, own.qkv_bias)
-        found = found.view(-1, both + shared, size)
+        found = own.qkv(norm(hidden, own.before)).view(-1, both + shared, size)
         turned, value = found[:, :both], found[:, both:]
         if own.heads is not None:
             turned = norm(turned, own.heads)
         return turned * cos + turned.roll(half, -1) * sin, value
 
-    def plus(hidden: Tensor, more: Tensor) -> Tensor:
-        # the same sum, but no product that is added in place: for that, what is there is copied
-        return (hidden.float() + more.float()).to(hidden.dtype)
-
     def leave(hidden: Tensor, seen: Tensor, own: Weights) -> Tensor:
-        hidden = plus(hidden, linear(seen, own.out, own.out_bias))
-        inner = linear(norm(hidden, own.after), own.gate_up, own.gate_up_bias)
-        gate, up = inner.chunk(2, -1)
-        return plus(hidden, linear(silu(gate) * up, own.down, own.down_bias))
+        hidden = plus(hidden, own.out(seen))
+        gate, up = own.gate_up(norm(hidden, own.after)).chunk(2, -1)
+        return plus(hidden, own.down(silu(gate) * up))
 
     def between(
         hidden: Tensor, seen: Tensor, own: Weights, following: Weights, cos: Tensor, sin: Tensor

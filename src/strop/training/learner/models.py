@@ -188,13 +188,15 @@ def ready(
     names: tuple[str, ...] = (),
     frozen: Mapping[str, Path] = MappingProxyType({}),
     onednn: bool = True,
+    use_liger_kernel: bool = False,
     seed: int = 0,
 ) -> Loaded:
     """Prepare a model in memory for training in place. Raises UserError.
 
     lora: adapters to begin with, their start drawn from `seed`; adapter: a folder of saved ones.
     names: of several; frozen: folders of further ones that are not trained, by name.
-    onednn: on a CPU its linear layers in float32 are oneDNN's.
+    onednn: on a CPU its linear layers in float32 are oneDNN's. use_liger_kernel: on a GPU the
+    layers' norms, rotary embeddings and gates are Liger's.
     Dropout is switched off: sampler and trainer must agree on every log-probability.
     """
     model, tokenizer = found.model, found.tokenizer
@@ -215,12 +217,35 @@ def ready(
     model.to(device).eval()
     if onednn:
         linear.use_in(model)
+    if use_liger_kernel:
+        _use_liger(model, torch.device(device))
     linear.use_norms(model)
     if gradient_checkpointing:
         newer = getattr(model, "activation_checkpointing_enable", None)
         (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
         model.train()
     return Loaded(model, tokenizer, found.source, wrapped, names)
+
+
+def _use_liger(model: Any, device: torch.device) -> None:
+    """Let Liger's kernels stand in the layers of a model. Raises UserError.
+
+    The head stays as it is: strop's asks for adjoints in the middle of its pass.
+    """
+    name = "model.use_liger_kernel"
+    if device.type != "cuda":
+        raise UserError(f"{name} is for GPUs, the model is on {device}: leave it out")
+    try:
+        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN as KNOWN
+    except ImportError as error:
+        raise UserError(f"{name} needs Liger: pip install 'strop[liger]' ({error})") from error
+    from transformers.integrations.liger import apply_liger_kernel
+
+    kind = model.config.model_type
+    if kind not in KNOWN:
+        raise UserError(f"Liger has no kernels for {kind!r} models: leave {name} out")
+    heads = {"cross_entropy": False, "fused_linear_cross_entropy": False}
+    apply_liger_kernel(model, {"rope": True, "rms_norm": True, "swiglu": True, **heads})
 
 
 def skeleton(name: str) -> Any:

@@ -49,6 +49,9 @@ class ModelSettings(Section):
     onednn: bool = Field(
         default=True, description="on a CPU, oneDNN's products in linear layers of float32"
     )
+    use_liger_kernel: bool = Field(
+        default=False, description="on a GPU, Liger's norms, rotary embeddings and gates"
+    )
     router_replay: Literal["disabled", "R2", "R3"] = Field(
         default="disabled",
         description="of a mixture of experts, whose choices the updates' passes take: their own, "
