@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 LEAST_ROWS = 16  # of a product of tensor cores
-TILE = 64  # places that are read at once
+TILE, TILE_BYTES = 64, 2**14  # most places that are read at once, and most of their keys
 WARPS, STAGES = 2, 3  # of a program, and of its reading ahead
 
 
@@ -83,11 +83,12 @@ def attend(
     number, heads, size = query.shape
     shared = key.shape[1]
     together = heads // shared
+    tile = max(16, min(TILE, TILE_BYTES // (size * keys.element_size())))
     out = query.new_empty(number, heads * size)
     _attend[(number, shared)](
         query, key, value, keys, values, lines, places, out,
         query.stride(0), key.stride(0), value.stride(0), keys.stride(0), keys.stride(1), scale,
-        WINDOW=window or 0, TOGETHER=together, SIZE=size, TILE=TILE,
+        WINDOW=window or 0, TOGETHER=together, SIZE=size, TILE=tile,
         ROWS=max(LEAST_ROWS, triton.next_power_of_2(together)),
         num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
