@@ -2,6 +2,7 @@
 
     python benchmarks/gpu/study.py [--minutes 9] [--jobs 8] [--work FOLDER] [--out FOLDER]
     python benchmarks/gpu/study.py --small        # tries all of it on a CPU, in a minute or two
+    python benchmarks/gpu/study.py --read docs/evidence/gpu/curves.csv
 
 First a Qwen3 of 19 million weights with the characters of `tiny-worked` is trained from nothing on
 worked answers to Countdown puzzles, as `tools/build_worked_model.py` trains that one: at last on
@@ -9,10 +10,11 @@ answers of mixed quality, so that it solves some puzzles and not most. Then `str
 it with `grpo`, `gspo`, `dr_grpo` and `cispo`, four updates a step so that clipping acts, and
 compares them at equal sampled tokens, by the scores of validation.
 
-Several runs share the GPU (--jobs). Every 20 seconds the runs that are complete are compared and
-written to --out (`scores.csv`, `table.md`, and `curves.csv` with every step of every run), so what
-is done remains if this is killed. After --minutes the runs are told to stop. The same call with the
-same --work goes on: the model is there, complete runs are kept, and others are resumed.
+At the end stands a table of pass@1 at the last step at which all runs were scored, which --read
+prints again. Several runs share the GPU (--jobs). Every 20 seconds the runs that are complete are
+compared and written to --out (`scores.csv`, `table.md`, and `curves.csv` with every step of every
+run), so what is done remains if this is killed. After --minutes the runs are told to stop. The same
+call with the same --work goes on: the model is there, complete runs are kept, others are resumed.
 """
 
 import argparse
@@ -40,6 +42,8 @@ from strop.comparison.plan import read_plan
 from strop.comparison.runs import jobs_of
 from strop.comparison.scores import collect
 from strop.comparison.table import markdown, write_tables
+from strop.comparison.verdict import holm
+from strop.evaluation.seeds import over_seeds, paired_difference, paired_p
 from strop.support.errors import UserError
 
 METHODS = "grpo,gspo,dr_grpo,cispo"
@@ -48,6 +52,7 @@ CURVES = (
     "ratio/log_abs_mean", "eval/validation/pass@1", "eval/validation/pass@4", "step_time",
     "timing_s/rollout", "timing_s/update",
 )  # fmt: skip
+SCORE = "eval/validation/pass@1"
 PAUSE = 20.0  # seconds between two looks at the runs
 SAVING = 40.0  # seconds that runs have to finish their step and save
 
@@ -157,6 +162,35 @@ def write_curves(jobs: list[Any], path: Path) -> None:
         writer.writerows(rows)
 
 
+def paired(curves: Path) -> str:
+    """The table of pass@1 at the last step at which all runs were scored, every method beside the
+    first one on the same seeds.
+    """
+    scores: dict[int, dict[tuple[str, str], float]] = {}
+    with curves.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row[SCORE]:
+                place = row["method"], row["seed"]
+                scores.setdefault(int(row["step"]), {})[place] = float(row[SCORE])
+    most = max(map(len, scores.values()), default=0)
+    step = max(step for step, found in scores.items() if len(found) == most)
+    methods = list(dict.fromkeys(method for method, _ in scores[step]))
+    seeds = list(dict.fromkeys(seed for _, seed in scores[step]))
+    of = {name: [scores[step][name, seed] for seed in seeds] for name in methods}
+    p_values = holm([paired_p(of[name], of[methods[0]]) for name in methods[1:]])
+    lines = [f"| step {step}, {len(seeds)} seeds | pass@1 | minus {methods[0]} | p |",
+             "| --- | --- | --- | --- |"]  # fmt: skip
+    for name, p in zip(methods, [None, *p_values], strict=True):
+        own = over_seeds(of[name], within=(0, 1))
+        line = f"| {name} | {own.value:.3f} ({own.low:.3f} to {own.high:.3f}) "
+        if p is None:
+            lines.append(f"{line}| | |")
+            continue
+        gap = paired_difference(of[name], of[methods[0]], within=(0, 1))
+        lines.append(f"{line}| {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}) | {p:.3f} |")
+    return "\n".join(lines)
+
+
 def _short(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
@@ -185,6 +219,7 @@ def compare(setting: Setting, options: argparse.Namespace, model: Path, last: fl
             child.kill()
             child.wait()
     table = look(folder, options.out)
+    print(paired(options.out / "curves.csv"), flush=True)
     if child.returncode:  # else it has printed the table
         print(table or "no run is complete", flush=True)
 
@@ -204,6 +239,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=9.0, help="of all; then runs are stopped")
     parser.add_argument("--work", type=Path, help="keeps model and runs; the same one goes on")
     parser.add_argument("--out", type=Path, default=Path("docs/evidence/gpu"))
+    parser.add_argument("--read", type=Path, help="only print the paired table of this curves.csv")
     parser.add_argument("--methods", default="")
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--steps", type=int, default=0)
@@ -213,6 +249,9 @@ def main() -> None:
     parser.add_argument("--device", default="")
     parser.add_argument("--pretraining-steps", type=int, default=0)
     options = parser.parse_args()
+    if options.read:
+        print(paired(options.read))
+        return
     began = time.monotonic()
     setting = SMALL if options.small else FULL
     for name in ("methods", "seeds", "steps", "lr", "pretraining_steps"):

@@ -18,6 +18,7 @@ PACKAGES = {
     "gymnasium": "environments gym:NAME: pip install 'strop[gym]'",
     "textarena": "games textarena:NAME: pip install 'strop[textarena]'",
     "mcp": "tools of MCP servers: pip install 'strop[mcp]'",
+    "liger-kernel": "faster layers in training on a GPU: pip install 'strop[liger]'",
     "bm25s": "search in a corpus as a tool: pip install 'strop[search]'",
     "renderers": "calls and turns in the forms of model families: pip install 'strop[renderers]'",
     "pyzmq": "environments verifiers:URL: pip install 'strop[verifiers]'",

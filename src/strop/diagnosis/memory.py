@@ -17,8 +17,11 @@ FORMULAS = {
     "gradients": "trained * o, and vocabulary * hidden * o once more; not that with adapters",
     "kv_cache": "slots * places * layers * 2 * kv heads * head size * b; with engine.cache_tokens "
     "no more than these in place of slots * places",
+    "packed": "layers * hidden * (heads * head size + 2 * kv heads * head size + 2 * intermediate) "
+    "* b on a GPU, where engine.cuda_graphs reads these weights side by side",
     "drawing": "slots * vocabulary * (24 + b)",
-    "head": "buffers * min(128 MiB, tokens * vocabulary * o); 1 GiB on a GPU",
+    "head": "buffers * min(128 MiB, tokens * vocabulary * o); on a GPU 1 GiB, and half of it once "
+    "more where b is 2",
     "activations": "tokens * (layers * layer + 4 * o * hidden); with gradient checkpointing "
     "layer + (layers - 1) * b * hidden in place of layers * layer",
     "slack": "a quarter of kv_cache, head and activations: freed, and not given back at once",
@@ -28,7 +31,8 @@ COUNTS = {
     "b": "bytes of a weight",
     "o": "bytes of a number in the optimiser and where rounding hurts",
     "slots": "min(training.num_slots, answers of a step or of a validation)",
-    "places": "prompt + max_tokens and room to grow, an eighth and up to 64 more",
+    "places": "prompt + max_tokens and room to grow, an eighth and up to 64 more; with "
+    "engine.cuda_graphs on a GPU the next power of 2",
     "tokens": "min(training.token_budget, answers of a step * (prompt + max_tokens))",
     "buffers": "1, and 1 more each for an entropy or distribution term, a soft cap, a reference's "
     "distribution",
@@ -37,9 +41,9 @@ COUNTS = {
     "but in half precision their inputs in o bytes",
 }
 GENERATING = ("weights", "masters", "optimiser", "reference", "held", "program", "kv_cache",
-              "drawing")  # fmt: skip
-UPDATING = ("weights", "masters", "optimiser", "reference", "held", "program", "gradients", "head",
-            "activations", "slack")  # fmt: skip
+              "packed", "drawing")  # fmt: skip
+UPDATING = ("weights", "masters", "optimiser", "reference", "held", "program", "packed",
+            "gradients", "head", "activations", "slack")  # fmt: skip
 # Slack and program were fitted to benchmarks/doctor_memory.py; all else follows from the code.
 PROGRAM_BYTES = 120 * MIB
 LEFT_OUT = (
@@ -139,7 +143,7 @@ def counts(
         "b": b,
         "o": max(4, b),
         "slots": min(training.num_slots, answers),
-        "places": _places(prompt_tokens, longest),
+        "places": _places(prompt_tokens, longest, _records(settings, device)),
         "tokens": min(tokens, rollouts * longest) if rollouts else tokens,
         "buffers": max(_head_buffers(each, shape) for each in algorithms),
         "layer": shape.layer(b, max(4, b)),
@@ -157,6 +161,9 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
         kept = count["layer"] + (shape.layers - 1) * b * shape.hidden
     chunk = CHUNK_BYTES if device == "cpu" else CHUNK_BYTES_ELSEWHERE
     head = count["buffers"] * min(chunk, tokens * shape.vocabulary * o)
+    if device != "cpu" and b < o:
+        head += min(chunk, tokens * shape.vocabulary * o) // 2
+    side_by_side = shape.hidden * (shape.heads + 2 * shape.kv_heads + 2 * shape.intermediate)
     activations = tokens * (kept + 4 * o * shape.hidden)
     cached = slots * count["places"]
     cached = min(cached, getattr(settings.engine, "cache_tokens", 0) or cached)
@@ -178,6 +185,7 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
         + beside_them * trained_o,
         "gradients": trained_o + (0 if adapters else shape.vocabulary * shape.hidden * o),
         "kv_cache": cache,
+        "packed": shape.layers * side_by_side * b if _records(settings, device) else 0,
         "drawing": slots * shape.vocabulary * (24 + b),
         "head": head,
         "activations": activations,
@@ -192,21 +200,31 @@ def peaks(parts: dict[str, int], device: str) -> tuple[int, int]:
     A small cache stays in place during the update. On a CPU the C library hardly gives one phase's
     memory to the other: both are held.
     """
-    from strop.engines.local.engine import KEPT_CACHE_BYTES
+    import torch
 
-    stays = parts["kv_cache"] if parts["kv_cache"] <= KEPT_CACHE_BYTES else 0
+    from strop.engines.local.engine import kept_bytes
+
+    stays = parts["kv_cache"]
+    # a GPU that is not here may keep it
+    if (device == "cpu" or torch.cuda.is_available()) and stays > kept_bytes(torch.device(device)):
+        stays = 0
     if device == "cpu":
         stays = parts["kv_cache"] + parts["drawing"]
     return sum(parts[n] for n in GENERATING), sum(parts[n] for n in UPDATING) + stays
 
 
-def _places(prompt_tokens: int, longest: int) -> int:
+def _records(settings: Any, device: str) -> bool:
+    """Whether the engine records its passes."""
+    return device != "cpu" and getattr(settings.engine, "cuda_graphs", False)
+
+
+def _places(prompt_tokens: int, longest: int, doubles: bool) -> int:
     """Places of a slot of the cache, which grows as `SlotCache.reserve` lets it."""
     from strop.engines.local.cache import roomy
 
-    places = roomy(prompt_tokens)
+    places = roomy(prompt_tokens, doubles)
     while places < longest:  # the last token is drawn and not read again
-        places = roomy(places)
+        places = roomy(places, doubles)
     return places
 
 

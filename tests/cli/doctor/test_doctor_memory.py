@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from strop.diagnosis.memory import Shape
 from strop.diagnosis.model import shape as model_shape
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
+from strop.engines.local import gpu_pass
 from strop.engines.local.engine import KEPT_CACHE_BYTES, LocalEngine
 from strop.engines.local.stale_weights import StaleWeightsEngine
 from strop.method import notation
@@ -202,14 +204,40 @@ def test_a_reference_is_a_second_copy_only_of_a_whole_model(lab: Lab) -> None:
     assert estimated(config.make(lab.raw()))[2]["reference"] == 0
 
 
-def test_only_a_small_cache_stays_during_the_update_but_on_a_cpu() -> None:
+def test_only_a_small_cache_stays_during_the_update_but_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pieces = dict.fromkeys((*memory.GENERATING, *memory.UPDATING), 1)
     small = {**pieces, "kv_cache": KEPT_CACHE_BYTES}
     large = {**pieces, "kv_cache": KEPT_CACHE_BYTES + 1}
 
-    assert memory.peaks(small, "cuda") == (7 + KEPT_CACHE_BYTES, 10 + KEPT_CACHE_BYTES)
-    assert memory.peaks(large, "cuda") == (8 + KEPT_CACHE_BYTES, 10)
-    assert memory.peaks(large, "cpu") == (8 + KEPT_CACHE_BYTES, 12 + KEPT_CACHE_BYTES)
+    assert memory.peaks(large, "cpu") == (9 + KEPT_CACHE_BYTES, 13 + KEPT_CACHE_BYTES)
+    # of a GPU that is not here it is not known how much stays
+    assert memory.peaks(large, "cuda") == (9 + KEPT_CACHE_BYTES, 12 + KEPT_CACHE_BYTES)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=1)
+    )
+    assert memory.peaks(small, "cuda") == (8 + KEPT_CACHE_BYTES, 11 + KEPT_CACHE_BYTES)
+    assert memory.peaks(large, "cuda") == (9 + KEPT_CACHE_BYTES, 11)
+
+
+def test_weights_that_a_gpu_reads_side_by_side(lab: Lab) -> None:
+    settings = config.make(lab.raw())
+    shape, count, found = estimated(settings)
+    model = loading.load_model(settings).model
+    own = {weight.data_ptr() for weight in model.parameters()}
+    beside = gpu_pass.GpuPass(model)
+    beside.pack()
+    copies = [
+        part.weight for layer in beside.layers for part in (layer.qkv, layer.gate_up)
+        if part.weight.data_ptr() not in own
+    ]  # fmt: skip
+
+    assert len(copies) == 2 * shape.layers
+    assert memory.estimate(settings, shape, count, "cuda")["packed"] == _bytes(copies)
+    off = config.make(lab.raw(engine={"cuda_graphs": False}))
+    assert found["packed"] == memory.estimate(off, shape, count, "cuda")["packed"] == 0
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -244,7 +272,7 @@ def test_slack_and_program(lab: Lab) -> None:
 
     assert found["slack"] == (found["kv_cache"] + found["head"] + found["activations"]) // 4
     assert (found["program"], on_gpu["program"]) == (120 * 2**20, 0)
-    assert {**found, "program": 0} == on_gpu
+    assert {**found, "program": 0, "packed": on_gpu["packed"]} == on_gpu
 
 
 def test_every_piece_and_every_count_has_its_text(lab: Lab) -> None:
