@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import sys
+from types import SimpleNamespace
 
 import gguf
 import numpy as np
@@ -289,3 +291,16 @@ def test_generation_settings_survive_a_checkpoint(folder, lab, runner, tmp_path)
     place = checkpoint.newest(run.checkpoints)
     assert GenerationConfig.from_pretrained(place).eos_token_id == [1, 9]
     assert models.load(str(place)).stop_ids == (1, 9)
+
+
+def test_liger_is_refused_where_it_has_no_kernels(monkeypatch):
+    with pytest.raises(UserError, match="is for GPUs, the model is on cpu: leave it out"):
+        models.load("tiny", use_liger_kernel=True)
+    found = models.load("tiny")
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers.monkey_patch", None)
+    with pytest.raises(UserError, match=r"pip install 'strop\[liger\]'"):
+        models._use_liger(found.model, torch.device("cuda"))
+    known = SimpleNamespace(MODEL_TYPE_TO_APPLY_LIGER_FN={"llama": None})
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers.monkey_patch", known)
+    with pytest.raises(UserError, match="no kernels for 'qwen3' models"):
+        models._use_liger(found.model, torch.device("cuda"))

@@ -20,6 +20,7 @@ class Options(TypedDict, total=False):
     model_gradient_checkpointing: bool
     model_attention: str | Path
     model_onednn: bool
+    model_use_liger_kernel: bool
     model_router_replay: Literal["disabled", "R2", "R3"]
     model_router_aux_loss_coef: float
     model_chat_template: str | Path
@@ -92,6 +93,7 @@ class Options(TypedDict, total=False):
     engine_staleness: int
     engine_cache_tokens: int
     engine_speculate: int
+    engine_cuda_graphs: bool
     engine_url: str | Path
     engine_model: str | Path
     engine_api_key_env: str | Path

@@ -69,6 +69,11 @@ def _attend(
     tl.store(out + row * (tl.num_programs(1) * TOGETHER * SIZE) + at, found / total[:, None], mine)
 
 
+def tile_of(size: int, num_bytes: int) -> int:
+    """Places that are read at once, of heads of so many numbers of so many bytes."""
+    return max(16, min(TILE, TILE_BYTES // (size * num_bytes)))
+
+
 def attend(
     query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, lines: Tensor,
     places: Tensor, scale: float, window: int | None = None,
@@ -83,12 +88,12 @@ def attend(
     number, heads, size = query.shape
     shared = key.shape[1]
     together = heads // shared
-    tile = max(16, min(TILE, TILE_BYTES // (size * keys.element_size())))
     out = query.new_empty(number, heads * size)
     _attend[(number, shared)](
         query, key, value, keys, values, lines, places, out,
         query.stride(0), key.stride(0), value.stride(0), keys.stride(0), keys.stride(1), scale,
-        WINDOW=window or 0, TOGETHER=together, SIZE=size, TILE=tile,
+        WINDOW=window or 0, TOGETHER=together, SIZE=size,
+        TILE=tile_of(size, keys.element_size()),
         ROWS=max(LEAST_ROWS, triton.next_power_of_2(together)),
         num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
