@@ -46,12 +46,8 @@ class ModelSettings(Section):
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1")
     gradient_checkpointing: bool = Field(default=False, description="less memory, more time")
     attention: str = Field(default="sdpa", description="attention implementation of transformers")
-    onednn: bool = Field(
-        default=True, description="on a CPU, oneDNN's products in linear layers of float32"
-    )
-    use_liger_kernel: bool = Field(
-        default=False, description="on a GPU, Liger's norms, rotary embeddings and gates"
-    )
+    onednn: bool = Field(default=True, description="on a CPU, oneDNN's products of float32")
+    use_liger_kernel: bool = Field(default=False, description="on a GPU, Liger's layers")
     router_replay: Literal["disabled", "R2", "R3"] = Field(
         default="disabled",
         description="of a mixture of experts, whose choices the updates' passes take: their own, "
