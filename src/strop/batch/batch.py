@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.support.devices import to_device
 
 LEVELS = {"T": "token", "K": "turn", "B": "rollout", "P": "prompt group"}
 SizeName = Literal["num_turns", "num_rollouts", "num_groups"]
@@ -260,13 +261,6 @@ class Batch:
         size_N = segments.count(key_T, num)
         longest_B = segments.extreme(size_N, rollout_N, self.size("B"), largest=True)
         return longest_B, segments.count(rollout_N, self.size("B"))
-
-
-def to_device(column: Tensor, device: torch.device) -> Tensor:
-    """A column on a device; to a GPU it goes from pinned memory, for which nothing waits."""
-    if column.device.type == "cpu" and device.type == "cuda" and column.numel():
-        return column.contiguous().pin_memory().to(device, non_blocking=True)
-    return column.to(device)
 
 
 NEVER = np.iinfo(np.int64).max

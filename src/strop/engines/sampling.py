@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.engines.base import Request, Rule
-from strop.support.devices import sent
+from strop.support.devices import to_device
 from strop.support.errors import UserError
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -105,10 +105,10 @@ def make_plan(
         chosen = np.asarray(asked)[like]
         if chosen.all():
             return slice(None)
-        return sent(np.flatnonzero(chosen), device) if chosen.any() else None
+        return to_device(np.flatnonzero(chosen), device) if chosen.any() else None
 
     def column(values: Sequence[float] | np.ndarray) -> Tensor:
-        return sent(np.asarray(values)[like], device)
+        return to_device(np.asarray(values)[like], device)
 
     greedy = [request.temperature == 0 for request in requests]
     scale = [float(request.temperature or 1.0) for request in requests]

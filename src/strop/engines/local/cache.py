@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from strop.support.devices import sent
+from strop.support.devices import to_device
 from strop.support.errors import UserError
 
 MASK_KINDS = ("full_attention", "sliding_attention")
@@ -250,7 +250,7 @@ class SlotCache(Cache):
         taken, left = self.line[source], self.line[target]
         self.line[target] = taken
         self.line[np.setdiff1d(source, target)] = np.setdiff1d(left, taken)
-        self.line_N.copy_(sent(self.line, self.device))
+        self.line_N.copy_(to_device(self.line, self.device))
 
     def copy(self, source: Sequence[int], target: Sequence[int], length: int) -> None:
         """Copy the first `length` places of slots `source` to slots `target`, all at once."""
@@ -264,7 +264,7 @@ class SlotCache(Cache):
                 for store in stores:
                     store[others].copy_(store[one])
             return
-        source_N, target_N = sent(np.array([source, target]), self.device)
+        source_N, target_N = to_device(np.array([source, target]), self.device)
         for store in stores:
             store.index_copy_(0, target_N, store.index_select(0, source_N))
 

@@ -28,7 +28,7 @@ from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
-from strop.support.devices import sent
+from strop.support.devices import to_device
 from strop.support.errors import UserError
 from strop.support.experts import experts_of
 
@@ -321,8 +321,8 @@ class CachedModel:
         place = start + np.arange(width)
         write = np.where(place < end, place, self.cache.places - 1)
         numbers = np.stack([ids, write, np.minimum(place, end - 1)])
-        ids_NQ, write_NQ, position_NQ = sent(numbers, self.device)
-        rows = sent(np.array(self.cache.lines_of([part.slot for part in parts])), self.device)
+        ids_NQ, write_NQ, position_NQ = to_device(numbers, self.device)
+        rows = to_device(np.array(self.cache.lines_of([part.slot for part in parts])), self.device)
         span = Span(rows, write_NQ, int(end.max()), fresh=not start.any())
         with self.under([part.weights for part in parts]):
             self._run(ids_NQ, position_NQ, position_NQ, span, "none")

@@ -31,7 +31,7 @@ from strop.engines.local.slots import Fill, Row, Slots
 from strop.engines.local.speculation import Speculation
 from strop.engines.sampling import Plan, draw, make_plan
 from strop.support.adapted import routes_of
-from strop.support.devices import sent
+from strop.support.devices import to_device
 from strop.support.errors import UserError
 
 KEPT_CACHE_BYTES = 256 * 2**20  # a cache up to this size stays between rollouts
@@ -397,4 +397,4 @@ def kept_bytes(device: torch.device) -> int:
 def _of_rows(logits: Tensor, row_N: np.ndarray) -> Tensor:
     if np.array_equal(row_N, np.arange(len(row_N))):
         return logits[: len(row_N)]
-    return logits[sent(row_N, logits.device)]
+    return logits[to_device(row_N, logits.device)]

@@ -18,7 +18,7 @@ from strop.engines.base import EXPERTS, Ended, Event, Request
 from strop.engines.local.cache import BLOCK, Band, Bands, SlotCache
 from strop.engines.local.ragged import Ragged
 from strop.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOKEN, TOP, Sets, uniforms
-from strop.support.devices import sent
+from strop.support.devices import to_device
 
 
 class Records:
@@ -307,7 +307,7 @@ class Slots:
         self.records.forget(slots)
         self.origin = None
         newest = [row.tokens[-1] for row in rows]
-        index, token = sent(np.array([slots, newest], np.int64), self.last.device)
+        index, token = to_device(np.array([slots, newest], np.int64), self.last.device)
         self.last[index] = token
         self._change()
 
@@ -485,7 +485,7 @@ class Slots:
         if self.origin is not None:
             self.origin[target] = self.origin[source]
         self.cache.move(source, target, length)
-        source_t, target_t = sent(np.stack([source, target]), self.last.device)
+        source_t, target_t = to_device(np.stack([source, target]), self.last.device)
         self.last[target_t] = self.last[source_t]
         self.records.move(source, target)
 
@@ -500,7 +500,7 @@ class Slots:
             length = self.table["length"][:number] + steps
             uniform = uniforms(self.table["seed"][:number], length.astype(np.uint64))
             numbers = np.stack((length - 1, uniform.view(np.int64)))
-            positions, bits = sent(numbers, self.last.device)
+            positions, bits = to_device(numbers, self.last.device)
             drawn = bits.view(torch.float64)
             self.ahead = list(zip(positions.unbind(), drawn.unbind(), strict=True))
             self.reach = min(2 * self.reach, AHEAD)

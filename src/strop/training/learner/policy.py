@@ -20,7 +20,6 @@ from strop.batch.batch import (
     NUM_KEPT,
     Batch,
     position_of,
-    to_device,
     to_padded,
 )
 from strop.head import head
@@ -28,6 +27,7 @@ from strop.head.chunk import Distribution, Head, Others
 from strop.head.head import head_of, text_config, trunk_of
 from strop.head.kept import Kept
 from strop.support.adapted import routes_of, weights_of
+from strop.support.devices import to_device
 from strop.support.errors import RunStopped, UserError
 from strop.support.experts import Experts, Watch, experts_of
 from strop.training.learner import prefix_sharing, routing

@@ -22,9 +22,10 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from strop.batch import segments
-from strop.batch.batch import Batch, to_device, to_padded
+from strop.batch.batch import Batch, to_padded
 from strop.engines.local.causal import REFUSED, attending_by
 from strop.head.head import text_config, trunk_of
+from strop.support.devices import to_device
 
 NONE = -1  # in place of a token, right of a context's last one
 
