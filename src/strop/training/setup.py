@@ -181,7 +181,7 @@ def make_services(
     counts = config.reward.on_failure
     services.grading.on_failure = None if isinstance(counts, str) else counts
     try:
-        services.grading.check_rewards()
+        services.notes += services.grading.check_rewards()
     except BaseException:
         grader.close()
         raise
@@ -211,7 +211,7 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
             opened[source] = services.judged_by(_grader(config, [spec], ranks), sets[name])
         services.judges[name] = opened[source]
         if not known:
-            opened[source].check_rewards()
+            services.notes += opened[source].check_rewards()
     if task.is_recorded and not task.rewards and sets.keys() - services.judges.keys():
         raise UserError(
             "validation samples answers, of which recorded rewards say nothing: give a reward "

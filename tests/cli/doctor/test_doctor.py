@@ -318,6 +318,21 @@ def test_a_failure_that_pays_is_a_problem(
     assert message in found["advice"]
 
 
+def test_agents_that_all_fail_are_told_without_blaming_a_reward_function(
+    ask: Any, tmp_path: Path
+) -> None:
+    changed = {"exit/exception": 1.0, "frac_reward_zero_std": 1.0, "rewards/agent/mean": 0.0}
+    code, findings = ask(make_run(tmp_path / "run", **changed))
+    assert code == 1
+    assert "Do reward functions fail?" not in findings
+    found = findings["Do episodes fail?"]
+    assert (found["status"], "exit_why" in found["advice"]) == ("problem", True)
+    assert findings["How do episodes and answers end?"]["status"] == "note"
+    assert "episode fails" in findings["Why is the loss 0?"]["answer"]
+    _, findings = ask(make_run(tmp_path / "judged", **changed, **{"rewards/mine/mean": 0.0}))
+    assert "Do reward functions fail?" in findings
+
+
 def test_a_cut_that_counts_as_going_on_is_told(ask: Any, tmp_path: Path) -> None:
     changed = {"completions/clipped_ratio": 0.5, "bootstrap/value_mean": 0.7, "reward": 0.4}
     _, findings = ask(make_run(tmp_path / "run", **changed))
