@@ -166,11 +166,16 @@ def _fault(run: RunFiles, numbers: dict[str, Any]) -> tuple[str, str] | None:
             "data/dropped/... in metrics.jsonl says why; for groups of equal rewards see what the "
             "reward gives: strop doctor --data FILE --reward SOURCE",
         )
-    if with_gradient < 0.01 or numbers.get("mean groups/frac_updates_empty", 0.0) > 0.99:
+    if numbers.get("mean groups/frac_updates_empty", 0.0) > 0.99:
         return (
             "Selection leaves no rollout with a gradient.",
             "widen the selection (a band, a filter of cut-off answers), or raise "
             "rollout.max_tokens when all answers are cut off",
+        )
+    if with_gradient < 0.01:
+        return (
+            "Of the rollouts that selection leaves none has an advantage other than 0.",
+            "see the question about groups below, and advantage/abs_mean in metrics.jsonl",
         )
     if norms and max(norms) <= ZERO_GRADIENT:
         return (

@@ -124,6 +124,8 @@ def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
         ({"learning_rate": 0.0, "loss": 0.0}, "learning rate is 0"),
         ({"loss": 0.0, "grad_norm": 0.0, "groups/frac_rollouts_with_gradient": 0.0,
           "groups/frac_updates_empty": 1.0}, "no rollout with a gradient"),
+        ({"loss": 0.0, "grad_norm": 0.0, "groups/frac_rollouts_with_gradient": 0.0},
+         "none has an advantage other than 0"),
         ({"loss": 0.0, "grad_norm": 0.0, "data/rollouts_kept": 0}, "Curation drops every rollout"),
         ({"loss": 0.0, "grad_norm": 0.0}, "none of the usual reasons"),
     ],
