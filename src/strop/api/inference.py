@@ -11,6 +11,7 @@ from strop.api.trust import check_trust
 from strop.engines.base import Engine, Event
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
+from strop.method import reading
 from strop.method.check import MOST_ROLLOUTS
 from strop.method.engine_needs import check as check_engine
 from strop.method.notation import named
@@ -224,8 +225,21 @@ def open_model(
     merged = {**dumped, **{
         section: {**dumped[section], **values} for section, values in options.items()
     }}  # fmt: skip
+    _check_counted(assignments or [])
     merged = override(merged, assignments or [])
     return InferenceModel.open(config.make(merged), model, temperature, max_tokens, scored, loaded)
+
+
+def _check_counted(assignments: Sequence[str | tuple[str, Any]]) -> None:
+    """Raise UserError for a setting of a stage that only training has."""
+    for each in assignments:
+        path = (each.partition("=")[0] if isinstance(each, str) else each[0]).strip()
+        stage = reading.full_name(path.partition(".")[0])
+        if path not in config.settings() and stage != "rollout" and reading.is_stage(stage):
+            raise UserError(
+                f"{path} is of training: of a method's stages answers are sampled by the rollout "
+                "alone, such as rollout.max_tokens; leave it out"
+            )
 
 
 def checkpoint_of(
