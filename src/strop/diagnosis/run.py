@@ -194,7 +194,9 @@ def mismatch(run: RunFiles) -> Finding:
         return Finding(question, "unknown", f"The metrics have no {name}.")
     updates = run.option(".num_epochs") * run.option(".num_minibatches")
     now, first = mean(late), values[0]
-    numbers = {"first": first, "late": now, "max": max(values), "updates a step": updates}
+    age = mean(run.late("sampling/age_steps") or [0.0])
+    numbers = {"first": first, "late": now, "max": max(values), "updates a step": updates,
+               "age, steps": age}  # fmt: skip
     answer = f"{now:.3g} nats a token late in the run ({first:.3g} at first, at most "
     answer += f"{max(values):.3g}); limits: note {MISMATCH_NOTE}, problem {MISMATCH}."
     if now <= MISMATCH_NOTE:
@@ -205,6 +207,14 @@ def mismatch(run: RunFiles) -> Finding:
     causes += "drops what is far off, and the recipe rollout_correction does both"
     if any(run.late("router/frac_tokens_mismatched")):
         causes += "; tokens go to other experts: model.router_replay=R3 replays the sampler's"
+    if age:
+        answer += (
+            f" The weights that drew the answers are {age:.2g} steps old (sampling/age_steps): "
+        )
+        answer += "what the policy learnt since is in it, so this alone is no mismatch."
+        return Finding(question, "note", answer, "to tell, draw fresh answers for some steps, in a "
+                       "new run without training.max_staleness or engine.staleness, whichever it "
+                       f"has; {causes}", numbers)  # fmt: skip
     if updates > 1:
         answer += f" {updates:g} updates a step: from the second on the policy's own movement is "
         answer += "in it, so this alone is no mismatch."

@@ -200,6 +200,9 @@ def test_a_mismatch_is_a_problem_with_one_update_and_a_note_with_several(
     assert found["numbers"]["late"] == pytest.approx(0.105)
     assert code_of_several == 0
     assert theirs["Do sampler and trainer disagree?"]["status"] == "note"
+    code, old = ask(make_run(tmp_path / "old", **grown, **{"sampling/age_steps": 1.5}))
+    assert (code, old["Do sampler and trainer disagree?"]["status"]) == (0, "note")
+    assert "are 1.5 steps old" in old["Do sampler and trainer disagree?"]["answer"]
 
 
 def test_experts_that_lose_their_tokens_are_a_problem(ask: Any, tmp_path: Path) -> None:
