@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from strop.comparison.claims import Claim, claims, results
+from strop.comparison.claims import Claim, claims, difference, results
 
 PAGE = Path(__file__).parents[1] / "docs" / "CLAIMS.md"
 HEADER = """# What papers claim, looked at in small experiments
@@ -46,10 +46,9 @@ def found(claim: Claim) -> str:
         return "not run yet"
     what = "trees" if claim.audited else "seeds"
     numbers = f"{float(row['ours']):.3g} and {float(row['theirs']):.3g}"
-    limits = f"{float(row['low']):+.2g} to {float(row['high']):+.2g}"
     resolves = float(row["resolves"])
     return (
-        f"{numbers}; {float(row['difference']):+.2g} ({limits}), {row['seeds']} {what}"
+        f"{numbers}; {difference(row)}, {row['seeds']} {what}"
         f"{f', resolves {resolves:.2g}' if math.isfinite(resolves) else ''}; {row['date']}"
     )
 

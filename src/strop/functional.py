@@ -18,8 +18,8 @@ Keywords that several functions share:
 - mask: [B, T], 1 for tokens of the policy; denominator_mask: tokens that count in averages, default
   the same.
 - logp: [B, T] of the policy as it is; advantages: [B, T], or [B], one a rollout.
-- params: the recipe's parameters, TRL's and verl's names for them too; `step` and `total_steps` in
-  them resolve schedules.
+- params: the recipe's parameters, TRL's and verl's names for them too, and options of its stages
+  (`loss.dual_clip_c`); `step` and `total_steps` in them resolve schedules.
 - seed: of what the parts draw.
 - state: what `next_state` returned for the steps before; none before the first step.
 - further tensors: those that the recipe reads. `inputs(name, call)` says which.
@@ -193,9 +193,9 @@ def next_state(
 def selection(
     name: str,
     *,
-    advantages: Tensor,
+    advantages: Tensor | None = None,
     groups: Tensor | None = None,
-    mask: Tensor,
+    mask: Tensor | None = None,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
     state: Mapping[str, Any] | None = None,
@@ -207,7 +207,10 @@ def selection(
     advantage a rollout.
     """
     tensors = {"advantages": advantages, "groups": groups, **columns}
-    return _selection(PaddedCall("selection", name, tensors, mask, params, seed, state))
+    call = PaddedCall("selection", name, tensors, mask, params, seed, state)
+    _needed(call, mask, "mask")
+    _needed(call, advantages, "advantages")
+    return _selection(call)
 
 
 def policy_loss(

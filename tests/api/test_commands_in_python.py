@@ -69,6 +69,7 @@ def test_equal_runs_are_told_from_others(run: Any, tmp_path: Path, strop_command
     found = strop.diff(run, twin)
     assert (found.same, found.step, found.looked_at, found.causes) == (True, None, 6, ())
     assert "are the same, bit for bit: all metrics of 6 steps" in repr(found)
+    assert "step None" not in repr(found)
     assert strop_command("diff", run.folder, twin).code == 0
 
     other = changed(run, tmp_path / "loss", 4, grad_norm=1e3, learning_rate=5.0)

@@ -215,3 +215,24 @@ def test_scores_without_a_value_or_an_interval_are_shown(capsys):
     said = capsys.readouterr().out
     assert "nan" not in said
     assert "0.500" in said
+
+
+def test_a_model_of_given_answers_is_sampled_and_scored_within_its_context(lab, strop, tmp_path):
+    """Its run has no most tokens of an answer, and those of any data are more than the context."""
+    data, folder = tmp_path / "given.jsonl", tmp_path / "sft"
+    rows = [{"prompt": f"{n}+1:", "completion": f"{n}", "answer": f"{n}"} for n in range(4)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--model", lab.model, "--data", data, "training.steps=1", "sampling.num_prompts=2"]
+    result = strop("train", "sft", *words, "data.validation_size=1", "--out", folder)
+    assert result.code == 0, result.err
+    again = f"strop eval {folder} --split validation --reward NAME"
+    assert f"Next: {again}\n" in result.out
+    found = strop(*again.replace("NAME", "exact_match").split()[1:], "--k", "1", "--samples", "2")
+    assert found.code == 0, found.err
+    found = strop("sample", folder, "1+1:", "-n", "1")
+    assert found.code == 0, found.err
+    for prompt, most in (("1+1:", "64"), ("1" * 60, "8")):
+        found = strop("sample", folder, prompt, "--max-tokens", most)
+        assert found.code == 2
+        assert "--max-tokens" in found.err
+        assert "rollout.max_tokens" not in found.err

@@ -99,6 +99,7 @@ def test_sources_by_what_there_is_to_learn_from_them(train, strop, tmp_path):
         (["vade", "data.weights=[1]"], "vade chooses them itself (draw_uncertain_prompts)"),
         (["--map", "question"], "--map takes THEIRS=OURS, such as question=prompt"),
         (["--map", "qestion=prompt"], "renames 'qestion', which data.jsonl does not have (did you"),
+        (["--map", "question=prompt", "--map", "answer=solution"], "'answer', which no file has"),
         (["--map", "question=solution"], "row 1 has both 'question' and 'solution'"),
         (["data.columns={question: prompt, solution: prompt}"], "two columns the name 'prompt'"),
         (["--validation", "train=data.jsonl"], "names a set 'train', as another split is called"),

@@ -73,6 +73,16 @@ def test_words_that_are_no_name_search():
     assert "1 recipe. `strop" in say("recipes", "MiniMax")
 
 
+def test_a_word_that_is_no_part_searches_parts():
+    found = {item["name"] for item in json.loads(say("parts", "covariance", "--json"))}
+    assert found >= {"drop_high_covariance_tokens", "penalise_high_covariance_tokens"}
+    assert "clip_both_sides" not in found
+    with pytest.raises(UserError, match="did you mean subtract_group_mean"):
+        say("parts", "subtract_group_men")
+    with pytest.raises(UserError, match="is a recipe"):
+        say("parts", "dapo")
+
+
 def test_filters():
     critics = names("--family", "critics")
     assert "gae" in critics

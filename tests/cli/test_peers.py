@@ -79,6 +79,16 @@ def test_every_name_of_the_tables_is_answered():
             "no option num_generations: what .* num_generations is here sampling.num_rollouts",
         ),
         (lambda: override({}, ["kl_coef=0.1"]), "no option kl_coef: .* is here rloo"),
+        (lambda: override({}, ["mdoel.name=x"]), r"mdoel\.name, did you mean model\.name\?$"),
+        (lambda: override({}, ["trainig.lr=1"]), r"trainig\.lr, did you mean training\.lr\?$"),
+        (lambda: override({}, ["clip_high=0.3"]), r"clip_high, did you mean loss\.clip_high\?$"),
+        (lambda: override({}, ["num_minibatches=2"]), r"did you mean plan\.num_minibatches\?$"),
+        (lambda: override({}, ["num_rollout=8"]), r"did you mean sampling\.num_rollouts\?$"),
+        (lambda: override({}, ["steps=8"]), r"did you mean training\.steps\?$"),
+        (
+            lambda: notation.recipe("grpo(dual_clip_c=3)"),
+            "no parameter dual_clip_c, did you mean loss.dual_clip_c",
+        ),
         (
             lambda: config.make({"training": {"learning_rate": 1}}),
             "no option training.learning_rate: .* is here training.lr, a number",

@@ -12,7 +12,7 @@ import pytest
 
 import strop
 from strop.catalogue import catalogue
-from strop.comparison.claims import Claim, claims, claims_of, results
+from strop.comparison.claims import Claim, claims, claims_of, difference, results
 from strop.comparison.verdict import FEWEST_SEEDS, judge
 from strop.support.errors import UserError
 
@@ -110,6 +110,18 @@ def test_runs_are_scored_so_that_the_number_is_there():
     assert scoring("pass@32") == ((1, 32), 32, ())
     assert scoring("pass@4") == ((1, 4), 16, ())
     assert scoring("mean/approx_kl") == ((1,), 16, ("approx_kl",))
+
+
+def test_equal_numbers_have_no_interval():
+    told = [
+        difference({"difference": gap, "low": low, "high": high})
+        for gap, low, high in (
+            ("0.02", "-0.01", "0.05"),
+            ("0.0", "nan", "nan"),
+            ("1", "nan", "nan"),
+        )
+    ]
+    assert told == ["+0.02 (-0.01 to +0.05)", "they are equal", "+1 each time"]
 
 
 def test_the_page_and_the_results_are_of_the_claims_that_stand():

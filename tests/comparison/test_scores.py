@@ -11,7 +11,7 @@ from strop.api.inference import checkpoint_of
 from strop.comparison import tuning
 from strop.comparison.plan import START, Entry, Plan, Scoring
 from strop.comparison.runs import Job, last_step
-from strop.comparison.scores import Row, at_budget, axis, by_metric, collect
+from strop.comparison.scores import Asked, Row, at_budget, axis, by_metric, collect
 from strop.report.run_folder import Run
 from strop.support.errors import UserError
 
@@ -39,6 +39,27 @@ def plan(**scoring: object) -> Plan:
     entries = (Entry("a", "[evaluation]\nevery = 2"), Entry("b", "[evaluation]\nevery = 2"))
     given = {"at": (4,), "ks": (1,), "samples": 1, **scoring}
     return Plan(entries, (0,), 4, Scoring(**given), "a")  # type: ignore[arg-type]
+
+
+def test_numbers_that_no_run_has_are_refused_while_runs_go_on(tmp_path: Path) -> None:
+    jobs = [Job(entry, 0, tmp_path) for entry in plan().entries]
+    target = Asked({"--target": "pass1"}, ())
+    target.check(jobs)  # nothing is written yet
+    for job in jobs:
+        job.folder.mkdir(parents=True)
+        lines = [{"step": 0, "eval/validation/pass@1": 0.1, "eval/validation/pass@1/low": 0.0},
+                 {"step": 1, "reward": 0.5, job.entry.label: 1.0}]  # fmt: skip
+        (job.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    with pytest.raises(UserError, match=r"pass1: a seed 0 does not have .*; there are pass@1: "):
+        target.check(jobs)
+    Asked({"--target": "pass@1"}, ()).check(jobs)
+    Asked({"--target": "reward"}, ()).check(jobs)
+    means = Asked({}, ("b", "rewrd"))  # b alone logs one of them
+    jobs[0].state = "done"
+    means.check(jobs)
+    jobs[1].state = "done"
+    with pytest.raises(UserError, match=r"--mean rewrd: no run has .*; there are reward, "):
+        means.check(jobs)
 
 
 def test_axes_of_tokens_and_seconds() -> None:

@@ -14,7 +14,11 @@ from models import Lab
 def tokens(folder: Path, by: str, line: dict[str, float]) -> float:
     """Those of a step: lengths of its answers, or their mean times those that had a gradient."""
     table = pq.read_table(folder / f"rollouts/step-{line['step']:06d}.parquet")
-    lengths, counts = table["length"].to_pylist(), sum(table["gradient"].to_pylist())
+    lengths, advantages = table["length"].to_pylist(), table["advantage"].to_pylist()
+    counts = sum(
+        learns and a != 0
+        for learns, a in zip(table["gradient"].to_pylist(), advantages, strict=True)
+    )
     return float(sum(lengths) if by == "sampled" else sum(lengths) / len(lengths) * counts)
 
 

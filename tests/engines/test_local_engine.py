@@ -1,6 +1,7 @@
 """The local engine's life of a request: stop, go on, branch, abort, weights, refusals."""
 
 import math
+from unittest import mock
 
 import pytest
 import torch
@@ -220,6 +221,19 @@ def test_a_cancelled_request_frees_the_slot_and_tells_its_tokens():
     assert len(e.cancel(begun).ids) == 1
     assert e.engine.poll() == []
     assert (e.known, list(e.waiting)) == ({}, [])
+
+
+def test_requests_that_were_let_in_as_an_interrupt_came_are_cancelled(monkeypatch):
+    e = engine(num_slots=2)
+    ids = [e.submit(Request((3, 4), 3, seed=seed)) for seed in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalEngine, "_fill", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            e.step()
+    assert [tuple(e.cancel(id).ids) for id in ids] == [()] * 3
+    assert (e.known, list(e.waiting)) == ({}, [])
+    after = e.submit(Request((3, 4), 3, seed=1))
+    assert new_ids(e.finish()[after]) == run(Request((3, 4), 3, seed=1))
 
 
 @pytest.mark.parametrize("forgets", ["cancel", "forget"])

@@ -200,6 +200,11 @@ def test_weights_and_masks_of_a_correction():
         found = F.loss_parts("ppo_clip", **{k: v for k, v in moved.items() if k != "logp_beh"},
                              params={name: 3.0})  # fmt: skip
         close(found["objective"], [-3] * 4)
+    plain = {k: v for k, v in moved.items() if k != "logp_beh"}
+    found = F.loss_parts("grpo", **plain, params={"loss.dual_clip_c": 3.0, "clip_high": 0.3})
+    close(found["objective"], [-3] * 4)
+    with pytest.raises(UserError, match=r"is here loss\.dual_clip_c"):
+        F.loss_parts("grpo", **plain, params={"delta": 3.0})
     verls = {"rollout_is": "token", "rollout_is_threshold": 2.0, "dual_clip_c": 3.0}
     loss, _ = F.policy_loss("rollout_correction", **moved, params=verls)
     assert float(loss) == pytest.approx(3 * (1 + 1.648721 + 2 + 0.496585) / 4, abs=1e-5)
@@ -388,3 +393,21 @@ def test_results_are_tensors_where_their_inputs_were():
     found = F.returns("trloo", turn_rewards=[[0.0, 3.0]], groups=[0])
     assert isinstance(found, Tensor)
     assert found.shape == (1, 2)
+
+
+@pytest.mark.parametrize("name", ["logp_old", "logp_prox"])
+def test_an_old_log_probability_that_is_nan_is_refused_inside_the_mask(name):
+    mask = torch.tensor([[1, 1], [1, 0]])
+    given = {"logp": f64([-1, -1], [-1, -1]), "advantages": f64(1, -1), "mask": mask}
+    old = f64([-1, -1], [-1, float("nan")])
+    F.policy_loss("grpo", **given, **{name: old})
+    old[0, 1] = float("nan")
+    with pytest.raises(UserError, match=f"{name} is NaN at row 0, token 1, inside the mask"):
+        F.policy_loss("grpo", **given, **{name: old})
+
+
+def test_a_selection_without_advantages_or_mask_names_them():
+    with pytest.raises(UserError, match=r"selection\('entrocraft'\) needs advantages"):
+        F.selection("entrocraft", mask=torch.ones(2, 1))
+    with pytest.raises(UserError, match=r"selection\('grpo'\) needs mask"):
+        F.selection("grpo", advantages=f64(1, -1))

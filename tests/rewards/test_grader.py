@@ -137,9 +137,11 @@ def test_columns_of_another_length_are_refused():
 
 def test_loading_mistakes_show_at_once(tmp_path):
     (tmp_path / "dies.py").write_text("import os\nos._exit(3)\n")
+    (tmp_path / "lacks.py").write_text("import no_such_package\n")
     for source, expected in (
         ("dies.py:f", "loading the rewards dies.py:f: the process ended itself with exit code 3"),
         ("rewards.py:lenght", "did you mean 'length'?"),
+        ("lacks.py:f", "lacks.py:1: ModuleNotFoundError: No module named 'no_such_package'"),
     ):
         with pytest.raises(UserError) as caught:
             Grader([RewardSpec("r", source)])

@@ -59,6 +59,12 @@ def test_what_it_says_of_itself(server, client):
     assert len(server.key) > 20
 
 
+def test_the_name_that_agents_are_trained_with_is_answered(client):
+    assert said(client, model="policy", temperature=0) == said(client, temperature=0)
+    with pytest.raises(openai.NotFoundError, match="it is called tiny"):
+        said(client, model="gpt")
+
+
 def test_letters_that_the_model_does_not_know(client):
     with pytest.raises(openai.BadRequestError, match="would read as <unk>"):
         client.completions.create(model="tiny", prompt="é")

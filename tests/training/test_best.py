@@ -94,6 +94,17 @@ def test_the_lowest_may_be_the_best_and_no_score_is_never(lab):
     assert (race.step, race.since, race.over) == (3, 2, False)
 
 
+def test_a_first_validation_without_the_number_is_refused_with_the_nearest(lab):
+    """Every summary counts what it left unscored; a set without any score has that count alone."""
+    race = Race(config.make(settings(lab, best="eval/validation/pass@3")))
+    counts = {"eval/validation/num_unscored": 0.0, "eval/hard/num_unscored": 2.0}
+    scored = {**counts, "eval/validation/auc": 0.5, "eval/validation/pass@1": 0.5}
+    with pytest.raises(UserError, match=r"pass@3 is no number .*; it has eval/validation/pass@1, "):
+        race.check(scored)
+    race.check({"eval/validation/num_unscored": 8.0, "eval/hard/pass@1": 0.5})
+    Race(config.make(settings(lab, best="eval/hard/pass@1"))).check(scored)
+
+
 @pytest.mark.parametrize(("which", "step", "value"), [("highest", 2, 0.6), ("lowest", 3, 0.4)])
 def test_the_page_finds_the_same_in_the_numbers(which, step, value):
     at = np.arange(5)  # what is there before training is no step

@@ -62,6 +62,7 @@ DAMAGE = [
     (empty, "tokenizer.json", "has 0 of [0-9]+ bytes"),
     (empty, "files.json", "is damaged"),
     (lambda path: path.unlink(), "model.safetensors", "is missing"),
+    (lambda path: path.unlink(), "trainer.pt", "is missing"),
 ]
 
 
@@ -93,6 +94,42 @@ def test_a_run_goes_on_from_the_checkpoint_before(done, strop, tmp_path):
     result = strop("train", "--step", "2")
     assert result.code == 2
     assert "--resume" in result.err
+
+
+def test_recorded_steps_without_their_checkpoints_are_not_trained_over(
+    done, runner, strop, tmp_path
+):
+    """Saved each step: three steps were not recorded without a checkpoint. Saved at the end alone:
+    the report is written behind it, and a run that was killed before has neither.
+    """
+    folder = tmp_path / "run"
+    shutil.copytree(done, folder)
+    shutil.rmtree(folder / "checkpoints")
+    before = (folder / "metrics.jsonl").read_bytes()
+    result = strop("train", "--resume", folder)
+    assert result.code == 2
+    assert "has recorded 3 steps and has no checkpoint to go on from" in result.err
+    assert f"strop train --config {folder}/config.toml --out OTHER" in result.err
+    (folder / "report.html").touch()
+    with pytest.raises(UserError, match="has no checkpoint to go on from"):
+        runner.resume(folder, training={"save_every": 0})
+    assert (folder / "metrics.jsonl").read_bytes() == before
+    (folder / "report.html").unlink()
+    assert strop("train", "--resume", folder, "training.save_every=0").code == 0
+    assert without_times(folder) == without_times(done)
+
+
+def test_the_score_before_training_is_that_of_step_0(done, strop, tmp_path):
+    """A run that was killed before its first checkpoint has the validation before step 1."""
+    folder = tmp_path / "run"
+    shutil.copytree(done, folder)
+    shutil.rmtree(folder / "checkpoints")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    first = {"eval/validation/pass@1": 0.125, "step": 0}
+    (folder / "metrics.jsonl").write_text("\n".join([json.dumps(first), lines[0]]) + "\n")
+    result = strop("train", "--resume", folder)
+    assert result.code == 0, result.err
+    assert "eval/validation/pass@1: 0.125 -> " in result.out
 
 
 @pytest.mark.parametrize("damage", [truncated, pickled, zeroed, without_a_tensor])

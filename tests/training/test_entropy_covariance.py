@@ -18,7 +18,7 @@ def measured(logp, advantage, **columns):
         entropy_behavior_T=[0.5] * num, version_T=torch.zeros(num, dtype=torch.int64),
         step=torch.tensor(1), id_T=torch.zeros(num, dtype=torch.int64), **columns,
     )  # fmt: skip
-    return step_metrics(batch)[KEY]
+    return step_metrics(batch, torch.ones(num, dtype=torch.bool))[KEY]
 
 
 def test_of_four_tokens():

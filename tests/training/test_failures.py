@@ -268,3 +268,19 @@ def test_the_metrics_stay_valid_json(tmp_path):
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     strict = json.loads(line, parse_constant=pytest.fail)
     assert strict == {"step": 1, "good": 1.5, "bad": None, "huge": None}
+
+
+def test_a_reward_that_raises_whatever_it_is_given_is_told_before_step_1(lab, runner, tmp_path):
+    """One that raises on empty answers alone, or on some rows, is not."""
+    rewards = tmp_path / "raising.py"
+    rewards.write_text(
+        "def always(completions, **columns):\n    raise RuntimeError('it is broken')\n"
+        "def empty(completions, **columns):\n    return [float(len(t) / ord(t[0])) for t in "
+        "completions]\n"
+    )
+    functions = [f"{rewards}:always", f"{rewards}:empty"]
+    run = runner.start({**lab.raw(), "reward": {"functions": functions}}, tmp_path / "run")
+    told = [note for note in run.world.services.notes if "before step 1" in note]
+    assert len(told) == 1
+    assert "the reward function always failed on all that it was given" in told[0]
+    assert "RuntimeError: it is broken" in told[0]

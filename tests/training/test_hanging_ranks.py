@@ -56,6 +56,7 @@ def test_a_process_that_is_stopped_is_named_and_ends_all(lab, tmp_path):
     done = checkpoint.step_of(checkpoint.newest(folder / "checkpoints"))
     assert done >= len(lines.read_text().splitlines()) - 1
     assert changed(folder, ["training.process_timeout_seconds=60"]).training.steps == 5000
+    assert changed(folder, ["training.collector_timeout_seconds=60"]).training.steps == 5000
     do({"folder": str(folder), "steps": done + 1}, Ranks())
 
 

@@ -51,6 +51,13 @@ def test_episodes():
     assert limits(more, CORRIDOR, 500) == (5, 25, 475, 500, 25)
 
 
+def test_episodes_without_room_are_told_the_most_of_all_their_actions():
+    with pytest.raises(UserError, match=r"set rollout\.max_tokens=50, of all actions of an ep"):
+        resolve(PlayTurns(max_action_tokens=20, max_turns=9), CORRIDOR, 100)
+    part = PlayTurns(max_action_tokens=20, max_turns=9, max_tokens=50)
+    assert limits(part, CORRIDOR, 100)[:3] == (20, 50, 50)
+
+
 def test_a_context_without_room_is_refused():
     with pytest.raises(
         UserError, match=r"context of 12 tokens leaves no prompt .*max_tokens=12"

@@ -97,6 +97,13 @@ def test_a_run_is_bit_for_bit_the_same_without(lab, tmp_path, monkeypatch):
     assert one.read_bytes() == other.read_bytes()
 
 
+def test_a_run_that_collects_ahead_is_not_told_to_set_the_engines_staleness(lab, tmp_path):
+    raw = raw_of(lab, "areal_decoupled_ppo", steps=2)
+    raw["training"] |= {"max_staleness": 1}
+    found = Runner().whole(raw, tmp_path).likeness
+    assert found.once == "answers are of older weights, which they are from step 2 on"
+
+
 def test_the_line_and_what_the_doctor_makes_of_it(lab, tmp_path):
     both = Likeness("gspo", 1, ("grpo",), once="`plan.num_minibatches=4`")
     assert both.text == (

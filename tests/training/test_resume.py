@@ -120,7 +120,6 @@ def test_what_a_kill_leaves_behind_is_cleared_away(cut, unbroken, runner):
     half = cut / "checkpoints/.step-000004"
     shutil.copytree(cut / "checkpoints/step-000002", half)
     (half / "trainer.pt").unlink()
-    shutil.copytree(half, cut / "checkpoints/step-000004")  # never whole: no trainer.pt
     with (cut / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "loss": 0.1')
     for name in ("step-000004.parquet", "step-000999.parquet", "step-000004.unfinished"):

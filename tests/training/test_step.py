@@ -18,6 +18,10 @@ SOME = """
 def some(completions, **columns):
     return [float(len(text)) if sum(map(ord, text)) % 3 else None for text in completions]
 """
+FIRST = """
+def first(completions, **columns):
+    return [float(n == 0) for n, _ in enumerate(completions)]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +118,24 @@ def test_unscored_rollouts_take_part_in_nothing(begin, lab):
     share = 1 - float(scored_B.double().mean())
     assert got.metrics["rewards/frac_unscored"] == pytest.approx(share)
     assert got.metrics["reward"] == pytest.approx(float(got.batch["reward_B"][scored_B].mean()))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "share"),
+    [("grpo", 0.25), ("grpo(beta=0.1)", 1.0), ("gae", 1.0)],
+)
+def test_rollouts_of_uniform_groups_have_no_gradient_unless_a_term_gives_them_one(
+    begin, lab, recipe, share
+):
+    """Of four groups only that of the first prompt has two rewards; a penalty moves all."""
+    (lab.rewards.parent / "first.py").write_text(FIRST)
+    run = begin(
+        recipe, reward={"functions": [f"{lab.rewards.parent}/first.py:first"]},
+        algorithm={"sampling.num_prompts": 4},
+    )  # fmt: skip
+    got = step(run, {}, 1)
+    assert got.metrics["frac_reward_zero_std"] == 0.75
+    assert got.metrics["groups/frac_rollouts_with_gradient"] == share
 
 
 @pytest.mark.parametrize(

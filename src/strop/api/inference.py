@@ -1,7 +1,9 @@
 """A run's checkpoint or any model, opened to sample and to score outside training."""
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from strop.api.trust import check_trust
 from strop.engines.base import Engine, Event
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
+from strop.method import reading
 from strop.method.check import MOST_ROLLOUTS
 from strop.method.engine_needs import check as check_engine
 from strop.method.notation import named
@@ -69,10 +72,13 @@ class InferenceModel:
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
         loaded = load_model(config, model, config.engine.needs_model, given=given)
+        if not limit and task.max_tokens >= loaded.context:  # nobody chose what a task has anyway
+            task = replace(task, max_tokens=max(loaded.context // 2, 1))
         engine = open_engine(config, config.engine.newest(), loaded)
         sampler = Use(substitutes.scoring(part))
         check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
-        services = make_services(config, loaded, task, sampler.part)
+        with _naming_max_tokens():
+            services = make_services(config, loaded, task, sampler.part)
         services.sampling.attach(engine)
         check_roles(config, engine)
         if is_checkpoint(Path(model)):  # whose roles are those of its step
@@ -107,7 +113,8 @@ class InferenceModel:
         limits = self.services.limits
         put = chat.put(Prompt(0, prompt, {}, "the prompt", column=""), tokenizer)
         ids = encode_prompt(put, tokenizer, chat.template)
-        replace(limits, prompt_tokens=limits.room).check_prompt(put, len(ids))
+        with _naming_max_tokens():
+            replace(limits, prompt_tokens=limits.room).check_prompt(put, len(ids))
         request = Request(
             tuple(ids), limits.episode_tokens, part.temperature, part.rules(),
             stop_ids=sampling.stop_ids, stop_strings=sampling.stop_strings, seed=seed,
@@ -117,6 +124,16 @@ class InferenceModel:
         requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
         answers = asynchronous(self.engine).sample(requests)
         return [_answer(tokenizer, answer.events) for answer in answers]
+
+
+@contextmanager
+def _naming_max_tokens() -> Iterator[None]:
+    """Inside, errors name --max-tokens for the setting of a run."""
+    try:
+        yield
+    except UserError as error:
+        why = re.sub(r"set rollout\.max_tokens=(\d+)", r"give --max-tokens \1", str(error))
+        raise UserError(why.replace("rollout.max_tokens", "--max-tokens")) from error
 
 
 def _answer(tokenizer: Any, events: Sequence[Event]) -> tuple[str, float, str]:
@@ -168,8 +185,11 @@ def scored(
         for note in left_out:
             print(f"note: {note}", file=sys.stderr)
     prompts = prompts[:max_prompts] if max_prompts else prompts
-    for prompt in prompts:
-        subject.services.texts.prompt_ids(prompt.uid)  # one that cannot be read is found at once
+    with _naming_max_tokens():
+        for prompt in prompts:
+            subject.services.texts.prompt_ids(
+                prompt.uid
+            )  # one that cannot be read is found at once
     return run(
         prompts, subject.rollout, subject.engine, subject.services,
         num_samples=num_samples, ks=ks, seed=seed, judge=subject.services.judges.get(split),
@@ -224,8 +244,21 @@ def open_model(
     merged = {**dumped, **{
         section: {**dumped[section], **values} for section, values in options.items()
     }}  # fmt: skip
+    _check_counted(assignments or [])
     merged = override(merged, assignments or [])
     return InferenceModel.open(config.make(merged), model, temperature, max_tokens, scored, loaded)
+
+
+def _check_counted(assignments: Sequence[str | tuple[str, Any]]) -> None:
+    """Raise UserError for a setting of a stage that only training has."""
+    for each in assignments:
+        path = (each.partition("=")[0] if isinstance(each, str) else each[0]).strip()
+        stage = reading.full_name(path.partition(".")[0])
+        if path not in config.settings() and stage != "rollout" and reading.is_stage(stage):
+            raise UserError(
+                f"{path} is of training: of a method's stages answers are sampled by the rollout "
+                "alone, such as rollout.max_tokens; leave it out"
+            )
 
 
 def checkpoint_of(

@@ -8,9 +8,9 @@ from strop.support.errors import RunStopped, UserError
 
 OPTIONS = (
     "at", "band", "baseline", "best", "by", "data", "engine", "exchange", "group", "k", "lengths",
-    "model", "out", "port", "prompts", "reward", "samples", "score-on", "serve", "spare", "split",
-    "staleness", "start", "step", "success", "target", "task", "tune", "tune-by", "updates",
-    "validation", "workers",
+    "max-tokens", "model", "out", "port", "prompts", "reward", "samples", "score-on", "serve",
+    "spare", "split", "staleness", "start", "step", "success", "target", "task", "tune", "tune-by",
+    "updates", "validation", "workers",
 )  # fmt: skip
 PATTERNS = (
     (re.compile(r"(?:strop train )?--resume (\S*[^\s:,;.`])"), r"strop.resume('\1')"),

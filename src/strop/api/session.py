@@ -16,8 +16,11 @@ from strop.training.settings import config
 from strop.training.settings.assignments import override
 
 # What may change in a run that is resumed.
-CHANGEABLE = ("training.steps", "training.save_every", "training.best", "training.patience",
-              "training.process_timeout_seconds", "evaluation.", "tracking.", "ray.")  # fmt: skip
+CHANGEABLE = (
+    "training.steps", "training.save_every", "training.best", "training.patience",
+    "training.process_timeout_seconds", "training.collector_timeout_seconds", "evaluation.",
+    "tracking.", "ray.",
+)  # fmt: skip
 
 
 class Session:
@@ -106,7 +109,8 @@ def changed(folder: Path, changes: Sequence[str | tuple[str, Any]]) -> config.Ru
             raise UserError(
                 f"a run that goes on has its own configuration: leave {text} out; only "
                 "training.steps, training.save_every, training.best, training.patience, "
-                "training.process_timeout_seconds, evaluation, tracking and ray options may change"
+                "training.process_timeout_seconds, training.collector_timeout_seconds, "
+                "evaluation, tracking and ray options may change"
             )
     settings = config.load(folder / "config.toml")
     return config.make(override(settings.model_dump(), changes)) if changes else settings

@@ -7,10 +7,14 @@ Messages about an unknown option, parameter or recipe answer from the same rows.
 import functools
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib.resources import files
 
 from strop.support.errors import nearest
 
+WHOLE = 4  # fit of a word that is the whole name of a peer's option
+NEARLY = 0.85  # likeness of a word to one of ours that is misspelled
+MOST = 3  # options that a message names
 _ASIDE = re.compile(r" \([^)]*\)")  # a default or a remark
 _NAME = re.compile(r"[A-Za-z][\w.]*")
 
@@ -23,19 +27,47 @@ def table(name: str) -> str:
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """What a message says of an unknown option: ours for a peer's, else the nearest known names."""
-    return ours(word) or nearest(word, known)
+    """What a message says of an unknown option: ours for a peer's, what it nearly is of ours, ours
+    for the end of a peer's, or the nearest known names.
+    """
+    known = list(known)
+    return (
+        ours(word, least=WHOLE) or _nearly_ours(word, known) or ours(word) or nearest(word, known)
+    )
 
 
-def ours(word: str, kind: str = "options") -> str:
-    """The words ": what TRL or verl call beta is here ..."; empty for a word that no peer has.
+def _nearly_ours(word: str, known: Iterable[str]) -> str:
+    """The words ", did you mean ...?" for options that are spelled nearly so; for a word without a
+    section those whose name is so.
+    """
+    names = list(dict.fromkeys([*known, *_common()]))
+    if "." in word:
+        close = get_close_matches(word, names, cutoff=NEARLY)
+    else:
+        ends = {name: name.rpartition(".")[2] for name in names}
+        nearly = get_close_matches(word, ends.values(), n=1, cutoff=NEARLY)
+        close = [name for name in names if ends[name] in nearly][:MOST]
+    return f", did you mean {' or '.join(close)}?" if close else ""
+
+
+@functools.cache
+def _common() -> tuple[str, ...]:
+    """Our options that the table names first in a row, those of stages among them."""
+    first = (_NAME.match(mine) for mine, _ in _rows("options"))
+    return tuple(name[0] for name in first if name is not None and "." in name[0])
+
+
+def ours(word: str, kind: str = "options", least: int = 1) -> str:
+    """The words ": what TRL or verl call beta is here ..."; empty for a word that no peer has, and
+    for one that fits less than `least` (see `_fit`).
 
     A keyword of Python has come with a dot for its first underscore: `loss.type` is `loss_type`.
     """
     word = word.lstrip("-").replace("-", "_")
     for each in (word, word.replace(".", "_")):
         fits = [(m, [_fit(each.lower(), names) for names in theirs]) for m, theirs in _rows(kind)]
-        if best := max((fit for _, both in fits for fit in both), default=0):
+        best = max((fit for _, both in fits for fit in both), default=0)
+        if best >= least:
             spelled = ", or ".join(mine for mine, both in fits if best in both)
             return f": what TRL or verl call {each} is here {spelled}"
     return ""
@@ -48,7 +80,7 @@ def _fit(word: str, names: tuple[str, ...]) -> int:
     whole = [word == name or word.endswith(f".{name}") for name in names]
     ending = [word.rpartition(".")[2] == name.rpartition(".")[2] for name in names]
     if any(whole):
-        return 5 if whole[0] else 4
+        return WHOLE + 1 if whole[0] else WHOLE
     if any(ending):
         return 3 if ending[0] else 2
     return int("_" in word and names[:1] != () and names[0].endswith(f"_{word}"))

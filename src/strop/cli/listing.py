@@ -102,6 +102,11 @@ def _file_of(name: str) -> str:
     return head + tomli_w.dumps(file)
 
 
+def _beginning(word: str) -> re.Pattern[str]:
+    """Finds words that begin so."""
+    return re.compile(rf"(?<![a-z0-9]){re.escape(word)}")
+
+
 def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
     """The recipes in which words begin so, of that family and status. Raises UserError."""
     if family:
@@ -109,7 +114,7 @@ def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
     if status and status not in STATUSES:
         near = nearest(status, STATUSES)
         raise UserError(f"no status {status!r}{near}; they are {', '.join(STATUSES)}")
-    starts = [re.compile(rf"(?<![a-z0-9]){re.escape(word)}") for word in text.lower().split()]
+    starts = [_beginning(word) for word in text.lower().split()]
     entries = [
         e for e in catalogue.recipes() if all(start.search(_search_text(e)) for start in starts)
     ]
@@ -157,20 +162,34 @@ def parts(
     folder_or_name: Annotated[
         str | None,
         typer.Argument(
-            help="A folder of parts (advantage, loss/bound) or a part.",
+            help="A folder of parts (advantage, loss/bound), a part, or a word to search for.",
             autocompletion=completing.parts,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the parts, those of a folder, or show one: its equation, columns, source and fields."""
+    """List the parts, those of a folder or with a word in name or first sentence, or show one: its
+    equation, columns, source and fields.
+    """
     if folder_or_name is None or _is_folder(folder_or_name):
-        folder = (folder_or_name or "").strip("/")
-        found = [_part_line(entry) for entry in catalogue.parts(folder)]
-        shown.as_json(found) if as_json else shown.parts(found)
-    else:
+        listed = [*catalogue.parts((folder_or_name or "").strip("/"))]
+    elif not (listed := _parts_with(folder_or_name)):
         page = part_page(_find_part(folder_or_name))
         shown.as_json(page) if as_json else shown.part(page)
+        return
+    found = [_part_line(entry) for entry in listed]
+    shown.as_json(found) if as_json else shown.parts(found)
+
+
+def _parts_with(word: str) -> list[Entry]:
+    """The parts in whose name or first sentence a word begins so; none where it is itself a name,
+    or several words joined, as of a name that is misspelled.
+    """
+    known = {entry.name for entry in catalogue.recipes()}
+    if not word.isalnum() or word in known:
+        return []
+    start = _beginning(word.lower())
+    return [e for e in catalogue.parts() if start.search(f"{e.name}\n{e.summary}".lower())]
 
 
 def _is_folder(text: str) -> bool:

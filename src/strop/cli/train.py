@@ -80,7 +80,7 @@ Resume = Annotated[
     typer.Option(
         help="Go on with the run in this folder. Beside it only `training.steps=...`, "
         "`training.save_every=...`, `training.best=...`, `training.patience=...`, "
-        "`training.process_timeout_seconds`, "
+        "`training...._timeout_seconds=...`, "
         "`evaluation....=...`, `tracking....=...`, `ray....=...`, --ray and --track may be given."
     ),
 ]

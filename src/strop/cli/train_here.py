@@ -153,6 +153,7 @@ def _split(run: Any) -> list[str]:
     task = run.world.services.task
     if task.is_recorded and not task.rewards:
         return ["--data", "FILE", "--reward", "NAME"]
+    given = [] if task.rewards or task.own_reward else ["--reward", "NAME"]
     if task.heldout or run.config.data.environment() is not None:
-        return []
-    return ["--split", "validation" if task.validation else "train"]
+        return given
+    return ["--split", "validation" if task.validation else "train", *given]

@@ -14,7 +14,7 @@ from rich.table import Table
 from strop.comparison.page import write_page
 from strop.comparison.plan import Plan
 from strop.comparison.runs import Job, jobs_of, last_step, latest, work
-from strop.comparison.scores import Row, collect
+from strop.comparison.scores import Asked, Row, collect
 from strop.comparison.table import write_tables
 from strop.comparison.tuning import (
     Tried,
@@ -148,7 +148,8 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
             first, tuning = choosing(plan), plan.tuning
             number = len(plan.entries) // len({entry.of for entry in plan.entries})
             console.print(f"{number} settings of each method, of which validation chooses one:")
-            jobs, failures = _worked(first, folder, workers, console)
+            asked = Asked({"--tune-by": tuning.metric, **_target(plan)}, ())
+            jobs, failures = _worked(first, folder, workers, console, asked)
             if failures:
                 return Outcome(plan, (), tuple(failures), len(jobs))
             scores = validation_scores(first, jobs, tuning.metric)
@@ -158,7 +159,8 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
             for each in tried:
                 if each.chosen:
                     console.print(f"chosen: {each.label}", markup=False)
-        jobs, failures = _worked(plan, folder, workers, console)
+        asked = Asked(_target(plan), plan.scoring.means)
+        jobs, failures = _worked(plan, folder, workers, console, asked)
         rows, runs = collect(plan, jobs)
         if tried and rows:
             done = [job for job in jobs if job.state == "done"]
@@ -173,18 +175,30 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
     return outcome
 
 
+def _target(plan: Plan) -> dict[str, str]:
+    """The number of --target, by this option; empty without one."""
+    return {"--target": plan.scoring.target[0]} if plan.scoring.target is not None else {}
+
+
 def _worked(
-    plan: Plan, folder: Path, workers: int, console: Console
+    plan: Plan, folder: Path, workers: int, console: Console, asked: Asked
 ) -> tuple[list[Job], list[str]]:
-    """All runs of a plan, done as far as they can be, and a line for each that failed."""
+    """All runs of a plan, done as far as they can be, and a line for each that failed. Raises
+    UserError for a number that was asked for and is none of theirs, with the runs saved.
+    """
     jobs = jobs_of(plan, folder)
     console.print(
         f"{len(plan.entries)} methods, {len(plan.seeds)} seeds, {plan.steps} steps -> {folder}",
         markup=False,
     )
     with interrupting(), RunsProgress(console, jobs, plan.steps) as progress:
+
+        def look() -> None:
+            progress.update()
+            asked.check(jobs)
+
         failures = work(
-            plan, jobs, workers or _cores(), progress.update,
+            plan, jobs, workers or _cores(), look,
             lambda: progress.note("stopping: the runs finish their step and save"),
         )  # fmt: skip
     return jobs, failures

@@ -162,6 +162,14 @@ def results() -> Mapping[str, Mapping[str, str]]:
     return {row["claim"]: row for row in csv.DictReader(text.splitlines())}
 
 
+def difference(row: Mapping[str, str]) -> str:
+    """The difference of a result with its interval, in words where it is the same each time."""
+    value, low, high = (float(row[name]) for name in ("difference", "low", "high"))
+    if math.isfinite(low) and math.isfinite(high):
+        return f"{value:+.2g} ({low:+.2g} to {high:+.2g})"
+    return f"{value:+.2g} each time" if value else "they are equal"
+
+
 def summaries(recipe: str) -> list[str]:
     """A line a claim of a recipe: what it says, and what was found of it here."""
     lines = []
@@ -170,8 +178,7 @@ def summaries(recipe: str) -> list[str]:
             continue
         found = claim.untestable
         if row := results().get(claim.id):
-            limits = f"{float(row['low']):+.2g} to {float(row['high']):+.2g}"
-            found = f"{float(row['difference']):+.2g} ({limits}) in {claim.number}, {row['date']}"
+            found = f"{difference(row)} in {claim.number}, {row['date']}"
         verdict = row["verdict"] if row else "not testable here" if claim.untestable else "not run"
         lines.append(f"{claim.text} {verdict.capitalize()}{f': {found}' if found else ''}.")
     return lines

@@ -162,25 +162,31 @@ def work(
 ) -> list[str]:
     """Run and score all jobs; calls `show` about twice a second. Returns what failed, a line each.
 
-    An interrupt lets the runs finish their step and save, after a call of `stopping`, and then
-    raises KeyboardInterrupt; a second one ends them at once.
+    An interrupt, and a UserError of `show`, let the runs finish their step and save, after a call
+    of `stopping`, and are then raised; a second interrupt ends the runs at once.
     """
     children, failures = Children(), list[str]()
     with ThreadPoolExecutor(workers) as pool:
         waiting = {pool.submit(train_and_score, plan, job, children): job for job in jobs}
         try:
             _watch(waiting, failures, show)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, UserError) as error:
             for future in waiting:
                 future.cancel()
             children.stop()
             stopping()
+            if isinstance(error, UserError):
+                show = _nothing
             try:
                 _watch(waiting, failures, show)
             except KeyboardInterrupt:
                 children.stop(signal.SIGKILL)
             raise
     return failures
+
+
+def _nothing() -> None:
+    pass
 
 
 def _watch(waiting: dict[Future[None], Job], failures: list[str], show: Callable[[], None]) -> None:

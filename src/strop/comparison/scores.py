@@ -1,5 +1,6 @@
 """What the runs of a comparison reached: held-out scores, the way there, tokens and seconds."""
 
+import itertools
 import json
 import math
 import re
@@ -15,10 +16,55 @@ from strop.comparison.plan import START, Plan, Scoring
 from strop.comparison.runs import Job
 from strop.evaluation.samples import Floats
 from strop.report.run_folder import Run, Series, read_run
-from strop.support.errors import UserError
+from strop.support.errors import UserError, nearest_first
+from strop.tracking.metrics_file import NAME as METRICS
+from strop.tracking.metrics_file import lines_of
 
 EVALUATION = "eval/validation/"
 NO_SCORE = re.compile(r"/(low|high|num_\w+)$|/(maj|distinct)@1$")
+
+
+class Asked:
+    """Numbers that were asked for, looked for while runs go on, so that none is missed at the end.
+
+    validated: those of validation, by option. means: those of training.
+    """
+
+    def __init__(self, validated: Mapping[str, str], means: Sequence[str]) -> None:
+        self.validated, self.means = validated, means
+        self.seen = set[str]()  # runs that have validated
+        self.complete = not means
+
+    def check(self, jobs: Sequence[Job]) -> None:
+        """Raise UserError for a number that neither the first validation of a run nor its first
+        step has, and for one that no run has, once a run of every method is done.
+        """
+        for job in jobs if self.validated else ():
+            if job.name in self.seen or not (job.folder / METRICS).is_file():
+                continue
+            lines = [*itertools.islice(lines_of(job.folder), 2)]  # before training, and step 1
+            numbers = {name for line in lines for name in line}
+            for option, name in self.validated.items() if len(lines) > 1 else ():
+                if not {name, EVALUATION + name} & numbers:
+                    known = [n.removeprefix(EVALUATION) for n in lines[0] if EVALUATION in n]
+                    raise _unknown(f"{option} {name}", f"{job.name} does not have", name, known)
+            self.seen |= {job.name} if len(lines) > 1 else set()
+        done = [job for job in jobs if job.state == "done"]
+        if self.complete or {j.entry.label for j in done} != {j.entry.label for j in jobs}:
+            return
+        numbers = {name for job in done for line in lines_of(job.folder) for name in line}
+        for name in self.means:
+            if name not in numbers:
+                raise _unknown(f"--mean {name}", "no run has", name, [*numbers])
+        self.complete = True
+
+
+def _unknown(what: str, who: str, name: str, known: Sequence[str]) -> UserError:
+    plain = [each for each in known if not NO_SCORE.search(each)]
+    return UserError(
+        f"{what}: {who} that number; there are {nearest_first(name, plain)}: give one of "
+        "these, and another --out"
+    )
 
 
 class Row(NamedTuple):

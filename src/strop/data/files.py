@@ -36,6 +36,7 @@ def load_data(
     columns: Mapping[str, str] = NOTHING,
     sets: Mapping[str, Sequence[str | Path]] = NOTHING,
     weights: Sequence[float] = (),
+    uses_columns: bool = False,
 ) -> Task:
     """Build a task from files whose rows have a prompt (text or chat messages) and any columns.
 
@@ -45,7 +46,8 @@ def load_data(
     None. `columns` renames columns, theirs to ours; after that `reader` translates rows of another
     layout: a function or a name of `row_layouts.LAYOUTS`. `prompt_column` is the prompt's then.
     `sets` are further files for validation, by the name of their set. Training files may be given
-    as NAME=FILE; `weights` say how often each is drawn from.
+    as NAME=FILE; `weights` say how often each is drawn from. uses_columns: a column to rename that
+    no file has is a mistake, also where all have its new name.
 
     Raises UserError, naming file and line or row, for whatever cannot be read.
     """
@@ -63,6 +65,9 @@ def load_data(
         else:
             splits[split] = load(given, number)
     names = [name for name, _ in named]
+    validated = {name: load(given, number) for number, (name, given) in enumerate(sets.items(), 3)}
+    if uses_columns:
+        load.renaming.check_used()
     return Task(
         name="+".join(names),
         origins=_origins(names, first, weights),
@@ -72,7 +77,7 @@ def load_data(
         rewards=tuple(rewards),
         answer=answer,
         max_tokens=max_tokens,
-        sets={name: load(given, number) for number, (name, given) in enumerate(sets.items(), 3)},
+        sets=validated,
     )
 
 

@@ -10,7 +10,7 @@ Columns have the names that strop, or a reward, knows them by.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from strop.support.errors import UserError, did_you_mean
@@ -108,9 +108,12 @@ class Renaming:
 
     A file that has none of theirs stays as it is, so files of several layouts go together. Raises
     UserError for two columns under one name.
+
+    used: theirs that some file has had so far.
     """
 
     names: Mapping[str, str]
+    used: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         ours = list(self.names.values())
@@ -132,6 +135,17 @@ class Renaming:
                 raise UserError(
                     f"data.columns renames {theirs!r}, which {where} does not have"
                     f"{did_you_mean(theirs, row)}; its columns are {', '.join(row) or 'none'}"
+                )
+            if any(theirs in row for _, row in firsts):
+                self.used.add(theirs)
+
+    def check_used(self) -> None:
+        """Raise UserError for a name that none of all files has had."""
+        for theirs, ours in self.names.items():
+            if theirs not in self.used:
+                raise UserError(
+                    f"data.columns renames {theirs!r}, which no file has; they have {ours!r} "
+                    f"already: leave {theirs}={ours} out"
                 )
 
 

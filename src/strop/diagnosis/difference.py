@@ -145,7 +145,7 @@ class Difference:
         if rest := len(parts) - len(early[:MOST]):
             also = f", at the stages {', '.join(later)}" if later else ""
             yield f"  and {rest} more columns and metrics{also}"
-        if self.columns:
+        if self.columns or self.same:
             return
         if self.looked_at == self.step:
             yield f"  All kept rollouts and tokens of step {self.step} are the same."

@@ -34,6 +34,7 @@ DEAD = "router/frac_dead_experts"
 DEAD_NOTE = 0.1  # share of the experts that lost their tokens over the run
 CUT_OFF, CUT_OFF_NOTE = 0.2, 0.05  # share of answers
 UNSCORED = 0.05  # share of rollouts
+OWN_REWARDS = {"agent", "environment", "recorded"}  # that rollouts bring themselves
 SHOWN = 5  # of a list of steps
 SKIP = 1.5  # more data a rollout than usual, times
 
@@ -143,9 +144,15 @@ def _fault(run: RunFiles, numbers: dict[str, Any]) -> tuple[str, str] | None:
     """Answer and advice where nothing was learnt; None where something was."""
     rates, kept, norms = map(run.series, ("learning_rate", "data/rollouts_kept", "grad_norm"))
     uniform = numbers.get("mean frac_reward_zero_std", 0.0)
+    failed = sum(share for cause, share in _exits(run).items() if FAILED <= cause < Exit.PENDING)
     with_gradient = numbers.get("mean groups/frac_rollouts_with_gradient", 1.0)
     if rates and max(rates) == 0:
         return "The learning rate is 0 at every step: nothing is learned.", "set training.lr"
+    if uniform > 0.99 and failed > 0.99:
+        return (
+            "Nearly every answer or episode fails, so rewards are equal and the gradient is 0.",
+            "see the question about failures below",
+        )
     if uniform > 0.99:
         return (
             f"In {uniform:.0%} of the groups all rewards are equal, so advantages and gradient are "
@@ -159,11 +166,16 @@ def _fault(run: RunFiles, numbers: dict[str, Any]) -> tuple[str, str] | None:
             "data/dropped/... in metrics.jsonl says why; for groups of equal rewards see what the "
             "reward gives: strop doctor --data FILE --reward SOURCE",
         )
-    if with_gradient < 0.01 or numbers.get("mean groups/frac_updates_empty", 0.0) > 0.99:
+    if numbers.get("mean groups/frac_updates_empty", 0.0) > 0.99:
         return (
             "Selection leaves no rollout with a gradient.",
             "widen the selection (a band, a filter of cut-off answers), or raise "
             "rollout.max_tokens when all answers are cut off",
+        )
+    if with_gradient < 0.01:
+        return (
+            "Of the rollouts that selection leaves none has an advantage other than 0.",
+            "see the question about groups below, and advantage/abs_mean in metrics.jsonl",
         )
     if norms and max(norms) <= ZERO_GRADIENT:
         return (
@@ -182,7 +194,9 @@ def mismatch(run: RunFiles) -> Finding:
         return Finding(question, "unknown", f"The metrics have no {name}.")
     updates = run.option(".num_epochs") * run.option(".num_minibatches")
     now, first = mean(late), values[0]
-    numbers = {"first": first, "late": now, "max": max(values), "updates a step": updates}
+    age = mean(run.late("sampling/age_steps") or [0.0])
+    numbers = {"first": first, "late": now, "max": max(values), "updates a step": updates,
+               "age, steps": age}  # fmt: skip
     answer = f"{now:.3g} nats a token late in the run ({first:.3g} at first, at most "
     answer += f"{max(values):.3g}); limits: note {MISMATCH_NOTE}, problem {MISMATCH}."
     if now <= MISMATCH_NOTE:
@@ -193,6 +207,14 @@ def mismatch(run: RunFiles) -> Finding:
     causes += "drops what is far off, and the recipe rollout_correction does both"
     if any(run.late("router/frac_tokens_mismatched")):
         causes += "; tokens go to other experts: model.router_replay=R3 replays the sampler's"
+    if age:
+        answer += (
+            f" The weights that drew the answers are {age:.2g} steps old (sampling/age_steps): "
+        )
+        answer += "what the policy learnt since is in it, so this alone is no mismatch."
+        return Finding(question, "note", answer, "to tell, draw fresh answers for some steps, in a "
+                       "new run without training.max_staleness or engine.staleness, whichever it "
+                       f"has; {causes}", numbers)  # fmt: skip
     if updates > 1:
         answer += f" {updates:g} updates a step: from the second on the policy's own movement is "
         answer += "in it, so this alone is no mismatch."
@@ -327,9 +349,17 @@ def cut_off(run: RunFiles) -> Finding:
     return Finding(question, status, answer, "" if status == "ok" else advice, numbers)
 
 
+def _has_functions(run: RunFiles) -> bool:
+    """Whether reward functions judge answers, beside what episodes bring or alone."""
+    names = {name for line in run.lines for name in line if name.startswith("rewards/")}
+    named = {name.split("/")[1] for name in names if name.endswith("/mean")}
+    return not named or bool(named - OWN_REWARDS)
+
+
 def unscored(run: RunFiles) -> Finding:
-    """Whether reward functions fail."""
-    question = "Do reward functions fail?"
+    """Whether reward functions fail, or the episodes that bring their rewards."""
+    functions = _has_functions(run)
+    question = "Do reward functions fail?" if functions else "Do episodes fail?"
     values = run.series("rewards/frac_unscored")
     if not values:
         return Finding(question, "unknown", "The metrics have no rewards/frac_unscored.")
@@ -343,6 +373,8 @@ def unscored(run: RunFiles) -> Finding:
     answer = f"{mean(values):.2%} of the rollouts have no score (at most {max(values):.2%})."
     advice = "run strop doctor --data FILE --reward SOURCE: it shows what the function says; raise "
     advice += "reward.timeout_seconds when it is slow"
+    if not functions:
+        advice = "read the column exit_why of rollouts/*.parquet: it says what failed, and where"
     if failed:
         causes = ", ".join(f"{cause.label} {share:.2%}" for cause, share in failed.items())
         answer += f" Answers by cause: {causes}."
@@ -375,11 +407,14 @@ def ends(run: RunFiles) -> Finding:
     question = "How do episodes and answers end?"
     found = _exits(run)
     outside = sum(share for cause, share in found.items() if OUTSIDE <= cause < Exit.REWARD_BUG)
+    failed = sum(share for cause, share in found.items() if FAILED <= cause < OUTSIDE)
     answer = ", ".join(f"{cause.label} {share:.2%}" for cause, share in sorted(found.items()))
     answer = f"Beside those that were done: {answer}." if found else "By themselves, all of them."
-    status: Any = "problem" if outside > UNSCORED else "note" if outside else "ok"
-    advice = "" if status == "ok" else "environment, server or engine fail by themselves: see what "
-    advice += "" if status == "ok" else "they say in the run's output, and what they run on"
+    status: Any = "problem" if outside > UNSCORED else "note" if outside or failed else "ok"
+    advice = "environment, server or engine fail by themselves: see what they say in the run's "
+    advice += "output, and what they run on"
+    if not outside:
+        advice = "" if status == "ok" else "see the question about failures below"
     numbers = {f"exit/{cause.label}": share for cause, share in found.items()}
     return Finding(question, status, answer, advice, numbers)
 

@@ -10,7 +10,7 @@ from strop.diagnosis.run import MISMATCH, RunFiles, cut_off, loss, mismatch, uns
 from strop.diagnosis.signal import groups
 from strop.diagnosis.validation import parted
 from strop.support.errors import RunStopped
-from strop.support.exits import Exit, causes
+from strop.support.exits import FAILED, Exit, causes
 
 # A step of a few hard prompts may show any of this by chance; five in a row hardly do.
 STEPS = 5
@@ -21,6 +21,12 @@ Metrics = Mapping[str, Any]
 
 def _no_reward(line: Metrics) -> bool:
     return line.get("rewards/frac_unscored") == 1.0
+
+
+def _all_failed(line: Metrics) -> bool:
+    """Every answer or episode has failed, and failing pays the same for all."""
+    failed = (share for cause, share in causes(line).items() if FAILED <= cause < Exit.PENDING)
+    return sum(failed) > 1 - 1e-9 and not line.get("reward_std")
 
 
 def _no_signal(line: Metrics) -> bool:
@@ -66,7 +72,8 @@ class Watch:
 
     lines: list[dict[str, Any]] = field(default_factory=list)  # the newest, of this process
     reported: set[int] = field(default_factory=set)  # kinds
-    scored: bool = False  # a step of the run had a reward
+    scored: bool = False  # a step of the run had a reward, not of failed episodes alone
+    why: str = ""  # the first episode that failed said
     exits: list[dict[Exit, float]] = field(default_factory=list)  # of the newest steps
     validations: list[Metrics] = field(default_factory=list)
     parted: bool = False  # reward and evaluation, which was told
@@ -74,25 +81,28 @@ class Watch:
     def begin(self, before: Sequence[Metrics]) -> None:
         """The steps that a resumed run has done already."""
         done = [line for line in before if line["step"] > 0]
-        self.scored = any(not _no_reward(line) for line in done)
+        self.scored = any(not (_no_reward(line) or _all_failed(line)) for line in done)
         self.exits = [causes(line) for line in done[-UNSCORED_STEPS:]]
         self.validations = [line for line in before if _validates(line)]
         self.parted = _problem(parted(self.validations))
 
     def step(self, run: Any, metrics: Metrics) -> list[Finding]:
-        """What is new. Raises RunStopped where no reward was ever given, and where failures leave
-        too many answers without one.
+        """What is new. Raises RunStopped where no reward was ever given or every episode has
+        failed, and where failures leave too many answers without a score.
         """
-        failures, line = run.world.services.grading.failures, {**metrics, "step": run.done}
+        services, line = run.world.services, {**metrics, "step": run.done}
+        failures, episodes = services.grading.failures, services.log.logged.get("exit_why", {})
         dropped = metrics.get("data/rollouts_kept") == 0.0
         if dropped and len(failures) >= metrics["data/rollouts_sampled"]:
             line["rewards/frac_unscored"] = 1.0  # a share of the kept ones, and none was kept
         self.lines = [*self.lines, line][-STEPS:]
-        self.scored = self.scored or not _no_reward(line)
+        self.why = self.why or next(iter(episodes.values()), "")
+        failed = bool(episodes) and _all_failed(line)
+        self.scored = self.scored or not (failed or _no_reward(line))
         settings = run.config.model_dump(include={"algorithm", "phases", "reward"})
         files = RunFiles(self.lines, settings, [])
         if not self.scored and (len(self.lines) == STEPS or run.finished):
-            raise RunStopped(_nothing_scored(unscored(files), failures, len(self.lines)))
+            raise RunStopped(self._nothing_scored(unscored(files), failures))
         self._check_unscored(run.config.reward, metrics, failures)
         apart = self._reward_apart_from_evaluation(line)
         if len(self.lines) < STEPS:
@@ -104,6 +114,20 @@ class Watch:
         ]
         self.reported |= {place for place, _ in found}
         return apart + [finding for _, finding in found if finding.status == "problem"]
+
+    def _nothing_scored(self, finding: Finding, failures: Sequence[Any]) -> str:
+        """Why the run is of no use, with the first failure."""
+        num_steps, first = len(self.lines), ""
+        steps = "the first step" if num_steps == 1 else f"the first {num_steps} steps"
+        if self.why:
+            return (
+                f"every episode failed in {steps}, so nothing is learnt. The first failure: "
+                f"{self.why}. Mend it and resume, or begin anew"
+            )
+        if failures:
+            first = f" The first failure ({failures[0].cause.label}): {failures[0].message}."
+        advice = finding.advice[:1].upper() + finding.advice[1:]
+        return f"no answer got a reward in {steps}, so nothing is learnt.{first} {advice}"
 
     def _reward_apart_from_evaluation(self, line: Metrics) -> list[Finding]:
         """That reward and evaluation part, at the first validation that shows it."""
@@ -132,14 +156,3 @@ class Watch:
             f"{share:.0%} of {UNSCORED_STEPS} steps' answers have no score: {by_cause}.{last} "
             "Mend it and resume; reward.max_unscored_share says how many may have none"
         )
-
-
-def _nothing_scored(finding: Finding, failures: list[Any], num_steps: int) -> str:
-    steps = "the first step" if num_steps == 1 else f"the first {num_steps} steps"
-    first = (
-        f" The first failure ({failures[0].cause.label}): {failures[0].message}."
-        if failures
-        else ""
-    )
-    advice = finding.advice[:1].upper() + finding.advice[1:]
-    return f"no answer got a reward in {steps}, so nothing is learnt.{first} {advice}"

@@ -31,6 +31,7 @@ from strop.support.errors import UserError
 from strop.training.learner import kernel
 from strop.training.learner.kernel import Tally, View
 from strop.training.learner.step_metrics import step_metrics
+from strop.training.learner.update import learning_rollouts
 
 WEIGHT = "host_weight_T"  # factors that the other trainer puts on tokens, detached
 NEVER = -1  # parent and place of a fork, of a rollout that was not forked
@@ -271,7 +272,7 @@ class Hosted:
         batch = chains.write("probes", algorithm.probes, batch)
         batch = chains.credit(algorithm.advantage, batch)
         batch = chains.select(algorithm.selection, learnable(batch))
-        chains.metrics.update(step_metrics(batch))
+        chains.metrics.update(step_metrics(batch, learning_rollouts(algorithm, batch)))
         return Step(algorithm, batch, chains, step, num_steps, phase_at(self.state))
 
     def end(self, step: Step, metrics: Mapping[str, float]) -> dict[str, float]:

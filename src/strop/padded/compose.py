@@ -17,7 +17,7 @@ from strop.batch import columns
 from strop.batch.batch import level_of
 from strop.batch.columns import Column
 from strop.catalogue import catalogue
-from strop.method import notation
+from strop.method import notation, reading
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.padded.given import PaddedCall, check_call, number_of, of_dtype, tensor_of
@@ -86,7 +86,7 @@ def compose(
     moved = {key: number_of(key, given.pop(key)) for key in words.parameters if key in given}
     options = own_parameters(name, {**params, **moved}, parameters, words.parameters)
     options = words.prepare(options) if words.prepare else options
-    own = {key: value for key, value in options.items() if key in parameters}
+    own = {k: value for k, value in options.items() if k in parameters or _is_option(k)}
     names = _names(recipe, own)
     if num_parts > 1:
         names = dataclasses.replace(names, num_parts=num_parts)
@@ -160,8 +160,17 @@ def _names_of_plain(name: str, function: Any, own: tuple[tuple[str, type, Any], 
     return _compose_names(name, function, {key: value for key, _, value in own})
 
 
+def _is_option(name: str) -> bool:
+    """Whether a parameter is an option of one of the recipe's stages, such as loss.dual_clip_c."""
+    stage, dot, _ = name.partition(".")
+    return bool(dot) and reading.is_stage(stage)
+
+
 def _compose_names(name: str, function: Any, own: Mapping[str, Any]) -> Names:
-    algorithm = notation.build_recipe(name, own).algorithms[-1]  # what a method of phases comes to
+    params = {key: value for key, value in own.items() if not _is_option(key)}
+    algorithm = notation.build_recipe(name, params).algorithms[-1]  # what phases come to
+    for path in own.keys() - params.keys():
+        algorithm = reading.override(algorithm, path, own[path])
     return Names(algorithm, _known(algorithm), _words_of(function).columns)
 
 

@@ -105,7 +105,10 @@ def _batch_of(
     columns: dict[str, Tensor] = {"gradient_T": gradient_BT, "denominator_T": counts_BT}
     columns["max_length"] = torch.tensor(gradient_BT.shape[1], device=gradient_BT.device)
     for key, value in tensors.items():
-        columns |= _columns(key, value, layout, names, call.call)
+        found = _columns(key, value, layout, names, call.call)
+        if "logp_old_T" in found:
+            _check_old(call, key, found["logp_old_T"], gradient_BT)
+        columns |= found
     reads = names.reads(call.call)
     batch = _with_turn_rewards(layout.batch(columns, gradient_BT | counts_BT), reads)
     batch = _with_outcome(batch) if call.call in CREDITING else batch
@@ -114,6 +117,16 @@ def _batch_of(
     if "scored_B" in reads and "scored_B" not in batch:
         batch = batch.set(scored_B=torch.ones_like(batch["group_B"], dtype=torch.bool))
     return _with_advantage_B(call.call, batch) if "advantage_B" in reads else batch
+
+
+def _check_old(call: PaddedCall, name: str, old_BT: Tensor, mask_BT: Tensor) -> None:
+    """Raises UserError for NaN among the old log-probabilities of tokens with gradient: in a run it
+    marks tokens that no engine drew, whose ratio is 1.
+    """
+    wrong_BT = old_BT.isnan() & mask_BT
+    if bool(wrong_BT.any()):
+        row, token = wrong_BT.nonzero()[0].tolist()
+        raise UserError(f"{call}: {name} is NaN at row {row}, token {token}, inside the mask")
 
 
 def _without_policy(

@@ -62,6 +62,17 @@ class Grades:
     extra: Mapping[str, list[Any]]  # log_extra; None where the reward did not score the row
     seconds: float = 0.0
 
+    @property
+    def failing(self) -> dict[str, str]:
+        """Rewards that failed on every row by what the row or they themselves brought about, with
+        what they said of the first.
+        """
+        found: dict[str, list[str]] = {}
+        for each in self.failures:
+            if each.cause.is_policys or each.cause is Exit.REWARD_BUG:
+                found.setdefault(each.reward, []).append(each.message)
+        return {name: why[0] for name, why in found.items() if len(why) == len(self.scored_B)}
+
 
 @dataclass(frozen=True)
 class _Call:
@@ -413,7 +424,7 @@ class Grader:
 
     def _references(self, function: int, rows: Sequence[int], batch: Rollouts) -> dict[int, bool]:
         """The same of these rows' groups."""
-        texts = {row: text for row in rows if (text := _reference(batch.columns, row)) is not None}
+        texts = {row: text for row in rows if (text := reference(batch.columns, row)) is not None}
         completions = list(batch.completions)
         for row, text in texts.items():
             completions[row] = completion_form(batch.prompts[row], text)
@@ -479,7 +490,7 @@ def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
     )
 
 
-def _reference(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
+def reference(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
     """What a right answer to the row is compared with, as a text; None where there is none."""
     known = (columns[name][row] for name in ("completion", *REFERENCES) if name in columns)
     return next((str(value) for value in known if value is not None), None)

@@ -23,7 +23,7 @@ from strop.rewards.scored import Rollouts
 from strop.support import guarded_process
 from strop.support.errors import UserError
 from strop.support.garbage_collection import importing
-from strop.support.loading import where_raised
+from strop.support.loading import importers, where_raised
 from strop.support.output import Lasting
 
 
@@ -61,6 +61,7 @@ class _Speech:
         self.process = os.getpid()  # what it forks has nothing to say
         self.plain = builtins.__import__
         builtins.__import__ = self
+        importers.add(__file__)
 
     def send(self, reply: dict[str, Any]) -> None:
         """Send a reply to the request of now."""

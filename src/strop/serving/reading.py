@@ -33,6 +33,9 @@ class Wanted:
     usage: bool = False  # in the last event of a stream
 
 
+POLICY = "policy"  # what agents that are trained call the model, wherever it is served
+
+
 class Reading:
     """What bodies mean for one model."""
 
@@ -144,7 +147,7 @@ class Reading:
 
     def _check_model(self, fields: Fields) -> None:
         given = fields.take("model")
-        if given is not None and given != self.model:
+        if given not in (None, self.model, POLICY):
             raise refuse(
                 f"there is no model {given!r} here: it is called {self.model}",
                 "model",

@@ -26,6 +26,7 @@ from typing import Any
 from strop.support.errors import UserError, nearest
 
 PICKLED = ".pickle"  # the end of a file that holds one class or function
+importers: set[str] = set()  # files of this process that stand between an import and Python's own
 _unpickled: dict[tuple[str, int, int], Any] = {}  # by path, time and size of the file
 _places: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 _neighbours: dict[str, Path] = {}  # top-level modules beside users' files -> their folder
@@ -102,7 +103,7 @@ def where_raised(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<frozen")
+        if not frame.filename.startswith("<frozen") and frame.filename not in importers
     ]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
 

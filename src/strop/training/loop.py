@@ -198,6 +198,8 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE)
             run.world.services.notes += checkpoint.unchecked(place)
             with checkpoint.naming_the_one_before(place):
                 _load(run, place)
+        else:
+            run.record.check_unsaved(config.training.save_every)
         if run.done > config.training.steps:
             raise UserError(
                 f"{folder} has done {run.done} steps, training.steps is {config.training.steps}: "
@@ -299,7 +301,10 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
     else:
         asynchronous.check_here(algorithm, ranks)
     scored = any(not each.rollout.part.given for each in algorithm.algorithms)
-    task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored, heldout=False)
+    task = load_prompts(
+        config.data, config.reward, config.seed, needs_reward=scored, heldout=False,
+        uses_columns=True,
+    )  # fmt: skip
     loaded = load_model(config, ranks=ranks, given=given)
     world = make_world(config, algorithm, loaded, task, ranks)
     if config.training.max_staleness:
@@ -340,7 +345,8 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
     """
     settings = run.config.training
     with tracked(run, watcher) as watcher:
-        watcher.begin(run, read_metrics(run.record.folder) if run.done else [])
+        recorded = run.ranks.from_first(run.record.metrics_path.exists)
+        watcher.begin(run, read_metrics(run.record.folder) if recorded else [])
         if not run.finished:
             run.world.collector.begin(run.done + 1, run.state)
         scored = run.ranks.from_first(lambda: run.record.has(0))

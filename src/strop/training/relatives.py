@@ -86,6 +86,8 @@ def look(
         _lasts(config, own, other.algorithm) for other in equal.values()
     )
     once = entry.line("Differs once") if entry is not None else ""
+    if config.training.max_staleness and "engine.staleness" in once:  # the two go not together
+        once = "answers are of older weights, which they are from step 2 on"
     shown = tuple(other.shown for other in equal.values())
     return Likeness(name, step, shown, lasting, once, apart)
 

@@ -57,15 +57,15 @@ from strop.training.world import World
 
 def load_prompts(
     data: DataSettings, reward: RewardSettings, seed: int, needs_reward: bool = True,
-    heldout: bool = True,
+    heldout: bool = True, uses_columns: bool = False,
 ) -> Task:  # fmt: skip
     """Prompts and reward functions. Raises UserError.
 
     needs_reward: refuse a task whose answers nothing scores. heldout: False where nobody reads the
-    held-out episodes of an environment, which are not begun then.
+    held-out episodes of an environment, which are not begun then. uses_columns: as in `load_data`.
     """
     if data.files:
-        rows_of_files = _from_files(data, seed)
+        rows_of_files = _from_files(data, seed, uses_columns)
         task = replace(rows_of_files, agent=data.agent(), agent_options=data.task_config)
     else:
         unread = not heldout and data.environment() is not None
@@ -114,7 +114,7 @@ def _validated_beside(task: Task, data: DataSettings, reward: RewardSettings) ->
     return replace(task, validation=aside, sets=found.sets, answer=found.answer)
 
 
-def _from_files(data: DataSettings, seed: int) -> Task:
+def _from_files(data: DataSettings, seed: int, uses_columns: bool) -> Task:
     """The task of the user's files; `validation_size` rows are carved off without a file."""
     plain, named = validation_sets(data.validation_files)
     carved = 0 if named else data.validation_size
@@ -128,6 +128,7 @@ def _from_files(data: DataSettings, seed: int) -> Task:
         columns=data.columns,
         sets=named,
         weights=data.weights,
+        uses_columns=uses_columns,
     )
     if data.validation_files and (most := data.validation_size):
         sets = {name: prompts[:most] for name, prompts in task.sets.items()}
@@ -181,7 +182,7 @@ def make_services(
     counts = config.reward.on_failure
     services.grading.on_failure = None if isinstance(counts, str) else counts
     try:
-        services.grading.check_rewards()
+        services.notes += services.grading.check_rewards()
     except BaseException:
         grader.close()
         raise
@@ -211,7 +212,7 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
             opened[source] = services.judged_by(_grader(config, [spec], ranks), sets[name])
         services.judges[name] = opened[source]
         if not known:
-            opened[source].check_rewards()
+            services.notes += opened[source].check_rewards()
     if task.is_recorded and not task.rewards and sets.keys() - services.judges.keys():
         raise UserError(
             "validation samples answers, of which recorded rewards say nothing: give a reward "

@@ -36,7 +36,7 @@ from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
 from strop.training.learner.step_models import StepModels, refresh
 from strop.training.learner.token_trace import Spectator
-from strop.training.learner.update import Learner
+from strop.training.learner.update import Learner, learning_rollouts
 from strop.training.world import World
 
 
@@ -90,7 +90,7 @@ def train_step(
     with clock("update"):
         learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
     routed = models.policy.experts is not None
-    metrics.update(step_metrics(batch), **learned.metrics)
+    metrics.update(step_metrics(batch, learning_rollouts(algorithm, batch)), **learned.metrics)
     metrics.update(routing.load_metrics(batch) if routed else {})
     if "sampling/oldest_age_steps" in metrics:
         metrics["sampling/effective_share"] = learned.effective

@@ -124,6 +124,8 @@ def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
         ({"learning_rate": 0.0, "loss": 0.0}, "learning rate is 0"),
         ({"loss": 0.0, "grad_norm": 0.0, "groups/frac_rollouts_with_gradient": 0.0,
           "groups/frac_updates_empty": 1.0}, "no rollout with a gradient"),
+        ({"loss": 0.0, "grad_norm": 0.0, "groups/frac_rollouts_with_gradient": 0.0},
+         "none has an advantage other than 0"),
         ({"loss": 0.0, "grad_norm": 0.0, "data/rollouts_kept": 0}, "Curation drops every rollout"),
         ({"loss": 0.0, "grad_norm": 0.0}, "none of the usual reasons"),
     ],
@@ -198,6 +200,9 @@ def test_a_mismatch_is_a_problem_with_one_update_and_a_note_with_several(
     assert found["numbers"]["late"] == pytest.approx(0.105)
     assert code_of_several == 0
     assert theirs["Do sampler and trainer disagree?"]["status"] == "note"
+    code, old = ask(make_run(tmp_path / "old", **grown, **{"sampling/age_steps": 1.5}))
+    assert (code, old["Do sampler and trainer disagree?"]["status"]) == (0, "note")
+    assert "are 1.5 steps old" in old["Do sampler and trainer disagree?"]["answer"]
 
 
 def test_experts_that_lose_their_tokens_are_a_problem(ask: Any, tmp_path: Path) -> None:
@@ -316,6 +321,21 @@ def test_a_failure_that_pays_is_a_problem(
     assert found["status"] == ("problem" if message else "note")
     assert "exception 2.00%" in found["answer"]
     assert message in found["advice"]
+
+
+def test_agents_that_all_fail_are_told_without_blaming_a_reward_function(
+    ask: Any, tmp_path: Path
+) -> None:
+    changed = {"exit/exception": 1.0, "frac_reward_zero_std": 1.0, "rewards/agent/mean": 0.0}
+    code, findings = ask(make_run(tmp_path / "run", **changed))
+    assert code == 1
+    assert "Do reward functions fail?" not in findings
+    found = findings["Do episodes fail?"]
+    assert (found["status"], "exit_why" in found["advice"]) == ("problem", True)
+    assert findings["How do episodes and answers end?"]["status"] == "note"
+    assert "episode fails" in findings["Why is the loss 0?"]["answer"]
+    _, findings = ask(make_run(tmp_path / "judged", **changed, **{"rewards/mine/mean": 0.0}))
+    assert "Do reward functions fail?" in findings
 
 
 def test_a_cut_that_counts_as_going_on_is_told(ask: Any, tmp_path: Path) -> None:

@@ -35,16 +35,19 @@ def told(
     before: Sequence = (),
     options: dict[str, Any] | None = None,
     on_failure: float | str = 0.0,
+    why: str = "",
 ) -> list[list[str]]:
     """The questions that each step in turn brings up; `failed` rows in every step. before: steps
-    of the run that were done when it was resumed. options: of its method.
+    of the run that were done when it was resumed. options: of its method. why: what an episode
+    that failed in each step said.
     """
     reward = SimpleNamespace(max_unscored_share=0.5, on_failure=on_failure)
     dump = {"algorithm": options or {}}
     config = SimpleNamespace(model_dump=lambda include: dump, reward=reward)
     failure = Failure(0, "mine", Exit.EXCEPTION, "ZeroDivisionError: division by zero")
     grading = SimpleNamespace(failures=[failure] * failed)
-    world = SimpleNamespace(services=SimpleNamespace(grading=grading))
+    log = SimpleNamespace(logged={"exit_why": {7: why}} if why else {})
+    world = SimpleNamespace(services=SimpleNamespace(grading=grading, log=log))
     watch, found = Watch(), []
     watch.begin(before)
     for done, changed in enumerate(changes, start=1):
@@ -98,6 +101,24 @@ def test_rewards_that_fail_from_the_start_stop_the_run(changed, failed):
         told([changed] * STEPS, failed)
     with pytest.raises(RunStopped, match="in the first 2 steps"):
         told([changed] * 2, failed, steps=2)
+
+
+RAISED = {"exit/exception": 0.75, "exit/timeout": 0.25, "reward_std": 0.0}
+
+
+def test_episodes_that_all_fail_from_the_start_stop_the_run():
+    """Failing pays them nothing, so they have scores, all the same."""
+    first = f"every episode failed in the first {STEPS} steps.* The first failure: no key"
+    with pytest.raises(RunStopped, match=first):
+        told([RAISED] * STEPS, why="no key")
+    one_of_them_worked = {**RAISED, "exit/exception": 0.7}
+    assert told([one_of_them_worked, *[RAISED] * STEPS], why="no key") == [[]] * (STEPS + 1)
+    paid = {**RAISED, "reward_std": 0.1}  # recorded ones that failed and earned something
+    assert told([paid] * STEPS, why="no key") == [[]] * STEPS
+    answers_of_rewards = told([RAISED] * STEPS)
+    assert answers_of_rewards == [[]] * STEPS
+    with pytest.raises(RunStopped, match="every episode failed"):
+        told([RAISED] * STEPS, why="no key", before=[{"step": 1, **HEALTHY, **RAISED}])
 
 
 def test_the_stop_names_the_failure_and_the_doctor():

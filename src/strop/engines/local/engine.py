@@ -125,7 +125,8 @@ class LocalEngine(Engine):
         if row is None:
             return []
         if row.status == "waiting":
-            self.waiting.remove(row)
+            if row in self.waiting:  # else an interrupt came while it was let in
+                self.waiting.remove(row)
         elif row.status == "running":
             self.events += self.slots.report([row.slot], [""], self.version)
         row.status = "ended"

@@ -276,7 +276,10 @@ class AsynchronousCollector(BatchCollector):
             limit = self.config.training.collector_timeout_seconds
             message = self.box.next(limit, self.stopping)
             if message is SILENT:
-                self._died(f"it gave no sign of life for {limit:g} s")
+                self._died(
+                    f"it gave no sign of life for {limit:g} s",
+                    "; training.collector_timeout_seconds=... waits longer, also in a resumed run",
+                )
             elif message is None:
                 self._died(self.other.how_it_died())
             elif isinstance(message, Broken):
@@ -289,13 +292,13 @@ class AsynchronousCollector(BatchCollector):
                 found: Collected = message
                 return found
 
-    def _died(self, how: str) -> None:
+    def _died(self, how: str, remedy: str = "") -> None:
         """Clean up and count the restart. Raises RunStopped at the third death in a row."""
         self._end()
         self.restarts.count(
             how,
-            "; is there memory for a second copy of the model? training.max_staleness=0 does "
-            "without",
+            f"{remedy}; is there memory for a second copy of the model? A new run with "
+            "training.max_staleness=0 does without",
         )
 
     def _start(self, step: int, state: Mapping[str, Any]) -> None:

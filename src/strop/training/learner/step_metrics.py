@@ -23,13 +23,17 @@ from strop.training.learner.routing import KNUTH
 WEIGHT, SQUARE = "weight", "weight squared"  # tallied, not logged
 
 
-def step_metrics(batch: Batch) -> dict[str, float]:
-    """Rewards, group signal, answer lengths and entropy over the rollouts that were kept."""
+def step_metrics(batch: Batch, learns_B: Tensor) -> dict[str, float]:
+    """Rewards, group signal, answer lengths and entropy over the rollouts that were kept.
+
+    learns_B: which of them have a gradient.
+    """
     num_rollouts = batch.size("B")
     found = {"num_tokens": float(batch.size("T")), "num_rollouts": float(num_rollouts)}
     if num_rollouts == 0:
         return found
     found["rewards/frac_unscored"] = _frac_unscored(batch)
+    found["groups/frac_rollouts_with_gradient"] = _mean(learns_B)
     return {**found, **_rewards(batch), **_lengths(batch), **_policy(batch)}
 
 
@@ -192,8 +196,7 @@ def _policy(batch: Batch) -> dict[str, float]:
     entropy_N = batch["entropy_behavior_T"][batch["mask_T"]]
     version_N = batch["version_T"][batch["mask_T"]]
     drawn_N = version_N >= 0  # by an engine
-    learns_B = segments.count(batch["rollout_T"], batch.size("B"), batch["gradient_T"]) > 0
-    found = {"groups/frac_rollouts_with_gradient": _mean(learns_B)}
+    found: dict[str, float] = {}
     if bool(drawn_N.any()):
         found["sampling/age_steps"] = _mean(batch["step"] - 1 - version_N[drawn_N])
     if NUM_KEPT in batch.columns:

@@ -405,6 +405,15 @@ def has_gradient(terms: list[Term], prepared: Batch) -> Tensor:
     return segments.count(prepared["rollout_T"], prepared.size("B"), learns_T) > 0
 
 
+def learning_rollouts(algorithm: Algorithm, batch: Batch) -> Tensor:
+    """Rollouts [B] bool that give the policy a gradient; those that selection left where the method
+    trains no policy.
+    """
+    if terms := [term for term in algorithm.terms if term.learner == "policy"]:
+        return has_gradient(terms, batch)
+    return segments.count(batch["rollout_T"], batch.size("B"), batch["gradient_T"]) > 0
+
+
 def _is_silent_at_zero(term: Term) -> bool:
     """Whether a token of advantage 0 gets no gradient from the term."""
     stated = "silent_at_zero_advantage" in parts.facts(term.objective)

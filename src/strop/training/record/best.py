@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from strop.support.errors import UserError
+from strop.support.errors import UserError, nearest_first
 from strop.tracking.metrics_file import is_number, read_metrics
 from strop.training.record import checkpoint
 from strop.training.settings.config import RunConfig
@@ -40,12 +40,14 @@ class Race:
 
     def check(self, line: Mapping[str, Any]) -> None:
         """Raise UserError where a first validation, which was scored, does not have the number."""
-        found = sorted(name for name in line if name.startswith(SCORES))
-        unscored = any(name.endswith("/num_unscored") for name in found)
+        found = [name for name in line if name.startswith(SCORES)]
+        own = [name for name in found if name.split("/")[:2] == self.name.split("/")[:2]]
+        unscored = [name.rpartition("/")[2] for name in own] == ["num_unscored"]
         if self.name and found and self.name not in found and not unscored:
+            scores = [name for name in found if not name.endswith(("/low", "/high"))]
             raise UserError(
                 f"training.best={self.name} is no number of the validation; it has "
-                f"{', '.join(found)}: give one of these"
+                f"{nearest_first(self.name, scores)}: give one of these"
             )
 
     def take(self, step: int, line: Mapping[str, Any]) -> bool:

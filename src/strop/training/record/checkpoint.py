@@ -159,9 +159,8 @@ def prune(folder: Path, keep: int, best: int = 0) -> None:
 
 
 def complete(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    named = [path for path in folder.glob("step-*") if is_checkpoint(path)]
-    return sorted((path for path in named if (path / "trainer.pt").is_file()), key=step_of)
+    """Complete checkpoints, oldest first; later damage shows when one is read."""
+    return sorted(filter(is_checkpoint, folder.glob("step-*")), key=step_of)
 
 
 def is_checkpoint(place: Path) -> bool:

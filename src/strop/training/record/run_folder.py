@@ -39,9 +39,10 @@ from strop.training.services.run import RunServices
 from strop.training.services.texts import RunTexts
 
 GIVEN = "given"  # folder of data that a script passed in place of files
+REPORT = "report.html"
 OWN = (
     LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, TRACKING, *WRITTEN, "rollouts", "tokens", "stores",
-    "checkpoints", "report.html",
+    "checkpoints", REPORT,
 )  # fmt: skip
 
 
@@ -118,6 +119,19 @@ class Record:
                     f"{self.folder} has its own {name}, which a run writes, too: give another "
                     "folder with --out"
                 )
+
+    def check_unsaved(self, save_every: int) -> None:
+        """Raise UserError where a run without a checkpoint has had one: there are steps later than
+        the first that is saved, or a report, which is written behind the last one.
+        """
+        lines = read_metrics(self.folder) if self.metrics_path.exists() else []
+        last = max((line["step"] for line in lines), default=0)
+        if last and (0 < save_every < last or (self.folder / REPORT).exists()):
+            raise UserError(
+                f"{self.folder} has recorded {last} steps and has no checkpoint to go on from; to "
+                "begin at step 1 would overwrite them: put its checkpoints back, or train anew "
+                f"elsewhere with `strop train --config {self.folder / 'config.toml'} --out OTHER`"
+            )
 
     def discard(self) -> None:
         """Delete what `create` made and the first lines of a run that never made a step."""

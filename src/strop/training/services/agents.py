@@ -15,6 +15,7 @@ from strop.environments.episodes import CallLimits, over_time
 from strop.environments.verifiers_server import FAMILY as VERIFIERS
 from strop.environments.verifiers_server import VerifiersServer
 from strop.method.services import AgentEnd, ModelAnswer, ModelCall, Refused, Withdrawn
+from strop.serving.reading import POLICY
 from strop.serving.server import PolicyServer
 from strop.support.exits import Exit
 from strop.training.services.model_calls import CallQueue
@@ -22,7 +23,6 @@ from strop.training.services.texts import RunTexts
 
 AT_ONCE = 64  # agents, where data.env_workers does not say
 OVER = "the episode of this key is over"
-MODEL = "policy"  # what the server calls the model
 
 
 @dataclass
@@ -53,7 +53,7 @@ class RunAgents:
         if self.server is None:
             texts = self.texts
             self.server = PolicyServer(
-                texts.tokenizer, texts.chat, self, model=MODEL,
+                texts.tokenizer, texts.chat, self, model=POLICY,
                 max_model_len=texts.limits.context_tokens, keys=self.knows, checks_room=False,
             ).start()  # fmt: skip
 
@@ -110,7 +110,7 @@ class Episode(CallQueue):
         """Call the agent's function with a row."""
         environment = {
             "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": self.key,
-            "STROP_BASE_URL": url, "STROP_MODEL": MODEL,
+            "STROP_BASE_URL": url, "STROP_MODEL": POLICY,
         }  # fmt: skip
         self.agent = agents.begin(row, environment)
         self.agent.ended.add_done_callback(lambda ended: self.put(ended.result()))

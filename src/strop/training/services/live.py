@@ -24,11 +24,11 @@ from strop.method.services import ModelAnswer, ModelCall, Rollout, Taken
 from strop.serving.drawn import Drawn
 from strop.serving.intake import LONGEST_WAIT, Intake
 from strop.serving.protocol import Busy, Refused
+from strop.serving.reading import POLICY
 from strop.serving.server import PolicyServer
 from strop.serving.watched_folder import WatchedFolder
 from strop.support.errors import StepGivenUp, UserError
 from strop.support.writing import write_whole
-from strop.training.services.agents import MODEL
 from strop.training.services.model_calls import CallQueue
 from strop.training.services.texts import RunTexts
 
@@ -43,7 +43,7 @@ class Address(NamedTuple):
 
     url: str
     key: str
-    model: str = MODEL
+    model: str = POLICY
 
     @property
     def port(self) -> int:
@@ -110,9 +110,9 @@ class RunLive:
         before = self._address(folder)
         texts = self.texts
         self.server = PolicyServer(
-            texts.tokenizer, texts.chat, self, model=MODEL, host=self.source.host, port=before.port,
-            key=before.key, max_model_len=texts.limits.context_tokens, checks_room=False,
-            intake=self.intake,
+            texts.tokenizer, texts.chat, self, model=POLICY, host=self.source.host,
+            port=before.port, key=before.key, max_model_len=texts.limits.context_tokens,
+            checks_room=False, intake=self.intake,
         )  # fmt: skip
         try:
             self.server.start()

@@ -24,7 +24,7 @@ from strop.engines.asynchronous import asynchronous
 from strop.engines.base import EXPERTS, Answer, Engine, Request
 from strop.environments.tasks import Prompt, RewardSpec, Task
 from strop.method.services import Graded, Player
-from strop.rewards.grader import Failure, Grader, Grades, weighted_sum
+from strop.rewards.grader import Failure, Grader, Grades, reference, weighted_sum
 from strop.support.errors import UserError
 from strop.support.exits import OUTSIDE, Exit
 from strop.training.services.agents import RunAgents
@@ -152,14 +152,16 @@ class RunGrading:
         """The final answer in each text. Raises UserError where the task has none."""
         return self.task.final_answers(texts)
 
-    def check_rewards(self) -> None:
+    def check_rewards(self) -> list[str]:
         """Call the reward functions once, on empty answers, so that a mistake shows before step 1.
 
-        What they return must be one finite number or None each; an exception is left for the run,
-        where it costs its rows. Raises UserError.
+        What they return must be one finite number or None each. Returns a note for each that
+        raises whatever it is given; in the run that costs rows, and stops it where no answer ever
+        passes. Raises UserError.
         """
+        notes: list[str] = []
         if isinstance(self.grader, NoGrader):
-            return
+            return notes
         for split in self.task.splits.values():
             if self.task.live is not None and split is self.task.train:
                 continue  # its columns are to come
@@ -169,16 +171,24 @@ class RunGrading:
             if prompts:
                 self.grader.check(columns)
             if split is self.task.train:
-                texts = [""] * len(prompts)
-                self.grader.grade(
+                judge = partial(
+                    self.grader.grade,
                     [p.prompt for p in prompts],
-                    texts,
-                    [()] * len(texts),
-                    columns,
-                    groups=range(len(texts)),
+                    completion_ids=[()] * len(prompts),
+                    columns=columns,
+                    groups=range(len(prompts)),
                     prompt_texts=[self.texts.prompt_text(p.uid) for p in prompts],
-                    strict=True,
                 )
+                failing = judge([""] * len(prompts), strict=True).failing
+                if failing:  # perhaps on empty answers alone
+                    references = [reference(columns, row) or "1" for row in range(len(prompts))]
+                    others = judge(references).failing
+                    notes += [
+                        f"the reward function {name} failed on all that it was given before step "
+                        f"1, on empty answers and on {references[0]!r}: {why}"
+                        for name, why in others.items() if name in failing
+                    ]  # fmt: skip
+        return notes
 
     def grade(self, batch: Batch) -> Graded:
         """Run the reward functions over the batch's texts, outside this process.

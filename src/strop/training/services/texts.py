@@ -55,7 +55,7 @@ class Limits:
         remedy = "raise data.max_prompt_tokens"
         if self.prompt_tokens >= self.room:
             remedy = f"context {self.context_tokens} minus max_tokens {self.kept_tokens}: "
-            remedy += _lower(self.answer_tokens, self.kept_tokens, self.context_tokens - size)
+            remedy += _lower(self.context_tokens - size)
         raise TooLong(
             f"{prompt.name} is {size} tokens long, the limit is {self.prompt_tokens} ({remedy}, "
             "shorten or remove it, or leave out all such rows with data.overlong=drop)"
@@ -81,15 +81,15 @@ def resolve(
     if room < 1:
         raise UserError(
             f"a context of {context_tokens} tokens leaves no prompt beside max_tokens={kept}: "
-            + _lower(answer, kept, context_tokens // 2)
+            + _lower(context_tokens // 2)
+            + (", of all actions of an episode together" if answer != episode else "")
         )
     return Limits(answer, episode, min(max_prompt_tokens or room, room), context_tokens, kept)
 
 
-def _lower(answer: int, kept: int, room: int) -> str:
+def _lower(room: int) -> str:
     """What to do for the answer, or all actions of an episode, to need no more than the room."""
-    fits = answer * room // kept
-    return f"set rollout.max_tokens={fits}" if fits > 0 else "lower rollout.max_tokens"
+    return f"set rollout.max_tokens={room}" if room > 0 else "lower rollout.max_tokens"
 
 
 def new_tokens(rollout: Any, task: Task, longest_given: int | None = None) -> tuple[int, int]:
