@@ -5,6 +5,7 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from models import save_model, without_times
 from runs import Runner
 
@@ -206,3 +207,15 @@ def test_other_data_is_refused(lab, runner, tmp_path):
     data.write_text("\n".join(lines) + "\n")
     runner.go(runner.resume(folder))
     assert [line["step"] for line in without_times(folder)] == [1, 2, 3]
+
+
+def test_deterministic_operators_are_those_of_a_cpu_anyway(lab, unbroken, runner, tmp_path):
+    """And they are asked for; what a GPU makes of that benchmarks/gpu/equal_runs.py looks at."""
+    try:
+        runner.whole(short(lab, full_determinism=True), tmp_path / "run")
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.utils.deterministic.fill_uninitialized_memory
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+    same(tmp_path / "run", unbroken("grpo"))

@@ -85,6 +85,7 @@ class Options(TypedDict, total=False):
     training_best_is: Literal["highest", "lowest"]
     training_patience: int
     training_debug: bool
+    training_full_determinism: bool
     training_rollouts_every: int
     training_keep_rollouts: int
     training_inspect: int

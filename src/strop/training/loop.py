@@ -14,6 +14,7 @@ from strop.method.algorithm import Algorithm, Method, phase_at
 from strop.method.chains import generators
 from strop.method.charts import charts_of
 from strop.method.tensors import checked
+from strop.support.devices import determine
 from strop.support.errors import RunStopped, StepGivenUp, UserError
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
@@ -288,6 +289,8 @@ def _open_live(run: Run) -> None:
 def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | None = None) -> Run:
     if config.threads:
         torch.set_num_threads(config.threads)
+    if config.training.full_determinism:
+        determine()
     check_trackers(config.tracking.to)
     algorithm, race = config.build(), Race(config)
     if config.ray.address and config.ray.num_trainers not in (0, ranks.count):

@@ -421,8 +421,10 @@ class TrainingSettings(Section):
         description="validations in a row that bring no better training.best, after which the run "
         "ends; 0: it never does",
     )
-    debug: bool = Field(
-        default=False, description="check shape and dtype of all tensors of calls of parts"
+    debug: bool = Field(default=False, description="check the tensors of calls of parts")
+    full_determinism: bool = Field(
+        default=False,
+        description="take torch's deterministic operators, for equal bits of equal runs on a GPU",
     )
     rollouts_every: int = Field(
         default=10, ge=0, description="steps between Parquet files; 0: none"
