@@ -51,9 +51,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from doctor_memory import Shape, config_of
 
 from strop.batch.batch import Batch
-from strop.head import chunk, fused, head
+from strop.head import chunk, head
 from strop.method.chains import Chains, generators, learnable
 from strop.recipes.grpo import grpo
+from strop.support.devices import why_no_kernels
 from strop.training.learner import prefix_sharing
 from strop.training.learner.models import Loaded, ready
 from strop.training.learner.policy import MasterAdamW, Policy
@@ -432,7 +433,7 @@ def main() -> None:
             module.CHUNK_BYTES = module.CHUNK_BYTES_ELSEWHERE = OPTIONS.chunk_mib * 2**20
     peak, model = measured_peak(), make_model(shape)
     flops = Flops(shape, model, peak)
-    kernels = gpu and fused.runs(next(model.parameters()).device)
+    kernels = not why_no_kernels(next(model.parameters()).device)
     card = torch.cuda.get_device_name() if gpu else "CPU"
     print(f"{card}, torch {torch.__version__}, peak {peak / 1e12:.0f} TFLOP/s, kernels of the head "
           f"{'run' if kernels else 'do not run'}; {OPTIONS.shape}: "

@@ -19,6 +19,7 @@ from strop.engines.base import Request
 from strop.engines.local import engine, fused, gpu_pass
 from strop.engines.local.cuda_graphs import Graphs, Recorded, rounded
 from strop.engines.local.engine import LocalEngine
+from strop.support import devices
 
 
 class Again(Graphs):
@@ -183,6 +184,20 @@ def test_a_pass_that_has_begun_is_used_for_the_rows_that_go_on(on_gpu, monkeypat
     found = answers(recorded, asked)
     assert [len(ids) for ids, _ in found.values()] == ends
     assert len(passes) == max(ends) + 1  # the last one is in vain
+
+
+def test_kernels_need_a_gpu_triton_and_a_compiler(monkeypatch):
+    why = devices.why_no_kernels.__wrapped__  # without what it remembers
+    assert why(torch.device("mps")) == "it is on mps"
+    found = {"triton": object()}
+    monkeypatch.setattr(devices.importlib.util, "find_spec", found.get)
+    monkeypatch.setattr(devices.shutil, "which", {"cc-14": "/usr/bin/cc-14"}.get)
+    monkeypatch.setenv("CC", "cc-14")
+    assert why(torch.device("cuda")) == ""
+    monkeypatch.setenv("CC", "")
+    assert why(torch.device("cuda")) == "there is no C compiler"
+    found.clear()
+    assert why(torch.device("cuda")) == "Triton is not installed"
 
 
 def test_places_are_rounded_up_by_an_eighth_at_most():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from strop.engines.base import Request, Rule
-from strop.support.devices import to_device
+from strop.support.devices import to_device, why_no_kernels
 from strop.support.errors import UserError
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -161,7 +161,7 @@ def draw(logits: Tensor, plan: Plan, uniform: Tensor) -> tuple[Tensor, Tensor, S
             token, logp = _with_greedy(ruled, plan.greedy, token, logp)
     else:
         ruled = logits
-        pick = _pick if logits.device.type == "cpu" else _compiled_pick()
+        pick = _pick if why_no_kernels(logits.device) else _compiled_pick()
         token, logp, entropy = pick(logits, plan.temperature, uniform, plan.plain)
     record = torch.cat([token, logp.double()], dim=-1)
     if plan.width > LOGP + 1:

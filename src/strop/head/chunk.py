@@ -34,6 +34,7 @@ from torch import Tensor
 
 from strop.head import fused
 from strop.head.kept import Kept, restrict
+from strop.support.devices import why_no_kernels
 from strop.support.errors import UserError
 from strop.support.linear import add_product
 
@@ -277,8 +278,8 @@ def multiplies_bfloat16(*tensors: Tensor) -> bool:
 
 def measured_by_kernels(names: tuple[str, ...], dtype: torch.dtype, device: torch.device) -> bool:
     """Whether the kernels of `strop.head.fused` make these columns."""
-    suits = device.type == "cuda" and dtype == torch.float32 and OF_KERNELS.issuperset(names)
-    return suits and fused.runs(device)
+    suits = dtype == torch.float32 and OF_KERNELS.issuperset(names)
+    return suits and not why_no_kernels(device)
 
 
 class ChunkLogits:

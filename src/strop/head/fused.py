@@ -11,7 +11,6 @@ g and e are the adjoints of log p and of the entropy H. Where no other column is
 kernel reads the logits to measure and one to push, in place of some ten passes over them.
 """
 
-import importlib.util
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
@@ -31,11 +30,6 @@ def add_product(out_NO: Tensor, x_NI: Tensor, y_IO: Tensor, factor: float, keep:
     torch.ops.aten.addmm.dtype_out(
         out_NO, x_NI, y_IO, out_NO.dtype, beta=int(keep), alpha=factor, out=out_NO
     )
-
-
-def runs(device: torch.device) -> bool:
-    """Whether the kernels are made for the device: Triton comes with torch for GPUs."""
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 class Measured(NamedTuple):

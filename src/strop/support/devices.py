@@ -1,6 +1,9 @@
-"""Numbers on their way to a device, and the order in which it adds them up."""
+"""Numbers on their way to a device, the order in which it adds them up, and kernels for it."""
 
+import functools
+import importlib.util
 import os
+import shutil
 
 import numpy as np
 import torch
@@ -15,6 +18,17 @@ def to_device(values: Tensor | np.ndarray, device: torch.device) -> Tensor:
     if found.device.type == "cpu" and device.type == "cuda" and found.numel():
         return found.contiguous().pin_memory().to(device, non_blocking=True)
     return found.to(device)
+
+
+@functools.cache
+def why_no_kernels(device: torch.device) -> str:
+    """Why kernels in Triton, torch.compile's too, are not made for a device; empty: they are."""
+    if device.type != "cuda":
+        return f"it is on {device.type}"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    compilers = (os.environ.get("CC", ""), "gcc", "clang")
+    return "" if any(map(shutil.which, filter(None, compilers))) else "there is no C compiler"
 
 
 def determine() -> None:

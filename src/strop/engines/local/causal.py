@@ -28,7 +28,7 @@ from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
-from strop.support.devices import to_device
+from strop.support.devices import to_device, why_no_kernels
 from strop.support.errors import UserError
 from strop.support.experts import experts_of
 
@@ -160,7 +160,9 @@ class CachedModel:
         Without the first the model's own modules are recorded.
         """
         whole = [Band(0, len(lengths), lengths[0])]
-        if self.routes is not None or self.experts is not None:
+        if self.device.type != "cuda":
+            why_no_graphs = f"it is on {self.device.type}"
+        elif self.routes is not None or self.experts is not None:
             why_no_graphs = "it has several adapters or experts"
         if why_no_graphs:
             return why_no_graphs, why_no_graphs
@@ -172,7 +174,7 @@ class CachedModel:
             self.graphs = None
             return reason
 
-        why_not_fused = why_not(self.model, adapters=True)
+        why_not_fused = why_no_kernels(self.device) or why_not(self.model, adapters=True)
         if not why_not_fused:
             self.gpu_pass = GpuPass(self.model)
             self.gpu_pass.pack()
