@@ -13,6 +13,7 @@ from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strop.api.options import combined
 from strop.catalogue import catalogue
 from strop.method import notation, reading, writing
 from strop.method.algorithm import Method
@@ -265,6 +266,18 @@ def test_a_method_without_a_recipe_has_a_name(strop, tmp_path):
     assert "belong to its own [stages], not to dapo" in result.err
     near = strop("train", "advnatage=none")
     assert "no option advnatage, did you mean advantage" in near.err
+
+
+def test_a_method_with_parameters_and_options_is_kept_in_a_file(strop, tmp_path):
+    file = tmp_path / "mine.toml"
+    text, option = "grpo(clip_high=0.4, beta=0.04)", "plan.num_minibatches=4"
+    file.write_text(strop("recipes", text, option, "--toml").out)
+    assert config.load(file).build() == combined(text, [option], {}).build()
+    assert strop("recipes", text).out == strop("recipes", "grpo").out
+    for words in (["grpo", option], ["ratio", option, "--toml"]):
+        result = strop("recipes", *words)
+        assert result.code == 2
+        assert f"{option} sets an option: it goes with a recipe's name and --toml" in result.err
 
 
 def test_a_stage_given_anew_drops_the_options_that_a_file_had_for_it():

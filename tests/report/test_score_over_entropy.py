@@ -56,3 +56,5 @@ def test_several_runs_and_those_without_enough():
         "d", *numbers_in({"step": s, "entropy": 0.5, KEY: 0.1 * s} for s in range(4)), None, (), ()
     )
     assert TITLE not in charts([flat])
+    still = numbers_in({"step": s, "entropy": 0.1 * s, KEY: 0.2} for s in range(4))
+    assert TITLE not in charts([Run("e", *still, None, (), ())])

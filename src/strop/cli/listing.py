@@ -34,6 +34,7 @@ PART_LINES = {
     "nearest_part": "Nearest part",
     "edges": "Edges",
 }
+ASSIGNMENT = re.compile(r"[\w.]+=")
 Needs = list[str] | None
 
 
@@ -41,7 +42,8 @@ def recipes(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A recipe, or words to search for; without them all are listed.",
+            help="A recipe, also one with parameters, grpo(beta=0.04), or words to search for; "
+            "without them all are listed.",
             autocompletion=completing.recipes,
         ),
     ] = None,
@@ -59,20 +61,29 @@ def recipes(
     ] = None,
     as_json: Json = False,
     as_toml: Annotated[
-        bool, typer.Option("--toml", help="Print a file for `strop train --config`.")
+        bool,
+        typer.Option(
+            "--toml",
+            help="Print a file for `strop train --config`: the recipe's stages, with options "
+            "of the method set, such as plan.num_minibatches=4.",
+        ),
     ] = False,
 ) -> None:
     """List the published methods by family, search them, or show one with equation and parts.
 
     Words are looked for in names, titles, families, when to choose it, and the parts it brings.
     """
-    text = " ".join(words or ())
-    named = ":" in text or text in {entry.name for entry in catalogue.recipes()}
+    options = [word for word in words or () if ASSIGNMENT.match(word)]
+    text = " ".join(word for word in words or () if word not in options)
+    name = text.partition("(")[0].strip()
+    named = ":" in name or name in {entry.name for entry in catalogue.recipes()}
+    if options and not (named and as_toml):
+        raise UserError(f"{options[0]} sets an option: it goes with a recipe's name and --toml")
     if named and not (family or status or needs or without):
         if as_toml:
-            print(_file_of(text), end="")
+            print(_file_of(text, options), end="")
             return
-        page = recipe_page(catalogue.find("recipe", text), text)
+        page = recipe_page(catalogue.find("recipe", name), name)
         shown.as_json(page) if as_json else shown.recipe(page)
     elif as_toml:
         raise UserError("--toml prints one recipe's stages: give its name")
@@ -81,14 +92,15 @@ def recipes(
         shown.as_json([_citation(e) for e in found]) if as_json else shown.recipes(found)
 
 
-def _file_of(name: str) -> str:
+def _file_of(text: str, options: list[str]) -> str:
     """The configuration of a method that stands in the file alone, stage by stage."""
     import tomli_w
 
+    from strop.api.options import combined
     from strop.method import notation, writing
     from strop.method.algorithm import Phases
 
-    method = notation.build_recipe(name, {})
+    method = combined(text, options, {}).build() if options else notation.recipe(text)
     file: dict[str, Any] = {"recipe": ""}
     if isinstance(method, Phases):
         file["phases"] = {
@@ -98,7 +110,8 @@ def _file_of(name: str) -> str:
         }
     else:
         file["stages"] = writing.written(method)
-    head = f"# {name}, stage by stage: change any, then strop train --config FILE\n"
+    named = " ".join([text, *options])
+    head = f"# {named}, stage by stage: change any, then strop train --config FILE\n"
     return head + tomli_w.dumps(file)
 
 

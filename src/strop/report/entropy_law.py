@@ -15,13 +15,13 @@ POINTS = 40  # of a curve
 def entropy_law(runs: Sequence[Run], name: str, key: str, metric: str) -> Chart | None:
     """Evaluations of one set over entropy and the fit score = -a exp(entropy) + b of each run.
 
-    A run with fewer than three evaluations, or with one entropy at all of them, is left out; None
-    when all are.
+    A run with fewer than three evaluations, or with one entropy or one score at all of them, is
+    left out; None when all are.
     """
     data, fits = [], []
     for index, run in enumerate(runs):
         entropy, score = pairs(run, key)
-        if len(entropy) < FEWEST or max(entropy) == min(entropy):
+        if len(entropy) < FEWEST or 1 in (len(set(entropy)), len(set(score))):
             continue
         law = fit_entropy_law(entropy, score)
         colour = COLOURS[index % len(COLOURS)]

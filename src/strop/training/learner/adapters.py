@@ -187,6 +187,7 @@ def save(adapter: Any, folder: Path, names: Sequence[str] = ()) -> None:
     """Write the adapters in PEFT's layout; several in folders of their names."""
     options = {"selected_adapters": list(names)} if names else {}
     adapter.save_pretrained(folder, safe_serialization=True, save_embedding_layers=False, **options)
+    (folder / "README.md").unlink(missing_ok=True)  # a form of PEFT's with nothing filled in
 
 
 def merge(adapter: Any) -> Any:
