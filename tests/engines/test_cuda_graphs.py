@@ -27,11 +27,11 @@ class Again(Graphs):
 
     def _record(self, size, used):
         token, place = self.token[:size], self.place[:size]
-        logits = torch.full_like(self.run(token, place, used), torch.nan)
+        logits = self._pass(token, place, used)
         self.made = getattr(self, "made", 0) + 1
 
         def replay():
-            logits.copy_(self.run(token, place, used))
+            logits.copy_(self._pass(token, place, used))
 
         return Recorded(replay, logits, self.reads())
 
@@ -166,6 +166,14 @@ def test_passes_follow_the_weights_and_the_cache(on_gpu):
     again = answers(recorded, requests())
     assert recorded.model.graphs.made > made
     assert again == found
+
+
+def test_passes_for_many_places_share_the_memory_of_their_logits(on_gpu):
+    recorded = on_gpu(model_of("llama", max_position_embeddings=512), own_pass=False, num_slots=3)
+    answers(recorded, [Request(ids=(5,) * 200, seed=0, max_tokens=90)])
+    kept = recorded.model.graphs.recorded
+    assert [used for _, used in kept] == [256, 320]
+    assert len({each.logits.data_ptr() for each in kept.values()}) == 1
 
 
 def test_a_pass_that_has_begun_is_used_for_the_rows_that_go_on(on_gpu, monkeypatch):

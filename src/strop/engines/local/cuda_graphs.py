@@ -45,13 +45,14 @@ class Graphs:
         self.token = torch.zeros(num_slots, dtype=torch.long, device=device)
         self.place = torch.full((num_slots,), -1, dtype=torch.long, device=device)
         self.where: object = None  # what the passes read lies
+        self.logits: Tensor | None = None  # of passes that are recorded for many numbers of places
         self.pool: Any = None  # memory that they share, since only one runs at a time
 
     def holds(self, where: object) -> None:
         """Forget all if what they read lies elsewhere than when they were recorded."""
         if where != self.where:
             self.recorded.clear()
-            self.where, self.pool = where, None
+            self.where, self.pool, self.logits = where, None, None
 
     def __call__(self, token_N: Tensor, place_N: Tensor, lines: int, used: int) -> Tensor:
         """Logits [N, V] of a pass over the first N of `lines` slots; the next pass writes there.
@@ -76,13 +77,24 @@ class Graphs:
         aside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(here)
         with torch.cuda.stream(aside):  # what is made once is not to be recorded
-            self.run(token, place, used)
+            self._pass(token, place, used)
         here.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            logits = self.run(token, place, used)
+            logits = self._pass(token, place, used)
         self.pool = graph.pool()
         return Recorded(graph.replay, logits, self.reads())
+
+    def _pass(self, token_N: Tensor, place_N: Tensor, used: int) -> Tensor:
+        """The pass, whose logits all those with `used` write to one place: each of its own would
+        hold memory of its own.
+        """
+        found = self.run(token_N, place_N, used)
+        if not used:
+            return found
+        if self.logits is None:
+            self.logits = found.new_empty(len(self.place), found.shape[-1])
+        return self.logits[: len(found)].copy_(found)
 
 
 def rounded(used: int, most: int) -> int:
