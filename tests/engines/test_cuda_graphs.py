@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import types
+import warnings
 
 import numpy as np
 import peft
@@ -168,6 +169,61 @@ def test_passes_follow_the_weights_and_the_cache(on_gpu):
     assert again == found
 
 
+def test_a_cache_that_was_given_back_has_its_lines_in_order(on_gpu):
+    """Fewer rows than before, whose slots had other rows' lines."""
+    recorded = on_gpu(model_of("llama"), num_slots=8)
+    asked = requests()
+    wanted = answers(on_gpu(model_of("llama"), num_slots=8), asked[:2])
+    answers(recorded, asked)
+    assert recorded.slots.cache.line.tolist() != list(range(8))
+    recorded.forget()
+    recorded.slots.cache.shrink(0)
+    assert answers(recorded, asked[:2]) == wanted
+    assert recorded.slots.cache.lines < 8
+
+
+def test_an_adapter_that_is_merged_later_is_left_to_the_modules(on_gpu):
+    model = model_of("llama", attention_bias=False, mlp_bias=False)
+    recorded = on_gpu(model, num_slots=3)
+    answers(recorded, requests())
+    with warnings.catch_warnings(action="ignore"):
+        lora = peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+        adapted = peft.get_peft_model(model, lora)
+        adapted.merge_adapter()
+    recorded.load_weights(None, 1)
+    plain = answers(LocalEngine(model, num_slots=3), requests())
+    found = answers(recorded, requests())
+    assert recorded.model.gpu_pass is None
+    assert {n: ids for n, (ids, _) in found.items()} == {n: ids for n, (ids, _) in plain.items()}
+
+
+def test_an_interrupted_step_is_drawn_again(on_gpu, monkeypatch):
+    asked = requests(3)
+    wanted = answers(on_gpu(model_of("llama"), num_slots=3), asked)
+    recorded = on_gpu(model_of("llama"), num_slots=3)
+    waits = iter([False, True])
+
+    def copied(record):
+        def wait():
+            if next(waits, False):
+                raise KeyboardInterrupt
+            return record.numpy().copy()
+
+        return wait
+
+    monkeypatch.setattr(engine, "copied", copied)
+    try:
+        answers(recorded, asked)
+    except KeyboardInterrupt:
+        found = {number: ([], []) for number in range(3)}
+        left = 3
+        while left:
+            for event in recorded.poll():
+                found[event.request][0].extend(event.ids)
+                left -= bool(event.ended)
+    assert {n: ids for n, (ids, _) in found.items()} == {n: ids for n, (ids, _) in wanted.items()}
+
+
 def test_passes_for_many_places_share_the_memory_of_their_logits(on_gpu):
     recorded = on_gpu(model_of("llama", max_position_embeddings=512), own_pass=False, num_slots=3)
     answers(recorded, [Request(ids=(5,) * 200, seed=0, max_tokens=90)])
@@ -192,6 +248,12 @@ def test_a_pass_that_has_begun_is_used_for_the_rows_that_go_on(on_gpu, monkeypat
     found = answers(recorded, asked)
     assert [len(ids) for ids, _ in found.values()] == ends
     assert len(passes) == max(ends) + 1  # the last one is in vain
+
+
+def test_heads_that_no_kernel_takes_are_left_to_the_modules():
+    assert [size for size in range(300) if not gpu_pass.why_not_heads(size)] == [
+        16, 32, 64, 128, 256
+    ]  # fmt: skip
 
 
 def test_kernels_need_a_gpu_triton_and_a_compiler(monkeypatch):

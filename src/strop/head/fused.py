@@ -12,11 +12,12 @@ kernel reads the logits to measure and one to push, in place of some ten passes 
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from strop.support.devices import launching_on
 
 BLOCK, WARPS = 4096, 8  # logits that a program of the kernels holds at once, and its warps
 ADDS_WIDE = hasattr(torch.ops.aten.addmm, "dtype_out")  # torch 2.8 and newer
@@ -49,7 +50,7 @@ def measure(
 
     num, vocabulary = logits_CV.shape
     logp_C, log_sum_C, entropy_C = logits_CV.new_empty(3, num)
-    with _launching_on(logits_CV.device):
+    with launching_on(logits_CV.device):
         kernels.measure[(num,)](
             logits_CV, id_C, logp_C, log_sum_C, entropy_C, VOCABULARY=vocabulary, BLOCK=BLOCK,
             ENTROPY="entropy_T" in names, num_warps=WARPS,
@@ -65,14 +66,9 @@ def grad_logits(measured: Measured, adjoints: Mapping[str, Tensor], out_CV: Tens
     num, vocabulary = measured.logits_CV.shape
     zero_C = torch.zeros_like(measured.log_sum_C)
     given = (adjoints.get(name, zero_C).contiguous() for name in ("logp_T", "entropy_T"))
-    with _launching_on(out_CV.device):
+    with launching_on(out_CV.device):
         kernels.gradient[(num, -(-vocabulary // BLOCK))](
             *measured, *given, out_CV, VOCABULARY=vocabulary, BLOCK=BLOCK,
             ENTROPY="entropy_T" in adjoints, num_warps=WARPS,
         )  # fmt: skip
     return out_CV
-
-
-def _launching_on(device: torch.device) -> AbstractContextManager[object]:
-    """Inside, Triton launches on a GPU, which need not be the one that torch takes by default."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

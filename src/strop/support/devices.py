@@ -4,6 +4,7 @@ import functools
 import importlib.util
 import os
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -18,6 +19,11 @@ def to_device(values: Tensor | np.ndarray, device: torch.device) -> Tensor:
     if found.device.type == "cpu" and device.type == "cuda" and found.numel():
         return found.contiguous().pin_memory().to(device, non_blocking=True)
     return found.to(device)
+
+
+def launching_on(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, streams, graphs and kernels are of this GPU; torch may take another by default."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @functools.cache

@@ -188,6 +188,12 @@ def use_norms(model: nn.Module) -> None:
             module.forward = functools.partial(_norm_anywhere, module)
 
 
+def is_norm(module: nn.Module) -> bool:
+    """Whether it is such a norm."""
+    own = vars(module).get("forward")
+    return isinstance(own, functools.partial) and own.func is _norm_anywhere
+
+
 def _norm_anywhere(module: Any, hidden: Tensor) -> Tensor:
     if hidden.dtype != module.weight.dtype:
         plain: Tensor = type(module).forward(module, hidden)

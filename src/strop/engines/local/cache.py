@@ -216,6 +216,7 @@ class SlotCache(Cache):
         if large:
             self.lines = self.places = 0
             self.moved += 1
+            self.reset_lines()
             for layer in self.live_layers():
                 for name in layer.memory:
                     setattr(layer, name, getattr(layer, name)[:0].clone())
@@ -234,6 +235,11 @@ class SlotCache(Cache):
         for layer in self.live_layers():
             for store in (layer.keys, layer.values):
                 store[lines, :, places] = 0
+
+    def reset_lines(self) -> None:
+        """Give each slot the line of its number; nothing may be in the slots."""
+        self.line = np.arange(self.num_slots)
+        self.line_N.copy_(to_device(self.line, self.device))
 
     def lines_of(self, slots: Sequence[int]) -> list[int]:
         """The lines of these slots."""

@@ -23,12 +23,12 @@ from strop.engines.local.cache import (
 )
 from strop.engines.local.cuda_graphs import Graphs, rounded
 from strop.engines.local.fused import Fused, Logits, why_not
-from strop.engines.local.gpu_pass import GpuPass
+from strop.engines.local.gpu_pass import GpuPass, why_not_heads
 from strop.engines.local.ragged import NAME as BANDS
 from strop.engines.local.ragged import Parted, Ragged, lay_out
 from strop.support import linear
 from strop.support.adapted import routes_of
-from strop.support.devices import to_device, why_no_kernels
+from strop.support.devices import launching_on, to_device, why_no_kernels
 from strop.support.errors import UserError
 from strop.support.experts import experts_of
 
@@ -99,7 +99,7 @@ class CachedModel:
         self.device: torch.device = next(model.parameters()).device
         self.num_layers: int = config.num_hidden_layers
         self.packed = False
-        self.read_at: tuple[int, ...] | None = None  # where weights lie; None: to be looked up
+        self.reads: list[Tensor] = []  # weights that recorded passes read; empty: to be looked up
         self.routes = routes_of(model)
         self.experts = experts_of(model)
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
@@ -133,7 +133,7 @@ class CachedModel:
         lengths = [length, max(length // 2, 1)]
         whole, bands = [Band(0, 2, length)], [Band(0, 1, length), Band(1, 2, lengths[1])]
         name = self.model.config.model_type
-        with torch.no_grad(), self.evaluating():
+        with launching_on(self.device), torch.no_grad(), self.evaluating():
             if reason := self._why_not(self._decoded(lengths, whole), length, lengths):
                 raise UserError(
                     f"the local engine can't drive a {name!r} model: {reason}; use another engine"
@@ -168,13 +168,16 @@ class CachedModel:
             return why_no_graphs, why_no_graphs
 
         def tried() -> str:
-            self.graphs = self._graphs(len(lengths))
-            with torch.inference_mode():  # as later: what is compiled for one mode is not for two
-                reason = self._why_not(self._decoded(lengths, whole), lengths[0], lengths)
-            self.graphs = None
-            return reason
+            self.graphs = self._graphs(len(lengths), checks=True)
+            try:
+                with torch.inference_mode():  # as later: what is compiled for it is for it alone
+                    return self._why_not(self._decoded(lengths, whole), lengths[0], lengths)
+            except Exception as error:  # of compilers of all kinds; what they said is told
+                return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            finally:
+                self.graphs = None
 
-        why_not_fused = why_no_kernels(self.device) or why_not(self.model, adapters=True)
+        why_not_fused = self._why_no_gpu_pass()
         if not why_not_fused:
             self.gpu_pass = GpuPass(self.model)
             self.gpu_pass.pack()
@@ -182,8 +185,13 @@ class CachedModel:
             self.gpu_pass = None
         return why_not_fused, "" if not why_not_fused else tried()
 
-    def _graphs(self, num_slots: int) -> Graphs:
-        return Graphs(self._newest, self._lent, num_slots, self.device)
+    def _why_no_gpu_pass(self) -> str:
+        if why := why_no_kernels(self.device) or why_not(self.model, adapters=True):
+            return why
+        return why_not_heads(int(self.model.model.layers[0].self_attn.head_dim))
+
+    def _graphs(self, num_slots: int, checks: bool = False) -> Graphs:
+        return Graphs(self._newest, self._lent, num_slots, self.device, checks)
 
     def _newest(self, token_N: Tensor, place_N: Tensor, used: int) -> Tensor:
         """The pass that `graphs` records."""
@@ -201,15 +209,17 @@ class CachedModel:
 
     def _replayed(self, token_N: Tensor, place_N: Tensor, used: int) -> Tensor:
         assert self.graphs is not None
-        more: list[Tensor] = []
         if self.gpu_pass is not None:
             self.gpu_pass.reach(self.cache.places)
-            used, more = 0, self.gpu_pass.tensors()
+            used = 0
         else:
-            used = rounded(used, self.cache.places)
-        if self.read_at is None:
-            self.read_at = tuple(each.data_ptr() for each in (*self.model.parameters(), *more))
-        self.graphs.holds((self.read_at, self.cache.moved))
+            used = rounded(used, self.cache.places - 1)
+        if not self.reads:
+            more = self.gpu_pass.tensors() if self.gpu_pass is not None else []
+            self.reads = [*self.model.parameters(), *more]
+        # looked up at each step: a sharded model's weights go and come back between steps
+        where = tuple(each.data_ptr() for each in self.reads)
+        self.graphs.holds((where, self.cache.moved))
         return self.graphs(token_N, place_N, self.cache.lines, used)
 
     def _cache(self, num_slots: int, max_cached: int | None = None) -> SlotCache:
@@ -356,7 +366,12 @@ class CachedModel:
         anything.
         """
         if not self.packed:
-            self.read_at = None
+            self.reads = []
+            if self.gpu_pass is not None and why_not(self.model, adapters=True):
+                # its adapters are others now; when weights change, no slot holds anything
+                self.gpu_pass, self.cache.takes_lines = None, False
+                self.cache.reset_lines()
+                self.release()
             if self.gpu_pass is not None:
                 self.gpu_pass.pack()
             if self.fused is not None and not why_not(self.model):
@@ -369,7 +384,8 @@ class CachedModel:
             known = type(self.model).__module__.startswith("transformers.")
             whole = all(type(each) is nn.Parameter for each in self.model.parameters())
             self.without = torch.inference_mode if known and whole else torch.no_grad
-        with self.without(), self.evaluating(), linear.with_packed():
+        inside = launching_on(self.device)
+        with inside, self.without(), self.evaluating(), linear.with_packed():
             yield
 
     def unpack(self) -> None:
@@ -457,7 +473,8 @@ def kind_of(model: nn.Module) -> tuple[Any, ...] | None:
     """
     modules = [*model.modules()]
     for each in modules:
-        if each._forward_hooks or each._forward_pre_hooks or "forward" in vars(each):
+        exchanged = "forward" in vars(each) and not linear.is_norm(each)
+        if each._forward_hooks or each._forward_pre_hooks or exchanged:
             return None
     code = tuple((type(each), type(each).forward) for each in modules)
     tensors = (*model.parameters(), *model.buffers())

@@ -8,7 +8,8 @@ stand at place -1 and do nothing that counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,18 +35,21 @@ class Recorded(NamedTuple):
 class Graphs:
     """The recorded passes of a model. They hold as long as nothing that they read has moved.
 
-    run: the pass. reads: what it reads beside the cache and the weights, to be kept for it.
+    run: the pass. reads: what it reads beside the cache and the weights, to be kept for it. checks:
+    a pass that waits for the GPU, which cannot be recorded, is refused before that is tried.
     """
 
     def __init__(
-        self, run: Pass, reads: Callable[[], Any], num_slots: int, device: torch.device
-    ) -> None:
-        self.run, self.reads = run, reads
+        self, run: Pass, reads: Callable[[], Any], num_slots: int, device: torch.device,
+        checks: bool = False,
+    ) -> None:  # fmt: skip
+        self.run, self.reads, self.device, self.checks = run, reads, device, checks
         self.recorded: dict[tuple[int, int], Recorded] = {}
         self.token = torch.zeros(num_slots, dtype=torch.long, device=device)
         self.place = torch.full((num_slots,), -1, dtype=torch.long, device=device)
         self.where: object = None  # what the passes read lies
         self.logits: Tensor | None = None  # of passes that are recorded for many numbers of places
+        self.aside: Any = None  # the stream that passes are recorded on
         self.pool: Any = None  # memory that they share, since only one runs at a time
 
     def holds(self, where: object) -> None:
@@ -74,14 +78,23 @@ class Graphs:
     def _record(self, size: int, used: int) -> Recorded:
         token, place = self.token[:size], self.place[:size]
         here = torch.cuda.current_stream()
-        aside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):  # what is made once is not to be recorded
+        if self.aside is None:
+            self.aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.aside.wait_stream(here)
+        with torch.cuda.stream(self.aside):  # what is made once is not to be recorded
             self._pass(token, place, used)
-        here.wait_stream(aside)
+            if self.checks:
+                with _refusing_waits():
+                    self._pass(token, place, used)
+        here.wait_stream(self.aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            logits = self._pass(token, place, used)
+        try:
+            with torch.cuda.graph(
+                graph, pool=self.pool, stream=self.aside, capture_error_mode="thread_local"
+            ):
+                logits = self._pass(token, place, used)
+        finally:
+            torch.cuda.set_stream(here)  # torch leaves the other one where recording fails
         self.pool = graph.pool()
         return Recorded(graph.replay, logits, self.reads())
 
@@ -95,6 +108,16 @@ class Graphs:
         if self.logits is None:
             self.logits = found.new_empty(len(self.place), found.shape[-1])
         return self.logits[: len(found)].copy_(found)
+
+
+@contextmanager
+def _refusing_waits() -> Iterator[None]:
+    """Inside, what waits for the GPU raises RuntimeError."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def rounded(used: int, most: int) -> int:

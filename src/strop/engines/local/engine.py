@@ -342,8 +342,14 @@ class LocalEngine(Engine):
         await_records = copied(record)
         longer = [band._replace(used=band.used + 1) for band in bands]
         logits = self.model.decode(slots.last[: len(record)], next_N, longer)
-        self.begun, slots.origin = (logits, time.perf_counter()), np.arange(len(slots.rows))
-        return await_records()
+        begun = time.perf_counter()
+        try:
+            found = await_records()
+        except BaseException:  # an interrupt: tokens were drawn that nobody knows of
+            self._suspend(range(len(record)))
+            raise
+        self.begun, slots.origin = (logits, begun), np.arange(len(slots.rows))
+        return found
 
     def _decode(self, number: int) -> None:
         slots, table = self.slots, self.slots.table[:number]

@@ -19,6 +19,8 @@ from torch.nn.functional import embedding, linear, silu
 
 from strop.engines.local.cache import SlotCache
 
+LEAST_HEAD = 16  # numbers that tensor cores multiply at once, at least
+
 
 class Product(NamedTuple):
     """x W^T + b of layers that read the same, side by side; with adapters + (x A^T) B^T."""
@@ -75,14 +77,15 @@ class GpuPass:
 
     def pack(self) -> None:
         """Lay weights side by side, in the copies of before where there are any."""
-        for number, layer in enumerate(self.trunk.layers):
-            new = _weights(layer)
-            if number == len(self.layers):
-                self.layers.append(new)
-                continue
-            for own, other in zip(_leaves(self.layers[number]), _leaves(new), strict=True):
-                if own.data_ptr() != other.data_ptr():  # else it is the module's own
-                    own.copy_(other)
+        with torch.inference_mode(False), torch.no_grad():
+            for number, layer in enumerate(self.trunk.layers):
+                new = _weights(layer)
+                if number == len(self.layers):
+                    self.layers.append(new)
+                    continue
+                for own, other in zip(_leaves(self.layers[number]), _leaves(new), strict=True):
+                    if own.data_ptr() != other.data_ptr():  # else it is the module's own
+                        own.copy_(other)
 
     def release(self) -> None:
         """Let the copies go."""
@@ -177,6 +180,12 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0].detach() if len(parts) == 1 else torch.cat(parts).detach()
 
 
+def why_not_heads(size: int) -> str:
+    """Why the kernel does not attend with heads of so many numbers; empty where it does."""
+    fits = size >= LEAST_HEAD and size & (size - 1) == 0
+    return "" if fits else f"its heads are of {size} numbers, no power of 2 from {LEAST_HEAD} on"
+
+
 def is_adapted(layer: Any) -> bool:
     """Whether the layer has an adapter beside its weight."""
     return hasattr(layer, "lora_A")
@@ -187,8 +196,8 @@ def why_not_adapted(layer: Any) -> str:
     if not is_adapted(layer):
         return ""
     names = layer.active_adapters
-    if len(names) != 1 or layer.merged:
-        return "an adapted layer has several adapters or a merged one"
+    if len(names) != 1 or layer.merged or layer.disable_adapters:
+        return "an adapted layer has several adapters, or one that is merged or off"
     name = names[0]
     dropout = layer.lora_dropout[name]
     plain = isinstance(dropout, nn.Identity) or dropout.p == 0
