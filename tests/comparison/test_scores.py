@@ -11,7 +11,7 @@ from strop.api.inference import checkpoint_of
 from strop.comparison import tuning
 from strop.comparison.plan import START, Entry, Plan, Scoring
 from strop.comparison.runs import Job, last_step
-from strop.comparison.scores import Asked, Row, at_budget, axis, by_metric, collect
+from strop.comparison.scores import RequestedMetrics, Row, at_budget, axis, by_metric, collect
 from strop.report.run_folder import Run
 from strop.support.errors import UserError
 
@@ -43,7 +43,7 @@ def plan(**scoring: object) -> Plan:
 
 def test_numbers_that_no_run_has_are_refused_while_runs_go_on(tmp_path: Path) -> None:
     jobs = [Job(entry, 0, tmp_path) for entry in plan().entries]
-    target = Asked({"--target": "pass1"}, ())
+    target = RequestedMetrics({"--target": "pass1"}, ())
     target.check(jobs)  # nothing is written yet
     for job in jobs:
         job.folder.mkdir(parents=True)
@@ -52,9 +52,9 @@ def test_numbers_that_no_run_has_are_refused_while_runs_go_on(tmp_path: Path) ->
         (job.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     with pytest.raises(UserError, match=r"pass1: a seed 0 does not have .*; there are pass@1: "):
         target.check(jobs)
-    Asked({"--target": "pass@1"}, ()).check(jobs)
-    Asked({"--target": "reward"}, ()).check(jobs)
-    means = Asked({}, ("b", "rewrd"))  # b alone logs one of them
+    RequestedMetrics({"--target": "pass@1"}, ()).check(jobs)
+    RequestedMetrics({"--target": "reward"}, ()).check(jobs)
+    means = RequestedMetrics({}, ("b", "rewrd"))  # b alone logs one of them
     jobs[0].state = "done"
     means.check(jobs)
     jobs[1].state = "done"

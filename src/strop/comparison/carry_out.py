@@ -14,7 +14,7 @@ from rich.table import Table
 from strop.comparison.page import write_page
 from strop.comparison.plan import Plan
 from strop.comparison.runs import Job, jobs_of, last_step, latest, work
-from strop.comparison.scores import Asked, Row, collect
+from strop.comparison.scores import RequestedMetrics, Row, collect
 from strop.comparison.table import write_tables
 from strop.comparison.tuning import (
     Tried,
@@ -148,7 +148,7 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
             first, tuning = choosing(plan), plan.tuning
             number = len(plan.entries) // len({entry.of for entry in plan.entries})
             console.print(f"{number} settings of each method, of which validation chooses one:")
-            asked = Asked({"--tune-by": tuning.metric, **_target(plan)}, ())
+            asked = RequestedMetrics({"--tune-by": tuning.metric, **_target(plan)}, ())
             jobs, failures = _worked(first, folder, workers, console, asked)
             if failures:
                 return Outcome(plan, (), tuple(failures), len(jobs))
@@ -159,7 +159,7 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
             for each in tried:
                 if each.chosen:
                     console.print(f"chosen: {each.label}", markup=False)
-        asked = Asked(_target(plan), plan.scoring.means)
+        asked = RequestedMetrics(_target(plan), plan.scoring.means)
         jobs, failures = _worked(plan, folder, workers, console, asked)
         rows, runs = collect(plan, jobs)
         if tried and rows:
@@ -181,7 +181,7 @@ def _target(plan: Plan) -> dict[str, str]:
 
 
 def _worked(
-    plan: Plan, folder: Path, workers: int, console: Console, asked: Asked
+    plan: Plan, folder: Path, workers: int, console: Console, asked: RequestedMetrics
 ) -> tuple[list[Job], list[str]]:
     """All runs of a plan, done as far as they can be, and a line for each that failed. Raises
     UserError for a number that was asked for and is none of theirs, with the runs saved.

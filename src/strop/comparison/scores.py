@@ -24,7 +24,7 @@ EVALUATION = "eval/validation/"
 NO_SCORE = re.compile(r"/(low|high|num_\w+)$|/(maj|distinct)@1$")
 
 
-class Asked:
+class RequestedMetrics:
     """Numbers that were asked for, looked for while runs go on, so that none is missed at the end.
 
     validated: those of validation, by option. means: those of training.

@@ -37,7 +37,7 @@ def why_no_kernels(device: torch.device) -> str:
     return "" if any(map(shutil.which, filter(None, compilers))) else "there is no C compiler"
 
 
-def determine() -> None:
+def use_deterministic_operators() -> None:
     """From now on torch takes operators in this process that give the same bits each time, where it
     has them; it warns of one that it has not. On a CPU they are the ones that it takes anyway.
     """

@@ -14,7 +14,7 @@ from strop.method.algorithm import Algorithm, Method, phase_at
 from strop.method.chains import generators
 from strop.method.charts import charts_of
 from strop.method.tensors import checked
-from strop.support.devices import determine
+from strop.support.devices import use_deterministic_operators
 from strop.support.errors import RunStopped, StepGivenUp, UserError
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
@@ -290,7 +290,7 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
     if config.threads:
         torch.set_num_threads(config.threads)
     if config.training.full_determinism:
-        determine()
+        use_deterministic_operators()
     check_trackers(config.tracking.to)
     algorithm, race = config.build(), Race(config)
     if config.ray.address and config.ray.num_trainers not in (0, ranks.count):

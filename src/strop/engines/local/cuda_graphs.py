@@ -49,7 +49,7 @@ class Graphs:
         self.place = torch.full((num_slots,), -1, dtype=torch.long, device=device)
         self.where: object = None  # what the passes read lies
         self.logits: Tensor | None = None  # of passes that are recorded for many numbers of places
-        self.aside: Any = None  # the stream that passes are recorded on
+        self.stream: Any = None  # the stream that passes are recorded on
         self.pool: Any = None  # memory that they share, since only one runs at a time
 
     def holds(self, where: object) -> None:
@@ -78,19 +78,19 @@ class Graphs:
     def _record(self, size: int, used: int) -> Recorded:
         token, place = self.token[:size], self.place[:size]
         here = torch.cuda.current_stream()
-        if self.aside is None:
-            self.aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self.aside.wait_stream(here)
-        with torch.cuda.stream(self.aside):  # what is made once is not to be recorded
+        if self.stream is None:
+            self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):  # what is made once is not to be recorded
             self._pass(token, place, used)
             if self.checks:
                 with _refusing_waits():
                     self._pass(token, place, used)
-        here.wait_stream(self.aside)
+        here.wait_stream(self.stream)
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(
-                graph, pool=self.pool, stream=self.aside, capture_error_mode="thread_local"
+                graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
             ):
                 logits = self._pass(token, place, used)
         finally:

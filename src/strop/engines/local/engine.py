@@ -97,6 +97,11 @@ class LocalEngine(Engine):
                 f"every step launches the kernels of {type(model).__name__} one by one, which "
                 f"takes longer than computing them: it cannot be recorded, {why}",
             )
+        elif self.model.graphs is not None and (why := self.model.why_not_fused):
+            self.notes = (
+                f"the modules of {type(model).__name__} are recorded as they are, "
+                f"which is slower than a pass of its own: {why}",
+            )
         self.slots = Slots(num_slots, self.model.cache, self.model.device, self.model.call)
         self.speculation = (
             Speculation(self.model, self.slots, speculate, self._draw) if speculate else None
@@ -105,7 +110,8 @@ class LocalEngine(Engine):
         self.waiting: deque[Row] = deque()
         self.events: list[Event] = []  # not yet returned by `poll`
         self.plan: Plan | None = None
-        self.begun: tuple[Tensor, float] | None = None  # a pass ahead: its logits, and since when
+        # of the pass that has begun ahead: its logits, and since when it runs
+        self.next_pass: tuple[Tensor, float] | None = None
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Draw a request; UserError when it cannot fit the context."""
@@ -138,7 +144,7 @@ class LocalEngine(Engine):
         """Let go of all caches: they would take room from the update."""
         for id in list(self.known):
             self.cancel(id)
-        self.begun = None
+        self.next_pass = None
         if self.slots.cache.shrink(kept_bytes(self.model.device)):
             self.model.release()
         self.model.unpack()
@@ -309,8 +315,8 @@ class LocalEngine(Engine):
         slots, tokens, begun = self.slots, self.slots.tokens, time.perf_counter()
         positions, uniform = slots.numbers(number)
         bands = slots.read(number)
-        if self.begun is not None and slots.origin is not None:
-            logits, begun = self.begun
+        if self.next_pass is not None and slots.origin is not None:
+            logits, begun = self.next_pass
             logits = _of_rows(logits, slots.origin[:number])
         else:
             with self.model.under(slots.weights(number) if self.model.routes else ()):
@@ -333,7 +339,7 @@ class LocalEngine(Engine):
         that is in vain.
         """
         slots = self.slots
-        self.begun = slots.origin = None
+        self.next_pass = slots.origin = None
         if (
             self.model.graphs is None or self.speculation is not None
             or slots.longest + 1 >= slots.cache.places
@@ -348,7 +354,7 @@ class LocalEngine(Engine):
         except BaseException:  # an interrupt: tokens were drawn that nobody knows of
             self._suspend(range(len(record)))
             raise
-        self.begun, slots.origin = (logits, begun), np.arange(len(slots.rows))
+        self.next_pass, slots.origin = (logits, begun), np.arange(len(slots.rows))
         return found
 
     def _decode(self, number: int) -> None:

@@ -355,9 +355,7 @@ class TrainingSettings(Section):
 
     steps: int = Field(default=300, ge=1, description="training steps")
     lr: float | str = Field(default=1e-6, description="AdamW's learning rate, or a schedule")
-    weight_decay: float = Field(
-        default=0.0, ge=0, le=1e6, description="AdamW: decay of the weights"
-    )
+    weight_decay: float = Field(default=0.0, ge=0, le=1e6, description="AdamW: of the weights")
     betas: tuple[Share, Share] = Field(default=(0.9, 0.95), description="AdamW: its averages")
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="gradients are scaled down to this norm"
