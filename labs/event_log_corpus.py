@@ -21,6 +21,7 @@ from typing import Any
 
 import strop
 from strop.api.evaluate import interval
+from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.environments.built_in.event_log_corpus import (
     MODES,
     RECALL_AT,
@@ -29,7 +30,6 @@ from strop.environments.built_in.event_log_corpus import (
     made,
 )
 from strop.environments.event_log import KINDS
-from strop.environments.tasks import MAX_SPLIT_ROWS
 from strop.evaluation.retrieval import reading_gains
 from strop.support.errors import UserError
 

@@ -32,7 +32,7 @@ def even(completions, log_extra, **columns):
 # The same over two turns, for recipes that play episodes; with a call and an answer to judge by.
 EPISODES = """
 from strop.environments.base import Environment, Observation
-from strop.environments.tool_calls import Call
+from strop.data.tool_calls import Call
 
 
 class Even(Environment):

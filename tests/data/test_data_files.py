@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.data.files import load_data
+from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.data.row_files import JsonLines
-from strop.environments.tasks import MAX_SPLIT_ROWS
+from strop.environments.data_files import load_data
 from strop.support.errors import UserError
 
 ROWS = [

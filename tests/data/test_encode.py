@@ -7,7 +7,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from strop.data.encode import completion_form, encode_prompt, encode_reworded
-from strop.environments.tasks import Prompt
+from strop.data.prompts import Prompt
 from strop.support.errors import UserError
 
 WORDS = ["?", "user", "assistant", ":", "add", "two", "and", "three"]

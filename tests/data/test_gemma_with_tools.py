@@ -7,9 +7,9 @@ import pytest
 from scripted_model import scripted_tokenizer
 
 from strop.data.chat import Chat
-from strop.environments.call_forms import read_action
+from strop.data.tool_calls import read_action
 from strop.environments.tool_box import calculator
-from strop.environments.tools import tools_of
+from strop.environments.tools import tool_of
 from strop.parts.rollout._observation_tokens import observation_ids
 from strop.training.settings import config
 
@@ -27,7 +27,7 @@ def tokenizer():
 
 @pytest.fixture
 def chat(tokenizer):
-    return Chat(template={"examples": SHOWN}).for_tools(tools_of([calculator]), tokenizer)
+    return Chat(template={"examples": SHOWN}).for_tools((tool_of(calculator).schema,), tokenizer)
 
 
 def test_tools_stand_before_the_examples_and_these_before_the_question(tokenizer, chat):

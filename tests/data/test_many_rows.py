@@ -7,8 +7,8 @@ import pytest
 from test_data_files import write_csv, write_jsonl, write_parquet
 
 from strop.data import content, prompt_rows, row_tables
-from strop.data.files import load_data
 from strop.data.prompt_rows import PromptRows, pool_of
+from strop.environments.data_files import load_data
 from strop.support.errors import UserError
 from strop.training.record.fingerprint import fingerprint
 

@@ -7,9 +7,9 @@ import tracemalloc
 
 import pytest
 
-from strop.data.files import load_data
 from strop.data.prompt_rows import Pack, PromptRows, each, those, uids_of
-from strop.environments.tasks import MAX_SPLIT_ROWS, Prompt
+from strop.data.prompts import MAX_SPLIT_ROWS, Prompt
+from strop.environments.data_files import load_data
 from strop.support.errors import UserError
 
 WHEN = datetime.date(2024, 2, 29)

@@ -6,10 +6,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from strop.data.files import load_data
 from strop.data.row_layouts import final_answer
-from strop.environments.tasks import RewardSpec
+from strop.environments.data_files import load_data
 from strop.rewards.grader import Grader
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 
 CHAT = [{"role": "user", "content": "How many? Answer after ####."}]

@@ -8,9 +8,10 @@ import sys
 import pytest
 from reasoning_gym.factory import create_dataset
 
+from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.environments.base import built_in
 from strop.environments.reasoning_gym import from_json, score, to_json
-from strop.environments.tasks import MAX_SPLIT_ROWS, load_task
+from strop.environments.tasks import load_task
 from strop.rewards.grader import Grader
 from strop.support.errors import UserError
 
@@ -148,8 +149,9 @@ def test_refusals(name, options, expected):
 
 def test_importing_the_grading_side_does_not_import_torch():
     code = (
-        "import sys, strop.environments.tasks, strop.data.files, strop.rewards.grader, "
-        "strop.rewards.grader_worker, strop.data.encode, strop.rewards.answers\n"
+        "import sys, strop.environments.tasks, strop.environments.data_files\n"
+        "import strop.rewards.grader, strop.rewards.grader_worker, strop.rewards.answers\n"
+        "import strop.data.encode\n"
         "assert not {'torch', 'transformers', 'reasoning_gym', 'pyarrow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,12 +7,12 @@ from scripted_model import scripted_tokenizer
 
 from strop.data.chat import Chat
 from strop.environments.tool_box import calculator
-from strop.environments.tools import tools_of
+from strop.environments.tools import tool_of
 from strop.parts.rollout._observation_tokens import observation_ids
 from strop.support.errors import UserError
 
 TEMPLATES = files("trl") / "chat_templates"
-TOOLS = tools_of([calculator])
+TOOLS = (tool_of(calculator).schema,)
 # The form of calls; whether the template shows the tools; the role in which they answer.
 READ = {
     "qwen2_5": ("hermes", True, "<tool_response>\n6\n</tool_response>"),

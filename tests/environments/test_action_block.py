@@ -1,10 +1,10 @@
 import pytest
 
+from strop.data.tool_calls import read_action
 from strop.environments import Environment, Observation
 from strop.environments.action_block import INSTRUCTION, ActionBlock
 from strop.environments.base import EnvironmentSource
 from strop.environments.built_in.corridor import Corridor
-from strop.environments.call_forms import read_action
 from strop.environments.episodes import Episodes
 from strop.environments.tool_environment import ToolEnvironment
 from strop.support.errors import UserError

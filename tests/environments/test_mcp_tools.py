@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from strop.data.tool_calls import ParsedCall
 from strop.environments import Exit
 from strop.environments.base import EnvironmentSource
 from strop.environments.built_in.tool_questions import ToolQuestions
-from strop.environments.call_forms import ParsedCall
 from strop.environments.episodes import Episodes
 from strop.environments.mcp_tools import McpTools
 from strop.environments.tools import answer_call

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
+from strop.data.tool_calls import ParsedCall, described
 from strop.environments import Exit, Tool, ToolEnvironment, ToolError
 from strop.environments.built_in.tool_questions import ToolQuestions
-from strop.environments.call_forms import ParsedCall
 from strop.environments.generated_questions import question_of
 from strop.environments.tool_box import INSTRUCTIONS, Corpus, Database, calculator, python_tool
-from strop.environments.tools import answer_call, described, tools_of
+from strop.environments.tools import answer_call, tools_of
 from strop.support.errors import UserError
 
 
@@ -67,7 +67,7 @@ def test_the_schema_is_of_hints_and_docstring():
             "additionalProperties": False,
         },
     }
-    assert "- add: Adds two numbers." in described((tool,))
+    assert "- add: Adds two numbers." in described((tool.schema,))
     with pytest.raises(UserError, match="two tools are called add"):
         tools_of([add, add])
     with pytest.raises(UserError, match="the tool <lambda> has no schema"):

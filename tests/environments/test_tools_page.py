@@ -12,8 +12,7 @@ from commands import Strop
 from scripted_model import TEMPLATE, save_scripted
 from test_examples import blocks, last_metrics, obey, write_files
 
-from strop.environments.call_forms import FORMS
-from strop.environments.tools import WRITTEN
+from strop.data.tool_calls import FORMS, WRITTEN
 
 PAGE = "docs/TOOLS.md"
 TEXT = (Path(__file__).parents[2] / PAGE).read_text(encoding="utf-8")

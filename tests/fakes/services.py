@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
+from strop.data.tool_calls import Call, read_call, tagged_calls
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Answer, Engine, Request
 from strop.environments.base import Environment
 from strop.environments.episodes import Episodes
-from strop.environments.tool_calls import Call, read_call, tagged_calls
 from strop.method import part as parts
 from strop.method.part import Draw, Use
 from strop.method.services import (

@@ -17,7 +17,7 @@ from doors import TEXTS, Outcomes, damaged, seeded, tries, wrong
 from runs import Runner
 
 import strop
-from strop.data.files import load_data
+from strop.environments.data_files import load_data
 from strop.report.local_server import LocalServer, Reply
 
 ROWS = [{"prompt": f"{n}+1:", "completion": str(n + 1), "answer": str(n)} for n in range(4)]

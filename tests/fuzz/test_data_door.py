@@ -10,8 +10,8 @@ from doors import TEXTS, Outcomes, damaged, seeded, tries, wrong
 from models import tokenizer
 
 from strop.data.encode import encode_prompt
-from strop.data.files import load_data
 from strop.environments.base import source_of
+from strop.environments.data_files import load_data
 from strop.environments.replay import trajectories_of
 from strop.rewards.judge import read_settings
 from strop.rewards.source import find, parse, reward_name

@@ -8,7 +8,7 @@ from scripted_model import save_scripted
 
 from strop.data.chat import Chat
 from strop.environments.tool_box import calculator
-from strop.environments.tools import tools_of
+from strop.environments.tools import tool_of
 from strop.support.errors import UserError
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>",
@@ -30,7 +30,7 @@ def tokenizer(tmp_path: Path):
 
 
 def reader_of(tokenizer):
-    chat = Chat(renderer="qwen3").for_tools(tools_of([calculator]), tokenizer)
+    chat = Chat(renderer="qwen3").for_tools((tool_of(calculator).schema,), tokenizer)
     assert chat.reader is not None
     return chat.reader
 
@@ -71,7 +71,7 @@ def test_a_turn_goes_on_from_the_tokens_that_were_written(tokenizer):
 
 
 def test_what_does_not_suit_is_refused(tokenizer):
-    tools = tools_of([calculator])
+    tools = (tool_of(calculator).schema,)
     with pytest.raises(UserError, match=r"knows no 'qwen9'; it has .*qwen3"):
         Chat(renderer="qwen9").for_tools(tools, tokenizer)
     with pytest.raises(UserError, match="knows no family of the model"):

@@ -1,7 +1,7 @@
 """Rewards of every kind, well-behaved and hostile, and short ways to grade with them."""
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.grader import Grader
+from strop.rewards.source import RewardSpec
 
 REWARDS = '''
 import asyncio, os, random, re, sys, time

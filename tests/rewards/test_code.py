@@ -2,9 +2,9 @@
 
 import pytest
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.code import RunPython, RunTests, code_of
 from strop.rewards.grader import Grader
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 
 DOUBLE = "```python\ndef f(x):\n    return 2 * x\n```"

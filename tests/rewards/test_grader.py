@@ -6,8 +6,8 @@ from grading import REWARDS, grade, grade_once, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.grader import Grader, weighted_sum
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("reward_file")

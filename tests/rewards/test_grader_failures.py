@@ -196,7 +196,7 @@ def test_imports_have_a_limit_of_their_own(tmp_path, monkeypatch):
 PARENT = """
 import sys
 from strop.rewards.grader import Grader
-from strop.environments.tasks import RewardSpec
+from strop.rewards.source import RewardSpec
 names = ("process", "far_child", "hostile")
 specs = [RewardSpec(name, f"rewards.py:{name}") for name in names]
 with Grader(specs) as grader:

@@ -8,10 +8,10 @@ import time
 import pytest
 from judge_server import chat, serve, serve_bytes
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.grader import Grader
 from strop.rewards.judge import Judge, read_settings
 from strop.rewards.scored import Unscored
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 

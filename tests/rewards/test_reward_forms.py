@@ -4,12 +4,11 @@ import sys
 
 import pytest
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.forms import form_of, is_per_row
 from strop.rewards.function import load_reward
 from strop.rewards.grader import Grader
 from strop.rewards.scored import Rollouts
-from strop.rewards.source import parse, reward_name
+from strop.rewards.source import RewardSpec, parse, reward_name
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 

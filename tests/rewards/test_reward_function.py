@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.function import Rollouts, load_reward
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 
 

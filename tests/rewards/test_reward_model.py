@@ -6,10 +6,10 @@ from models import tokenizer
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 from transformers.utils.logging import disable_progress_bar
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.grader import Grader
 from strop.rewards.model import RewardModel
 from strop.rewards.scored import Unscored
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 

@@ -5,10 +5,10 @@ import socket
 import pytest
 from sandbox_server import answer, serve
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.code import RunPython, RunTests
 from strop.rewards.grader import Grader
 from strop.rewards.scored import Unscored
+from strop.rewards.source import RewardSpec
 from strop.sandbox import remote as sandbox_remote
 from strop.support.errors import UserError
 from strop.support.exits import Exit

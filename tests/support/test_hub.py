@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 from fakes.loopback import loopback
 
-from strop.data.files import load_data
+from strop.environments.data_files import load_data
 from strop.support import hub as _hub
 from strop.support.errors import UserError
 from strop.training.learner import models

@@ -7,7 +7,7 @@ from tokenizers import models as kinds
 from transformers import PreTrainedTokenizerFast
 
 from strop.data.encode import encode_prompt
-from strop.environments.tasks import Prompt
+from strop.data.prompts import Prompt
 from strop.support.errors import UserError
 from strop.support.unknown_letters import check_letters, unknown_letters
 

@@ -8,8 +8,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from strop.data.encode import encode_answer, encode_prompt
+from strop.data.prompts import Prompt
 from strop.engines.open import ENGINES, EngineSettings, settings_of
-from strop.environments.tasks import Prompt, Task
+from strop.environments.tasks import Task
 from strop.parts.rollout.read_answers import ReadAnswers
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError

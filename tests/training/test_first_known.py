@@ -6,7 +6,8 @@ from test_bounds import bytewise
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from strop.environments.tasks import Prompt, Task
+from strop.data.prompts import Prompt
+from strop.environments.tasks import Task
 from strop.parts.curation import bring_back_opposites
 from strop.parts.probe import mark_step_ends, probe_answers
 from strop.parts.rollout import sample_two_attempts

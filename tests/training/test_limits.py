@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
+from strop.data.prompts import Prompt
 from strop.environments.base import EnvironmentSource
-from strop.environments.tasks import Prompt, Task
+from strop.environments.tasks import Task
 from strop.method import reading
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.read_answers import ReadAnswers

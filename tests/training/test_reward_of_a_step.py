@@ -4,7 +4,7 @@ import pytest
 import torch
 from builders import flat_batch
 
-from strop.environments.tasks import Origin
+from strop.data.prompts import Origin
 from strop.support.exits import Exit
 from strop.training.learner.step_metrics import (
     Clock,

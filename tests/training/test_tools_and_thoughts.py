@@ -119,7 +119,7 @@ def test_what_cannot_be_is_refused(tmp_path):
     world.services.close()
     chat = Chat(template={"tools": [{}]})
     with pytest.raises(UserError, match="which tools it has"):
-        chat.for_tools((1,), None)  # type: ignore[arg-type]
+        chat.for_tools(({},), None)
 
 
 def test_strategies_that_need_one_context_refuse_to_drop_thoughts(tmp_path):

@@ -102,9 +102,9 @@ class InferenceModel:
         The mean is NaN where the engine does not report it. An answer that failed says why.
         """
         from strop.data.encode import encode_prompt
+        from strop.data.prompts import Prompt
         from strop.engines.asynchronous import asynchronous
         from strop.engines.base import Request
-        from strop.environments.tasks import Prompt
 
         check_samples(num_samples)
         check_seed(seed)

@@ -5,17 +5,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from jinja2 import TemplateError
 
+from strop.data.prompts import Prompt
 from strop.data.renderer import ModelRenderer
-from strop.environments.call_forms import FORMS, form_of
-from strop.environments.tasks import Prompt
-from strop.environments.tools import WRITTEN, Tool, described
+from strop.data.tool_calls import FORMS, WRITTEN, described, form_of
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
 from strop.support.unknown_letters import check_letters
+
+Schemas: TypeAlias = tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Chat:
     prompt_as: str = "auto"
     system_prompt: str = ""
     template: Mapping[str, Any] = field(default_factory=dict)
-    tools: tuple[Tool, ...] = ()  # of the task's environment
+    tools: Schemas = ()  # of the tools of the task's environment, as chat templates take them
     thinking: str = "all"  # of earlier turns: all of it, or what the template shows of it
     as_tool: bool = True  # what tools answer is a message of the role `tool`, not of a user
     renderer: str = "off"  # of the package renderers, which reads calls then
@@ -54,7 +55,7 @@ class Chat:
             messages = [{"role": "system", "content": self.system_prompt}, *messages]
         return replace(prompt, prompt=messages)
 
-    def for_tools(self, tools: tuple[Tool, ...], tokenizer: Any) -> "Chat":
+    def for_tools(self, tools: Schemas, tokenizer: Any) -> "Chat":
         """The same with an environment's tools: the template shows them, where it can, or what
         `tools_text` says. Raises UserError for a form of calls that strop does not read.
         """
@@ -79,7 +80,7 @@ class Chat:
                 "the model's chat template asks for calls in a form that strop does not read: give "
                 f"data.call_form ({', '.join(FORMS)}), or another model.chat_template"
             )
-        schemas = {"tools": [dict(tool.schema) for tool in tools]} if shows else {}
+        schemas = {"tools": [dict(tool) for tool in tools]} if shows else {}
         template = {**self.template, **schemas}
         as_tool = self.speaks(tokenizer) and shows_answers(tokenizer, template)
         if shows and not as_tool:
@@ -89,13 +90,13 @@ class Chat:
             )
         return replace(self, template=template, tools=tools, call_form=found, as_tool=as_tool)
 
-    def _rendered(self, tools: tuple[Tool, ...], tokenizer: Any) -> "Chat":
+    def _rendered(self, tools: Schemas, tokenizer: Any) -> "Chat":
         if self.call_form != "auto" or not self._shows_tools(tokenizer):
             raise UserError(
                 f"data.renderer={self.renderer} needs a chat template that shows tools, and knows "
                 "how the model writes calls: leave data.call_form out, or data.renderer"
             )
-        template = {**self.template, "tools": [dict(tool.schema) for tool in tools]}
+        template = {**self.template, "tools": [dict(tool) for tool in tools]}
         reader = ModelRenderer(tokenizer, self.renderer, template)
         return replace(self, template=template, tools=tools, reader=reader)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from strop.environments.tasks import Prompt
+from strop.data.prompts import Prompt
 from strop.support.errors import UserError
 from strop.support.unknown_letters import check_letters
 

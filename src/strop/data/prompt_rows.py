@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
-from strop.environments.tasks import MAX_SPLIT_ROWS, Prompt
+from strop.data.prompts import MAX_SPLIT_ROWS, Prompt
 from strop.support.errors import UserError
 
 Change = Callable[[Prompt], Prompt]

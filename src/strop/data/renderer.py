@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from strop.environments.call_forms import Action, ParsedCall, spoken
+from strop.data.tool_calls import Action, ParsedCall, spoken
 from strop.support.errors import UserError
 
 SHOWN = 80  # characters of a call that cannot be read, for the policy

@@ -17,9 +17,9 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
 
     With a tokenizer the prompts are as its model is to see them.
     """
-    from strop.data.files import load_data
-    from strop.environments.tasks import RewardSpec, load_task
-    from strop.rewards.source import reward_name
+    from strop.environments.data_files import load_data
+    from strop.environments.tasks import load_task
+    from strop.rewards.source import RewardSpec, reward_name
     from strop.training.rows import chat_of, put
     from strop.training.services.texts import new_tokens
 

@@ -1,7 +1,7 @@
 """Environments: tasks that answer. `from strop.environments import Environment, Observation`."""
 
+from strop.data.tool_calls import Call
 from strop.environments.base import Environment, Observation
-from strop.environments.tool_calls import Call
 from strop.environments.tool_environment import ToolEnvironment
 from strop.environments.tools import Tool, ToolError, ToolsUnavailable, ToolTimeout
 from strop.support.exits import Exit

@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from strop.data.tool_calls import Action, Call
 from strop.environments.base import Environment, EnvironmentSource, Observation, check_number
-from strop.environments.call_forms import Action
-from strop.environments.tool_calls import Call
 from strop.support.errors import UserError
 
 INSTRUCTION = (

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
-from strop.environments.tool_calls import Call, tagged_calls
+from strop.data.tool_calls import Call, tagged_calls
 from strop.environments.tools import Tool, ToolAnswer, tools_of
 from strop.support.errors import UserError, did_you_mean
 from strop.support.exits import Exit

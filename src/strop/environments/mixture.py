@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from strop.data.tool_calls import Call
 from strop.environments.base import Environment, Observation, members_of
-from strop.environments.tool_calls import Call
 from strop.support.errors import UserError
 
 

@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from strop.data.prompts import MAX_SPLIT_ROWS
+from strop.data.tool_calls import tagged_calls
 from strop.environments.base import Environment, Observation, check_number
-from strop.environments.tasks import MAX_SPLIT_ROWS
-from strop.environments.tool_calls import tagged_calls
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
 

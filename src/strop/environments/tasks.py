@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from strop.data.prompts import MAX_SPLIT_ROWS, Origin, Prompt, number_rows
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError, did_you_mean
 from strop.support.loading import attribute
 
@@ -19,52 +21,6 @@ if TYPE_CHECKING:
 
 OWN = ("countdown", "worked_countdown")  # puzzles that come with strop, each with its model
 QUEUE = "queue:"  # before a folder into which others put files of rollouts
-MAX_SPLIT_ROWS = 1_000_000_000  # a split's uids start at a multiple of this
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt and the columns that its rewards read.
-
-    `uid` belongs to the row of its file or generator: it is stable over a run, does not depend on
-    the order of drawing, and never repeats across the splits of a task. `place` names the row for
-    people, `column` is where the prompt stood: the text of any other than `prompt` is something to
-    answer, not to go on from. ids: its tokens, where they were recorded.
-    """
-
-    uid: int
-    prompt: str | list[dict[str, Any]]
-    columns: Mapping[str, Any]
-    place: str = ""
-    column: str = "prompt"
-    ids: tuple[int, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return self.place or f"prompt {self.uid}"
-
-
-class Origin(NamedTuple):
-    """One of several sources of the training prompts: those of the uids before `end`, from that
-    of the source before it on. weight: how often it is drawn from, beside the others'.
-    """
-
-    name: str
-    end: int
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class RewardSpec:
-    """Where a reward function lives and how its value enters the weighted sum."""
-
-    name: str
-    source: str  # "module:function", "path/file.py:function", or a built-in name
-    weight: float = 1.0
-    fields: Mapping[str, str] = field(default_factory=dict)  # parameter -> column it reads
-    # True: a row's score never depends on the other rows, so a batch may be scored in pieces.
-    rows_are_independent: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,7 +110,7 @@ def load_task(
     Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
     `seed` belongs to generated tasks, `config` also to environments; the splits of puzzles and of
     environments are the same for every seed. `weights` say how often each environment of a mixture
-    is drawn from; sizes are of each. Files are read by `strop.data.files.load_data`.
+    is drawn from; sizes are of each. Files are read by `strop.environments.data_files.load_data`.
 
     Raises UserError for an unknown task or dataset, a size that the task cannot fill, and a
     configuration that the dataset or environment refuses.
@@ -183,16 +139,6 @@ def load_task(
             "files are given as data"
         )
     return builder(member, sizes, seed, config or {})
-
-
-def number_rows(
-    rows: Sequence[Mapping[str, Any]], split: int, column: str = "prompt"
-) -> list[Prompt]:
-    """Rows with a `prompt` become prompts with consecutive uids of split 0, 1 or 2."""
-    return [
-        Prompt(uid, row["prompt"], {k: v for k, v in row.items() if k != "prompt"}, column=column)
-        for uid, row in enumerate(rows, split * MAX_SPLIT_ROWS)
-    ]
 
 
 Sizes = Mapping[str, int | None]

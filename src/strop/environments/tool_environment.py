@@ -3,9 +3,8 @@
 import re
 from typing import Any
 
+from strop.data.tool_calls import Action, Call, read_action
 from strop.environments.base import Environment, Observation
-from strop.environments.call_forms import Action, read_action
-from strop.environments.tool_calls import Call
 from strop.environments.tools import OK, OVER_LIMIT, Tool, ToolAnswer, answer_call, tools_of
 from strop.rewards.answers import extract_answer
 from strop.support.errors import UserError

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strop.environments.call_forms import UNKNOWN_TOOL, WRONG_ARGUMENTS, ParsedCall
+from strop.data.tool_calls import UNKNOWN_TOOL, WRONG_ARGUMENTS, ParsedCall
 from strop.support.errors import UserError
 
 OK, FAILED, TIMEOUT, OVER_LIMIT = "ok", "failed", "timeout", "over_limit"
@@ -200,21 +200,3 @@ def within(seconds: float, call: Callable[[], Any]) -> Any:
 
 async def _awaited(value: Any) -> Any:
     return await value
-
-
-def described(tools: Sequence[Tool]) -> str:
-    """The tools in words, for a model whose chat template shows none."""
-    lines = [
-        f"- {tool.name}: {tool.schema['function'].get('description', '')} "
-        f"Arguments: {json.dumps(tool.parameters.get('properties', {}), ensure_ascii=False)}"
-        for tool in tools
-    ]
-    return "You have these tools:\n" + "\n".join(lines) + "\n"
-
-
-WRITTEN = {
-    "hermes": 'Call one with <tool_call>{"name": NAME, "arguments": {...}}</tool_call>.\n',
-    "llama3": 'Call one with {"name": NAME, "parameters": {...}} as the whole answer.\n',
-    "json": 'Call one with {"name": NAME, "arguments": {...}} as the whole answer.\n',
-    "text": "Call one with a line: call NAME {ARGUMENTS AS JSON}\n",
-}

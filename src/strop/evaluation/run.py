@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from strop.batch.batch import Batch
+from strop.data.prompts import Prompt
 from strop.engines.asynchronous import asynchronous
-from strop.environments.tasks import Prompt
 from strop.evaluation.preferences import given_answer_metrics
 from strop.evaluation.samples import Estimate, Floats, Samples
 from strop.evaluation.summary import as_json, by_prompt, summarise

@@ -10,12 +10,12 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from strop.data.tool_calls import Call as Call
 from strop.engines.base import Answer as Answer
 
 # Handed on to parts, which import nothing below this.
 from strop.engines.base import Event as Event
 from strop.engines.base import Request as Request
-from strop.environments.tool_calls import Call as Call
 from strop.serving.intake import Taken as Taken
 from strop.serving.protocol import ModelAnswer as ModelAnswer
 from strop.serving.protocol import ModelCall as ModelCall

@@ -17,10 +17,9 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.forms import FORMS_IN_SHORT, PARAMETERS, Caller, form_of, is_per_row
 from strop.rewards.scored import Rollouts, Scored, Unscored
-from strop.rewards.source import find, parse
+from strop.rewards.source import RewardSpec, find, parse
 from strop.rewards.traces import TaskRewards
 from strop.support.errors import UserError, did_you_mean
 from strop.support.exits import Exit

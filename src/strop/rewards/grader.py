@@ -29,10 +29,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.data.encode import completion_form
-from strop.environments.tasks import RewardSpec
 from strop.rewards.forms import REFERENCES
 from strop.rewards.grader_process import NotStarted, WorkerDied, WorkerProcess
 from strop.rewards.scored import Rollouts
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 

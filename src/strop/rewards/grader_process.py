@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.environments.tasks import RewardSpec
+from strop.rewards.source import RewardSpec
 from strop.support import guarded_process
 from strop.support.errors import UserError
 from strop.support.guarded_process import GuardedProcess

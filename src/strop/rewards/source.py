@@ -29,6 +29,18 @@ _OPTIONS = re.compile(r"(?P<source>[^()]+)(?P<options>\(.*\))", re.DOTALL)
 
 
 @dataclass(frozen=True)
+class RewardSpec:
+    """Where a reward function lives and how its value enters the weighted sum."""
+
+    name: str
+    source: str  # "module:function", "path/file.py:function", or a built-in name
+    weight: float = 1.0
+    fields: Mapping[str, str] = field(default_factory=dict)  # parameter -> column it reads
+    # True: a row's score never depends on the other rows, so a batch may be scored in pieces.
+    rows_are_independent: bool = False
+
+
+@dataclass(frozen=True)
 class Source:
     """A source's pieces: `kind` is function, built_in, judge, model or pickled."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.environments.tool_calls import TAGGED, whole_call
+from strop.data.tool_calls import TAGGED, whole_call
 from strop.serving.fields import refuse
 from strop.serving.protocol import ModelAnswer, ModelCall
 from strop.serving.reading import Wanted

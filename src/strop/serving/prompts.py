@@ -8,7 +8,7 @@ from typing import Any
 
 from strop.data.chat import Chat, why_not_for_template
 from strop.data.encode import encode_prompt
-from strop.environments.tasks import Prompt
+from strop.data.prompts import Prompt
 from strop.serving.fields import refuse
 from strop.support.errors import UserError
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from strop.environments.tasks import Prompt
+from strop.data.prompts import Prompt
 from strop.method.algorithm import Algorithm, Method, phase_at
 from strop.method.chains import generators
 from strop.method.charts import charts_of

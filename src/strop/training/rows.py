@@ -9,7 +9,8 @@ from typing import Any
 from strop.data.chat import Chat
 from strop.data.encode import encode_answer
 from strop.data.prompt_rows import each, looked_at, those
-from strop.environments.tasks import MAX_SPLIT_ROWS, Prompt, Task
+from strop.data.prompts import MAX_SPLIT_ROWS, Prompt
+from strop.environments.tasks import Task
 from strop.support.errors import UserError
 from strop.traces.files import Group
 from strop.training.learner.models import Loaded
@@ -26,8 +27,8 @@ def chat_of(data: DataSettings, task: Task, tokenizer: Any) -> Chat:
 
     Raises UserError.
     """
-    source = task.environment
-    return data.chat().for_tools(() if source is None else source.tools(), tokenizer)
+    tools = () if task.environment is None else task.environment.tools()
+    return data.chat().for_tools(tuple(tool.schema for tool in tools), tokenizer)
 
 
 def put(task: Task, tokenizer: Any, chat: Chat) -> Task:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from strop.batch.columns import OF_REFERENCE, slow_value
-from strop.data.files import load_data
 from strop.data.prompt_rows import pool_of
 from strop.data.read import validation_sets
 from strop.engines.base import Engine
@@ -19,7 +18,8 @@ from strop.engines.open import EngineSettings, read
 from strop.engines.pool.one_for_all import SharedEngine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.engines.pool.pool import EnginePool
-from strop.environments.tasks import RewardSpec, Task, load_task
+from strop.environments.data_files import load_data
+from strop.environments.tasks import Task, load_task
 from strop.environments.worker_process import ProcessWorker
 from strop.environments.workers import EnvironmentWorkers
 from strop.method.algorithm import Method
@@ -29,7 +29,7 @@ from strop.method.engine_needs import check as check_engine
 from strop.method.engine_needs import check_trainable
 from strop.method.part import COPIES
 from strop.rewards.grader import Grader
-from strop.rewards.source import reward_name
+from strop.rewards.source import RewardSpec, reward_name
 from strop.support.errors import UserError
 from strop.training import roles, rows
 from strop.training.cluster.engine_actors import open_pool

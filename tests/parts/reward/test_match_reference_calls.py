@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.batch.batch import Batch
-from strop.environments.tool_calls import Call
+from strop.data.tool_calls import Call
 from strop.parts.reward._match_calls import assign_best, assign_greedily, similarity, transport
 from strop.parts.reward.match_reference_calls import MatchReferenceCalls
 from strop.support.errors import UserError

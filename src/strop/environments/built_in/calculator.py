@@ -17,9 +17,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from strop.data.tool_calls import Call
 from strop.environments.base import Environment, Observation, check_number, check_style
 from strop.environments.countdown import evaluate
-from strop.environments.tool_calls import Call
 from strop.support.errors import UserError
 
 PIECE = re.compile(r"[\d+*/() -]*\d[\d+*/() -]*")

@@ -17,9 +17,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.environments.base import Observation, check_number
 from strop.environments.event_log import ABSENT, ROLES, Asked, EventLog, event_log, stamp
-from strop.environments.tasks import MAX_SPLIT_ROWS
 from strop.environments.tool_box import Corpus, searching
 from strop.environments.tool_environment import ToolEnvironment, plain
 from strop.support.errors import UserError, did_you_mean

@@ -22,9 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.environments.base import Environment, Observation, check_number
 from strop.environments.generated_questions import question_of
-from strop.environments.tasks import MAX_SPLIT_ROWS
 from strop.environments.tool_box import Database
 from strop.environments.tools import ToolError
 from strop.support.errors import UserError

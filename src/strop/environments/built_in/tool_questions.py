@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.environments.base import check_number
 from strop.environments.generated_questions import KINDS, Question, question_of
 from strop.environments.mcp_tools import McpTools
-from strop.environments.tasks import MAX_SPLIT_ROWS
 from strop.environments.tool_box import (
     Corpus,
     Database,

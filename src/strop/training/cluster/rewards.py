@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strop.environments.tasks import RewardSpec
 from strop.rewards.grader import Grader, Grades, without
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError, first_line
 from strop.support.exits import Exit
 from strop.support.loading import search_path

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import NUM_KEPT, Batch
-from strop.environments.tasks import Origin
+from strop.data.prompts import Origin
 from strop.method import part as parts
 from strop.method.part import Term
 from strop.support.exits import FAILED, METRIC, OUTSIDE, Exit

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from strop.data.prompt_rows import PromptRows, looked_at
-from strop.environments.tasks import Prompt, Task
+from strop.data.prompts import Prompt
+from strop.environments.tasks import Task
 from strop.support.errors import UserError
 from strop.support.files import json_of
 from strop.training.settings.config import RunConfig

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strop.data.encode import answer_text, ids_of
-from strop.environments.tasks import Prompt
+from strop.data.prompts import Prompt
 
 BY_LETTERS = ("BPE", "Unigram")  # kinds of tokenizer that can write a word if its letters
 MOST_A_BYTE = 11  # what a byte of UTF-8 can become under Unicode's normal forms

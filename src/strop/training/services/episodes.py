@@ -6,11 +6,10 @@ from typing import Any
 
 from strop.data.chat import Chat
 from strop.data.encode import encode_prompt
+from strop.data.prompts import Prompt
+from strop.data.tool_calls import Call, read_action, read_call, thought_of
 from strop.environments.base import EnvironmentSource, Observation
-from strop.environments.call_forms import read_action, thought_of
 from strop.environments.episodes import CallLimits, Episodes
-from strop.environments.tasks import Prompt
-from strop.environments.tool_calls import Call, read_call
 from strop.environments.tools import ToolAnswer
 from strop.environments.workers import BroadcastEpisodes, EnvironmentWorkers
 from strop.parts.rollout._observation_tokens import known_ids, messages_of, observation_ids

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strop.environments.tasks import LiveSource, Prompt
+from strop.data.prompts import Prompt
+from strop.environments.tasks import LiveSource
 from strop.method.part import Draw
 from strop.method.services import ModelAnswer, ModelCall, Rollout, Taken
 from strop.serving.drawn import Drawn

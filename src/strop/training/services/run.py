@@ -20,11 +20,13 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.data.chat import PLAIN, Chat
+from strop.data.prompts import Prompt
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import EXPERTS, Answer, Engine, Request
-from strop.environments.tasks import Prompt, RewardSpec, Task
+from strop.environments.tasks import Task
 from strop.method.services import Graded, Player
 from strop.rewards.grader import Failure, Grader, Grades, reference, weighted_sum
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 from strop.support.exits import OUTSIDE, Exit
 from strop.training.services.agents import RunAgents

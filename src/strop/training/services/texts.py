@@ -16,7 +16,8 @@ from strop.batch.batch import Batch
 from strop.data.chat import PLAIN, Chat
 from strop.data.encode import encode_answer, encode_prompt, encode_reworded
 from strop.data.prompt_rows import PromptRows
-from strop.environments.tasks import MAX_SPLIT_ROWS, Prompt, Task
+from strop.data.prompts import MAX_SPLIT_ROWS, Prompt
+from strop.environments.tasks import Task
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError
 from strop.support.unknown_letters import check_letters, unknown_letters

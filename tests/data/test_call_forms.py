@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.environments.call_forms import FORMS, form_of, read_action, spoken
-from strop.environments.tool_calls import Call
+from strop.data.tool_calls import FORMS, Call, form_of, read_action, spoken
 
 GOOD = {
     "hermes": 'I add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>',

@@ -1,4 +1,4 @@
-"""Reads the tool calls of an action in the forms in which models write them.
+"""Tool calls in the forms in which models write them: how they are read, and asked for in words.
 
 `hermes` (Qwen, Hermes): `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number.
 `llama3`: JSON with "parameters" alone or after `<|python_tag|>`, several separated by `;`.
@@ -11,22 +11,28 @@ thinks (`<think>...</think>`) makes no calls.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-from strop.environments.tool_calls import Call
+from typing import Any, NamedTuple, TypeAlias
 
 # What can be wrong with a call before any tool is asked.
 INVALID_JSON, UNCLOSED_BLOCK, MISSING_NAME = "invalid_json", "unclosed_block", "missing_name"
 UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
+TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 FENCE = re.compile(r"\A\s*```(?:json|tool_call)?[ \t]*\n(.*?)(?:\n```\s*\Z|\Z)", re.DOTALL)
 LINE = re.compile(r"^call\b[ \t]*([\w.-]*)[ \t]*", re.MULTILINE)
 DECODER = json.JSONDecoder()
+
+
+class Call(NamedTuple):
+    """A tool's name, empty where it could not be read, and its arguments by name."""
+
+    name: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -183,3 +189,59 @@ def _text(text: str) -> Read:
 FORMS: Mapping[str, Callable[[str], Read]] = {
     "hermes": _hermes, "llama3": _llama3, "json": _json, "text": _text,
 }  # fmt: skip
+
+
+def tagged_calls(action: str) -> list[Call]:
+    """The calls `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` of an action, in order.
+
+    What stands between the tags without being such an object is a call without a name.
+    """
+    return [read_call(text) for text in TAGGED.findall(action)]
+
+
+def read_call(given: object) -> Call:
+    """A call from a JSON object or its text; arguments that are no object count as none."""
+    found = _parsed(given)
+    if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
+        return Call("", {})
+    arguments = _parsed(found.get("arguments"))
+    return Call(found["name"], arguments if isinstance(arguments, Mapping) else {})
+
+
+def whole_call(given: object) -> Call | None:
+    """A call of which name and arguments can be read; None: there is none."""
+    found = _parsed(given)
+    if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
+        return None
+    arguments = _parsed(found.get("arguments", {}))
+    if not found["name"] or not isinstance(arguments, Mapping):
+        return None
+    return Call(found["name"], arguments)
+
+
+def _parsed(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError):
+        return None
+
+
+def described(schemas: Sequence[Mapping[str, Any]]) -> str:
+    """The tools in words, for a model whose chat template shows none."""
+    functions = [schema["function"] for schema in schemas]
+    lines = [
+        f"- {tool['name']}: {tool.get('description', '')} Arguments: "
+        + json.dumps(tool.get("parameters", {}).get("properties", {}), ensure_ascii=False)
+        for tool in functions
+    ]
+    return "You have these tools:\n" + "\n".join(lines) + "\n"
+
+
+WRITTEN = {
+    "hermes": 'Call one with <tool_call>{"name": NAME, "arguments": {...}}</tool_call>.\n',
+    "llama3": 'Call one with {"name": NAME, "parameters": {...}} as the whole answer.\n',
+    "json": 'Call one with {"name": NAME, "arguments": {...}} as the whole answer.\n',
+    "text": "Call one with a line: call NAME {ARGUMENTS AS JSON}\n",
+}

@@ -8,9 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from strop.data.prompt_rows import Many, Pack, PromptRows, stride, those
+from strop.data.prompts import Origin, Prompt
 from strop.data.read import Row, Source, named_sources, open_source
 from strop.data.row_layouts import Reader, Renaming, from_question, reader_of, renamed
-from strop.environments.tasks import Origin, Prompt, RewardSpec, Task
+from strop.environments.tasks import Task
+from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError, did_you_mean
 
 # What a reward receives beside the columns, so a column may not take the name.

@@ -2,10 +2,10 @@
 
 import pytest
 
+from strop.data.tool_calls import tagged_calls
 from strop.environments.built_in.calculator import Calculator
 from strop.environments.built_in.corridor import Corridor
 from strop.environments.tasks import load_task
-from strop.environments.tool_calls import tagged_calls
 
 
 def test_calls_are_read_from_tags():
