@@ -247,7 +247,7 @@ def test_a_function_is_given_from_python(lab: Any, here: Path) -> None:
     exits = [row["exit"] for row in rollouts(run)]
     assert len(exits) == 8
     assert set(exits) <= {"done", "token_limit"}
-    with pytest.raises(UserError, match="which has no name by which it is found again"):
+    with pytest.raises(UserError, match="which cannot be loaded again by a name"):
         strop.train("grpo", model=str(lab.model), task=lambda row: 1.0, data=rows, **short)
 
 
