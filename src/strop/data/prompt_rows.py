@@ -20,7 +20,7 @@ LOOKED_AT = 20_000  # rows of a split that are checked before step 1
 class Pack:
     """The rows of one or several files, a few bytes each; they are added once and never changed.
 
-    A million rows as Python objects would take a gigabyte, and seconds of every garbage collection.
+    A million rows as objects would take a gigabyte, and seconds of every garbage collection.
     """
 
     split: int  # its number, from 0
@@ -34,7 +34,7 @@ class Pack:
         self.files.append((len(self), path, column))
 
     def add(self, prompt: Any, columns: Mapping[str, Any], place: str) -> None:
-        """Add a row. Raises UserError, beginning with `place`, for a value that is not picklable."""
+        """Add a row. Raises UserError, beginning with `place`, for an unpicklable value."""
         for name in columns:
             if name not in self.names:
                 self.names[name] = len(self.names)
