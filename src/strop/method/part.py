@@ -51,7 +51,7 @@ P = TypeVar("P", bound=Fields)
 
 
 class Result(NamedTuple):
-    """What a part returns; a bare value means `Result(value)`.
+    """The result of a part's call; a bare value means `Result(value)`.
 
     value: a tensor, or a tuple in the order of `writes`. state: stages 1 to 4 only. metrics: one
     number each; a rollout or reward part gives an int for what it counts; a loss part may give one
@@ -146,7 +146,7 @@ class Use:
 
 
 def _is_idle(part: object, name: str, column: str) -> bool:
-    """Whether a renaming changes nothing: the column has this name in the part's class already."""
+    """Whether a wire keeps one of the part's own names, which its class does not rename."""
     if name != column or name in getattr(part, "columns", {}):
         return False
     return name in {p.name for p in parameters(part)} or name in _written(part)
@@ -283,7 +283,7 @@ DRAWN_BY = frozenset({"logp_behavior_T", "logp_sampler_T"})
 
 
 def facts(use: Use) -> frozenset[str]:
-    """What the part states about itself, and what follows from what it reads and writes.
+    """The facts that the part states, and those that follow from its columns.
 
     A ratio over the policy that drew the tokens contains the behaviour ratio; a correction that
     reads that policy corrects it.

@@ -250,7 +250,7 @@ class Log(Protocol):
 
     @property
     def logged(self) -> Mapping[str, Mapping[int, Any]]:
-        """What was logged in this step: column -> rollout -> value."""
+        """The values logged in this step: column -> rollout -> value."""
         ...
 
     def log_rollouts(self, name: str, values: Mapping[int, Any]) -> None:

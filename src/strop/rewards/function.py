@@ -38,7 +38,7 @@ class RewardFunction:
 
     spec: RewardSpec
     function: Callable[..., Any]
-    parameters: tuple[str, ...]  # that may be passed by name
+    parameters: tuple[str, ...]  # names of the parameters that may be passed by name
     required: tuple[str, ...]  # parameters without a default
     takes_any: bool  # has **kwargs
     form: str = "trl"
