@@ -10,6 +10,7 @@ from strop.batch.batch import from_padded
 from strop.training.learner import prefix_sharing
 from strop.training.learner.prefix_sharing import (
     ROWS,
+    attend,
     attending_rows,
     compared,
     lay_out,
@@ -100,6 +101,27 @@ def test_blocks_see_what_the_nodes_see(block, window, monkeypatch):
         ]
         assert found[query] == expected
     assert all(found.pop(query) for query in list(found))  # no softmax over nothing
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_node_attends_to_its_own_prefixes(groups, monkeypatch):
+    monkeypatch.setattr("strop.training.learner.prefix_sharing.best_block", lambda depth_N: 2)
+    forest = forest_of(random_words(1))
+    laid_out = lay_out(forest)
+    assert len(laid_out.parts) > 1
+    rng = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(1, heads, forest.size, 3, generator=rng, dtype=torch.float64)
+        for heads in (4, 4 // groups, 4 // groups)
+    )
+    found, _ = attend(
+        torch.nn.Module(), query, key, value, None, strop_layout=laid_out, scaling=0.5
+    )
+    node_N = torch.arange(forest.size)
+    hidden_NN = (node_N > node_N[:, None]) | (node_N[:, None] >= forest.end_N)
+    key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
+    scores = (0.5 * query @ key.transpose(2, 3)).masked_fill(hidden_NN, -torch.inf)
+    torch.testing.assert_close(found, (scores.softmax(-1) @ value).transpose(1, 2))
 
 
 def test_blocks_of_like_depth_go_together_while_they_copy_little(monkeypatch):

@@ -37,9 +37,9 @@ def test_columns_differ_by_more_than_rounding_of_the_largest():
 
 def test_rows_of_several_rounds_are_not_compared():
     rows = SameRows(generators(0, 1), {}, None, ())
-    own: Any = SimpleNamespace(reward=("first", "second"))
-    rows.rewarded = [("first", "one"), ("second", "two")]
-    assert rows._whole(own) == "two"
+    own: Any = SimpleNamespace(reward=("first", "second", "third"))
+    rows.rewarded = [("first", "one"), ("second", "two"), ("third", "three")]
+    assert rows._whole(own) == "three"
     rows.rewarded *= 2
     with pytest.raises(Unequal, match="curation"):
         rows._whole(own)
