@@ -279,18 +279,18 @@ def test_what_cannot_be_is_refused(
     assert not Path("run").exists()
 
 
-def turn(said: tuple[int, ...] = (3, 8), versions: tuple[int, ...] = (3, 4)) -> TurnRecord:
+def told(said: tuple[int, ...] = (3, 8), versions: tuple[int, ...] = (3, 4)) -> TurnRecord:
     return TurnRecord(prompt_ids=(1, 2), output_ids=said, versions=versions)
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (turn(versions=(5, 4)), "tokens of version 5, and the weights are at version 4"),
-        (turn(versions=(4, -1)), "the weights are at version 4: this run has not drawn it"),
-        (turn(versions=()), "does not say which weights drew its tokens"),
-        (turn((3, 4, 5), (4, 4, 4)), "reads and says 5 tokens, and the context is 4"),
-        (turn((3, 9)), "has the token 9, and the model knows 9"),
+        (told(versions=(5, 4)), "tokens of version 5, and the weights are at version 4"),
+        (told(versions=(4, -1)), "the weights are at version 4: this run has not drawn it"),
+        (told(versions=()), "does not say which weights drew its tokens"),
+        (told((3, 4, 5), (4, 4, 4)), "reads and says 5 tokens, and the context is 4"),
+        (told((3, 9)), "has the token 9, and the model knows 9"),
     ],
 )
 def test_a_rollout_is_taken_in_up_to_the_newest_weights_and_the_last_token(
@@ -300,7 +300,7 @@ def test_a_rollout_is_taken_in_up_to_the_newest_weights_and_the_last_token(
     live.drawn = SimpleNamespace(complete=lambda turn: turn)
     live.texts = SimpleNamespace(limits=SimpleNamespace(context_tokens=4), num_tokens=9)
     live.version = lambda: 4
-    own = Rollout((turn(),), reward=1.0, place="line 1")
-    assert live.complete(own, "row") == Rollout((turn(),), reward=1.0)
+    own = Rollout((told(),), reward=1.0, place="line 1")
+    assert live.complete(own, "row") == Rollout((told(),), reward=1.0)
     with pytest.raises(Refused, match=f"row turn 2 .*{words}"):
-        live.complete(Rollout((turn(), wrong)), "row")
+        live.complete(Rollout((told(), wrong)), "row")
