@@ -180,6 +180,20 @@ def test_one_value_stands_for_a_list_of_one():
     assert config.make({"evaluation": {"num_samples": 8}}).evaluation.ks == (1, 8)
 
 
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"stages": {"sampling": 3}}, "stages.sampling = 3: a stage is text"),
+        ({"stages": {"sampling": ["a", 3]}}, r"stages.sampling = \['a', 3\]: a stage is text"),
+        ({"training": {"lr": [1]}}, r"training.lr = \[1\]: "),
+        ({"evaluation": {"k": "x"}}, "evaluation.k.0 = 'x': "),
+    ],
+)
+def test_a_value_of_no_allowed_type_is_said_with_its_setting_alone(raw, said):
+    with pytest.raises(UserError, match=f"the options: {said}"):
+        config.make(raw)
+
+
 def test_sizes_and_files_of_the_data(lab, tmp_path):
     from strop.training.setup import load_prompts
 

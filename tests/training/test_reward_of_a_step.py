@@ -14,7 +14,7 @@ from strop.training.learner.step_metrics import (
     exit_metrics,
     source_metrics,
 )
-from strop.training.services.run import _with_ends
+from strop.training.services.run import _beside_pending, _with_ends
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -45,6 +45,16 @@ def test_an_episode_that_was_lost_has_no_score_and_others_keep_what_their_reward
     assert found.scored_B.tolist() == [True, False, True, False]
     assert found.outcome_B.tolist() == [2, 0, 2, 0]
     assert found.reward_BM.isnan().flatten().tolist() == [False, True, False, True]
+
+
+def test_what_is_pending_has_no_score_between_what_has_ended():
+    two = torch.tensor([1.0, 2.0])
+    ended = Graded(two[:, None], two, two > 0, {}, torch.tensor([Exit.DONE, Exit.TIMEOUT]))
+    found = _beside_pending(ended, torch.tensor([False, True, False]))
+    assert found.outcome_B.tolist() == [1, 0, 2]
+    assert found.scored_B.tolist() == [True, False, True]
+    assert found.reward_BM.nan_to_num(9).flatten().tolist() == [1, 9, 2]
+    assert found.exit_B.tolist() == [Exit.DONE, Exit.PENDING, Exit.TIMEOUT]
 
 
 def test_a_source_has_the_share_and_the_reward_of_its_own_rollouts():
