@@ -16,8 +16,11 @@ from test_examples import blocks, last_metrics, obey, write_files
 import strop
 from strop import UserError
 from strop.engines.asynchronous import AsyncEngine
+from strop.environments.agent_process import Outcome
 from strop.environments.episodes import CallLimits
-from strop.method.services import ModelCall, Withdrawn
+from strop.method.services import AgentEnd, ModelCall, Withdrawn
+from strop.support.exits import Exit
+from strop.training.services import agents
 from strop.training.services.agents import Episode
 
 AGENT = """
@@ -404,3 +407,24 @@ def test_a_call_is_withdrawn_before_or_after_the_loop_has_heard_of_it() -> None:
     (call, gone) = asyncio.run(cancelled(heard=True))
     assert gone == Withdrawn(call.id)
     assert asyncio.run(cancelled(heard=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome("returned", 0.5), AgentEnd(Exit.DONE, "", 0.5)),
+        (Outcome("lost", why="w"), AgentEnd(Exit.ENVIRONMENT_CRASH, "w")),
+        (Outcome("died", why="w"), AgentEnd(Exit.CRASH, "the agent's process: w", 0.0)),
+        (Outcome("raised", why="w"), AgentEnd(Exit.EXCEPTION, "the agent raised w", 0.0)),
+        (
+            Outcome("raised", why="w", transient=True),
+            AgentEnd(Exit.UNREACHABLE, "the agent raised w", 0.0),
+        ),
+        (Outcome("late", why="w"), AgentEnd(Exit.TIMEOUT, "w", 0.0)),
+    ],
+)
+def test_what_an_agent_itself_brings_about_pays_nothing(outcome, expected):
+    assert agents.ended(outcome) == expected
+    unreadable = agents.ended(Outcome("unreadable", why="'x'"))
+    assert unreadable[::2] == (Exit.UNREADABLE, 0.0)
+    assert unreadable.why.startswith("the agent returned 'x': give")

@@ -62,6 +62,13 @@ def world_of(lab, raw):
     return make_world(made, algorithm, load_model(made), task), algorithm
 
 
+@pytest.mark.parametrize(("share", "size"), [("off", None), ("on", 16)])
+def test_passes_share_prefixes_where_they_are_to(policy, share, size, monkeypatch):
+    monkeypatch.setattr(policy, "share", share)
+    found = policy._layout(batch_of(rewritten=True))
+    assert (found and found.forest.size) == size
+
+
 @pytest.mark.parametrize("share", ["off", "on"])
 @pytest.mark.parametrize("budget", [1, 24, 1000])
 def test_a_token_sees_its_own_context_alone(policy, budget, share, monkeypatch):

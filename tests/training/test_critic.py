@@ -10,7 +10,7 @@ from torch.nn.functional import layer_norm
 
 from strop.method import reading
 from strop.method.chains import generators
-from strop.method.part import Selected, Term, Use
+from strop.method.part import Selected, Term, Update, Use
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.recipes._base import average
 from strop.recipes.gae import gae
@@ -346,6 +346,15 @@ def test_gae_needs_nothing_refreshed_but_its_values():
     from strop.method.algorithm import wanted_columns
 
     assert wanted_columns(gae()) == {"value_T", "value_old_T"}
+
+
+def test_an_update_takes_the_terms_that_it_names_or_all_of_a_learner():
+    own, value = gae().terms
+    tokens_T = torch.ones(1, dtype=torch.bool)
+    for names, expected in (
+        ((), [own, value]), ((own.name,), [own]), (("critic",), [value]), (("none",), []),
+    ):  # fmt: skip
+        assert update.terms_of(gae(), Update(tokens_T, terms=names)) == expected
 
 
 def test_losses_are_means_over_the_updates_that_had_them():

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,6 +40,17 @@ def test_a_checkpoint_without_room_is_not_begun(runner, lab, tmp_path, monkeypat
     monkeypatch.undo()
     runner.go(runner.resume(folder))
     assert without_times(folder) == without_times(whole)
+
+
+def test_a_checkpoint_needs_its_tensors_and_as_much_as_the_last_one(tmp_path):
+    loaded = SimpleNamespace(num_bytes=lambda: 100)
+    contents = [{"a": torch.zeros(3)}, (torch.zeros(2, dtype=torch.float64), "b")]
+    for taken, expected in ((0, 100 + 12 + 16), (50, 100 + 12 + 16), (200, 200)):
+        if taken:
+            place = tmp_path / f"step-{taken:06d}"
+            place.mkdir()
+            (place / "file").write_bytes(b"1" * taken)
+        assert checkpoint._needed(tmp_path, loaded, contents) == expected + checkpoint.ROOM
 
 
 def test_what_a_checkpoint_needs_is_what_it_takes(runner, lab, tmp_path, monkeypatch):
