@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from commands import Strop, ended, launch, lives
+from models import save_model
 from openai import OpenAI
 from test_examples import blocks, last_metrics, obey, write_files
 
@@ -363,7 +364,7 @@ def test_an_agent_that_swallows_refusals_is_ended(lab: Any, agent: Path, here: P
 
 
 def test_a_call_that_the_agent_gives_up_is_drawn_no_further(
-    lab: Any, agent: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+    agent: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[str] = []
     step, stop = AsyncEngine.step, AsyncEngine.stop
@@ -381,8 +382,9 @@ def test_a_call_that_the_agent_gives_up_is_drawn_no_further(
     monkeypatch.setattr(AsyncEngine, "step", slowly)
     monkeypatch.setattr(AsyncEngine, "stop", stopped)
     options = {**SHORT, "sampling_num_prompts": 2, "sampling_num_rollouts": 1, "training_steps": 1}
+    model = str(save_model(here / "two_layers"))  # of which no answer ends at once
     run = strop.train(
-        "grpo", model=str(lab.model), task=f"agent:{agent}:gives_up", data_train_size=2, **options
+        "grpo", model=model, task=f"agent:{agent}:gives_up", data_train_size=2, **options
     )
     found = {int(row["uid"]): row for row in rollouts(run)}
     assert set(ended) == {"aborted"}  # one may be withdrawn before it is begun

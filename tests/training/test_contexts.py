@@ -48,7 +48,7 @@ def batch_of(rewritten):
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    lab = Lab.make(tmp_path_factory.mktemp("lab"))
+    lab = Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
     world, _ = world_of(lab, lab.raw())
     yield world.policy
     world.services.close()

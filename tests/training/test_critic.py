@@ -76,7 +76,7 @@ def small(algorithm):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A float64 world with two heads that are off 0, and the batch of one step."""
-    lab = Lab.make(tmp_path_factory.mktemp("lab"))
+    lab = Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
     algorithm = small(two_heads())
     raw = lab.raw(
         reward="even", critic={"lr": 0.1, "hidden_size": 8}, training={"share_prefixes": "on"}
@@ -292,7 +292,7 @@ def test_bad_rates_are_refused(lab):
         config.make(raw_of(lab, lr=-1.0)).build()
 
 
-def test_values_begin_at_0_and_learn_the_returns_in_20_steps(lab, runner, tmp_path):
+def test_values_begin_at_0_and_learn_the_returns_in_20_steps(runner, tmp_path):
     """The reward is the same for every answer of one half of the prompts, so prompts tell it."""
     rewards = tmp_path / "own.py"
     rewards.write_text(
@@ -300,7 +300,7 @@ def test_values_begin_at_0_and_learn_the_returns_in_20_steps(lab, runner, tmp_pa
         "    return [float(p[0] in '01234') for p in prompts]\n"
     )
     training = {"steps": 20, "save_every": 0, "rollouts_every": 0, "lr": 1e-3}
-    raw = lab.raw("gae", training=training)
+    raw = Lab.make(tmp_path / "lab", layers=2).raw("gae", training=training)
     raw["reward"] = {"functions": [f"{rewards}:known"]}
     raw["critic"] = {"lr": 3e-2}
     raw["algorithm"]["sampling.num_prompts"] = 6

@@ -161,7 +161,7 @@ def test_spoilt_weights_are_never_saved(value, runner, lab, tmp_path):
         if run.done == 2:
             next(run.world.policy.parameters()).data.view(-1)[5] = value
 
-    run = runner.start(lab.raw(), folder)
+    run = runner.start(lab.raw(training={"save_every": 1}), folder)
     with pytest.raises(RunStopped, match=r"step 2 is not saved: a weight is not finite"):
         runner.go(run, spoil)
     assert [p.name for p in (folder / "checkpoints").iterdir()] == ["step-000001"]

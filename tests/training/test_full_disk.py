@@ -32,7 +32,7 @@ def test_a_checkpoint_without_room_is_not_begun(runner, lab, tmp_path, monkeypat
     monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path, **_: begun.append(path))
     monkeypatch.setattr(torch, "save", lambda *_: pytest.fail("it was begun"))
     monkeypatch.setattr(_writing, "free_bytes", lambda _: 300 * 1024)
-    run = runner.start(lab.raw(), folder)
+    run = runner.start(lab.raw(training={"save_every": 1}), folder)
     what = r"the checkpoint of step 1 could not be written to .*run/checkpoints: no room, "
     with pytest.raises(RunStopped, match=what + r"300.0 KiB are free, 1.\d MiB are needed"):
         runner.go(run)
@@ -62,7 +62,7 @@ def test_what_a_checkpoint_needs_is_what_it_takes(runner, lab, tmp_path, monkeyp
         check(folder, what, needed)
 
     monkeypatch.setattr(checkpoint, "check_room", noting)
-    runner.whole(lab.raw(training={"steps": 2}), tmp_path / "run")
+    runner.whole(lab.raw(training={"steps": 2, "save_every": 1}), tmp_path / "run")
     before = 0  # a checkpoint may be some bytes smaller than the one before it
     for needed, place in zip(asked, checkpoint.complete(tmp_path / "run/checkpoints"), strict=True):
         taken = sum(path.stat().st_size for path in place.iterdir())
@@ -137,7 +137,7 @@ def test_rollouts_without_room_stop_the_run(runner, lab, tmp_path):
             full(folder / "rollouts/step-000002.unfinished")
 
     with pytest.raises(RunStopped, match=r"the rollouts of step 2 could .* no room, "):
-        runner.go(runner.start(lab.raw(), folder), fill)
+        runner.go(runner.start(lab.raw(training={"save_every": 1}), folder), fill)
     assert [path.name for path in (folder / "rollouts").iterdir()] == ["step-000001.parquet"]
     runner.go(runner.resume(folder))
     assert [line["step"] for line in without_times(folder)] == [1, 2, 3]

@@ -59,7 +59,7 @@ OWN_NAMES = [
 def finished(lab, tmp_path_factory):
     """The folder of a run of three steps with a validation every second one."""
     folder = tmp_path_factory.mktemp("run") / "run"
-    raw = lab.raw(evaluation={"every": 2}, training={"keep_checkpoints": 2})
+    raw = lab.raw(evaluation={"every": 2}, training={"save_every": 1, "keep_checkpoints": 2})
     runner = Runner()
     watcher = runner.go(runner.start(raw, folder))
     return folder, watcher
@@ -138,7 +138,9 @@ def test_the_written_configuration_gives_the_same_run(finished, runner, tmp_path
 
 
 def test_another_seed_gives_another_run(finished, runner, lab, tmp_path):
-    raw = lab.raw(evaluation={"every": 2}, training={"keep_checkpoints": 2}, seed=1)
+    raw = lab.raw(
+        evaluation={"every": 2}, training={"save_every": 1, "keep_checkpoints": 2}, seed=1
+    )
     other = runner.whole(raw, tmp_path / "other")
     assert without_times(other.record.folder)[1:] != without_times(finished[0])[1:]
 
