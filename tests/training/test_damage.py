@@ -148,7 +148,7 @@ def test_a_checkpoint_without_sums_is_said_to_be_unchecked(done, runner, strop, 
     place = folder / "checkpoints/step-000003"
     assert checkpoint.unchecked(place) == []
     (place / "files.json").unlink()
-    told = r"step-000003 has no files.json: whether its files are as they were written cannot be"
+    told = r"step-000003 has no files.json: whether its files were changed later cannot be"
     run = runner.resume(folder)
     assert re.search(told, run.world.services.notes[-1])
     run.close()

@@ -202,8 +202,7 @@ class DataSettings(Section):
         "the column prompt stays text, text in another column is a user's message",
     )
     system_prompt: str = Field(
-        default="",
-        description="system message before prompts that have none; text prompts become messages",
+        default="", description="system message before prompts without one; texts become messages"
     )
     tools: str = Field(
         default="", description="JSON file of the tools that the chat template shows"
@@ -254,8 +253,7 @@ class DataSettings(Section):
     stop_strings: tuple[str, ...] = Field(default=(), description="text that ends an answer")
     env_workers: int = Field(
         default=0, ge=0, le=MOST,
-        description="processes that play an environment whose step is neither async nor batched; "
-        "0: this one",
+        description="processes that play an environment with a plain step; 0: this one",
     )  # fmt: skip
     env_timeout_seconds: float = Field(
         default=120.0, gt=0, le=LONGEST,
@@ -438,9 +436,7 @@ class TrainingSettings(Section):
         description="rollouts of each such step that `strop inspect` shows token by token; 0: none",
     )  # fmt: skip
     conflict_every: int = Field(
-        default=0,
-        ge=0,
-        description="steps between measurements of conflicting gradients of terms; 0: none",
+        default=0, ge=0, description="steps between measurements of term conflicts; 0: none"
     )
 
     def tokens_on(self, device: str) -> int:
@@ -518,8 +514,7 @@ class CriticSettings(Section):
     )
     start: str = Field(
         default="",
-        description="checkpoint folder, of a run of the same method, whose heads the run starts "
-        "from",
+        description="checkpoint of a run of the same method, whose heads the run starts from",
     )
     target_tau: float = Field(
         default=0.1, gt=0, le=1,
