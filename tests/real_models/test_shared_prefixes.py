@@ -147,7 +147,7 @@ def test_a_run_says_that_its_model_cannot(lab, runner, tmp_path):
     assert run.world.policy.share == "off"
     said = [note for note in run.world.services.notes if "alike" in note]
     assert len(said) == 1
-    assert "Qwen3ForCausalLM cannot share it, its attention is eager" in said[0]
+    assert "Qwen3ForCausalLM cannot share them, its attention is eager" in said[0]
     raw["training"]["share_prefixes"] = "on"
     with pytest.raises(UserError, match="share_prefixes=on: Qwen3ForCausalLM cannot"):
         runner.start(raw, tmp_path / "other")
