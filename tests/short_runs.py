@@ -67,11 +67,8 @@ GAMES = {"mars": "open_spiel", "advevo_public_baseline": "hide_and_guess"}
 
 
 def make_lab(folder: Path) -> Lab:
-    """Prompts with given answers each; about half of the answers that are drawn are right.
-
-    One layer, for methods see the model's columns and nothing of its depth.
-    """
-    lab = Lab.make(folder, layers=1)
+    """Prompts with given answers each; about half of the answers that are drawn are right."""
+    lab = Lab.make(folder)
     rows = [{"prompt": f"{n}+{3 * n % 7}:", "answer": str(n), "completion": f"={n}",
              "set": n // 2, "safe": n % 2 == 0, "episode": n // 4, "stage": n % 4 // 2,
              "chosen": f"={n}", "rejected": f"={n + 1}+1"} for n in range(12)]  # fmt: skip

@@ -16,6 +16,22 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}  # by the first of several commands, 
 ASSETS = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
           "tokenizer_config.json")  # fmt: skip
 
+END = "--- end of a command ---"
+COMMANDS = f"""
+import sys
+import strop
+from strop.__main__ import main
+
+print(strop.__file__)
+for words in (["recipes", "--json"], ["labs", "--json"], ["labs", "worked_examples"]):
+    print("{END}")
+    sys.argv = ["strop", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code
+"""
+
 
 def run(*words: str | Path, cwd: Path, **environment: str) -> str:
     """What the command prints; its error stream is in the failure when it fails."""
@@ -75,18 +91,15 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 
 def test_installed_wheel_trains_without_the_source_tree(installed: Path, tmp_path: Path) -> None:
     path = {"PYTHONPATH": str(installed)}
-    where = run("-c", "import strop; print(strop.__file__)", cwd=tmp_path, **path).strip()
-    assert Path(where) == installed / "strop" / "__init__.py"
-    listed = run("-m", "strop", "recipes", "--json", cwd=tmp_path, **path)
-    assert len(json.loads(listed)) >= 10
-    labs = json.loads(run("-m", "strop", "labs", "--json", cwd=tmp_path, **path))
+    said = run("-c", COMMANDS, cwd=tmp_path, **path).split(END)
+    assert Path(said[0].strip()) == installed / "strop" / "__init__.py"
+    assert len(json.loads(said[1])) >= 10
+    labs = json.loads(said[2])
     assert {lab["name"] for lab in labs} == {each.stem for each in (ROOT / "labs").glob("*.py")}
-    told = run("-m", "strop", "labs", "worked_examples", cwd=tmp_path, **path)
-    assert told.startswith("symphony")
-    run(
-        "-m", "strop", "train", "--out", "run", "--quiet", "training.steps=1", "evaluation.every=0",
-        "sampling.num_prompts=2", "sampling.num_rollouts=4", cwd=tmp_path, **path,
-    )  # fmt: skip
+    assert said[3].lstrip().startswith("symphony")
+    train = ("train", "--out", "run", "--quiet", "training.steps=1", "evaluation.every=0")
+    few = ("sampling.num_prompts=2", "sampling.num_rollouts=4")
+    run("-m", "strop", *train, *few, cwd=tmp_path, **path)
     lines = (tmp_path / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1]
     page = (tmp_path / "run/report.html").read_text(encoding="utf-8")

@@ -1,12 +1,12 @@
-"""strop: reinforcement-learning post-training for language models, every idea a part.
+"""strop: reinforcement-learning post-training for language models; every idea is a part.
 
     import strop
 
     run = strop.train("gspo", data=rows, reward=right, training_steps=100)
     run.metrics, run.evaluate(), run.sample("3,5,7:22="), run.report()
 
-docs/PYTHON.md says what each of the names here takes and gives. They are loaded when they are asked
-for, so that importing the package costs nothing.
+docs/PYTHON.md describes each of the names here. They are loaded at their first access, so that
+importing the package costs nothing.
 """
 
 import sys
@@ -80,7 +80,7 @@ _PLACES = {
     "strop.traces.records": ("Rollout", "TurnRecord"),
 }
 
-# Old names of modules, asked for in vain, name the new ones.
+# An import of a module's old name raises an error with the new name.
 if not any(isinstance(each, OldNames) for each in sys.meta_path):
     sys.meta_path.append(OldNames())
 

@@ -12,12 +12,19 @@ from typing import Any
 import pandas
 import pyarrow
 import pytest
+from models import Lab
 from short import column, lines, rows_of, trained
 
 import strop
 from strop import UserError
 from strop.api import run as module
 from strop.evaluation.samples import Estimate
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """With two layers, which here write no newlines."""
+    return Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
 
 
 @pytest.fixture(scope="module")

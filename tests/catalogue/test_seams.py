@@ -142,7 +142,7 @@ REFUSED = [
     (replaced("reward", "penalise_overlong_softly"), r"reward: penalise_overlong_softly reads"),
     (
         dataclasses.replace(grpo(), reward=()),
-        "reward: none of its parts gives reward_B, which the step goes on with: begin it with",
+        "reward: none of its parts gives reward_B, which the next stage needs: begin the",
     ),
     (dataclasses.replace(grpo(), sampling=()), "sampling: none of its parts gives draws"),
     (dataclasses.replace(grpo(), plan=None), "plan: there is none; split_into_minibatches makes"),
@@ -159,7 +159,7 @@ REFUSED = [
         advantage(Use(Nameless()), *grpo().advantage),
         'advantage: nameless states no kind: give its class `kind: .* = "advantage/baseline"`',
     ),
-    (advantage(Use(Misnamed()), *grpo().advantage), "is of the kind 'baseline', which there is no"),
+    (advantage(Use(Misnamed()), *grpo().advantage), "is of the kind 'baseline', which does not e"),
     (
         advantage(Use(RewardOfItsOwn()), *grpo().advantage),
         "RewardOfItsOwn declares the column reward_B otherwise than the standard columns",
@@ -172,7 +172,7 @@ REFUSED = [
     (
         dataclasses.replace(grpo(), probes=(Use(MeasuresInSilence()),)),
         "probes: measures_in_silence writes length_share_B, which nothing after it reads: "
-        "state `charts` or `panel` of it, if it is there for its metrics, or leave it out",
+        "state its `charts` or `panel`, if it is there for its metrics, or leave it out",
     ),
     (
         dataclasses.replace(grpo(), rates=(Use(AsksForPool()),)),
@@ -189,7 +189,7 @@ REFUSED = [
     ),
     (
         advantage(Use(grpo().advantage[0].part, (("group", "x_B"),)), *grpo().advantage[1:]),
-        "advantage: subtract_group_mean is to have group renamed, which it neither reads nor",
+        "advantage: subtract_group_mean renames group, which it neither reads nor",
     ),
 ]
 

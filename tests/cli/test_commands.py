@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from commands import ended
-from models import without_times
+from models import Lab, without_times
 from runs import Runner
 
 from strop.cli import evaluate
@@ -18,10 +18,16 @@ from strop.training.settings import config
 
 
 @pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """With two layers, which here write no newlines."""
+    return Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
+
+
+@pytest.fixture(scope="module")
 def run(lab, tmp_path_factory):
     """A finished run of two steps."""
     folder = tmp_path_factory.mktemp("run") / "run"
-    Runner().whole(lab.raw(training={"steps": 2}), folder)
+    Runner().whole(lab.raw(training={"steps": 2, "save_every": 1}), folder)
     return folder
 
 

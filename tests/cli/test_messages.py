@@ -33,7 +33,7 @@ SOURCES = sorted(SOURCE.rglob("*.py"))
 
 def texts(tree: ast.AST) -> Iterator[str]:
     """Every text of a file that is no docstring; the pieces of an f-string are joined."""
-    inside = set()
+    inside = set()  # a walk comes to a node before it comes to what is in it
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
@@ -42,8 +42,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
             pieces = [v.value if isinstance(v, ast.Constant) else "{}" for v in node.values]
             inside |= set(node.values)
             yield "".join(map(str, pieces))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside:
             yield node.value
 
 
@@ -80,27 +79,31 @@ def trees() -> dict[Path, ast.AST]:
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES}
 
 
-def test_every_option_that_a_text_names_whole_exists(trees):
+@pytest.fixture(scope="module")
+def sentences(trees) -> list[tuple[Path, str]]:
+    """Every text of several words, with its file."""
+    return [(path, text) for path, tree in trees.items() for text in texts(tree) if " " in text]
+
+
+def test_every_option_that_a_text_names_whole_exists(sentences):
     known, found = known_options(), set()
-    for path, tree in trees.items():
-        for text in texts(tree):
-            for name in WHOLE.findall(text) if " " in text else ():
-                if not name.endswith(FILES):
-                    assert name in known, f"{path}: {name} in {text!r}"
-                    found.add(name)
+    for path, text in sentences:
+        for name in WHOLE.findall(text):
+            if not name.endswith(FILES):
+                assert name in known, f"{path}: {name} in {text!r}"
+                found.add(name)
     assert {"rollout.max_tokens", "reward.timeout_seconds", "training.lr"} <= found
     assert len(found) > 30
 
 
-def test_every_option_with_dashes_is_one_of_its_command(trees):
+def test_every_option_with_dashes_is_one_of_its_command(sentences):
     found = set()
-    for path, tree in trees.items():
-        for text in texts(tree):
-            for option in DASHED.finditer(text) if " " in text else ():
-                if text[: option.start()].endswith("vLLM with "):
-                    continue  # an option of that program
-                assert option.group() in speakers(path, text, option.start()), f"{path}: {text!r}"
-                found.add(option.group())
+    for path, text in sentences:
+        for option in DASHED.finditer(text):
+            if text[: option.start()].endswith("vLLM with "):
+                continue  # an option of that program
+            assert option.group() in speakers(path, text, option.start()), f"{path}: {text!r}"
+            found.add(option.group())
     assert {"--reward", "--data", "--resume", "--samples", "--toml"} <= found
 
 

@@ -50,15 +50,15 @@ def test_train_resume_and_what_is_made_of_the_run(strop, tmp_path):
     ("words", "message"),
     [
         (["cure(until=300)"], "phase sharpen would begin after step 300, and the run has 200"),
-        (["until(entropy < 0, grpo) | dapo"], "until entropy < 0.0: that never is"),
-        (["until(9, grpo) | until(3, dapo) | rloo"], "the steps must rise"),
+        (["until(entropy < 0, grpo) | dapo"], "until entropy < 0.0: that never happens"),
+        (["until(9, grpo) | until(3, dapo) | rloo"], "so they must rise"),
         (["cure", "phases.explor.until=3"], "no phase 'explor', did you mean explore"),
         (
             ["cure", "phases.explore.untill=3"],
             "no option phases.explore.untill, did you mean until",
         ),
-        (["grpo", "phases.explore.until=3"], "phases: there must be two at least"),
-        (["cure(until='later')"], "'later' is no step and no condition"),
+        (["grpo", "phases.explore.until=3"], "phases: give at least two"),
+        (["cure(until='later')"], "'later' is neither a step nor a condition"),
     ],
 )
 def test_a_phase_that_never_comes_is_one_line_before_step_1(strop, tmp_path, words, message):

@@ -4,11 +4,10 @@ import csv
 import dataclasses
 import importlib.util
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import Strop
 
 import strop
 from strop.catalogue import catalogue
@@ -19,6 +18,11 @@ from strop.support.errors import UserError
 ROOT = Path(__file__).parents[2]
 SAYS = {"recipe": "grpo", "name": "some", "text": "It is so.", "source": "arXiv 2402.03300"}
 TESTED = {**SAYS, "number": "x", "ours": ("grpo",), "theirs": ("rloo",)}
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    return Strop(monkeypatch, capsys)
 
 
 def verdict(expect, ours, theirs=(0.0,) * 6, **more):
@@ -86,13 +90,14 @@ def test_experiments_of_both_kinds_say_what_they_found(tmp_path, monkeypatch):
     assert "expected: late/entropy of grpo(clip_high=0.28) higher than of grpo" in repr(run)
 
 
-def test_the_command_keeps_results_beside_older_ones(tmp_path):
+def test_the_command_keeps_results_beside_older_ones(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     table = tmp_path / "found.csv"
     for name in ("loop", "digirl"):
-        words = [sys.executable, "-m", "strop", "reproduce", name, "--csv", table]
-        said = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
-        assert f"{name}/" in said.stdout
-        assert "not testable here" in said.stdout
+        said = command("reproduce", name, "--csv", table)
+        assert said.code == 0, said.err
+        assert f"{name}/" in said.out
+        assert "not testable here" in said.out
     with table.open() as file:
         assert [row["claim"] for row in csv.DictReader(file)] == ["digirl/android", "loop/appworld"]
 

@@ -41,7 +41,7 @@ def is_running(pid):
         return False
 
 
-def test_calls_limits_and_the_end_of_all_that_it_started(server):
+def test_calls_limits_crashes_and_the_end_of_all_that_it_started(server):
     add = server.tools[0]
     assert (add.name, add.schema["function"]["description"]) == ("add", "Adds two numbers.")
     assert set(add.parameters["properties"]) == {"a", "b"}
@@ -60,9 +60,6 @@ def test_calls_limits_and_the_end_of_all_that_it_started(server):
     server.end()
     assert not is_running(child)
     assert call(server, "remember", text="z") == ("ok", "z")  # another episode, another process
-
-
-def test_a_crash_is_told(server):
     told = "error: the server has ended (code 3): it is over"
     assert call(server, "crash") == ("failed", told)
     assert call(server, "add", a=1, b=2) == ("failed", told)

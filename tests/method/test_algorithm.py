@@ -205,8 +205,8 @@ class AsksFor:
 
 ASKS = [
     ("reward", "logp_old_T", "reward: .* reads logp_old_T, which is computed after curation"),
-    ("advantage", "logp_T", "reads logp_T, which is the policy's as it learns: ratios and obj"),
-    ("advantage", "logq_TV", "reads logq_TV, which is the policy's as it learns: objectives of"),
+    ("advantage", "logp_T", "reads logp_T, which is the current policy's: only ratios and obj"),
+    ("advantage", "logq_TV", "reads logq_TV, which is the current policy's: only objectives of"),
     ("advantage", "share_T", r"reads share_T \(.*\), which is made inside a loss term"),
     ("advantage", "value_T", "reads value_T, for which there is no critic: add a term with"),
 ]

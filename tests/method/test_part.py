@@ -106,7 +106,7 @@ class SelectWhatItIsGiven(ReturnWhatItIsGiven):
         ((torch.zeros(3), torch.zeros(3)), "returned 2 values; it writes advantage_B"),
         (
             torch.zeros(1),
-            r"it_is_given gives advantage_B as \[1\], it is to be the shape \[rollouts=6\]",
+            r"it_is_given gives advantage_B as \[1\], it must be the shape \[rollouts=6\]",
         ),
     ],
 )

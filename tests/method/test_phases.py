@@ -57,17 +57,17 @@ def test_a_phase_is_over_after_its_step_or_the_first_crossing():
 
 
 REFUSED = (
-    ("until(2, grpo)", "there must be two at least"),
-    ("grpo | dapo", "phase grpo: nothing says when it is over"),
+    ("until(2, grpo)", "give at least two"),
+    ("grpo | dapo", "phase grpo: nothing says when it ends"),
     ("until(2, grpo) | until(4, dapo)", "phase dapo is until 4, and nothing follows it"),
     ("until(2, grpo) @ x | dapo @ x", "two are called x"),
-    ("until(entropy < 0, grpo) | dapo", "until entropy < 0.0: that never is"),
-    ("until(groups/frac_all_0 > 1, grpo) | dapo", "that never is"),
-    ("until(reward > inf, grpo) | dapo", "'inf' is no step and no condition"),
-    ("until(2.5, grpo) | dapo", "until 2.5: a phase is over at a step or condition"),
-    ("until(0, grpo) | dapo", "a phase is over at a step or condition"),
+    ("until(entropy < 0, grpo) | dapo", "until entropy < 0.0: that never happens"),
+    ("until(groups/frac_all_0 > 1, grpo) | dapo", "that never happens"),
+    ("until(reward > inf, grpo) | dapo", "'inf' is neither a step nor a condition"),
+    ("until(2.5, grpo) | dapo", "until 2.5: a phase ends at a step or condition"),
+    ("until(0, grpo) | dapo", "a phase ends at a step or condition"),
     ("until(2 or 3, grpo) | dapo", "one step and one condition at most"),
-    ("until('eval/validation/pass@1 > 0.5', grpo) | dapo", "is no number of every step"),
+    ("until('eval/validation/pass@1 > 0.5', grpo) | dapo", "is not a metric that every step"),
     ("until(grpo) | dapo", r"write a phase as until\(step or condition, recipe\)"),
     ("until(2, grpo) @ 'a b' | dapo", "is no name of a phase"),
     ("until(2, grpo(num_rollout=3)) | dapo", "recipe grpo has no parameter num_rollout"),
@@ -144,13 +144,13 @@ def test_what_is_given_for_the_whole_and_for_one_phase():
     ("raw", "message"),
     [
         ({"recipe": "until(9, grpo) | dapo"}, "phase dapo would begin after step 9, .* has 9"),
-        ({"recipe": "until(5, grpo) | until(0.5, dapo) | rloo"}, "the steps must rise"),
+        ({"recipe": "until(5, grpo) | until(0.5, dapo) | rloo"}, "so they must rise"),
         ({"recipe": LINE, "phases": {"brod": {}}}, "no phase 'brod', did you mean broad"),
         ({"recipe": LINE, "algorithm": {"phases.brod.until": 3}}, "no phase 'brod'"),
         ({"recipe": LINE, "algorithm": {"advantage.epss": 3}}, "no option advantage.epss"),
         ({"phases": {"a": {"until": 3}, "b": {"recipe": LINE}}}, "phases.b: .* has phases of its"),
-        ({"phases": {"a": {}}}, "there must be two at least"),
-        ({"phases": {"a": {}, "b": {}}}, "phase a: nothing says when it is over"),
+        ({"phases": {"a": {}}}, "give at least two"),
+        ({"phases": {"a": {}, "b": {}}}, "phase a: nothing says when it ends"),
         ({"phases": {"a": {"untill": 3}}}, "no option phases.a.untill"),
         ({"phases": {"a": {"until": [3]}}}, "phases.a.until = "),
         ({"recipe": LINE, "phases": {"dapo": {"stages": {"advantage": "none"}}}},
@@ -167,7 +167,7 @@ def test_one_label_stands_for_one_part():
     one = override({}, [line, "phases.a.until=2", "phases.b.recipe=grpo"])
     run_of(**one).build()
     other = override(one, ["phases.b.sampling=draw_solvable_prompts @ mine"])
-    with pytest.raises(UserError, match=r"phases a and b: sampling.mine is .* give one another"):
+    with pytest.raises(UserError, match=r"phases a and b: sampling.mine is .* give one of"):
         run_of(**other).build()
 
 

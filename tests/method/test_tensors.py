@@ -30,9 +30,9 @@ class Gives:
 
 
 SAID = [
-    (torch.zeros(2), r"part gives gives luck_B as \[2\], it is to be the shape \[rollouts=3\]"),
-    (torch.zeros(3, 1), r"gives luck_B as \[3, 1\], it is to be the shape \[rollouts=3\]"),
-    (torch.zeros(3, dtype=torch.int64), "gives luck_B as int64, it is to be float"),
+    (torch.zeros(2), r"part gives gives luck_B as \[2\], it must be the shape \[rollouts=3\]"),
+    (torch.zeros(3, 1), r"gives luck_B as \[3, 1\], it must be the shape \[rollouts=3\]"),
+    (torch.zeros(3, dtype=torch.int64), "gives luck_B as int64, it must be float"),
 ]
 
 
@@ -52,7 +52,7 @@ def test_what_a_part_gives_is_checked(value, message):
 
 def test_what_it_reads_is_checked_and_nothing_where_nobody_asks():
     batch = flat_batch((1, 1, 1)).set(advantage_B=torch.ones(3, dtype=torch.bool))
-    message = "part gives reads advantage_B as bool, it is to be float"
+    message = "part gives reads advantage_B as bool, it must be float"
     with checked(), pytest.raises(UserError, match=message):
         parts.call(Use(Gives(torch.zeros(3))), batch)
     with checked(on=False):

@@ -45,6 +45,8 @@ def test_buckets_hold_one_type_and_no_more_than_their_bytes():
     assert [bucket.kind for bucket in found] == [torch.float32, torch.bfloat16, torch.float32]
     assert [len(bucket.shapes) for bucket in in_buckets(WEIGHTS, 1)] == [1, 1, 1, 1, 1]
     assert [bucket.size for bucket in in_buckets(WEIGHTS)] == [11, 5]
+    (empty,) = in_buckets({"c": WEIGHTS["c"]})  # which needs no bytes, and a bucket all the same
+    assert empty.shapes == (("c", (0, 3)),)
 
 
 @pytest.mark.parametrize("most_bytes", [8, 2**20])

@@ -41,13 +41,13 @@ class Walk(Environment):
 def test_engines_share_what_the_other_processes_leave():
     class Cluster:
         def cluster_resources(self) -> dict[str, float]:
-            return {"CPU": 20.0, "GPU": 1.0}
+            return {"CPU": 21.0, "GPU": 1.0}
 
     settings = RaySettings(
         num_engines=3, num_trainers=2, cpus_per_trainer=2, num_environments=3,
         cpus_per_environment=2, cpus_for_rewards=1,
     )  # fmt: skip
-    assert cpus_each(Cluster(), settings) == (20 - 2 * 2 - 3 * 2 - 1) // 3
+    assert cpus_each(Cluster(), settings) == (21 - 2 * 2 - 3 * 2 - 1) // 3 == 3
     assert cpus_each(Cluster(), settings.model_copy(update={"cpus_per_engine": 4})) == 4
     assert cpus_each(Cluster(), settings.model_copy(update={"num_engines": 20})) == 1
 

@@ -97,7 +97,7 @@ def solved(prompts, completions, answer, **columns):
 
 
 def _lab(folder, rows):
-    lab = Lab.make(folder)
+    lab = Lab.make(folder, layers=2)
     lab.rewards.write_text(ONE_RIGHT, encoding="utf-8")
     lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return lab

@@ -70,7 +70,9 @@ def test_phases_and_penalties():
 
 def test_the_base_is_replaced_where_the_mixed_phase_ends_and_survives_a_restart(tmp_path):
     lab = Lab.make(tmp_path)
-    raw = lab.raw("remix(mixed_steps=1, beta=0.5)", data={"validation_size": 0})
+    raw = lab.raw(
+        "remix(mixed_steps=1, beta=0.5)", data={"validation_size": 0}, training={"save_every": 1}
+    )
     whole = Runner().start(raw, tmp_path / "whole")
     model = whole.world.reference.model
     begun = {name: value.clone() for name, value in model.state_dict().items()}

@@ -195,7 +195,7 @@ def test_a_run_with_windows_for_whole_answers_is_ppo_with_gae(tmp_path):
 
 def test_a_run_that_is_killed_goes_on_with_its_pool(tmp_path):
     """Answers of up to six tokens in windows of two; what is pending is not given to the reward."""
-    raw = Lab.make(tmp_path).raw("t_ppo_egae(window=2)", "even", training={"steps": 6})
+    raw = Lab.make(tmp_path, layers=2).raw("t_ppo_egae(window=2)", "even", training={"steps": 6})
     raw["algorithm"] |= {"sampling.num_prompts": 6, "sampling.num_rollouts": 1}
     Runner().whole(raw, tmp_path / "whole")
     runner = Runner()

@@ -153,7 +153,7 @@ def test_what_is_no_reply_costs_its_rows(message):
     with Grader([spec("writes_to_files", rows_are_independent=True)], 2.0) as grader:
         grades = grade(grader, [f"write {message!r}"])
         assert kinds(grades) == [(0, "writes_to_files", "crash")]
-        assert "sent what is no reply" in grades.failures[0].message
+        assert "sent something that is no reply" in grades.failures[0].message
         assert grade(grader, ["a", "b"]).scores_BM[:, 0].tolist() == [1.0, 1.0]
 
 

@@ -102,7 +102,7 @@ def test_what_is_too_old_too_many_or_unreadable_is_refused_by_name(tmp_path: Pat
         made.add([row("a", 3), row("b", 2)])
     assert (e.value.status, e.value.code) == (409, "stale_rollout")
     for wrong, said in (
-        ([row("a", 4), {"turns": []}], r"rollouts\[1\]: has no turns: nothing was said in it"),
+        ([row("a", 4), {"turns": []}], r"rollouts\[1\]: has no turns: the model was not called"),
         ([7], r"rollouts\[0\] is no object"),
         ([{"group": "a"}], r"rollouts\[0\] is a rollout of no known format: it has group"),
         ([row("a", 4, reward="much")], r"rollouts\[0\]: reward is 'much'"),

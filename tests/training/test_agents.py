@@ -10,14 +10,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from commands import Strop, ended, launch, lives
+from models import save_model
 from openai import OpenAI
 from test_examples import blocks, last_metrics, obey, write_files
 
 import strop
 from strop import UserError
 from strop.engines.asynchronous import AsyncEngine
+from strop.environments.agent_process import Outcome
 from strop.environments.episodes import CallLimits
-from strop.method.services import ModelCall, Withdrawn
+from strop.method.services import AgentEnd, ModelCall, Withdrawn
+from strop.support.exits import Exit
+from strop.training.services import agents
 from strop.training.services.agents import Episode
 
 AGENT = """
@@ -247,7 +251,7 @@ def test_a_function_is_given_from_python(lab: Any, here: Path) -> None:
     exits = [row["exit"] for row in rollouts(run)]
     assert len(exits) == 8
     assert set(exits) <= {"done", "token_limit"}
-    with pytest.raises(UserError, match="which has no name by which it is found again"):
+    with pytest.raises(UserError, match="which cannot be loaded again by a name"):
         strop.train("grpo", model=str(lab.model), task=lambda row: 1.0, data=rows, **short)
 
 
@@ -360,7 +364,7 @@ def test_an_agent_that_swallows_refusals_is_ended(lab: Any, agent: Path, here: P
 
 
 def test_a_call_that_the_agent_gives_up_is_drawn_no_further(
-    lab: Any, agent: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+    agent: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[str] = []
     step, stop = AsyncEngine.step, AsyncEngine.stop
@@ -378,8 +382,9 @@ def test_a_call_that_the_agent_gives_up_is_drawn_no_further(
     monkeypatch.setattr(AsyncEngine, "step", slowly)
     monkeypatch.setattr(AsyncEngine, "stop", stopped)
     options = {**SHORT, "sampling_num_prompts": 2, "sampling_num_rollouts": 1, "training_steps": 1}
+    model = str(save_model(here / "two_layers"))  # of which no answer ends at once
     run = strop.train(
-        "grpo", model=str(lab.model), task=f"agent:{agent}:gives_up", data_train_size=2, **options
+        "grpo", model=model, task=f"agent:{agent}:gives_up", data_train_size=2, **options
     )
     found = {int(row["uid"]): row for row in rollouts(run)}
     assert set(ended) == {"aborted"}  # one may be withdrawn before it is begun
@@ -404,3 +409,24 @@ def test_a_call_is_withdrawn_before_or_after_the_loop_has_heard_of_it() -> None:
     (call, gone) = asyncio.run(cancelled(heard=True))
     assert gone == Withdrawn(call.id)
     assert asyncio.run(cancelled(heard=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Outcome("returned", 0.5), AgentEnd(Exit.DONE, "", 0.5)),
+        (Outcome("lost", why="w"), AgentEnd(Exit.ENVIRONMENT_CRASH, "w")),
+        (Outcome("died", why="w"), AgentEnd(Exit.CRASH, "the agent's process: w", 0.0)),
+        (Outcome("raised", why="w"), AgentEnd(Exit.EXCEPTION, "the agent raised w", 0.0)),
+        (
+            Outcome("raised", why="w", transient=True),
+            AgentEnd(Exit.UNREACHABLE, "the agent raised w", 0.0),
+        ),
+        (Outcome("late", why="w"), AgentEnd(Exit.TIMEOUT, "w", 0.0)),
+    ],
+)
+def test_what_an_agent_itself_brings_about_pays_nothing(outcome, expected):
+    assert agents.ended(outcome) == expected
+    unreadable = agents.ended(Outcome("unreadable", why="'x'"))
+    assert unreadable[::2] == (Exit.UNREADABLE, 0.0)
+    assert unreadable.why.startswith("the agent returned 'x': give")

@@ -91,7 +91,7 @@ def test_control_may_move_the_learning_rate_and_nothing_unknown(
     rates = [row["learning_rate"] for row in seen if "learning_rate" in row]
     assert rates == [1e-3, 0.25, 0.125]
     raw["stages"] = {"control": f'{own}(path="terms.policy.coef")'}
-    with pytest.raises(UserError, match=r"moves terms\.policy\.coef, which is none of its `moves`"):
+    with pytest.raises(UserError, match=r"terms\.policy\.coef, which is not among its `moves`"):
         runner.go(runner.start(raw, tmp_path / "other"))
     raw["stages"] = {"control": f'{own}(moves=("terms.nothing.coef",))'}
     with pytest.raises(UserError, match=r"moves terms\.nothing\.coef, which is no option"):

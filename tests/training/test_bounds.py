@@ -203,3 +203,9 @@ def test_any_order_of_uids_is_found():
     for uid in (0, 4, 8):
         with pytest.raises(KeyError):
             ours.prompt(uid)
+
+
+def test_the_question_of_a_conversation_is_its_last_message():
+    said = [{"role": "user", "content": text} for text in ("1", "2", "3")]
+    ours = services_of([Prompt(0, said, {}), Prompt(1, "4", {})], Limits(1, 1, 9, 9, 1)).texts
+    assert (ours.question(0), ours.question(1)) == ("3", "4")

@@ -1,9 +1,15 @@
 """Numbers of a step that samples in several rounds."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
+import torch
+from builders import flat_batch
 
 from strop.method.chains import Chains, generators
-from strop.training.collect.here import Collector
+from strop.method.part import Curated, Draw
+from strop.training.collect.here import Collector, _logged
 from strop.training.learner.step_metrics import Clock
 
 
@@ -17,3 +23,32 @@ def test_counts_are_added_up_over_the_rounds_and_means_averaged_by_their_rollout
         "retry/better": 1,
         "data/rollouts_sampled": 12,
     }
+
+
+def test_what_parts_drop_for_one_reason_is_counted_together():
+    class Dropping(Chains):
+        def with_metrics(self, metrics):
+            return self
+
+        def call(self, stage, use, batch, number):
+            return SimpleNamespace(value=Curated(batch["reward_B"] > use.least, "low"))
+
+    chains = Dropping(generators(0, 1))
+    uses = [SimpleNamespace(least=least, label="drop") for least in (0.0, 2.0)]
+    batch = flat_batch((1,) * 5, reward_B=[0.0, 1.0, 2.0, 3.0, 4.0])
+    collector = Collector(None, chains, Clock(), {})
+    kept, request = collector._curate(SimpleNamespace(curation=uses), batch, 0)
+    assert (kept["reward_B"].tolist(), request) == ([3.0, 4.0], ())
+    assert chains.metrics == {"data/dropped/low": 1 + 2}
+
+
+def test_rollouts_have_what_samplers_wrote_of_their_draws_and_null_where_they_wrote_nothing():
+    batch = flat_batch((1,) * 3, (0, 0, 1), level_B=[0.5, 0.25, math.nan])
+    batch = batch.set(rollout_uid_B=torch.tensor([7, 8, 9]))
+    draws = [Draw(3, 2, probability=0.125), Draw(4, 1, why="new")]
+    assert _logged(["level_B"], draws, batch) == {
+        "draw/level": {7: 0.5, 8: 0.25, 9: None},
+        "draw/why": {7: "", 8: "", 9: "new"},
+        "draw/sample_probability": {7: 0.125, 8: 0.125, 9: None},
+    }
+    assert _logged([], [Draw(3, 2), Draw(4, 1)], batch) == {}

@@ -1,15 +1,20 @@
-"""What goes between the trainer and the process that collects, where it cannot be read."""
+"""What goes between the trainer and the process that collects, also where it cannot be read."""
 
 import pickle
 import socket
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from strop.method import notation
 from strop.support import guarded_process
-from strop.training.collect.asynchronous import Box
+from strop.training.collect.asynchronous import DRAWN, AsynchronousCollector, Box
 from strop.training.collect.messages import Begin, Broken
 from strop.training.collect.process import Mailbox, Over
+from strop.training.parallel.ranks import Ranks
+from strop.training.settings import config
 
 UNREADABLE = b"cno_such_module\nThing\n."  # a pickle of what no process finds
 
@@ -47,3 +52,24 @@ def test_a_letter_that_the_process_cannot_read_ends_it(tmp_path):
         assert not folder.exists()
         with pytest.raises(Over):
             post.wait()
+
+
+def test_a_process_hears_what_was_drawn_and_has_ended_of_its_step_and_later_ones(monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    policy = SimpleNamespace(ranks=Ranks(), shell=None, model=torch.nn.Linear(2, 1))
+    algorithm = notation.recipe("grpo").algorithms[0]
+    collector = AsynchronousCollector(config.make({}), algorithm, policy, max_staleness=3)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        collector.other = SimpleNamespace(
+            launch=lambda module: ours, leave=lambda seconds: None, end=lambda: None
+        )
+        collector.held = {2: {"a": "old"}, 3: {"b": "now", "c": "too"}, 4: {"d": "later"}}
+        state = {"sampling.x": 1, "advantage.y": 2, DRAWN: {2: ("a",), 3: ("b",), 5: ("e",)}}
+        collector._start(3, state)
+        begin, weights = (pickle.loads(guarded_process.receive(theirs)) for _ in range(2))
+        collector.close()
+    assert (begin.step, begin.state) == (3, {"sampling.x": 1})
+    assert begin.held == {3: ["now", "too"], 4: ["later"]}
+    assert begin.drawn == {3: ("b",), 5: ("e",)}
+    assert weights.version == 2

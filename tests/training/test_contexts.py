@@ -48,7 +48,7 @@ def batch_of(rewritten):
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
-    lab = Lab.make(tmp_path_factory.mktemp("lab"))
+    lab = Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
     world, _ = world_of(lab, lab.raw())
     yield world.policy
     world.services.close()
@@ -60,6 +60,13 @@ def world_of(lab, raw):
     task = load_prompts(made.data, made.reward, made.seed)
     algorithm = made.build()
     return make_world(made, algorithm, load_model(made), task), algorithm
+
+
+@pytest.mark.parametrize(("share", "size"), [("off", None), ("on", 16)])
+def test_passes_share_prefixes_where_they_are_to(policy, share, size, monkeypatch):
+    monkeypatch.setattr(policy, "share", share)
+    found = policy._layout(batch_of(rewritten=True))
+    assert (found and found.forest.size) == size
 
 
 @pytest.mark.parametrize("share", ["off", "on"])

@@ -10,7 +10,7 @@ from torch.nn.functional import layer_norm
 
 from strop.method import reading
 from strop.method.chains import generators
-from strop.method.part import Selected, Term, Use
+from strop.method.part import Selected, Term, Update, Use
 from strop.parts.loss.value.regress_value import RegressValue
 from strop.recipes._base import average
 from strop.recipes.gae import gae
@@ -76,7 +76,7 @@ def small(algorithm):
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A float64 world with two heads that are off 0, and the batch of one step."""
-    lab = Lab.make(tmp_path_factory.mktemp("lab"))
+    lab = Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
     algorithm = small(two_heads())
     raw = lab.raw(
         reward="even", critic={"lr": 0.1, "hidden_size": 8}, training={"share_prefixes": "on"}
@@ -292,7 +292,7 @@ def test_bad_rates_are_refused(lab):
         config.make(raw_of(lab, lr=-1.0)).build()
 
 
-def test_values_begin_at_0_and_learn_the_returns_in_20_steps(lab, runner, tmp_path):
+def test_values_begin_at_0_and_learn_the_returns_in_20_steps(runner, tmp_path):
     """The reward is the same for every answer of one half of the prompts, so prompts tell it."""
     rewards = tmp_path / "own.py"
     rewards.write_text(
@@ -300,7 +300,7 @@ def test_values_begin_at_0_and_learn_the_returns_in_20_steps(lab, runner, tmp_pa
         "    return [float(p[0] in '01234') for p in prompts]\n"
     )
     training = {"steps": 20, "save_every": 0, "rollouts_every": 0, "lr": 1e-3}
-    raw = lab.raw("gae", training=training)
+    raw = Lab.make(tmp_path / "lab", layers=2).raw("gae", training=training)
     raw["reward"] = {"functions": [f"{rewards}:known"]}
     raw["critic"] = {"lr": 3e-2}
     raw["algorithm"]["sampling.num_prompts"] = 6
@@ -346,6 +346,15 @@ def test_gae_needs_nothing_refreshed_but_its_values():
     from strop.method.algorithm import wanted_columns
 
     assert wanted_columns(gae()) == {"value_T", "value_old_T"}
+
+
+def test_an_update_takes_the_terms_that_it_names_or_all_of_a_learner():
+    own, value = gae().terms
+    tokens_T = torch.ones(1, dtype=torch.bool)
+    for names, expected in (
+        ((), [own, value]), ((own.name,), [own]), (("critic",), [value]), (("none",), []),
+    ):  # fmt: skip
+        assert update.terms_of(gae(), Update(tokens_T, terms=names)) == expected
 
 
 def test_losses_are_means_over_the_updates_that_had_them():

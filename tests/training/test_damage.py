@@ -27,7 +27,7 @@ def done(lab, tmp_path_factory):
     from runs import Runner
 
     folder = tmp_path_factory.mktemp("done") / "run"
-    Runner().whole(lab.raw(), folder)
+    Runner().whole(lab.raw(training={"save_every": 1}), folder)
     return folder
 
 

@@ -1,11 +1,17 @@
 """Runs whose engine drafts: the same answers, and what came of the drafts in the metrics."""
 
 import pytest
-from models import without_times
+from models import Lab, without_times
 
 from strop.engines.local import speculation
 
 OWN = ("drafts/tokens", "drafts/frac_accepted")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """With two layers, whose answers repeat themselves: so there is something to draft."""
+    return Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,7 @@ def file(tmp_path):
 
 def raw(task="corridor", recipe="grpo", **sections):
     base = {
-        "recipe": recipe, "model": {"name": "tiny"}, "data": {"task": task},
+        "recipe": recipe, "model": {"name": "tiny"}, "data": {"task": task, "train_size": 64},
         "training": TRAINING, "algorithm": SMALL,
         "evaluation": {"every": 3, "num_samples": 2, "max_prompts": 2},
     }  # fmt: skip
@@ -205,13 +205,13 @@ def test_a_reward_function_that_fails_leaves_the_rollout_unscored(file, runner, 
 
 
 def test_the_number_of_processes_that_play_changes_nothing(file, runner, tmp_path):
-    for workers in (0, 1, 2):
-        data = {"task_config": {"forbidden": "1"}, "env_workers": workers}
+    for workers in (0, 2):
+        data = {"task_config": {"forbidden": "7"}, "env_workers": workers}
         runner.whole(raw(f"{file}:Digits", data=data), tmp_path / str(workers))
     told = ("completion", "reward", "exit", "exit_why", "turns")
-    tables = [pq.ParquetDataset(tmp_path / name / "rollouts").read().to_pydict() for name in "012"]
-    here, one, two = ({column: table.get(column) for column in told} for table in tables)
-    assert here == one == two
+    tables = [pq.ParquetDataset(tmp_path / name / "rollouts").read().to_pydict() for name in "02"]
+    here, two = ({column: table.get(column) for column in told} for table in tables)
+    assert here == two
     assert {*here["exit"]} >= {"done", "environment_crash"}
 
 

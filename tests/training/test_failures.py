@@ -133,7 +133,7 @@ def test_debug_names_the_part_whose_tensor_is_not_what_its_column_says(strop, la
     words = (*lab.arguments(chain, "training.steps=1"), "--out")
     result = strop("train", "--debug", *words, tmp_path / "looked")
     assert result.code == 2
-    assert "part round_to_whole gives advantage_B as int64, it is to be float" in result.err
+    assert "part round_to_whole gives advantage_B as int64, it must be float" in result.err
     assert result.err.count("\n") == 1
     result = strop("train", *words, tmp_path / "plain")
     assert result.code == 0, result.err
@@ -161,7 +161,7 @@ def test_spoilt_weights_are_never_saved(value, runner, lab, tmp_path):
         if run.done == 2:
             next(run.world.policy.parameters()).data.view(-1)[5] = value
 
-    run = runner.start(lab.raw(), folder)
+    run = runner.start(lab.raw(training={"save_every": 1}), folder)
     with pytest.raises(RunStopped, match=r"step 2 is not saved: a weight is not finite"):
         runner.go(run, spoil)
     assert [p.name for p in (folder / "checkpoints").iterdir()] == ["step-000001"]

@@ -53,5 +53,7 @@ def test_a_model_that_can_write_neither_is_refused():
     message = r"what rollout.words says has letters .* '\\n' in '\\n'.* \(rollout.words=\.\.\.\)"
     with pytest.raises(UserError, match=message):
         bare.first_known(sample_two_attempts.WORDS, "rollout.words")
+    with pytest.raises(UserError, match="'z' in 'z'"):  # the last is what any model should know
+        bare.first_known(("x", "y", "z"), "rollout.words")
     with pytest.raises(UserError, match=r"what rollout.ask says has letters"):
         form_of(bare)

@@ -1,5 +1,7 @@
 """The layout of contexts as a forest, against sets of prefixes in Python."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from fakes.models import FAMILIES, tiny
@@ -8,6 +10,7 @@ from strop.batch.batch import from_padded
 from strop.training.learner import prefix_sharing
 from strop.training.learner.prefix_sharing import (
     ROWS,
+    attend,
     attending_rows,
     compared,
     lay_out,
@@ -100,6 +103,41 @@ def test_blocks_see_what_the_nodes_see(block, window, monkeypatch):
     assert all(found.pop(query) for query in list(found))  # no softmax over nothing
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_node_attends_to_its_own_prefixes(groups, monkeypatch):
+    monkeypatch.setattr("strop.training.learner.prefix_sharing.best_block", lambda depth_N: 2)
+    forest = forest_of(random_words(1))
+    laid_out = lay_out(forest)
+    assert len(laid_out.parts) > 1
+    rng = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(1, heads, forest.size, 3, generator=rng, dtype=torch.float64)
+        for heads in (4, 4 // groups, 4 // groups)
+    )
+    found, _ = attend(
+        torch.nn.Module(), query, key, value, None, strop_layout=laid_out, scaling=0.5
+    )
+    node_N = torch.arange(forest.size)
+    hidden_NN = (node_N > node_N[:, None]) | (node_N[:, None] >= forest.end_N)
+    key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
+    scores = (0.5 * query @ key.transpose(2, 3)).masked_fill(hidden_NN, -torch.inf)
+    torch.testing.assert_close(found, (scores.softmax(-1) @ value).transpose(1, 2))
+
+
+def test_blocks_of_like_depth_go_together_while_they_copy_little(monkeypatch):
+    # Blocks of 2 over 4 nodes, so at most 8 copies at once. Depths 0 and 1 copy 2 * 3 nodes; with
+    # the next two, which are of a new kind, 2 * 5 would be too many, as 2 * 11 are of the last.
+    parts = prefix_sharing._parts(torch.tensor([0, 9, 2, 8, 3, 1]), 2, 4)
+    assert [part.tolist() for part in parts] == [[0, 5], [2], [4], [1], [3]]
+
+
+def test_a_models_trial_fits_into_its_positions():
+    for most, length in ((8, 8), (64, 16), (None, 16)):
+        ids_CL = prefix_sharing._trial(SimpleNamespace(max_position_embeddings=most, vocab_size=9))
+        assert ids_CL.shape == (5, length)
+        assert 0 <= int(ids_CL.min()) <= int(ids_CL.max()) < 9
+
+
 def batch_of(words):
     ids_BL = torch.zeros(len(words), max(map(len, words)), dtype=torch.long)
     mask_BL = torch.zeros_like(ids_BL, dtype=torch.bool)
@@ -150,6 +188,9 @@ def test_auto_shares_where_a_fifth_of_the_work_is_saved():
     cut = [torch.tensor([1, 3, 2]), torch.tensor([0])]
     assert worthwhile(uneven, "auto", wide).num_nodes == 18
     assert worthwhile(uneven, "auto", wide, cut) is None
+    narrow = 8  # where sharing saves nothing: a pass of 4 contexts takes 4 * 10 places
+    assert layout(uneven, "auto", narrow, 40) is None
+    assert layout(uneven, "auto", narrow, 39).forest.size == 18
     assert layout(apart, "auto", wide, 12) is None
     shared = layout(apart, "auto", wide, 11)  # for it does not fit otherwise
     assert shared.forest.size == 11

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def test_a_checkpoint_without_room_is_not_begun(runner, lab, tmp_path, monkeypat
     monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path, **_: begun.append(path))
     monkeypatch.setattr(torch, "save", lambda *_: pytest.fail("it was begun"))
     monkeypatch.setattr(_writing, "free_bytes", lambda _: 300 * 1024)
-    run = runner.start(lab.raw(), folder)
+    run = runner.start(lab.raw(training={"save_every": 1}), folder)
     what = r"the checkpoint of step 1 could not be written to .*run/checkpoints: no room, "
     with pytest.raises(RunStopped, match=what + r"300.0 KiB are free, 1.\d MiB are needed"):
         runner.go(run)
@@ -39,6 +40,17 @@ def test_a_checkpoint_without_room_is_not_begun(runner, lab, tmp_path, monkeypat
     monkeypatch.undo()
     runner.go(runner.resume(folder))
     assert without_times(folder) == without_times(whole)
+
+
+def test_a_checkpoint_needs_its_tensors_and_as_much_as_the_last_one(tmp_path):
+    loaded = SimpleNamespace(num_bytes=lambda: 100)
+    contents = [{"a": torch.zeros(3)}, (torch.zeros(2, dtype=torch.float64), "b")]
+    for taken, expected in ((0, 100 + 12 + 16), (50, 100 + 12 + 16), (200, 200)):
+        if taken:
+            place = tmp_path / f"step-{taken:06d}"
+            place.mkdir()
+            (place / "file").write_bytes(b"1" * taken)
+        assert checkpoint._needed(tmp_path, loaded, contents) == expected + checkpoint.ROOM
 
 
 def test_what_a_checkpoint_needs_is_what_it_takes(runner, lab, tmp_path, monkeypatch):
@@ -50,7 +62,7 @@ def test_what_a_checkpoint_needs_is_what_it_takes(runner, lab, tmp_path, monkeyp
         check(folder, what, needed)
 
     monkeypatch.setattr(checkpoint, "check_room", noting)
-    runner.whole(lab.raw(training={"steps": 2}), tmp_path / "run")
+    runner.whole(lab.raw(training={"steps": 2, "save_every": 1}), tmp_path / "run")
     before = 0  # a checkpoint may be some bytes smaller than the one before it
     for needed, place in zip(asked, checkpoint.complete(tmp_path / "run/checkpoints"), strict=True):
         taken = sum(path.stat().st_size for path in place.iterdir())
@@ -125,7 +137,7 @@ def test_rollouts_without_room_stop_the_run(runner, lab, tmp_path):
             full(folder / "rollouts/step-000002.unfinished")
 
     with pytest.raises(RunStopped, match=r"the rollouts of step 2 could .* no room, "):
-        runner.go(runner.start(lab.raw(), folder), fill)
+        runner.go(runner.start(lab.raw(training={"save_every": 1}), folder), fill)
     assert [path.name for path in (folder / "rollouts").iterdir()] == ["step-000001.parquet"]
     runner.go(runner.resume(folder))
     assert [line["step"] for line in without_times(folder)] == [1, 2, 3]

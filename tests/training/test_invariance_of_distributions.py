@@ -28,7 +28,7 @@ def exact():
 
 @pytest.fixture(scope="module")
 def own_lab(tmp_path_factory):
-    return Lab.make(tmp_path_factory.mktemp("lab"))
+    return Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
 
 
 @pytest.fixture(scope="module", params=CASES)

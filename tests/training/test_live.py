@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -19,7 +20,10 @@ from openai import OpenAI, OpenAIError
 
 import strop
 from strop import UserError
+from strop.serving.protocol import Refused
 from strop.support.errors import RunStopped
+from strop.traces.records import Rollout, TurnRecord
+from strop.training.services.live import RunLive
 
 SHORT = {"rollout_max_tokens": 6, "sampling_num_prompts": 2, "sampling_num_rollouts": 4,
          "training_steps": 2, "training_lr": 1e-3, "training_rollouts_every": 1,
@@ -273,3 +277,30 @@ def test_what_cannot_be_is_refused(
     with pytest.raises((UserError, RunStopped), match=message):
         strop.train(model=str(lab.model), out="run", **given)
     assert not Path("run").exists()
+
+
+def told(said: tuple[int, ...] = (3, 8), versions: tuple[int, ...] = (3, 4)) -> TurnRecord:
+    return TurnRecord(prompt_ids=(1, 2), output_ids=said, versions=versions)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (told(versions=(5, 4)), "tokens of version 5, and the weights are at version 4"),
+        (told(versions=(4, -1)), "the weights are at version 4: this run has not drawn it"),
+        (told(versions=()), "does not say which weights drew its tokens"),
+        (told((3, 4, 5), (4, 4, 4)), "reads and says 5 tokens, and the context is 4"),
+        (told((3, 9)), "has the token 9, and the model knows 9"),
+    ],
+)
+def test_a_rollout_is_taken_in_up_to_the_newest_weights_and_the_last_token(
+    wrong: TurnRecord, words: str
+) -> None:
+    live = RunLive.__new__(RunLive)
+    live.drawn = SimpleNamespace(complete=lambda turn: turn)
+    live.texts = SimpleNamespace(limits=SimpleNamespace(context_tokens=4), num_tokens=9)
+    live.version = lambda: 4
+    own = Rollout((told(),), reward=1.0, place="line 1")
+    assert live.complete(own, "row") == Rollout((told(),), reward=1.0)
+    with pytest.raises(Refused, match=f"row turn 2 .*{words}"):
+        live.complete(Rollout((told(), wrong)), "row")

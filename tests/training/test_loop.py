@@ -59,7 +59,7 @@ OWN_NAMES = [
 def finished(lab, tmp_path_factory):
     """The folder of a run of three steps with a validation every second one."""
     folder = tmp_path_factory.mktemp("run") / "run"
-    raw = lab.raw(evaluation={"every": 2}, training={"keep_checkpoints": 2})
+    raw = lab.raw(evaluation={"every": 2}, training={"save_every": 1, "keep_checkpoints": 2})
     runner = Runner()
     watcher = runner.go(runner.start(raw, folder))
     return folder, watcher
@@ -138,14 +138,20 @@ def test_the_written_configuration_gives_the_same_run(finished, runner, tmp_path
 
 
 def test_another_seed_gives_another_run(finished, runner, lab, tmp_path):
-    raw = lab.raw(evaluation={"every": 2}, training={"keep_checkpoints": 2}, seed=1)
+    raw = lab.raw(
+        evaluation={"every": 2}, training={"save_every": 1, "keep_checkpoints": 2}, seed=1
+    )
     other = runner.whole(raw, tmp_path / "other")
     assert without_times(other.record.folder)[1:] != without_times(finished[0])[1:]
 
 
 def test_a_learning_rate_schedule_is_followed_and_old_rollouts_go(runner, lab, tmp_path):
     own = {"lr": "linear(1e-2, 4e-3)", "steps": 2, "inspect": 1, "keep_rollouts": 1}
-    runner.whole(lab.raw(training=own), tmp_path / "run")
+    run, begun = runner.start(lab.raw(training=own), tmp_path / "run"), []
+    run.world.collector.begin = lambda step, state: begun.append(step)
+    runner.go(run)
+    assert begun == [1]  # of the first step on
+    assert run.world.reference is None  # for which nothing asks
     rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
     assert rates == pytest.approx([1e-2, 7e-3])
     for name in ("rollouts", "tokens"):
@@ -174,6 +180,20 @@ def test_one_value_stands_for_a_list_of_one():
     assert made.data.files == ("a.jsonl",)
     assert made.evaluation.ks == (4,)
     assert config.make({"evaluation": {"num_samples": 8}}).evaluation.ks == (1, 8)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"stages": {"sampling": 3}}, "stages.sampling = 3: a stage is text"),
+        ({"stages": {"sampling": ["a", 3]}}, r"stages.sampling = \['a', 3\]: a stage is text"),
+        ({"training": {"lr": [1]}}, r"training.lr = \[1\]: "),
+        ({"evaluation": {"k": "x"}}, "evaluation.k.0 = 'x': "),
+    ],
+)
+def test_a_value_of_no_allowed_type_is_said_with_its_setting_alone(raw, said):
+    with pytest.raises(UserError, match=f"the options: {said}"):
+        config.make(raw)
 
 
 def test_sizes_and_files_of_the_data(lab, tmp_path):

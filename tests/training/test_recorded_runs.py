@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import torch
+from builders import flat_batch
 from models import Lab, exact_norms
 from runs import Runner
 from short_runs import first_step, of_traces
@@ -15,10 +17,14 @@ from torch import Tensor
 from strop.api.inference import open_model, scored
 from strop.batch.batch import Batch
 from strop.inspection.data import read_step
+from strop.method.services import Graded
+from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
 from strop.traces.reading import row_of
 from strop.traces.records import Rollout, TurnRecord
 from strop.training.loading import load_model
+from strop.training.services import run as services
+from strop.training.services.run import RunGrading
 from strop.training.settings import config
 from strop.training.setup import load_prompts, make_world
 
@@ -260,3 +266,29 @@ def test_a_checkpoint_answers_other_prompts(lab: Lab, tmp_path: Path) -> None:
     with open_model(source, **own) as found:
         estimates = scored(found, "train", 3, 2, (1,), 0).estimates
     assert "pass@1" in estimates
+
+
+@pytest.mark.parametrize("part", ["read_traces", "receive_traces"])
+def test_new_answers_are_sampled_with_what_is_said_of_recorded_ones(part: str) -> None:
+    raw = {
+        "stages": {"rollout": f"{part}(temperature=0.5)"},
+        "algorithm": {"rollout.max_tokens": 7},
+    }
+    sampled = SampleIndependently(max_tokens=7, temperature=0.5)
+    assert config.make(raw).rollout().part == sampled
+
+
+@pytest.mark.parametrize("own_reward", ["recorded", "episode"])
+def test_answers_that_are_sampled_beside_recorded_ones_have_the_functions_score_alone(
+    own_reward: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, zeros_B = flat_batch((1, 1)), torch.zeros(2)
+    found = Graded(zeros_B[:, None], zeros_B + 3, zeros_B == 0, {}, zeros_B.long())
+    monkeypatch.setattr(RunGrading, "_verified", lambda self, batch: found)
+    with_own = found._replace(outcome_B=zeros_B + 4)
+    monkeypatch.setattr(services, "with_episodes", lambda batch, verified: with_own)
+    given: Any = (SimpleNamespace(own_reward=own_reward), None, None, None)
+    grading = RunGrading(*given)
+    assert grading.grade(batch.set(reward_K=torch.ones(2))).outcome_B.tolist() == [4, 4]
+    if own_reward == "recorded":
+        assert grading.grade(batch).outcome_B.tolist() == [3, 3]

@@ -7,6 +7,7 @@ from models import without_times
 from runs import Runner
 
 from strop.diagnosis.run import examine
+from strop.method import notation
 from strop.training import relatives
 from strop.training.record.likeness import NAME, Likeness, read
 
@@ -68,6 +69,17 @@ def test_the_runs_own_options_are_the_others_too(lab, tmp_path):
     options = {"advantage.eps": 0.5, "loss.clip_high": 0.3}
     found = likeness_of(lab, tmp_path, "gspo(num_rollouts=4, num_minibatches=1)", **options)
     assert found.equal == ("grpo(num_rollouts=4)",)
+
+
+def test_the_plan_and_the_average_of_a_run_are_anothers_and_said():
+    def method(text):
+        return notation.recipe(text).algorithms[0]
+
+    own = method("gspo(num_minibatches=2)")
+    found, numbers = relatives._closer(own, method("rloo"))
+    assert numbers == ["plan.num_minibatches=2", "average=average_per_sequence"]
+    assert (found.plan, found.terms[0].average) == (own.plan, own.terms[0].average)
+    assert relatives._closer(own, own) == (own, [])
 
 
 def test_a_step_that_taught_nothing_tells_nothing(lab, tmp_path):

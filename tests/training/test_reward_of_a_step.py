@@ -5,6 +5,7 @@ import torch
 from builders import flat_batch
 
 from strop.data.prompts import Origin
+from strop.method.services import Graded
 from strop.support.exits import Exit
 from strop.training.learner.step_metrics import (
     Clock,
@@ -13,6 +14,7 @@ from strop.training.learner.step_metrics import (
     exit_metrics,
     source_metrics,
 )
+from strop.training.services.run import _beside_pending, _with_ends
 
 
 @pytest.mark.parametrize("counted", [True, False])
@@ -29,6 +31,30 @@ def test_an_answer_that_breaks_its_reward_counts_in_the_mean(counted):
     )
     twice = torch.tensor([Exit.TIMEOUT, Exit.DONE, Exit.TIMEOUT, Exit.DONE, Exit.DONE])
     assert exit_metrics(batch.set(exit_B=twice)) == {"exit/timeout": 2 / 5}
+
+
+def test_an_episode_that_was_lost_has_no_score_and_others_keep_what_their_reward_says():
+    zeros = torch.zeros(4)
+    ended = [Exit.TURN_LIMIT, Exit.ENVIRONMENT_CRASH, Exit.TURN_LIMIT, Exit.UNREACHABLE]
+    graded = Graded(
+        torch.ones(4, 1), zeros + 2, zeros == 0, {},
+        torch.tensor([Exit.DONE, Exit.DONE, Exit.EXCEPTION, Exit.EXCEPTION]),
+    )  # fmt: skip
+    found = _with_ends(graded, flat_batch((1,) * 4).set(exit_B=torch.tensor(ended)))
+    assert found.exit_B.tolist() == [*ended[:2], Exit.EXCEPTION, Exit.UNREACHABLE]
+    assert found.scored_B.tolist() == [True, False, True, False]
+    assert found.outcome_B.tolist() == [2, 0, 2, 0]
+    assert found.reward_BM.isnan().flatten().tolist() == [False, True, False, True]
+
+
+def test_what_is_pending_has_no_score_between_what_has_ended():
+    two = torch.tensor([1.0, 2.0])
+    ended = Graded(two[:, None], two, two > 0, {}, torch.tensor([Exit.DONE, Exit.TIMEOUT]))
+    found = _beside_pending(ended, torch.tensor([False, True, False]))
+    assert found.outcome_B.tolist() == [1, 0, 2]
+    assert found.scored_B.tolist() == [True, False, True]
+    assert found.reward_BM.nan_to_num(9).flatten().tolist() == [1, 9, 2]
+    assert found.exit_B.tolist() == [Exit.DONE, Exit.PENDING, Exit.TIMEOUT]
 
 
 def test_a_source_has_the_share_and_the_reward_of_its_own_rollouts():

@@ -26,7 +26,7 @@ def first(completions, **columns):
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    return Lab.make(tmp_path_factory.mktemp("lab"))
+    return Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from strop.support import stopping
-from strop.support.errors import RunStopped
+from strop.support.errors import RunStopped, UserError
 from strop.training import loop
+from strop.training.parallel import ranks, shards
 from strop.training.parallel.ranks import Several
 
 
@@ -44,6 +45,52 @@ def test_columns_that_differ_stop_the_run():
         Heard({**columns, "reward_B": torch.tensor([1.0, 0.0])}).agree(columns, 7)
     with pytest.raises(RunStopped, match="the column more_T"):
         Heard({**columns, "more_T": torch.zeros(1)}).agree(columns, 7)
+
+
+def test_a_mistake_that_one_process_finds_has_its_name(monkeypatch):
+    monkeypatch.setattr(ranks, "deafen", lambda: None)
+    monkeypatch.setattr(Several, "_reports", lambda self: True)
+    for error in (UserError, RunStopped):
+        with (
+            pytest.raises(error, match="process 1 of 2: no room"),
+            Several(1, 2, 0, None).speaking(),
+        ):
+            raise error("no room")
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    for name, value in {"WORLD_SIZE": "8", "RANK": "5", "LOCAL_RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    with pytest.raises(UserError, match="process 5 is the 4th on its machine, which has 3 GPUs"):
+        ranks.join()
+
+
+def test_a_weight_is_cut_along_its_second_axis_where_only_that_gives_all_the_same(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)
+    shapes = [(3, 8), (4, 8), (3, 6), (3,)]
+    found = [shards._largest_even(torch.nn.Parameter(torch.zeros(shape))) for shape in shapes]
+    assert [each and each.dim for each in found] == [1, None, None, None]
+
+
+def test_only_a_large_model_is_cut_layer_by_layer(monkeypatch):
+    from torch.distributed.fsdp import FSDPModule
+
+    class Layer(torch.nn.Linear):
+        pass
+
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        for most, expected in ((24, 1), (23, 3)):  # two layers of 2 weights and a bias: 24 bytes
+            monkeypatch.setattr(shards, "WHOLE_BYTES", most)
+            model: Any = torch.nn.Sequential(Layer(2, 1), Layer(2, 1))
+            model._no_split_modules = ["Layer"]
+            cut = shards.shard(model).modules()
+            assert sum(isinstance(module, FSDPModule) for module in cut) == expected
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_signal_that_arrives_while_the_processes_ask_each_other_is_kept():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from models import without_times
+from models import Lab, without_times
 from runs import Runner
 
 from strop.training.learner.term_conflict import (
@@ -13,6 +13,12 @@ from strop.training.learner.term_conflict import (
     conflicts,
     products_of,
 )
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """With a lower and an upper half."""
+    return Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
 
 
 def test_worked_example():

@@ -1,6 +1,7 @@
 """What a run keeps of its tokens: the numbers of the step, and a step that is the same without."""
 
 import re
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +11,7 @@ from models import without_times
 from runs import Runner
 
 from strop import functional as F
-from strop.training.learner import kernel
+from strop.training.learner import kernel, token_trace
 from strop.training.learner.token_trace import ROW, Tokens, first_groups
 from strop.training.record.run_folder import _flat
 from strop.training.step import train_step
@@ -188,6 +189,30 @@ def test_a_weight_is_the_product_of_its_waterfall(lab, tmp_path):
                 assert row["clipped_T"][t] >= 1
     assert held > 0
     assert clipped > 0
+
+
+def test_a_token_is_held_where_its_gate_is_0_or_the_bound_says_so(monkeypatch):
+    # free, without a weight, outside the term's rows, and of advantage 0; the bound held the last 2
+    seen = {
+        "a:rows_T": torch.tensor([True, True, False, True]), "a:share_T": torch.full((4,), 0.5),
+        "log_ratio_T": torch.tensor([1.0, 2.0, 1.0, 1.0]).log(),
+        "advantage_T": torch.tensor([3.0, 1.0, 1.0, 0.0]),
+    }  # fmt: skip
+    metrics = {"clip_ratio/region_mean": torch.tensor([0.0, 0.0, 1.0, 1.0])}
+    given = {
+        "objective_of": lambda *_, **__: (seen, SimpleNamespace(metrics=metrics)),
+        "number_of": lambda term: 2.0,
+    }
+    for name, function in given.items():
+        monkeypatch.setattr(kernel, name, function)
+    monkeypatch.setattr(token_trace, "advantage_of", lambda term: "advantage_T")
+    found, clipped_T = token_trace._bounded(
+        SimpleNamespace(name="a", ratio="given"), kernel.View({}), {"logp_T": torch.zeros(4)},
+        torch.tensor([1.5, 0.0, 0.0, 0.0]), lambda *_: None, 0,
+    )  # fmt: skip
+    assert clipped_T.tolist() == [False, True, False, True]
+    gates = found["gate_T"].nan_to_num(9.0).tolist()
+    assert gates == [0.5, 0.0, 9.0, 9.0]  # 1.5 / (2 * 0.5 * 3 * 1) = 0.5
 
 
 def test_selection_is_kept_part_by_part(lab, tmp_path):

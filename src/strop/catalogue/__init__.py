@@ -1,1 +1,1 @@
-"""Which kinds of part, parts and recipes there are, read without importing them."""
+"""Lists the kinds of part, the parts and the recipes, without importing them."""

@@ -1,7 +1,7 @@
-"""What exists, read from the source files without importing them (and so without torch).
+"""Lists parts and recipes from the source files without importing them (and so without torch).
 
 A part's name is its file's name inside its folder; a recipe's name is its function's name inside
-`recipes/`. There is no registry: a new file is enough. Other packages bring theirs through entry
+`recipes/`. There is no registry: a new file is enough. Other packages add theirs through entry
 points, and a file of your own is read in the same way.
 """
 
@@ -36,12 +36,12 @@ from strop.support.loading import attribute, spec_of
 if TYPE_CHECKING:
     from strop.batch.columns import Column
 
-LONGEST = 100  # letters of a name; file systems take no name that is much longer
+LONGEST = 100  # characters of a name; file systems accept no name that is much longer
 
 
 @functools.cache
 def parts(folder: str = "") -> tuple[Entry, ...]:
-    """All built-in parts, or those of one folder ("advantage" holds its subfolders too)."""
+    """All parts, or those of one folder ("advantage" includes its subfolders)."""
     wanted = [f for f in KINDS if f == folder or f.startswith(folder + "/") or not folder]
     if not wanted:
         raise UserError(f"no folder of parts {folder!r}{nearest(folder, KINDS)}")
@@ -76,7 +76,7 @@ def brought(kind: str) -> tuple[Entry, ...]:
 
 @functools.cache
 def _from_packages(kind: str) -> tuple[tuple[Entry, ...], dict[str, str]]:
-    """What other packages bring, and why others of theirs are left out, by name."""
+    """The entries of other packages, and why some of theirs are left out, by name."""
     found: list[Entry] = []
     left_out: dict[str, str] = {}
     points = importlib.metadata.entry_points(group=f"strop.{kind}s")
@@ -95,7 +95,7 @@ def _from_packages(kind: str) -> tuple[tuple[Entry, ...], dict[str, str]]:
 
 
 def _distinct(own: list[Entry], theirs: Iterable[Entry]) -> tuple[Entry, ...]:
-    """All entries; of those with one name the first, with a note where a package has another."""
+    """All entries; of several with one name the first, with a note about a package's other one."""
     places = {entry.name: entry.module for entry in own}
     found = list(own)
     for entry in theirs:
@@ -112,9 +112,9 @@ def _distinct(own: list[Entry], theirs: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def read_from(kind: str, place: str, name: str = "") -> Entry:
-    """The part or recipe at `package.module:Attribute` or `file.py:Attribute`, not imported.
+    """Read the part or recipe at `package.module:Attribute` or `file.py:Attribute`.
 
-    Raises UserError where there is none.
+    The file is not imported. Raises UserError where there is none.
     """
     module, _, attribute = place.rpartition(":")
     path = Path(module) if module.endswith(".py") else _file_of(module)
@@ -171,7 +171,7 @@ def find(kind: str, name: str) -> Entry:
 
 @functools.cache
 def _in_its_file(kind: str, name: str) -> Entry | None:
-    """The built-in one whose file bears its name, so that a run reads a few files and not all;
+    """The built-in part or recipe whose file has its name, so that a run reads only a few files;
     None where there is none.
     """
     if not name.isidentifier() or len(name) > LONGEST:
@@ -186,7 +186,7 @@ def _in_its_file(kind: str, name: str) -> Entry | None:
 
 
 def spelled(line: str) -> str:
-    """A recipe's line with the name as it is written here: `dr-GRPO(beta=0)` is `dr_grpo(beta=0)`;
+    """A recipe's line with the name in strop's spelling: `dr-GRPO(beta=0)` is `dr_grpo(beta=0)`;
     unchanged where there is no such recipe.
     """
     found = re.match(r"[A-Za-z][\w-]*", line)
@@ -198,12 +198,15 @@ def spelled(line: str) -> str:
 
 
 def recipe_called(name: str) -> str:
-    """The name of the recipe that `strop.functional` also takes by this one; else the name."""
+    """The name of the recipe for which `strop.functional` also takes this name; else the name."""
     return next((entry.name for entry in recipes() if name in entry.also), name)
 
 
 def model_of(text: str) -> str:
-    """The shipped model that a recipe in one line says it needs (`Model: tiny-worked`), or ""."""
+    """The shipped model that a recipe's docstring names (`Model: tiny-worked`), or "".
+
+    text: the recipe in one line.
+    """
     found = re.match(r"\w*", text)
     name = found.group() if found else ""
     own = _in_its_file("recipe", name)
@@ -212,23 +215,23 @@ def model_of(text: str) -> str:
 
 
 def declarer(column: str) -> Entry | None:
-    """The part that declares a column of its own by this name; None where no built-in part does."""
+    """The part that declares a column with this name; None where no part does."""
     return next((entry for entry in parts() if column in entry.declares), None)
 
 
 @functools.cache
 def columns() -> dict[str, "Column"]:
-    """All columns that there are, by name: the standard ones and those that parts declare."""
-    from strop.batch.columns import together  # which needs torch
+    """All columns, by name: the standard ones and those that parts declare."""
+    from strop.batch.columns import together  # this import needs torch
 
     return together(entry.load() for entry in parts() if entry.declares)
 
 
 def load(kind: str, name: str) -> Any:
-    """The class of a part or the function of a recipe, which nothing has called yet.
+    """Load the class of a part or the function of a recipe.
 
-    `name` is one that is listed, `package.module:Attribute` or `file.py:Attribute`. Raises
-    UserError, also for what is no part's class or not declared to return an Algorithm.
+    `name` is a listed name, `package.module:Attribute` or `file.py:Attribute`. Raises UserError,
+    also for an object that is no part's class or not declared to return an Algorithm.
     """
     thing = attribute(name) if ":" in name else find(kind, name).load()
     if kind == "part" and not (isinstance(thing, type) and _is_part(thing)):

@@ -1,4 +1,4 @@
-"""Parts and recipes as their source files describe them, read without importing anything."""
+"""Reads parts and recipes from their source files without importing anything."""
 
 import ast
 import re
@@ -28,8 +28,8 @@ class Field:
 class Regime:
     """A setting in which a recipe's own part changes the step, and the metric that shows it.
 
-    words: as typed after `strop train`, the method first; the recipe alone where it takes no
-    setting but something that happens. sign: <, > or !=, of the metric and `level` in some step.
+    words: as typed after `strop train`, the method first; the recipe alone where no setting but an
+    event in the run makes the difference. sign: <, > or !=, of the metric and `level` in some step.
     """
 
     words: tuple[str, ...]
@@ -38,7 +38,7 @@ class Regime:
     level: float
 
     def shown_by(self, value: float) -> bool:
-        """Whether a step's metric has left its rest by more than rounding."""
+        """Whether a step's metric differs from `level` on that side by more than rounding."""
         apart = value - self.level
         return {"<": apart < -1e-7, ">": apart > 1e-7, "!=": abs(apart) > 1e-7}[self.sign]
 
@@ -56,10 +56,10 @@ class Entry:
     fields: tuple[Field, ...]
     reads: tuple[str, ...] = ()  # parameters of a part's call
     writes: tuple[str, ...] = ()  # columns, by the part's own names for them
-    # Parts that a recipe's own file puts in, beside those of its parent.
+    # Parts that a recipe's own file adds to those of its parent.
     brings: tuple[str, ...] = ()
     declares: tuple[str, ...] = ()  # names of a part's own columns
-    also: tuple[str, ...] = ()  # names of a recipe at the padded door, beside its own
+    also: tuple[str, ...] = ()  # further names of a recipe in `strop.functional`
 
     @property
     def summary(self) -> str:
@@ -74,7 +74,8 @@ class Entry:
 
     @property
     def regime(self) -> Regime | None:
-        """Where a recipe is itself, by its line "Differs once" or "In full once"; None: wherever.
+        """The setting in which a recipe differs from its parent, by its line "Differs once" or "In
+        full once"; None: in every setting.
 
         The first words in backquotes are the setting, the last brackets the metric.
         """
@@ -95,12 +96,12 @@ class Entry:
         return found.group(1) if found else ""
 
     def load(self) -> Any:
-        """The class or function itself. Raises UserError where another's file cannot be loaded."""
+        """Load the class or function. Raises UserError where a user's file cannot be loaded."""
         return attribute(f"{self.module}:{self.attribute}")
 
 
 def read_part(path: Path, folder: str) -> Entry | None:
-    """The part of a file in a folder of strop; None where the file is no part's."""
+    """The part in a file of a folder of strop; None where the file has no part."""
     source = read(path)
     node = source.defined.get(camel(path.stem))
     module = f"{PARTS_MODULE}.{folder.replace('/', '.')}.{path.stem}"
@@ -110,13 +111,13 @@ def read_part(path: Path, folder: str) -> Entry | None:
 
 
 def stated_kind(node: ast.ClassDef) -> str:
-    """The text in `kind: ClassVar[str] = "advantage/baseline"`; empty without it."""
+    """The text in `kind: ClassVar[str] = "advantage/baseline"`; empty without one."""
     value = _stated(node, "kind")
     return str(value.value) if isinstance(value, ast.Constant) else ""
 
 
 def part_entry(source: Source, node: ast.ClassDef, name: str, module: str, folder: str) -> Entry:
-    """The part of a class."""
+    """The entry of a part's class."""
     functions = ast.FunctionDef | ast.AsyncFunctionDef
     methods = {item.name: item for item in node.body if isinstance(item, functions)}
     call = methods.get("__call__")
@@ -189,7 +190,7 @@ def read_recipes(path: Path) -> list[Entry]:
 
 
 def recipe_entry(source: Source, node: ast.FunctionDef, name: str, module: str) -> Entry:
-    """The recipe of a function."""
+    """The entry of a recipe's function."""
     fields = tuple(_parameters(source, node).values())
     doc = ast.get_docstring(node) or ""
     brings = tuple(dict.fromkeys(_parts_named(source, node)))
@@ -206,7 +207,7 @@ def _also(source: Source, node: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _parts_named(source: Source, function: ast.FunctionDef) -> list[str]:
-    """The parts that a recipe and the helpers in its file put in."""
+    """The parts that a recipe and the helpers in its file use."""
     found, waiting, seen = [], [function], set()
     while waiting:
         for node in ast.walk(waiting.pop(0)):
@@ -249,7 +250,9 @@ def _parameters(source: Source, node: ast.FunctionDef) -> dict[str, Field]:
 
 
 def _inherited(source: Source, call: ast.Call) -> dict[str, Field]:
-    """What `inherits(parent, without=..., name=default)` of `recipes/_inherit.py` hands on."""
+    """The parameters that `inherits(parent, without=..., name=default)` of `recipes/_inherit.py`
+    passes on.
+    """
     place, parent = _definition(source, call.args[0])
     assert isinstance(parent, ast.FunctionDef)
     changed = {keyword.arg: keyword.value for keyword in call.keywords}

@@ -1,4 +1,4 @@
-"""The families of recipes: what a method changes, and so where a reader looks for it.
+"""The families of recipes, by what a method changes, which is where a reader looks for it.
 
 A recipe names its family in its docstring. Listings and pages follow the order given here.
 """
@@ -99,7 +99,7 @@ def grouped(entries: Iterable[Entry]) -> dict[Family, list[Entry]]:
 
 
 def _as_tree(entries: list[Entry]) -> list[Entry]:
-    """By name, but every recipe right after its parent, where that is here too."""
+    """Sort by name, but with every recipe right after its parent, where that is among them."""
     names = {entry.name for entry in entries}
     children: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.name):

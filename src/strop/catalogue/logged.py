@@ -1,4 +1,4 @@
-"""The numbers that a part logs, by name, read from its source without running it."""
+"""Finds the metrics that a part logs, by name, in its source without running it."""
 
 import ast
 import functools
@@ -10,21 +10,21 @@ from strop.catalogue.entries import Entry
 from strop.support.about import PARTS_MODULE, SOURCE
 
 METRIC = re.compile(r"[a-z][a-z_]*(/[a-z_{}]+)+")
-# What a run counts for the reason that a part gives: its place among the arguments, and the name.
+# Metrics that a run counts by the reason that a part gives: the argument's index, and the name.
 REASONS = {"Selected": (2, "selection/dropped"), "Curated": (1, "data/dropped")}
 
 
 def logged_by(entry: Entry) -> tuple[str, ...]:
-    """What a part of strop logs, sorted: of its file and of the helpers of parts that it imports.
+    """The metrics of a part of strop, sorted, from its file and the helpers of parts it imports.
 
-    A name that is put together as it runs has braces in it: `turns/peers_{key}`.
+    A name that is formatted at run time has braces in it: `turns/peers_{key}`.
     """
     return _logged_in(entry.module) if entry.module.startswith(f"{PARTS_MODULE}.") else ()
 
 
 @functools.cache
 def _logged_in(module: str) -> tuple[str, ...]:
-    """What the part of a module of strop logs."""
+    """The metrics that the part of a module of strop logs."""
     found, waiting = set[str](), [module]
     seen = set(waiting)
     while waiting:
@@ -60,8 +60,8 @@ def helpers_in(text: str) -> tuple[str, ...]:
 
 @functools.cache
 def metrics_in(text: str) -> frozenset[str]:
-    """The names of metrics in a source: texts that have the form, keys of `metrics={...}`, and what
-    is counted for a reason.
+    """The names of metrics in a source: texts of the right form, keys of `metrics={...}`, and
+    counts by reason.
     """
     nodes = nodes_in(text)
     joined = [node for node in nodes if isinstance(node, ast.JoinedStr)]
@@ -75,7 +75,7 @@ def metrics_in(text: str) -> frozenset[str]:
 
 
 def _text(value: ast.expr) -> str:
-    """A piece of a text that is put together, in braces what is filled in."""
+    """A piece of a formatted text, with placeholders in braces."""
     if isinstance(value, ast.Constant):
         return str(value.value)
     inside = value.value if isinstance(value, ast.FormattedValue) else value
@@ -84,7 +84,7 @@ def _text(value: ast.expr) -> str:
 
 
 def _named(node: ast.AST) -> Iterator[str]:
-    """Names that a call states without the form of a metric's."""
+    """Names of metrics in a call that do not have a metric's usual form."""
     if not isinstance(node, ast.Call):
         return
     for keyword in node.keywords:

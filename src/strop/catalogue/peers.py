@@ -1,7 +1,7 @@
-"""Words of TRL and verl, and ours for them.
+"""Translates words of TRL and verl to ours.
 
-The two tables of docs/COMING_FROM_TRL_AND_VERL.md stand in `assets/peers.md`: ours, TRL's, verl's.
-Messages about an unknown option, parameter or recipe answer from the same rows.
+The two tables of docs/COMING_FROM_TRL_AND_VERL.md are in `assets/peers.md`: ours, TRL's, verl's.
+Messages about an unknown option, parameter or recipe use the same rows.
 """
 
 import functools
@@ -13,7 +13,7 @@ from importlib.resources import files
 from strop.support.errors import nearest
 
 WHOLE = 4  # fit of a word that is the whole name of a peer's option
-NEARLY = 0.85  # likeness of a word to one of ours that is misspelled
+NEARLY = 0.85  # likeness from which a word counts as a misspelled one of ours
 MOST = 3  # options that a message names
 _ASIDE = re.compile(r" \([^)]*\)")  # a default or a remark
 _NAME = re.compile(r"[A-Za-z][\w.]*")
@@ -27,8 +27,8 @@ def table(name: str) -> str:
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """What a message says of an unknown option: ours for a peer's, what it nearly is of ours, ours
-    for the end of a peer's, or the nearest known names.
+    """A hint about an unknown option: our option for a peer's, ours that is spelled nearly so, ours
+    for the end of a peer's name, or the nearest known names.
     """
     known = list(known)
     return (
@@ -37,8 +37,8 @@ def hint(word: str, known: Iterable[str]) -> str:
 
 
 def _nearly_ours(word: str, known: Iterable[str]) -> str:
-    """The words ", did you mean ...?" for options that are spelled nearly so; for a word without a
-    section those whose name is so.
+    """The words ", did you mean ...?" for options with nearly this spelling; for a word without a
+    section, only the options' last names are compared.
     """
     names = list(dict.fromkeys([*known, *_common()]))
     if "." in word:
@@ -52,7 +52,7 @@ def _nearly_ours(word: str, known: Iterable[str]) -> str:
 
 @functools.cache
 def _common() -> tuple[str, ...]:
-    """Our options that the table names first in a row, those of stages among them."""
+    """Our options that the table names first in a row, including those of stages."""
     first = (_NAME.match(mine) for mine, _ in _rows("options"))
     return tuple(name[0] for name in first if name is not None and "." in name[0])
 
@@ -61,7 +61,7 @@ def ours(word: str, kind: str = "options", least: int = 1) -> str:
     """The words ": what TRL or verl call beta is here ..."; empty for a word that no peer has, and
     for one that fits less than `least` (see `_fit`).
 
-    A keyword of Python has come with a dot for its first underscore: `loss.type` is `loss_type`.
+    A Python keyword arrives with a dot for its first underscore: `loss.type` is `loss_type`.
     """
     word = word.lstrip("-").replace("-", "_")
     for each in (word, word.replace(".", "_")):
@@ -74,8 +74,8 @@ def ours(word: str, kind: str = "options", least: int = 1) -> str:
 
 
 def _fit(word: str, names: tuple[str, ...]) -> int:
-    """How well a word is one of a peer's names, or the end of one (`batch_size`); 0: not. The first
-    name is what a row is about.
+    """How well a word fits a peer's names, or the end of one (`batch_size`); 0: not at all. The
+    first name of a row is its main one.
     """
     whole = [word == name or word.endswith(f".{name}") for name in names]
     ending = [word.rpartition(".")[2] == name.rpartition(".")[2] for name in names]
@@ -88,7 +88,7 @@ def _fit(word: str, names: tuple[str, ...]) -> int:
 
 @functools.cache
 def _rows(kind: str) -> tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]:
-    """What we write, and the names in small letters that TRL and verl have for it."""
+    """Our text of each row, and the names of TRL and verl for it, in lower case."""
     found = []
     for line in table(kind).splitlines()[2:]:
         mine, *theirs = (_ASIDE.sub("", cell.strip()) for cell in line.strip("| ").split(" | "))
@@ -97,6 +97,6 @@ def _rows(kind: str) -> tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]:
 
 
 def _names(cell: str) -> tuple[str, ...]:
-    """The names in backticks, but for values that they are set to."""
+    """The names in backticks, without the values that they are set to."""
     words = (text.partition("=")[0] for text in re.findall(r"`([^`]+)`", cell))
     return tuple(word.lower() for word in words if _NAME.fullmatch(word))

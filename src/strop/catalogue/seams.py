@@ -1,14 +1,14 @@
 """The kinds of part and the places where they stand: the one table that everything else reads.
 
-A *seam* is a kind of part: what its call returns and writes. A *place* is a stage of a step, or a
-slot of a loss term: which kinds it admits, how many of them, and what it hands to their calls
-beside columns. The kind of a built-in part is the folder that it lies in; a part of your own states
-it, `kind: ClassVar[str] = "advantage/baseline"`. Both tables are in the order of a step.
+A *seam* is a kind of part: it says what the part's call returns and writes. A *place* is a stage of
+a step, or a slot of a loss term: it says which kinds it admits, how many parts, and which arguments
+it passes beside columns. The kind of a built-in part is its folder; a part of your own states it,
+`kind: ClassVar[str] = "advantage/baseline"`. Both tables are in the order of a step.
 """
 
 from dataclasses import dataclass
 
-# Parameters of a part's call that a service is given for; `method/services.py` has their protocols.
+# Parameters of a part's call that are services; `method/services.py` has their protocols.
 SERVICES = frozenset(
     {"texts", "grading", "sampling", "scoring", "log", "episodes", "agents", "live", "stores"}
 )
@@ -16,11 +16,11 @@ SERVICES = frozenset(
 #   batch       the whole Batch
 #   state       this part's state from the last step
 #   rng         torch.Generator seeded by (seed, step, label, update)
-#   num_wanted  prompts asked for (sampling)
+#   num_wanted  number of prompts requested (sampling)
 #   pool        uids of the training prompts (sampling)
 #   draws       what the samplers have chosen so far
 #   engine      the AsyncEngine that answers requests (rollout)
-#   tracked     what the sampler that keeps track knows of each prompt (sampling)
+#   tracked     what the sampler that tracks prompts knows of each (sampling)
 #   metrics     numbers of this step (control)
 # and the services.
 SPECIAL = SERVICES | {
@@ -32,9 +32,9 @@ SPECIAL = SERVICES | {
 class Seam:
     """One kind of part.
 
-    writes: columns that every part of the kind writes, unless it says otherwise. returns: what a
-    call gives in place of columns. places: where such a part may stand. anew: what a call returns
-    replaces what stood there before, so something after it has to read it.
+    writes: columns that every part of the kind writes, unless it says otherwise. returns: the
+    result of a call in place of columns. places: where such a part may stand. anew: the result of
+    a call replaces an earlier one, so something after it has to read it.
     """
 
     kind: str
@@ -48,11 +48,11 @@ class Seam:
 class Place:
     """One stage of an algorithm, or one slot of a loss term.
 
-    name: as people write it. slot: the term's slot; empty for a stage. many: a chain of parts,
+    name: as users write it. slot: the term's slot; empty for a stage. many: a chain of parts,
     not one. handed: special parameters that a part gets here. seeded_by_path: whether a part's
-    draws go by its whole path or, as before there were paths, by its label alone. needs: columns
+    draws are seeded by its whole path or, for compatibility, by its label alone. needs: columns
     that must have been written when the stage ends; taken: further ones that the trainer itself
-    reads afterwards, where they are. given: columns that the trainer adds before it.
+    reads afterwards, where they exist. given: columns that the trainer adds before the stage.
     """
 
     name: str
@@ -93,7 +93,7 @@ PLACES: tuple[Place, ...] = (
     Place("control", handed=frozenset({"metrics", "state"})),
 )  # fmt: skip
 
-# Credit is also given at the stage reward, where curation then splits or weighs what it found.
+# The stage reward also takes credit parts; curation then splits or weighs rollouts by the credit.
 _CREDIT = ("advantage", "reward")
 SEAMS: tuple[Seam, ...] = (
     Seam("sampling", ("sampling",), returns="draws", anew=True),
@@ -120,7 +120,7 @@ SEAMS: tuple[Seam, ...] = (
 KINDS = tuple(seam.kind for seam in SEAMS)
 SEAM_OF = {seam.kind: seam for seam in SEAMS}
 PLACE_OF = {place.name: place for place in PLACES}
-# A slot has a second name: its own.
+# A slot can also be named by its field of `Term`.
 PLACE_OF |= {place.slot: place for place in PLACES if place.slot}
 STAGES = tuple(
     dict.fromkeys("terms" if place.slot else place.name for place in PLACES)

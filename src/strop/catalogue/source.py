@@ -1,4 +1,4 @@
-"""Names in strop's source files, followed through imports without importing anything."""
+"""Follows names in strop's source files through imports without importing anything."""
 
 import ast
 import functools
@@ -8,7 +8,7 @@ from strop.support.about import SOURCE
 
 
 class Source:
-    """One file: its text, and what the names at its top level stand for."""
+    """One file: its text, and the definitions of its top-level names."""
 
     def __init__(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ class Source:
                     self.imported[alias.asname or alias.name] = (node.module or "", alias.name)
 
     def find(self, name: str) -> "tuple[Source, ast.AST] | None":
-        """What a name means, with the file that says it; None if that file is not strop's."""
+        """The definition of a name, with its file; None if that file is not strop's."""
         if name in self.defined:
             return self, self.defined[name]
         module, original = self.imported.get(name, ("", ""))

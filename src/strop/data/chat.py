@@ -1,4 +1,4 @@
-"""How prompts are put to a model that was tuned to chat: as messages, through its template."""
+"""Puts prompts to a model that was tuned to chat: as messages, through its chat template."""
 
 import inspect
 import re
@@ -21,29 +21,29 @@ Schemas: TypeAlias = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class Chat:
-    """What becomes messages, and what the chat template is given beside them.
+    """Which texts become messages, and what the chat template gets beside them.
 
-    prompt_as: "messages": every text is a user's message; "text": none is; "auto": those of another
-    column than `prompt` are, and all where there is a system prompt or something for the template.
-    Without a chat template all texts stay as they are.
+    prompt_as: "messages": every text is a user's message; "text": none is; "auto": texts of another
+    column than `prompt` are, and all texts are if there is a system prompt or an argument for the
+    template. Without a chat template all texts stay unchanged.
     """
 
     prompt_as: str = "auto"
     system_prompt: str = ""
     template: Mapping[str, Any] = field(default_factory=dict)
     tools: Schemas = ()  # of the tools of the task's environment, as chat templates take them
-    thinking: str = "all"  # of earlier turns: all of it, or what the template shows of it
-    as_tool: bool = True  # what tools answer is a message of the role `tool`, not of a user
-    renderer: str = "off"  # of the package renderers, which reads calls then
+    thinking: str = "all"  # of earlier turns: all of it, or the part that the template shows
+    as_tool: bool = True  # a tool's answer is a message of the role `tool`, not of a user
+    renderer: str = "off"  # a renderer of the package renderers, which then reads calls
     reader: ModelRenderer | None = None  # that renderer
-    call_form: str = "auto"  # in which the model writes calls of them, of FORMS
+    call_form: str = "auto"  # the form, of FORMS, in which the model writes calls
 
     def speaks(self, tokenizer: Any) -> bool:
-        """Whether anything is said through the tokenizer's template."""
+        """Whether texts may go through the tokenizer's chat template."""
         return self.prompt_as != "text" and bool(getattr(tokenizer, "chat_template", None))
 
     def put(self, prompt: Prompt, tokenizer: Any) -> Prompt:
-        """The prompt as the model is to see it."""
+        """The prompt as the model shall see it."""
         if not self.speaks(tokenizer):
             return prompt
         messages = prompt.prompt
@@ -56,8 +56,8 @@ class Chat:
         return replace(prompt, prompt=messages)
 
     def for_tools(self, tools: Schemas, tokenizer: Any) -> "Chat":
-        """The same with an environment's tools: the template shows them, where it can, or what
-        `tools_text` says. Raises UserError for a form of calls that strop does not read.
+        """Add an environment's tools: the template shows them, where it can, or else `tools_text`
+        describes them. Raises UserError for a form of calls that strop does not read.
         """
         option, value = "data.renderer", self.renderer
         if self.renderer == "off":
@@ -116,7 +116,7 @@ class Chat:
         return self.prompt_as == "messages" or bool(self.system_prompt or self.template)
 
     def check(self, tokenizer: Any) -> None:
-        """Raise UserError where the tokenizer's template cannot do what is asked for."""
+        """Raise UserError where the tokenizer's template cannot do what the settings need."""
         if self.thinking == "template" and not self.speaks(tokenizer):
             raise UserError(
                 "data.thinking=template needs a chat template that prompts go through: give "
@@ -157,13 +157,13 @@ def shows_answers(tokenizer: Any, template: Mapping[str, Any]) -> bool:
 
 
 PLAIN = Chat()
-ANSWER = "strop-tool-answer"  # stands for what a tool answers
+ANSWER = "strop-tool-answer"  # stands for a tool's answer
 
 
 def why_not_for_template(tokenizer: Any, name: str, option: str) -> str:
-    """Why a tokenizer's chat template cannot be given something by this name; empty: it can.
+    """Why a tokenizer's chat template cannot take an argument of this name; empty: it can.
 
-    option: what the user calls it.
+    option: the user's name for it.
     """
     own = inspect.signature(tokenizer.apply_chat_template).parameters
     if name in own and name != "tools":

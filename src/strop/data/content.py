@@ -1,4 +1,4 @@
-"""The bytes of a data file: of a small one all at once, of a large one those that are asked for."""
+"""The bytes of a data file: a small file is read at once, a large one as needed."""
 
 import os
 import weakref
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from strop.support.errors import UserError
 
-HELD = 2**26  # bytes of a file, or of a table, that are kept in memory
+HELD = 2**26  # most bytes of a file, or of a table, that are held in memory
 CHUNK = 2**24
-MARK = b"\xef\xbb\xbf"  # what some programs put before UTF-8
+MARK = b"\xef\xbb\xbf"  # the byte order mark that some programs put before UTF-8
 
 
 class Content:
-    """A file that is read once from its start to its end, and then here and there."""
+    """A file that is read once from start to end, and then at random places."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,11 +28,11 @@ class Content:
         self.start = len(MARK) if self.between(0, len(MARK)) == MARK else 0
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it, piece by piece."""
+        """The whole content, in pieces."""
         return iter((self._held,)) if self._held is not None else self._read()
 
     def lines(self) -> Iterator[bytes]:
-        """Lines with their ends, from behind the mark on; a piece behind \\r alone is one, too."""
+        """Lines with their ends, after the byte order mark; \\r alone also ends a line."""
         rest, skip = b"", self.start
         for chunk in self.chunks():
             whole = rest + chunk[skip:]
@@ -43,18 +43,18 @@ class Content:
         yield from rest.splitlines(keepends=True)
 
     def between(self, start: int, end: int) -> bytes:
-        """Some bytes. Raises UserError where the file has become another one meanwhile."""
+        """Bytes from `start` to `end`. Raises UserError where the file has changed meanwhile."""
         if self._held is not None:
             return self._held[start:end]
         if self._now() != self._stamp:
             raise UserError(
-                f"{self.path} was changed while a run reads it: put it back as it was and go on, "
-                "or begin a new run"
+                f"{self.path} was changed while a run reads it: restore it and resume the run, or "
+                "start a new run"
             )
         return os.pread(self.file, end - start, start)
 
     def crc(self) -> int:
-        """The sum of all of it."""
+        """The checksum of the whole content."""
         found = 0
         for chunk in self.chunks():
             found = zlib.crc32(chunk, found)

@@ -1,4 +1,4 @@
-"""Prompts as token ids, and completions in the form that reward functions expect."""
+"""Encodes prompts as token ids, and puts completions into the form that rewards expect."""
 
 import itertools
 import re
@@ -19,10 +19,10 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 def encode_prompt(
     prompt: Prompt, tokenizer: Any, template: Mapping[str, Any] = NOTHING
 ) -> list[int]:
-    """Token ids of a prompt: text as the tokenizer writes it, messages by its chat template.
+    """Token ids of a prompt: text by the tokenizer, messages by its chat template.
 
-    template: what the template is given beside the messages. Raises UserError for messages that the
-    template does not take, for letters that the tokenizer does not know, and a prompt of no tokens.
+    template: arguments of the template beside the messages. Raises UserError for messages that the
+    template does not take, characters that the tokenizer does not know, and a prompt of no tokens.
     """
     ids = ids_of(prompt, tokenizer, template)
     if not ids:
@@ -33,7 +33,7 @@ def encode_prompt(
 
 
 def _check_letters(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> None:
-    """Raise UserError for letters of the prompt, or of its template, that nothing can write."""
+    """Raise UserError for characters of the prompt or its template that no token can write."""
     content = prompt.prompt
     where = f"{prompt.name}, column {prompt.column}," if prompt.column else prompt.name
     for text in (
@@ -52,7 +52,7 @@ def encode_reworded(
 ) -> list[int]:
     """Token ids of the prompt with `words` in place of its text, {prompt} and {answer} filled in.
 
-    Of messages it is the last one's text. Raises UserError as `encode_prompt`.
+    With messages it replaces the last one's text. Raises UserError where the template refuses it.
     """
 
     def filled(text: str) -> str:
@@ -72,7 +72,7 @@ def completion_form(prompt: str | list[dict[str, Any]], text: str) -> str | list
 
 
 def ids_of(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
-    """Token ids of a prompt, whatever they are. Raises UserError where the template refuses it."""
+    """Token ids of a prompt, without checks. Raises UserError where the template refuses it."""
     if prompt.ids:
         return list(prompt.ids)
     if isinstance(prompt.prompt, str):
@@ -103,7 +103,7 @@ def encode_answer(prompt: Prompt, column: str, tokenizer: Any) -> list[int]:
     """Token ids of a given answer, without its end; empty when the prompt's row has none.
 
     Raises UserError when the data have no such column, for an answer that is no text, and for
-    letters that the tokenizer does not know.
+    characters that the tokenizer does not know.
     """
     if column not in prompt.columns:
         raise UserError(

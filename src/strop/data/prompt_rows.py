@@ -1,4 +1,4 @@
-"""Many prompts, each made anew whenever it is asked for: kept packed, or read where they lie."""
+"""Many prompts, each made again at every access: stored packed, or read from their files."""
 
 import itertools
 import pickle
@@ -13,15 +13,14 @@ from strop.data.prompts import MAX_SPLIT_ROWS, Prompt
 from strop.support.errors import UserError
 
 Change = Callable[[Prompt], Prompt]
-LOOKED_AT = 20_000  # rows of a split that are read before step 1
+LOOKED_AT = 20_000  # rows of a split that are checked before step 1
 
 
 @dataclass
 class Pack:
     """The rows of one or several files, a few bytes each; they are added once and never changed.
 
-    A million Python objects of a row each would take a gigabyte, and seconds of every collection
-    of garbage.
+    A million rows as objects would take a gigabyte, and seconds of every garbage collection.
     """
 
     split: int  # its number, from 0
@@ -31,11 +30,11 @@ class Pack:
     files: list[tuple[int, str, str]] = field(default_factory=list)  # first row, path, column
 
     def begin(self, path: str, column: str) -> None:
-        """The rows from here on are of this file, their prompts stood in this column."""
+        """Start a file: the rows added from now on are its, with their prompts in this column."""
         self.files.append((len(self), path, column))
 
     def add(self, prompt: Any, columns: Mapping[str, Any], place: str) -> None:
-        """One more row. Raises UserError, beginning with `place`, for values of no plain kind."""
+        """Add a row. Raises UserError, beginning with `place`, for an unpicklable value."""
         for name in columns:
             if name not in self.names:
                 self.names[name] = len(self.names)
@@ -53,11 +52,11 @@ class Pack:
         return len(self.ends) - 1
 
     def crc(self) -> int:
-        """All rows are looked at."""
+        """0, since all rows are checked before step 1."""
         return 0
 
     def ends_of_sources(self) -> list[int]:
-        """The number behind the last row of each file."""
+        """The index after the last row of each file."""
         return [first for first, _, _ in self.files[1:]] + [len(self)]
 
     def prompt(self, row: int) -> Prompt:
@@ -71,7 +70,7 @@ class Pack:
 
 
 class Holds(Protocol):
-    """Rows by their number, each given as a prompt."""
+    """Rows by index, each returned as a prompt."""
 
     split: int
 
@@ -82,32 +81,32 @@ class Holds(Protocol):
         ...
 
     def crc(self) -> int:
-        """A sum of what nobody looks at before step 1; 0 where all is looked at."""
+        """A checksum where some rows are not checked before step 1; 0 where all are."""
         ...
 
     def ends_of_sources(self) -> list[int]:
-        """The number behind the last row of each source."""
+        """The index after the last row of each source."""
         ...
 
 
 class Lies(Protocol):
-    """Rows of one source, laid out as prompts."""
+    """The rows of one source, laid out as prompts."""
 
-    column: str  # where their prompts stood
+    column: str  # the column of their prompts
 
     def __len__(self) -> int: ...
 
     def read(self, row: int) -> tuple[Any, dict[str, Any], str]:
-        """Prompt, columns and place of a row. Raises UserError for one that is none."""
+        """The prompt, the columns and the place of a row. Raises UserError for a bad one."""
         ...
 
     def crc(self) -> int:
-        """A sum that is another one where the rows are."""
+        """A checksum that changes when the rows do."""
         ...
 
 
 class Many:
-    """The rows of sources that hold too many to keep: each is read when it is asked for.
+    """The rows of sources with too many to store: each row is read at every access.
 
     Columns that a row lacks are None, as far as they are known from the rows that `look` has read.
     """
@@ -121,12 +120,12 @@ class Many:
         return self._ends[-1]
 
     def look(self) -> None:
-        """Read rows everywhere. Raises UserError for one that is none."""
+        """Read evenly spread rows. Raises UserError for a bad one."""
         for row in range(len(self))[:: stride(len(self))]:
             self._names.update(dict.fromkeys(self.prompt(row).columns))
 
     def prompt(self, row: int) -> Prompt:
-        """The prompt of a row, counted from 0. Raises UserError for one that is none."""
+        """The prompt of a row, counted from 0. Raises UserError for a bad one."""
         at = bisect_right(self._ends, row)
         source = self.sources[at]
         content, columns, place = source.read(row - (self._ends[at - 1] if at else 0))
@@ -134,26 +133,26 @@ class Many:
         return Prompt(self.split * MAX_SPLIT_ROWS + row, content, whole, place, source.column)
 
     def crc(self) -> int:
-        """The sum of all sources."""
+        """The checksum of all sources."""
         return zlib.crc32(repr([source.crc() for source in self.sources]).encode())
 
     def ends_of_sources(self) -> list[int]:
-        """The number behind the last row of each source."""
+        """The index after the last row of each source."""
         return list(self._ends)
 
 
 def stride(size: int) -> int:
-    """Of so many rows every how many-th is looked at before step 1."""
+    """The stride at which `size` rows are checked before step 1."""
     return -(-size // LOOKED_AT) or 1
 
 
 def looked_at(prompts: Sequence[Prompt]) -> Sequence[Prompt]:
-    """Those that are read before step 1: all, or of very many some, evenly spread."""
+    """The prompts that are checked before step 1: all, or of very many an evenly spread part."""
     return prompts[:: stride(len(prompts))]
 
 
 class PromptRows(Sequence[Prompt]):
-    """Some rows of a pack as prompts, each perhaps changed by `change`; equal to a list of them."""
+    """Rows of a pack as prompts, changed by `change` if given; it equals a list of them."""
 
     def __init__(
         self, pack: Holds, rows: Sequence[int] | None = None, change: Change | None = None
@@ -193,13 +192,13 @@ class PromptRows(Sequence[Prompt]):
         return Uids(self.pack.split * MAX_SPLIT_ROWS, self.rows)
 
     def changed(self, change: Change) -> "PromptRows":
-        """The same prompts, each changed when it is asked for."""
+        """The same prompts, each changed when it is accessed."""
         assert self.change is None, "prompts are put to the model once"
         return PromptRows(self.pack, self.rows, change)
 
 
 class Uids(Sequence[int]):
-    """The uids of rising rows, as a tuple of them would be, without an object of each."""
+    """The uids of rising rows: behaves like a tuple of them, without an object for each."""
 
     def __init__(self, first: int, rows: Sequence[int]) -> None:
         self.first, self.rows = first, rows
@@ -223,27 +222,27 @@ class Uids(Sequence[int]):
         return isinstance(uid, int) and self.place(uid) is not None
 
     def place(self, uid: int) -> int | None:
-        """Where a uid stands; None where it does not."""
+        """The index of a uid; None where it is not among these."""
         at = bisect_left(self.rows, uid - self.first)
         return at if at < len(self.rows) and self.rows[at] == uid - self.first else None
 
 
 def pool_of(prompts: Sequence[Prompt]) -> Sequence[int]:
-    """The uids to draw from: a tuple, or where there are very many what takes less room."""
+    """The uids to draw from: a tuple, or for very many a sequence that takes less memory."""
     if isinstance(prompts, PromptRows) and stride(len(prompts)) > 1:
         return prompts.uids
     return tuple(uids_of(prompts))
 
 
 def uids_of(prompts: Sequence[Prompt]) -> "array[int]":
-    """The uids of prompts in their order."""
+    """The uids of the prompts, in order."""
     if isinstance(prompts, PromptRows):
         return array("q", prompts.uids)
     return array("q", (prompt.uid for prompt in prompts))
 
 
 def those(prompts: Sequence[Prompt], places: Iterable[int]) -> Sequence[Prompt]:
-    """The prompts at these places."""
+    """The prompts at these indices."""
     if isinstance(prompts, PromptRows):
         rows = array("q", (prompts.rows[place] for place in places))
         return PromptRows(prompts.pack, rows, prompts.change)
@@ -251,5 +250,5 @@ def those(prompts: Sequence[Prompt], places: Iterable[int]) -> Sequence[Prompt]:
 
 
 def each(prompts: Sequence[Prompt], change: Change) -> Sequence[Prompt]:
-    """The prompts with this change, which is made at once or when one of many is asked for."""
+    """Apply a change to the prompts, at once or, for `PromptRows`, at every access."""
     return prompts.changed(change) if isinstance(prompts, PromptRows) else [*map(change, prompts)]

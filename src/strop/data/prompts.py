@@ -1,4 +1,4 @@
-"""Prompts: what one is, its uid, and the sources that the prompts of a run come from."""
+"""Prompts, their uids, and the sources from which a run's prompts come."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ class Prompt:
 
     `uid` belongs to the row of its file or generator: it is stable over a run, does not depend on
     the order of drawing, and never repeats across the splits of a task. `place` names the row for
-    people, `column` is where the prompt stood: the text of any other than `prompt` is something to
-    answer, not to go on from. ids: its tokens, where they were recorded.
+    people, `column` is the column of the prompt: a text of any other column than `prompt` is to be
+    answered, not continued. ids: its tokens, where they were recorded.
     """
 
     uid: int
@@ -26,13 +26,13 @@ class Prompt:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The prompt's name in messages."""
         return self.place or f"prompt {self.uid}"
 
 
 class Origin(NamedTuple):
-    """One of several sources of the training prompts: those of the uids before `end`, from that
-    of the source before it on. weight: how often it is drawn from, beside the others'.
+    """One of several sources of the training prompts: its uids go from the previous source's `end`
+    to before its own. weight: how often it is drawn, relative to the others.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Origin(NamedTuple):
 def number_rows(
     rows: Sequence[Mapping[str, Any]], split: int, column: str = "prompt"
 ) -> list[Prompt]:
-    """Rows with a `prompt` become prompts with consecutive uids of split 0, 1 or 2."""
+    """Convert rows with a `prompt` to prompts with consecutive uids of split 0, 1 or 2."""
     return [
         Prompt(uid, row["prompt"], {k: v for k, v in row.items() if k != "prompt"}, column=column)
         for uid, row in enumerate(rows, split * MAX_SPLIT_ROWS)

@@ -1,4 +1,4 @@
-"""Data by its name, as settings give it: a file, a folder, a data set; any row by its number."""
+"""Opens data by its name in the settings: a file, a folder or a data set, with rows by index."""
 
 import os
 import re
@@ -14,9 +14,9 @@ Row = dict[str, Any]
 
 
 class Source(Protocol):
-    """Rows that lie somewhere; each is read when it is asked for, and given anew each time."""
+    """Rows of some storage; each is read at every access, as a new object."""
 
-    name: str  # what messages call it
+    name: str  # its name in messages
 
     def __len__(self) -> int: ...
 
@@ -25,12 +25,12 @@ class Source(Protocol):
         ...
 
     def crc(self) -> int:
-        """A sum that is another one where the rows are."""
+        """A checksum that changes when the rows do."""
         ...
 
 
 def open_source(given: str | Path) -> Source:
-    """A .jsonl, .parquet or .csv file, a folder written by `datasets`, or a data set `hf:NAME`.
+    """Open a .jsonl, .parquet or .csv file, a folder that `datasets` wrote, or a set `hf:NAME`.
 
     CSV values are text. Raises UserError for a missing file, an unknown extension, content that
     cannot be read, and data without a row.
@@ -60,7 +60,7 @@ def _opened(given: str | Path) -> Source:
 
 
 def short_name(given: str | Path) -> str:
-    """What a run calls its data: the file's name without its ending, the data set's alone."""
+    """A run's name for its data: the file's name without its suffix, or the data set's name."""
     text = str(given)
     if text.startswith(HUB):
         text = text.removeprefix(HUB).partition(":")[0].partition("@")[0]
@@ -84,7 +84,7 @@ TAKEN = ("train", "heldout")  # names of other splits
 
 
 def named_sources(given: Sequence[str | Path]) -> list[tuple[str, str | Path]]:
-    """Training files with their names: NAME=FILE, else the file's own, made to differ.
+    """Training files with their names: NAME=FILE, or else the file's own name, made unique.
 
     Raises UserError for a name that is given twice.
     """
@@ -104,9 +104,9 @@ def named_sources(given: Sequence[str | Path]) -> list[tuple[str, str | Path]]:
 
 
 def validation_sets(given: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """The files of the validation without a name, and those of sets `NAME=FILE`, by name.
+    """The validation files without a name, and the files of sets `NAME=FILE`, by name.
 
-    Files of one name are one set. Raises UserError for the name of another split.
+    Files with the same name form one set. Raises UserError for the name of another split.
     """
     plain: list[str] = []
     sets: dict[str, list[str]] = {}

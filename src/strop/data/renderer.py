@@ -1,4 +1,4 @@
-"""Calls and turns as the package `renderers` reads and writes them, for models that it knows."""
+"""Reads calls and writes turns with the package `renderers`, for models that it knows."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ SHOWN = 80  # characters of a call that cannot be read, for the policy
 class ModelRenderer:
     """The package's renderer of a model family, by its name there, or `auto`: by the model's name.
 
-    template: what the chat template is given beside messages. Raises UserError.
+    template: arguments of the chat template beside the messages. Raises UserError.
     """
 
     def __init__(self, tokenizer: Any, name: str, template: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class ModelRenderer:
         self.tokenizer, self.tools = tokenizer, template.get("tools")
 
     def read(self, ids: Sequence[int], text: str) -> Action:
-        """An action whose calls have been read from its tokens."""
+        """Read the calls of an action from its tokens."""
         parsed = self.renderer.parse_response(list(ids), tools=self.tools)
         calls = tuple(_call_of(each) for each in parsed.tool_calls)
         return Action.of(text, spoken(parsed.content).strip(), calls)
@@ -51,17 +51,17 @@ class ModelRenderer:
     def between(
         self, prompt: Sequence[int], action: Sequence[int], messages: Sequence[Mapping[str, Any]]
     ) -> tuple[int, ...]:
-        """Tokens from the end of an action to the beginning of the next one, with these messages.
+        """Tokens from the end of an action to the start of the next one, with these messages.
 
-        Raises UserError where the package cannot go on from there.
+        Raises UserError where the package cannot continue from there.
         """
         bridged = self.renderer.bridge_to_next_turn(
             list(prompt), list(action), [dict(each) for each in messages], tools=self.tools
         )
         if bridged is None:
             raise UserError(
-                "data.renderer: the package renderers cannot go on from an action without writing "
-                "it anew: give data.renderer=off"
+                "data.renderer: the package renderers cannot continue after an action without "
+                "rewriting it: give data.renderer=off"
             )
         return tuple(bridged.token_ids[len(prompt) + len(action) :])
 

@@ -1,4 +1,4 @@
-"""Rows of text files by their number: where each begins is found in one pass, then it is read."""
+"""Rows of text files by index: one pass finds where each begins, then rows are read as needed."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 class JsonLines:
-    """A file with an object a line; empty lines at its end do not count."""
+    """A file with one object per line; empty lines at its end do not count."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -54,7 +54,7 @@ class JsonLines:
         return _well_formed(found) if "\\u" in text else found
 
     def crc(self) -> int:
-        """The sum of the file."""
+        """The checksum of the file."""
         return self.content.crc()
 
     def _line(self, row: int) -> bytes:
@@ -76,7 +76,7 @@ class JsonLines:
 
 
 def _well_formed(value: Any) -> Any:
-    """The value with its texts' half surrogate pairs, which no tokenizer takes, as escapes."""
+    """The value with lone surrogates in texts, which no tokenizer takes, written as escapes."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, list):
@@ -89,14 +89,14 @@ def _well_formed(value: Any) -> Any:
 class Csv:
     """A table with a header; values are text, and may hold line breaks.
 
-    Raises UserError at once for a row with other fields than the header: all are passed over to
-    find where they begin.
+    The constructor reads all rows to find where they begin, so it raises UserError at once for a
+    row whose fields do not match the header.
     """
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self.content = Content(path)
-        self._at = self.content.start  # behind the last line that was given to the reader
+        self._at = self.content.start  # the end of the last line that the reader got
         self._starts = array("q")
         self.header: list[str] = []
         reader = csv.reader(self._lines(), strict=True)
@@ -116,7 +116,7 @@ class Csv:
         return dict(zip(self.header, fields, strict=True))
 
     def crc(self) -> int:
-        """The sum of the file."""
+        """The checksum of the file."""
         return self.content.crc()
 
     def _pass_over(self, reader: Any) -> None:

@@ -1,11 +1,11 @@
-"""Rows of other frameworks' data sets, turned into rows with a `prompt`.
+"""Converts rows of other frameworks' data sets to rows with a `prompt`.
 
     verl        data_source, prompt, reward_model {style, ground_truth}, extra_info; also SkyRL's
                 reward_spec {method, ground_truth}
     question    question, answer; GSM8K's answers end in "#### 72"
 
 A layout adds the column `ground_truth`, which rewards compare with first, and keeps the others.
-Columns have the names that strop, or a reward, knows them by.
+Columns have strop's names, or those that a reward reads.
 """
 
 import re
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[-+]?\$?[\d,]+(?:\.\d+)?")
 
 
 def reader_of(layout: str | Reader, first: Row, prompt_column: str) -> Reader | None:
-    """The reader of a layout by name; "auto" goes by the columns of the first row.
+    """The reader of a layout by name; "auto" chooses by the columns of the first row.
 
     None: the rows have their prompts already. Raises UserError for an unknown layout.
     """
@@ -47,7 +47,7 @@ def reader_of(layout: str | Reader, first: Row, prompt_column: str) -> Reader | 
 
 
 def from_verl(row: Mapping[str, Any]) -> Row:
-    """verl's or SkyRL's row: the nested reference comes out, data_source and extra_info stay.
+    """Convert a row of verl or SkyRL: lift the nested reference, keep data_source and extra_info.
 
     Raises UserError for a row without a reference.
     """
@@ -64,10 +64,11 @@ def from_verl(row: Mapping[str, Any]) -> Row:
 
 
 def from_question(row: Mapping[str, Any]) -> Row:
-    """The question becomes the prompt; the end of the answer after "####" its ground truth.
+    """Convert a question to the prompt, and the end of the answer after "####" to the ground truth.
 
-    An answer without "####" is the ground truth as it stands. Thousands separators and a dollar
-    sign leave a ground truth that is a number. Raises UserError for a row without both columns.
+    An answer without "####" is the ground truth as a whole. Thousands separators and a dollar sign
+    are removed from a ground truth that is a number. Raises UserError for a row without both
+    columns.
     """
     missing = [name for name in ("question", "answer") if name not in row]
     if missing:
@@ -77,7 +78,7 @@ def from_question(row: Mapping[str, Any]) -> Row:
 
 
 def final_answer(answer: Any) -> Any:
-    """What follows the last "####" of a text, numbers plain: "so 1,200\\n#### 1,200" -> "1200"."""
+    """The text after the last "####", with plain numbers: "so 1,200\\n#### 1,200" -> "1200"."""
     if not isinstance(answer, str):
         return answer
     final = answer.rpartition("####")[2].strip()
@@ -85,7 +86,7 @@ def final_answer(answer: Any) -> Any:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """A nested field, also where a file holds it as JSON text; empty for anything else."""
+    """A nested field, also one that a file holds as JSON text; empty for anything else."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json_of(value)
@@ -104,12 +105,12 @@ LAYOUTS: dict[str, Reader | None] = {
 
 @dataclass(frozen=True)
 class Renaming:
-    """What a column of the files is called from here on: theirs -> ours (`data.columns`).
+    """New names for columns of the files: theirs -> ours (`data.columns`).
 
-    A file that has none of theirs stays as it is, so files of several layouts go together. Raises
-    UserError for two columns under one name.
+    A file without any of their names stays unchanged, so files of several layouts can be combined.
+    Raises UserError for two columns under one name.
 
-    used: theirs that some file has had so far.
+    used: their names that some file has had so far.
     """
 
     names: Mapping[str, str]
@@ -121,13 +122,13 @@ class Renaming:
             raise UserError(f"data.columns gives two columns the name {twice!r}: give each its own")
 
     def of_file(self, first: Row) -> dict[str, str]:
-        """What is renamed in a file with this first row."""
+        """The renamings that apply to a file with this first row."""
         return {theirs: ours for theirs, ours in self.names.items() if theirs in first}
 
     def check(self, firsts: Sequence[tuple[str, Row]]) -> None:
-        """Raise UserError for a name that no file has, nor the new one in its place.
+        """Raise UserError for a name that no file has, if no file has the new name either.
 
-        firsts: of each file, what it is called and its first row.
+        firsts: the name and the first row of each file.
         """
         for theirs, ours in self.names.items():
             if not any(theirs in row or ours in row for _, row in firsts):
@@ -140,7 +141,7 @@ class Renaming:
                 self.used.add(theirs)
 
     def check_used(self) -> None:
-        """Raise UserError for a name that none of all files has had."""
+        """Raise UserError for a name that no file has had."""
         for theirs, ours in self.names.items():
             if theirs not in self.used:
                 raise UserError(
@@ -150,7 +151,7 @@ class Renaming:
 
 
 def renamed(row: Row, names: Mapping[str, str], where: str) -> Row:
-    """The row under other names. Raises UserError where one of them is there already."""
+    """The row with renamed columns. Raises UserError where a new name exists already."""
     if not names:
         return row
     found = {names.get(name, name): value for name, value in row.items()}
@@ -164,7 +165,7 @@ def renamed(row: Row, names: Mapping[str, str], where: str) -> Row:
 
 
 def pairs(words: list[str], option: str) -> dict[str, str]:
-    """`theirs=ours` of the command line as a table. Raises UserError."""
+    """Read `theirs=ours` of the command line as a table. Raises UserError."""
     found = {}
     for word in words:
         theirs, given, ours = word.partition("=")

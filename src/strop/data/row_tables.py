@@ -1,4 +1,4 @@
-"""Rows of tables by their number: Parquet files, folders and names that `datasets` reads."""
+"""Rows of tables by index: Parquet files, and folders and names that `datasets` reads."""
 
 import itertools
 import re
@@ -27,8 +27,8 @@ _HUB = re.compile(
 
 
 class Parquet:
-    """A Parquet file. What it holds is laid out so that any row is at hand: in memory, and beyond
-    content.HELD bytes in a file without a name, which goes with the process.
+    """A Parquet file, decoded for random access: in memory, or, beyond content.HELD bytes, in a
+    file without a name, which disappears with the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,13 +56,13 @@ class Parquet:
         return dict(found)
 
     def crc(self) -> int:
-        """The sum of the file."""
+        """The checksum of the file."""
         return Content(self.path).crc()
 
 
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
-    """Inside, what Arrow cannot read is a UserError that names the file."""
+    """Turn errors of Arrow inside the context into a UserError that names the file."""
     import pyarrow
 
     try:
@@ -91,14 +91,14 @@ def _at_hand(pieces: Iterable[Any], schema: Any, name: str) -> list[Any]:
 
 
 def _emptying(held: list[Any]) -> Iterator[Any]:
-    """The pieces one after the other, each let go of when the next is asked for."""
+    """Yield the pieces in order and drop each from the list, so that its memory can be freed."""
     held.reverse()
     while held:
         yield held.pop()
 
 
 def _spooled(pieces: Iterable[Any], schema: Any, name: str) -> list[Any]:
-    """The pieces in a file of the folder for temporary files (TMPDIR), mapped into memory."""
+    """Write the pieces to a file in the folder for temporary files (TMPDIR) and map it."""
     import pyarrow as pa
 
     folder = Path(tempfile.gettempdir())
@@ -125,18 +125,18 @@ class Saved:
     def __getitem__(self, row: int) -> Row:
         try:
             return dict(self.found[row])
-        except Exception as error:  # as `folder` has it: of any type
+        except Exception as error:  # of any type, as in `folder`
             raise UserError(
                 f"{self.name}, row {row + 1}, cannot be read: {type(error).__name__}: {error}"
             ) from error
 
     def crc(self) -> int:
-        """The sum of what `datasets` knows it by."""
+        """The checksum of the fingerprint that `datasets` gives it."""
         return zlib.crc32(str(getattr(self.found, "_fingerprint", "")).encode())
 
 
 def folder(path: Path) -> Saved:
-    """What `save_to_disk` wrote. Raises UserError."""
+    """Open a folder that `save_to_disk` wrote. Raises UserError."""
     if not (path / "dataset_info.json").exists() and not (path / "dataset_dict.json").exists():
         raise UserError(
             f"{path} is a folder that datasets did not save: give the data files themselves"
@@ -156,7 +156,7 @@ def folder(path: Path) -> Saved:
 
 
 def from_hub(text: str) -> Saved:
-    """`hf:NAME[@REVISION][:CONFIG][:SPLIT]`; the split is `train` unless it is given.
+    """Load `hf:NAME[@REVISION][:CONFIG][:SPLIT]`; the split is `train` unless it is given.
 
     Raises UserError.
     """
@@ -174,7 +174,7 @@ def from_hub(text: str) -> Saved:
             given["name"], given["config"], split=given["split"] or "train",
             revision=given["revision"],
         )  # fmt: skip
-    except Exception as error:  # whatever a hub, a disk or a reader of files may fail with
+    except Exception as error:  # hub, disk and readers of files may raise anything
         why = first_line(error).rstrip(".")
         raise UserError(
             f"{text} cannot be read: {why}. Check name, config and split; without a "
@@ -184,7 +184,7 @@ def from_hub(text: str) -> Saved:
 
 
 def _was_read(package: Any, name: str) -> bool:
-    """Whether the cache of `datasets`, which writes names in snake case, has a data set."""
+    """Whether the cache of `datasets`, where names are in snake case, has a data set."""
     owner, _, own = name.rpartition("/")
     kept = package.naming.camelcase_to_snakecase(own)
     place = f"{owner}___{kept}" if owner else kept

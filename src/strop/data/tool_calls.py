@@ -1,12 +1,12 @@
-"""Tool calls in the forms in which models write them: how they are read, and asked for in words.
+"""Reads tool calls in the forms in which models write them, and describes tools in words.
 
 `hermes` (Qwen, Hermes): `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, any number.
 `llama3`: JSON with "parameters" alone or after `<|python_tag|>`, several separated by `;`.
 `json`: JSON objects or a list of them, as the whole answer or in a fence.
 `text`: a line `call NAME {JSON}`, for a model without a chat template that shows tools.
 
-A call that cannot be read has a problem in place of a name and arguments. Text that the model
-thinks (`<think>...</think>`) makes no calls.
+A call that cannot be read has a problem in place of a name and arguments. Thoughts of the model
+(`<think>...</think>`) make no calls.
 """
 
 import json
@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-# What can be wrong with a call before any tool is asked.
+# What can be wrong with a call before any tool runs.
 INVALID_JSON, UNCLOSED_BLOCK, MISSING_NAME = "invalid_json", "unclosed_block", "missing_name"
 UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
@@ -37,7 +37,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class ParsedCall:
-    """A call as an action makes it. problem: why it cannot be made, empty where it can be."""
+    """A call of an action. problem: why it cannot be made, empty where it can be."""
 
     name: str = ""
     arguments: Any = None
@@ -46,21 +46,21 @@ class ParsedCall:
 
 
 class Action(str):
-    """An action whose calls have been read; content: its text beside calls and thoughts."""
+    """An action with parsed calls; content: its text without calls and thoughts."""
 
     calls: tuple[ParsedCall, ...] = ()
     content: str = ""
 
     @classmethod
     def of(cls, text: str, content: str, calls: tuple[ParsedCall, ...]) -> "Action":
-        """An action with what was read of it."""
+        """Make an action with its content and calls."""
         action = cls(text)
         action.content, action.calls = content, calls
         return action
 
     @property
     def readable_calls(self) -> list[Call]:
-        """The calls as rewards and recipes compare them, those without a name too."""
+        """The calls in the form that rewards and recipes compare, including ones without a name."""
         return [
             Call(each.name, each.arguments if isinstance(each.arguments, Mapping) else {})
             for each in self.calls
@@ -71,34 +71,34 @@ Read: TypeAlias = tuple[str, list[ParsedCall]]  # the text beside the calls, and
 
 
 def read_action(text: str, form: str) -> Action:
-    """The calls of an action that are written in this form."""
+    """Read the calls of an action that are written in this form."""
     content, calls = FORMS[form](spoken(text))
     return Action.of(text, content.strip(), tuple(calls))
 
 
 def spoken(text: str) -> str:
-    """The text without what the model thinks; a template may have opened the thought before it."""
+    """The text without the model's thoughts; a template may have opened the first one before it."""
     if "</think>" in text and "<think>" not in text.partition("</think>")[0]:
         text = text.partition("</think>")[2]
     return THOUGHT.sub("", text)
 
 
 def thought_of(text: str) -> str:
-    """What the model thought before it spoke; empty where it ended no thought."""
+    """The model's last finished thought; empty where it finished none."""
     thought, ended, _ = text.rpartition("</think>")
     return thought.rpartition("<think>")[2].strip() if ended else ""
 
 
 def form_of(template: str) -> str:
-    """The form that a chat template asks a model for; empty where it is none that is read here."""
+    """The form of calls that a chat template asks for; empty where strop cannot read it."""
     if OPENING in template:
-        # <function=NAME><parameter=...> and <arg_key> stand in the same tags and are no JSON
+        # <function=NAME><parameter=...> and <arg_key> use the same tags and are no JSON
         return "" if "<function=" in template or "<arg_key>" in template else "hermes"
     return "llama3" if PYTHON_TAG in template or '"parameters": dictionary' in template else ""
 
 
 def call_of(found: Any) -> ParsedCall:
-    """A call from an object that JSON gave."""
+    """A call from a parsed JSON object."""
     name = found.get("name") if isinstance(found, Mapping) else None
     if not isinstance(name, str) or not name:
         return ParsedCall(
@@ -125,7 +125,7 @@ def _hermes(text: str) -> Read:
 
 
 def _one(text: str) -> ParsedCall:
-    """The call that one JSON text makes."""
+    """The call in one JSON text."""
     try:
         return call_of(json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -133,7 +133,7 @@ def _one(text: str) -> ParsedCall:
 
 
 def _several(text: str, separators: str = "; \t\r\n") -> list[ParsedCall]:
-    """The calls of JSON objects one after another, or of a list of them."""
+    """The calls in JSON objects one after another, or in a list of them."""
     calls: list[ParsedCall] = []
     rest = text.strip()
     while rest:
@@ -194,7 +194,7 @@ FORMS: Mapping[str, Callable[[str], Read]] = {
 def tagged_calls(action: str) -> list[Call]:
     """The calls `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` of an action, in order.
 
-    What stands between the tags without being such an object is a call without a name.
+    Any other text between the tags is a call without a name.
     """
     return [read_call(text) for text in TAGGED.findall(action)]
 
@@ -209,7 +209,7 @@ def read_call(given: object) -> Call:
 
 
 def whole_call(given: object) -> Call | None:
-    """A call of which name and arguments can be read; None: there is none."""
+    """A call whose name and arguments can be read, or None."""
     found = _parsed(given)
     if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
         return None
@@ -229,7 +229,7 @@ def _parsed(given: Any) -> Any:
 
 
 def described(schemas: Sequence[Mapping[str, Any]]) -> str:
-    """The tools in words, for a model whose chat template shows none."""
+    """Describe the tools in words, for a model whose chat template shows none."""
     functions = [schema["function"] for schema in schemas]
     lines = [
         f"- {tool['name']}: {tool.get('description', '')} Arguments: "

@@ -1,4 +1,4 @@
-"""Environments: tasks that answer. `from strop.environments import Environment, Observation`."""
+"""Environments that answer actions. `from strop.environments import Environment, Observation`."""
 
 from strop.data.tool_calls import Call
 from strop.environments.base import Environment, Observation

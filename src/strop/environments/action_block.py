@@ -1,11 +1,11 @@
-"""An environment whose policy says more than its action: only the action's block reaches it.
+"""Wraps an environment so that the policy may write more than its action.
 
 `strop.environments.action_block:ActionBlock` plays another environment. A turn is written as
 
     <switch>SWITCH</switch><subgoal>reach the key</subgoal><action>right</action>
 
-and the environment inside is given the text of the last block alone. What a method does with the
-other blocks is its own business (the recipe `hiper_hae` credits each of them).
+and the inner environment gets only the text of the action's block. A method decides how to use the
+other blocks (the recipe `hiper_hae` credits each of them).
 """
 
 import inspect
@@ -28,7 +28,7 @@ class ActionBlock(Environment):
     after the action), max_tokens (of a turn; 0: 64 more than the environment's), instruction (text
     before the first observation).
 
-    A turn without the block is given whole and counts as not understood.
+    A turn without the block is passed on whole and counts as not understood.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class ActionBlock(Environment):
 
     @classmethod
     def played_as(cls, options: Mapping[str, Any]) -> type[Environment]:
-        """The class whose step is awaited, where that of the environment inside is.
+        """The class whose step is awaited, where the inner environment's step is.
 
-        Raises UserError where the latter steps many episodes at once.
+        Raises UserError where the inner environment steps many episodes at once.
         """
         inner = _inside(options.get("environment", "corridor"), options.get("options"))
         if inner.steps_all:
@@ -65,33 +65,33 @@ class ActionBlock(Environment):
         return AwaitedActionBlock if inner.is_asynchronous else cls
 
     def reset(self, seed: int) -> Observation:
-        """Begin the episode of the environment inside."""
+        """Begin an episode of the inner environment."""
         self._told = set()
         return self._instructed(self.inner.reset(seed))
 
     def step(self, action: str) -> Observation:
-        """Pass the block on."""
+        """Pass the block to the inner environment."""
         return self._judged(self.inner.step(self._passed(action)), action)
 
     def close(self) -> None:
-        """Close the environment inside."""
+        """Close the inner environment."""
         self.inner.close()
 
     def columns(self) -> Mapping[str, Any]:
-        """Those of the environment inside."""
+        """The columns of the inner environment."""
         return self.inner.columns()
 
     def tools(self) -> Sequence[Any]:
-        """Those of the environment inside, which a turn calls wherever it writes the call."""
+        """The tools of the inner environment, which a turn may call anywhere in its text."""
         return self.inner.tools()
 
     def calls(self, action: str) -> list[Call]:
-        """Those that the environment inside finds in the block."""
+        """The calls that the inner environment finds in the block."""
         return self.inner.calls(self._passed(action))
 
     def _instructed(self, shown: Observation) -> Observation:
-        """What a player sees, the first time behind the instruction; what is no observation as it
-        is.
+        """The observation, with the instruction before a player's first one; anything that is no
+        observation is returned unchanged.
         """
         if not isinstance(shown, Observation) or shown.done:
             return shown
@@ -102,14 +102,14 @@ class ActionBlock(Environment):
         return replace(shown, text=self.instruction + shown.text)
 
     def _passed(self, action: str) -> str:
-        """What the environment inside is given: the block, with the calls that were read."""
+        """The action for the inner environment: the block, with the calls that were parsed."""
         block = self._block(action)
         if block is None or not isinstance(action, Action):
             return action if block is None else block
         return Action.of(block, (self._block(action.content) or "").strip(), action.calls)
 
     def _judged(self, answer: Observation, action: str) -> Observation:
-        """The answer to an action, which is not understood without its block."""
+        """The answer to an action; without its block the action counts as not understood."""
         if not isinstance(answer, Observation):
             return answer
         answer = self._instructed(answer)
@@ -123,16 +123,16 @@ class ActionBlock(Environment):
 
 
 class AwaitedActionBlock(ActionBlock):
-    """The same around an environment whose step is awaited."""
+    """The same wrapper for an environment whose step is awaited."""
 
     async def reset(self, seed: int) -> Observation:  # type: ignore[override]
-        """Begin the episode of the environment inside."""
+        """Begin an episode of the inner environment."""
         self._told = set()
         first: Any = self.inner.reset(seed)
         return self._instructed(await first if inspect.isawaitable(first) else first)
 
     async def step(self, action: str) -> Observation:  # type: ignore[override]
-        """Pass the block on."""
+        """Pass the block to the inner environment."""
         answer: Any = self.inner.step(self._passed(action))
         return self._judged(await answer, action)
 

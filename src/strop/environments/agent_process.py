@@ -1,8 +1,8 @@
-"""The process that agents come from: it has imported the user's file, and forks for each episode.
+"""The process that imports the user's file and forks an agent for each episode.
 
-An agent is a function that is called with a row and returns its reward. It works in a process of
-its own, in a session of its own, so that its environment holds the address and the key of one
-episode, and so that all that it started can be ended with it.
+An agent is a function that is called with a row and returns its reward. It runs in its own process
+and session, so that its environment holds the address and the key of one episode, and so that
+every process that it started can be ended with it.
 
     in    ("begin", number, row, environment), ("end", number)
     out   ("ready", why not), ("ended", number, Outcome)
@@ -31,25 +31,25 @@ from strop.support.output import Lasting
 from strop.support.processes import end_descendants
 from strop.traces.records import Rollout
 
-FRAMES = 6  # of a traceback that is told
+FRAMES = 6  # of a traceback that is written
 SHOWN = 200  # characters of a result that is no reward
 
 
 class Outcome(NamedTuple):
     """How an agent's call ended. kind: it "returned" the value, a finite number, numbers by name or
     None; it returned something "unreadable"; it "raised" or "died", or was "late"; or it was "lost"
-    by no fault of its own.
+    through no fault of its own.
     """
 
     kind: str
     value: Any = None
     why: str = ""
-    transient: bool = False  # what it raised says that it is of the moment
-    rollout: Rollout | None = None  # its calls, where whoever played it recorded them
+    transient: bool = False  # it raised a transient error
+    rollout: Rollout | None = None  # its calls, where the server that played it recorded them
 
 
 def main(channel: socket.socket) -> None:
-    """Fork an agent for each episode that a socket tells of, until its other end closes."""
+    """Fork an agent for each episode that a socket announces, until its other end closes."""
     sys.stdout, sys.stderr = Lasting(sys.stderr), Lasting(sys.stderr)
     search, name = pickle.loads(guarded_process.receive(channel))
     sys.path += [place for place in search if place not in sys.path]
@@ -57,14 +57,14 @@ def main(channel: socket.socket) -> None:
     try:
         with importing():
             attribute(name)
-    except BaseException as error:  # whatever the user's file raises, SystemExit too
+    except BaseException as error:  # the user's file may raise anything, SystemExit too
         why = f"{type(error).__name__}: {error}"
     _tell(channel, ("ready", why))
     Nursery(channel, name).serve()
 
 
 class Nursery:
-    """The agents that run now. It has one thread, so that forking is safe."""
+    """The running agents. It has one thread, so that forking is safe."""
 
     def __init__(self, channel: socket.socket, name: str) -> None:
         self.channel, self.name = channel, name
@@ -73,7 +73,7 @@ class Nursery:
         self.running: dict[int, Running] = {}
 
     def serve(self) -> None:
-        """Answer until the other end closes; the guard then ends the agents that are left."""
+        """Handle messages until the other end closes; the guard then ends the remaining agents."""
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is not self.channel:
@@ -101,7 +101,7 @@ class Nursery:
         self.selector.register(ended, selectors.EVENT_READ, number)
 
     def _bury(self, number: int) -> None:
-        """Tell what came of an agent that has ended, and end what it has left behind."""
+        """Send the outcome of an agent that has ended, and end the processes that it left."""
         pid, ended, output = self.running.pop(number)
         self.selector.unregister(ended)
         os.close(ended)
@@ -114,7 +114,7 @@ class Nursery:
 
 
 class Running(NamedTuple):
-    """An agent. ended: a descriptor that can be read once it has; said: a file for what it says."""
+    """An agent. ended: a descriptor that is readable once it has; said: a file for its outcome."""
 
     pid: int
     ended: int
@@ -122,7 +122,7 @@ class Running(NamedTuple):
 
 
 def _end(pid: int) -> None:
-    """End an agent with all that it started."""
+    """End an agent with all processes that it started."""
     end_descendants(pid)
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
@@ -141,19 +141,19 @@ def _read(output: bytes, status: int) -> Outcome:
 def _tell(channel: socket.socket, message: Any) -> None:
     try:
         guarded_process.send(channel, pickle.dumps(message))
-    except ConnectionError:  # who asked is gone
+    except ConnectionError:  # the receiver is gone
         os._exit(1)
 
 
 def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
-    """Call the agent's function, tell what came of it, and end this process."""
+    """Call the agent's function, write its outcome, and end this process."""
     os.environ.update(environment)
     try:
         found = attribute(name)(row)
         if inspect.isawaitable(found):
             found = asyncio.run(_awaited(found))
         outcome = _returned(found)
-    except BaseException as error:  # whatever the user's function raises, SystemExit too
+    except BaseException as error:  # the user's function may raise anything, SystemExit too
         frames = traceback.format_tb(error.__traceback__)[-FRAMES:]
         sys.stderr.write("".join([*frames, f"{in_words(error)}\n"]))
         why = f"{in_words(error)} ({where_raised(error)})"
@@ -165,9 +165,9 @@ def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
 
 
 def _returned(found: Any) -> Outcome:
-    """What an agent returned, in types that the other end has: it lacks those of the user's file.
+    """The outcome of a returned value, in types that the other end has without the user's file.
 
-    Raises what the value raises.
+    Raises whatever the value raises.
     """
     value: Any = None
     if isinstance(found, Mapping):
@@ -183,7 +183,7 @@ def _returned(found: Any) -> Outcome:
 
 
 def _number(value: Any) -> Any:
-    """A number of any library as a float; everything else as it is."""
+    """A number of any library as a float; anything else unchanged."""
     if not isinstance(value, numbers.Real):
         return value
     try:

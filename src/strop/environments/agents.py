@@ -1,10 +1,10 @@
-"""Agents: functions of users that call the model themselves, an episode in a process of its own.
+"""Agents: users' functions that call the model themselves; each episode runs in its own process.
 
     def play(row):                      # my_agent.py; `row` is a row of the data
         answer = OpenAI().chat.completions.create(model="policy", messages=[...])
         return 1.0 if right(answer) else 0.0
 
-The address and the key that `OpenAI()` reads stand in the process's environment.
+The process's environment holds the address and the key that `OpenAI()` reads.
 """
 
 import itertools
@@ -28,14 +28,14 @@ from strop.support.processes import Restarts
 
 FAMILY = "agent:"
 NAME = re.compile(r".+(\.py|\.pickle|\w):\w+")
-START_SECONDS = 120.0  # for the process to begin and to import the user's file
+START_SECONDS = 120.0  # for the process to start and to import the user's file
 
 
 def agent_of(task: str) -> str | None:
-    """The agent's function that a task's name means, `file.py:function`; None for other tasks.
+    """The agent's function that a task names, `file.py:function`; None for other tasks.
 
-    Raises UserError for a name after `agent:` that is none. An address after `verifiers:` is the
-    server that plays in place of a function, and stays as it is.
+    Raises UserError for a malformed name after `agent:`. An address after `verifiers:` is the
+    server that plays in place of a function, and is returned unchanged.
     """
     if task.startswith(VERIFIERS):
         if "://" not in task:
@@ -53,7 +53,7 @@ def task_of_function(play: Any) -> str:
     """The name of the task of an agent's function. Raises UserError for one without a name."""
     if not play.__qualname__.isidentifier():
         raise UserError(
-            f"task is {play.__qualname__}, which has no name by which it is found again: define "
+            f"task is {play.__qualname__}, which cannot be loaded again by a name: define "
             "the agent's function at the top of the script or notebook, or give agent:FILE.py:NAME"
         )
     return f"{FAMILY}{name_to_load(play)}"
@@ -61,19 +61,19 @@ def task_of_function(play: Any) -> str:
 
 @dataclass(eq=False)
 class Agent:
-    """An episode that is played. ended: how, once it has; it never has an exception."""
+    """A running episode. ended: how it ended, once it has; the future never has an exception."""
 
     owner: "Agents"
     number: int
     ended: "Future[Outcome]" = field(default_factory=Future)
 
     def end(self) -> None:
-        """End it now, with all that it started."""
+        """End the episode now, with all processes that it started."""
         self.owner.end(self.number)
 
 
 class Agents:
-    """The process that the agents of one function come from, restarted where it is lost."""
+    """The process that runs the agents of one function; it is restarted where it is lost."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -83,10 +83,10 @@ class Agents:
         self.lock = threading.RLock()
         self.restarts = Restarts(f"the process of the agents {name} was lost")
         self.reader: threading.Thread | None = None
-        self.lost = ""  # why, where it has been since it was started
+        self.lost = ""  # why it was lost, if it was since its last start
 
     def start(self) -> None:
-        """Import the user's file. Raises UserError where it cannot be imported."""
+        """Start the process, which imports the user's file. Raises UserError where that fails."""
         with self.lock:
             if self.process.channel is not None:
                 return
@@ -108,7 +108,7 @@ class Agents:
             self.reader.start()
 
     def begin(self, row: Mapping[str, Any], environment: Mapping[str, str]) -> Agent:
-        """Call the function with a row, with these variables in its environment.
+        """Call the function with a row and with these variables in its environment.
 
         Raises UserError where its process cannot be started, RunStopped where it was lost too
         often in a row.
@@ -127,7 +127,7 @@ class Agents:
                 self._send(("end", number))
 
     def close(self) -> None:
-        """End all of them and their process."""
+        """End all episodes and their process."""
         with self.lock:
             self.process.end()
         if self.reader is not None:
@@ -135,14 +135,14 @@ class Agents:
             self.reader = None
 
     def _send(self, message: Any) -> None:
-        if self.process.channel is not None:  # else the reader tells that they are lost
+        if self.process.channel is not None:  # otherwise the reader reports them as lost
             try:
                 guarded_process.send(self.process.channel, pickle.dumps(message))
             except OSError:
                 return
 
     def _read(self, channel: socket) -> None:
-        """Hear of agents that have ended, until their process is gone."""
+        """Receive the outcomes of agents until their process is gone."""
         while True:
             try:
                 _, number, outcome = pickle.loads(guarded_process.receive(channel))

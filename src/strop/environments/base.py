@@ -1,7 +1,7 @@
-"""Environments: tasks that answer. What one is, how it is named, how many episodes are played.
+"""Environments: their base class, their names, and how many episodes of one are played.
 
 An episode is a conversation: the environment shows a text, the policy acts in text, the environment
-answers with the next text and the action's reward, until it is over.
+answers with the next text and the action's reward, until the episode ends.
 """
 
 import inspect
@@ -22,45 +22,45 @@ from strop.support.exits import Exit
 from strop.support.loading import PICKLED, attribute, camel, name_to_load
 
 FOLDER = Path(__file__).parent / "built_in"
-# Families of environments of other packages, each a file of `adapters`, and how one is written.
+# Families of environments of other packages, each a file of `adapters`, and how to name a member.
 FAMILIES = {"gym": "gym:NAME", "openenv": "openenv:URL", "textarena": "textarena:NAME"}
-NAMED = re.compile(r"([\w.-]+)=(.+)")  # one of a mixture: easy=corridor
+NAMED = re.compile(r"([\w.-]+)=(.+)")  # a member of a mixture: easy=corridor
 JOINED = " + "  # between the environments of a mixture
 STYLES = ("plain", "compact")
-# my_env.py:MyEnv, package.module:MyEnv; the third is what a script or notebook itself defines.
+# my_env.py:MyEnv, package.module:MyEnv; the third is a class defined in a script or notebook.
 OWN = re.compile(r".+(\.py:|\.\w+:)\w+|__main__:\w+")
 NOT_PLAYED = (
     "traces",
     "agent",
     "verifiers",
-)  # families of tasks that are given as files, and no environments
+)  # families of tasks that are given as files and are not environments
 MODULES = re.compile(r"\w+:\w+")  # module:MyEnv, which may also be a task of another kind
-EPISODES = {"train": 1000, "validation": 100, "heldout": 100}  # of a task, by default
+EPISODES = {"train": 1000, "validation": 100, "heldout": 100}  # a task's default numbers
 OF_OTHERS = "strop.environments.adapters"
 SHOWN = 80  # characters of an action in an error
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What an environment says after a reset or an action, and what that action was worth.
+    """What an environment shows after a reset or an action, and what that action earned.
 
-    `reward`, `rewards`, `valid`, `match` and `measures` are of the action before; `text`, `state`
-    and `role` of the turn to come. The text is for the player `role` alone.
+    `reward`, `rewards`, `valid`, `match` and `measures` describe the previous action; `text`,
+    `state` and `role` the next turn. Only the player `role` sees the text.
     """
 
     text: str
     reward: float = 0.0
-    done: bool = False  # the episode is over by its own rules
-    truncated: bool = False  # it is cut by a limit of the environment
+    done: bool = False  # the episode has ended by its own rules
+    truncated: bool = False  # a limit of the environment cuts the episode
     state: str = ""  # equal texts are equal states; empty: the whole history is the state
     valid: bool = True  # the action was understood
-    role: int = 0  # player whose turn comes
-    match: bool = True  # the action was the one that was wanted, where an environment knows one
+    role: int = 0  # the player who acts next
+    match: bool = True  # the action was the desired one, where an environment knows one
     rewards: tuple[float, ...] = ()  # each player's, where `reward` is not the actor's alone
     measures: Mapping[str, float] = field(default_factory=dict)  # further numbers of the action
-    exit: Exit | None = None  # why it is over, where that is neither of the two
+    exit: Exit | None = None  # why it has ended, where neither of the two is the reason
     why: str = ""  # what failed, where the exit is a failure
-    # What tools answered to the action: each is a message of the role `tool` in a chat, in place of
+    # The tools' answers to the action: in a chat each is a message of the role `tool`, in place of
     # `text`.
     answers: tuple[ToolAnswer, ...] = ()
 
@@ -69,55 +69,56 @@ class Environment:
     """Base of all environments: one object plays one episode after another.
 
     The constructor takes the options of `data.task_config` and may set the numbers below. Equal
-    seeds and actions must give equal episodes. What raises ends its episode, which is not scored.
+    seeds and actions must give equal episodes. An exception ends its episode, which is not scored.
 
     With several `roles`, one for each player, an observation's `role` is the player who acts next,
-    and only that player sees its text. Without, there is one player, and `role` is a mere label.
+    and only that player sees its text. Without them there is one player, and `role` is only a
+    label.
     """
 
     rewrites: bool = False  # an observation is the whole context of its turn
-    roles: tuple[int, ...] = ()  # role of each player: those of one role have one task
-    max_turns: int = 8  # actions of an episode, of each player
-    max_tokens: int = 64  # tokens of an action
-    reward_range: tuple[float, float] | None = None  # of an episode's sum; None: not known
-    stop_strings: ClassVar[tuple[str, ...]] = ()  # text that ends an action, as data.stop_strings
+    roles: tuple[int, ...] = ()  # role of each player; players of one role have the same task
+    max_turns: int = 8  # most actions of each player in an episode
+    max_tokens: int = 64  # most tokens of an action
+    reward_range: tuple[float, float] | None = None  # of an episode's sum; None: unknown
+    stop_strings: ClassVar[tuple[str, ...]] = ()  # texts that end an action, as data.stop_strings
 
     def reset(self, seed: int) -> Observation:
-        """Begin the episode of a seed; its text is the prompt.
+        """Begin the episode of a seed; the observation's text is the prompt.
 
-        Where `step` is an `async def` this may be one too: all episodes of a step begin at once.
+        Where `step` is an `async def` this may be one too: a step's episodes then begin together.
         """
         raise UserError(_lacks(type(self).__name__, "reset(seed)"))
 
     def step(self, action: str) -> Observation:
-        """What comes of an action, given as the policy wrote it.
+        """Take an action, as the policy wrote it, and return the observation that follows.
 
-        It may be an `async def`: then a slow one holds up nobody, and other episodes go on.
+        It may be an `async def`: then a slow step does not delay the other episodes.
         """
         raise UserError(_lacks(type(self).__name__, "step(action)"))
 
     def close(self) -> None:
-        """Let go of what it holds; called once, when its last episode is over."""
+        """Free the environment's resources; called once, after its last episode."""
         return
 
     def columns(self) -> Mapping[str, Any]:
-        """Columns of the prompt that the last reset began, such as `answer`; for training alone."""
+        """Columns of the prompt of the last reset, such as `answer`; only training reads them."""
         return {}
 
     def tools(self) -> Sequence[Any]:
         """The tools that all of its episodes offer: Python functions with type hints and a
-        docstring, or `Tool`s. The policy is shown them, and its calls arrive read, as an `Action`.
+        docstring, or `Tool`s. The policy sees them, and its calls arrive parsed, as an `Action`.
         """
         return ()
 
     def calls(self, action: str) -> list[Call]:
-        """The tool calls that an action makes, whatever came before it."""
+        """The tool calls that an action makes, independent of earlier actions."""
         return tagged_calls(action)
 
     @classmethod
     def played_as(cls, options: Mapping[str, Any]) -> "type[Environment]":
-        """The class that plays with these options; override it where they decide whether `step` is
-        awaited.
+        """The class that plays with these options; override this where the options decide whether
+        `step` is awaited.
         """
         return cls
 
@@ -125,15 +126,15 @@ class Environment:
     def step_all(
         cls, environments: Sequence["Environment"], actions: Sequence[str]
     ) -> list[Observation]:
-        """One step of many episodes; override it where they are faster together."""
+        """Step many episodes; override this where one call for all is faster."""
         return [each.step(action) for each, action in zip(environments, actions, strict=True)]
 
 
 @dataclass(frozen=True)
 class EnvironmentSource:
-    """An environment by name and the options of its constructor.
+    """An environment by name, with the options of its constructor.
 
-    Raises UserError for a name that is none, a class of another kind, or options that it refuses.
+    Raises UserError for an unknown name, a class of another kind, or options that it refuses.
     """
 
     # "corridor", "file.py:Class", "package.module:Class", "gym:NAME", or several joined by " + "
@@ -141,8 +142,8 @@ class EnvironmentSource:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def styled(self, style: str) -> Mapping[str, Any]:
-        """The options with a style, where it comes with strop, speaks plainly or compactly, and
-        they do not say which.
+        """The options with a style, where the environment comes with strop, has styles, and the
+        options do not choose one.
         """
         if JOINED in self.name:
             own = members_of(self.name, self.options).items()
@@ -155,7 +156,7 @@ class EnvironmentSource:
         return {**self.options, "style": style}
 
     def make(self) -> Environment:
-        """A fresh environment."""
+        """Make a new environment."""
         kind = self._kind
         member = self.name.partition(":")[2] if family_of(self.name) else ""
         given = (self.name if JOINED in self.name else member,)
@@ -192,7 +193,7 @@ class EnvironmentSource:
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """Text that ends an action; of several environments, that of any of them."""
+        """Texts that end an action; of a mixture, those of all its environments."""
         if JOINED in self.name:
             members = members_of(self.name, self.options).values()
             return tuple(dict.fromkeys(chain.from_iterable(each.stop_strings for each in members)))
@@ -201,7 +202,7 @@ class EnvironmentSource:
 
     @property
     def steps_all(self) -> bool:
-        """Whether one call steps many episodes."""
+        """Whether one call can step many episodes."""
         return steps_all(_class_of(self.name))
 
     def tools(self) -> tuple[Tool, ...]:
@@ -213,7 +214,7 @@ class EnvironmentSource:
 
     @contextmanager
     def opened(self) -> Iterator[Environment]:
-        """A fresh environment, which is closed at the end."""
+        """Make a new environment and close it when the context exits."""
         made = self.make()
         try:
             yield made
@@ -222,11 +223,11 @@ class EnvironmentSource:
 
 
 def source_of(task: str, options: Mapping[str, Any] | None = None) -> EnvironmentSource | None:
-    """The environment that a task's name means, or None for a task of another kind.
+    """The environment that a task's name stands for, or None for a task of another kind.
 
-    `corridor`, `my_env.py:MyEnv`, `package.module:MyEnv`, `gym:NAME`, each also after
+    Names are `corridor`, `my_env.py:MyEnv`, `package.module:MyEnv`, `gym:NAME`, each also after
     `environment:`, where `module:MyEnv` is one too; several are joined by " + ". Raises UserError
-    for a name after `environment:` that is none, and for a family without a name.
+    for an unknown name after `environment:`, and for a family without a name.
     """
     if JOINED in task:
         members_of(task, options or {})
@@ -254,7 +255,7 @@ def source_of(task: str, options: Mapping[str, Any] | None = None) -> Environmen
 
 
 def members_of(name: str, options: Mapping[str, Any]) -> dict[str, EnvironmentSource]:
-    """The environments of a mixture by their names in it. Raises UserError."""
+    """The environments of a mixture, by their names in it. Raises UserError."""
     found = dict[str, EnvironmentSource]()
     for written in name.split(JOINED):
         given = NAMED.fullmatch(written.strip())
@@ -299,7 +300,7 @@ def family_of(name: str) -> str:
 def task_of_class(kind: type) -> str:
     """The name of the task that is played in an environment of this class.
 
-    Raises UserError for a class that has no name by which it is found again.
+    Raises UserError for a class that cannot be loaded again by a name.
     """
     if "." in kind.__qualname__:
         raise UserError(
@@ -331,14 +332,14 @@ def _class_of(name: str) -> Any:
         return _load(name, f"strop.environments.built_in.{name}:{camel(name)}")
     if place.endswith(".py"):  # the same name in another folder is another class
         return _load(name, f"{Path(place).resolve()}:{attribute}")
-    if place == "__main__" or place.endswith(PICKLED):  # what a notebook defines, it defines anew
+    if place == "__main__" or place.endswith(PICKLED):  # a notebook may define its class again
         return _checked(name, name)
     return _load(name, name)
 
 
 @cache
 def _load(name: str, where: str) -> Any:
-    """The class, which stays what it is while this process lives, whatever its file becomes."""
+    """Load the class, once for this process, even if its file changes later."""
     return _checked(name, where)
 
 
@@ -357,7 +358,7 @@ def _checked(name: str, where: str) -> Any:
 
 
 def steps_all(kind: type[Environment]) -> bool:
-    """Whether the class has a `step_all` of its own."""
+    """Whether the class overrides `step_all`."""
     found: Any = kind.step_all
     return found.__func__ is not vars(Environment)["step_all"].__func__
 

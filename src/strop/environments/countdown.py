@@ -3,8 +3,8 @@
 A prompt is `3,5,7:22=`, an answer `3*5+7`; brackets and the four operations are allowed, values
 are exact fractions. The puzzles are two numbers of 1 to 36 or three of 1 to 10 (a number may be
 given twice) with each whole target of 1 to 99 that they reach: 1,563 easy and 2,905 hard ones.
-They are dealt out by a fixed seed, so the splits are disjoint and the same on every machine. One
-answer drawn blindly is right for about 20% of the easy puzzles and 4% of the hard ones.
+A fixed seed assigns them to the splits, which are disjoint and the same on every machine. A random
+answer is right for about 20% of the easy puzzles and 4% of the hard ones.
 """
 
 import ast
@@ -21,7 +21,7 @@ NUM_HELD_OUT = 512
 NUM_VALIDATION = 256
 SPLITS = ("train", "validation", "held_out")
 MAX_TOKENS = 12  # one a character: 10 for the longest answer without needless brackets, the end
-MAX_ANSWER_CHARACTERS = 100  # longer text is no answer; keeps the parser's work bounded
+MAX_ANSWER_CHARACTERS = 100  # longer text is no answer; this bounds the parser's work
 
 _SPLIT_SEED = 20250601
 _SYMBOLS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
@@ -36,7 +36,7 @@ def puzzles(split: str) -> list[dict[str, Any]]:
     """Rows of a split, each with `prompt` (text), `numbers` (rising), `target` and `completion`.
 
     The completion is the shortest right answer, of several the first in the alphabet; methods that
-    imitate read it. Raises ValueError for an unknown split.
+    imitate answers read it. Raises ValueError for an unknown split.
     """
     if split not in SPLITS:
         raise ValueError(f"unknown Countdown split {split!r}: choose one of {', '.join(SPLITS)}")
@@ -92,7 +92,7 @@ def extract_answer(completion: str) -> str | None:
     """Canonical text of the expression, or None when there is none.
 
     Spaces, needless brackets and the order of terms and factors do not matter: `(7+5)*3` and
-    `3*(5+7)` have one canonical text, so votes and counts of distinct answers join them.
+    `3*(5+7)` have the same canonical text, so votes and counts treat them as one answer.
     """
     tree = _parse(completion)
     return None if tree is None else _canonical(tree)
@@ -112,7 +112,9 @@ def expressions(numbers: tuple[int, ...]) -> tuple[tuple[str, Fraction], ...]:
 
 @cache
 def _shortest(numbers: tuple[int, ...]) -> dict[int, str]:
-    """Of every target that the numbers reach the shortest answer, the first in the alphabet."""
+    """The shortest answer of every target that the numbers reach, of several the first in the
+    alphabet.
+    """
     found: dict[int, str] = {}
     for text, (top, bottom), _ in _combinations(numbers):
         target, rest = divmod(top, bottom)
@@ -210,7 +212,7 @@ def _value(node: ast.expr) -> Fraction | None:
 
 
 def _canonical(node: ast.expr) -> str:
-    """Text with sums and products flattened and their members sorted, the inverted ones last."""
+    """The text with sums and products flattened and members sorted, the inverted ones last."""
     if not isinstance(node, ast.BinOp):
         return str(_numbers(node)[0])
     symbols = "+-" if isinstance(node.op, ast.Add | ast.Sub) else "*/"

@@ -1,4 +1,4 @@
-"""A task from the user's own rows: files, folders and data sets of `datasets`."""
+"""Builds a task from the user's own rows: files, folders and data sets of `datasets`."""
 
 import random
 from array import array
@@ -15,7 +15,7 @@ from strop.environments.tasks import Task
 from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError, did_you_mean
 
-# What a reward receives beside the columns, so a column may not take the name.
+# Arguments that a reward receives beside the columns, so a column may not have these names.
 RESERVED = frozenset(
     ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 )
@@ -42,16 +42,16 @@ def load_data(
 ) -> Task:
     """Build a task from files whose rows have a prompt (text or chat messages) and any columns.
 
-    `validation` and `heldout` are a second file, or rows carved off the training files: a count
-    (an int) or a fraction (a float below 1). Carving depends on `seed` and the number of rows
-    alone, and a carved row keeps the uid of its place in the files. Columns that a row lacks are
+    `validation` and `heldout` are a second file, or rows split off the training files: a count
+    (an int) or a fraction (a float below 1). The split depends on `seed` and the number of rows
+    alone, and such a row keeps the uid of its place in the files. Columns that a row lacks are
     None. `columns` renames columns, theirs to ours; after that `reader` translates rows of another
-    layout: a function or a name of `row_layouts.LAYOUTS`. `prompt_column` is the prompt's then.
-    `sets` are further files for validation, by the name of their set. Training files may be given
-    as NAME=FILE; `weights` say how often each is drawn from. uses_columns: a column to rename that
-    no file has is a mistake, also where all have its new name.
+    layout: a function or a name of `row_layouts.LAYOUTS`. `prompt_column` is the prompt's column
+    after both. `sets` are further files for validation, by the name of their set. Training files
+    may be given as NAME=FILE; `weights` say how often each is drawn. uses_columns: a column to
+    rename that no file has is an error, even where all files have its new name.
 
-    Raises UserError, naming file and line or row, for whatever cannot be read.
+    Raises UserError, naming file and line or row, for anything that cannot be read.
     """
     load = _Loader(prompt_column, reader, columns)
     named = named_sources(_paths(files))
@@ -86,7 +86,7 @@ def load_data(
 def _origins(
     names: Sequence[str], rows: PromptRows, weights: Sequence[float]
 ) -> tuple[Origin, ...]:
-    """Where the prompts of several sources are from. Raises UserError."""
+    """The origins of the prompts of several sources. Raises UserError."""
     if weights and len(weights) != len(names):
         raise UserError(
             f"data.weights has {len(weights)} numbers for {len(names)} sources "
@@ -109,7 +109,7 @@ class _Loader:
         self.renaming = Renaming(columns)
 
     def __call__(self, files: str | Path | Sequence[str | Path], split: int) -> PromptRows:
-        """The prompts of a split by its number: few are kept, many read when they are drawn."""
+        """The prompts of a split, by its index: few are stored, many are read when drawn."""
         sources = [open_source(path) for path in _paths(files)]
         firsts = [source[0] for source in sources]
         names = [source.name for source in sources]
@@ -143,11 +143,11 @@ class _Laid:
         return len(self.source)
 
     def crc(self) -> int:
-        """The source's."""
+        """The checksum of the source."""
         return self.source.crc()
 
     def read(self, row: int) -> tuple[str | list[dict[str, Any]], Row, str]:
-        """Prompt, columns and place of a row. Raises UserError."""
+        """The prompt, the columns and the place of a row. Raises UserError."""
         place = f"{self.name} row {row + 1}"
         plain = renamed(self.source[row], self.names, place)
         plain = plain if self.reader is None else _translated(self.reader, plain, place)
@@ -181,9 +181,9 @@ def _translated(reader: Reader, row: Row, where: str) -> Row:
 
 
 def checked_prompt(prompt: Any, where: str) -> str | list[dict[str, Any]]:
-    """The prompt itself when it is text or well-formed messages; keys that are None are dropped.
+    """Return the prompt if it is text or well-formed messages, without keys that are None.
 
-    Raises UserError that begins with `where`.
+    Otherwise raises UserError, whose message begins with `where`.
     """
     if isinstance(prompt, str):
         if not prompt:

@@ -1,4 +1,4 @@
-"""Episodes that are played, many at once: each ends with a cause, none ends the run."""
+"""Plays many episodes at once: each ends with a cause, and none of them ends the run."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ from strop.support.exits import Exit
 from strop.support.http import RETRIED
 
 T = TypeVar("T")
-# Classes of errors by which libraries say that something could not be reached: of Python, urllib,
+# Classes of errors that libraries raise where something could not be reached: Python, urllib,
 # httpx, requests, aiohttp, websockets and openai.
 TRANSIENT = frozenset(
     ("ConnectionError", "TimeoutError", "URLError", "TransportError", "Timeout",
@@ -26,14 +26,14 @@ TRANSIENT = frozenset(
 )  # fmt: skip
 FIRST_WAIT_SECONDS = 0.25  # before the second try; each further wait is twice as long
 MOST_WAIT_SECONDS = 30.0
-HUGE = 2.0**127  # a reward beyond it is no number in float32
+HUGE = 2.0**127  # larger rewards are refused, before float32 overflows
 TEXTS = ("text", "state", "why")  # of an observation
 
 
 @dataclass(frozen=True)
 class CallLimits:
-    """retries: further tries of a call that fails for the moment. seconds: that a call may take,
-    where it is awaited or runs in a process of its own.
+    """retries: further tries of a call that fails with a transient error. seconds: the time limit
+    of a call, where it is awaited or runs in a process of its own.
     """
 
     retries: int = 2
@@ -46,13 +46,13 @@ class CallLimits:
 
     @property
     def whole_seconds(self) -> float:
-        """That a call may take with the waits before its further tries."""
+        """The time limit of a call, including the waits before its further tries."""
         return self.seconds + sum(self.waits())
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error says that another try may help: by an attribute `transient` or `again`, by
-    its HTTP status, or as one of the errors of connections.
+    """Whether another try may help after an error, by its attribute `transient` or `again`, its
+    HTTP status, or because it is one of the errors of connections.
     """
     for name in ("transient", "again"):
         if isinstance(flag := getattr(error, name, None), bool):
@@ -66,11 +66,11 @@ def is_transient(error: BaseException) -> bool:
 
 
 class ItExited(Exception):
-    """An environment called `sys.exit`, or cancelled itself, in place of an answer."""
+    """An environment called `sys.exit`, or cancelled itself, instead of answering."""
 
 
 def in_words(error: BaseException) -> str:
-    """The kind of an error and what it says, whatever its own `__str__` does."""
+    """The kind and the message of an error, even if its own `__str__` fails."""
     kind = type(error).__name__
     try:
         return f"{kind}: {error}"
@@ -79,14 +79,14 @@ def in_words(error: BaseException) -> str:
 
 
 class Episodes:
-    """Many episodes of one environment at once; each has a number, its place among the seeds.
+    """Many episodes of one environment at once; each has a number, its index among the seeds.
 
-    An environment is closed when its episode is over; `close` closes the others. `played`: one that
-    is there already, for a single episode, and stays open.
+    An environment is closed when its episode ends; `close` closes the others. `played`: an existing
+    environment for a single episode, which stays open.
 
-    Where an environment raises, or answers with something else than an Observation, its episode is
-    over with an exit and says why; what raises for the moment is called again first. So is what
-    hangs, where it can be awaited.
+    Where an environment raises, or answers with something other than an Observation, its episode
+    ends with an exit that says why. A call with a transient error is retried first. A call that
+    hangs ends its episode too, where it can be awaited.
     """
 
     def __init__(
@@ -96,16 +96,16 @@ class Episodes:
         self.source, self.limits = source, limits
         self.seeds = tuple(seeds)
         self.environments: dict[int, Environment] = {0: played} if played else {}
-        self.failed: dict[int, Observation] = {}  # what episodes show that have failed
+        self.failed: dict[int, Observation] = {}  # the observations of failed episodes
         # Whether an observation is the whole context of its turn; most actions of an episode, most
         # tokens of an action; the role of each player, empty where there is one player.
         self.rewrites, self.max_turns, self.max_tokens = False, 1, 1
         self.roles: tuple[int, ...] = ()
-        self.awaited = False  # a step is awaited, as `step_alone`, while other episodes go on
+        self.awaited = False  # steps are awaited (`step_alone`), while other episodes continue
         self._awaits_reset = False
         self._open: set[int] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None  # awaits steps for those who cannot
-        self._thread: ThreadPoolExecutor | None = None  # in which it runs
+        self._loop: asyncio.AbstractEventLoop | None = None  # awaits steps for synchronous callers
+        self._thread: ThreadPoolExecutor | None = None  # the thread of the loop
         if played is not None:
             self._learn(played)
         else:
@@ -113,13 +113,13 @@ class Episodes:
                 self._make(number)
 
     def reset(self) -> list[Observation]:
-        """Begin all episodes; those whose `reset` is asynchronous at once."""
+        """Begin all episodes, concurrently where `reset` is asynchronous."""
         if self._awaits_reset:
             return self._together([self._reset_alone(n) for n in range(len(self.seeds))])
         return [self._reset(number) for number in range(len(self.seeds))]
 
     async def step_alone(self, number: int, action: str) -> Observation:
-        """One step of an episode whose environment is asynchronous."""
+        """Step one episode, whose environment is asynchronous."""
         if number in self.failed:
             return self.failed[number]
         where = self._at([number], [action])
@@ -127,25 +127,25 @@ class Episodes:
         return made if number in self.failed else self._observed(number, action, made)
 
     def step(self, numbers: Sequence[int], actions: Sequence[str]) -> list[Observation]:
-        """One step of the episodes `numbers`, in their order."""
+        """Step the episodes `numbers` and return their observations in the same order."""
         going = {n: a for n, a in zip(numbers, actions, strict=True) if n not in self.failed}
         found = dict(zip(going, self._step(going), strict=True))
         return [found[n] if n in found else self.failed[n] for n in numbers]
 
     def repeat(self, number: int, actions: Sequence[str], seen: Sequence[str]) -> int:
-        """A further episode of the seed of `number` that has come through these actions; its
-        number. `seen`: what the first one showed, before the actions and after each.
+        """Begin another episode with the seed of `number`, replay these actions, and return its
+        number. `seen`: the texts of the first episode, before the actions and after each.
 
-        Raises RunStopped where it shows something else.
+        Raises RunStopped where the new episode shows other texts.
         """
         return self.begin(self.seeds[number], actions, seen)[0]
 
     def begin(
         self, seed: int, actions: Sequence[str] = (), seen: Sequence[str] = ()
     ) -> tuple[int, Observation]:
-        """A further episode of a seed that has come through these actions: its number, and what it
-        shows then; one that fails on the way fails at its next step. Raises RunStopped where it
-        shows something else than was `seen`.
+        """Begin another episode of a seed and replay these actions. Returns its number and its last
+        observation; a failure of the replay is returned by its next step. Raises RunStopped where
+        it shows other texts than `seen`.
         """
         again = len(self.seeds)
         self.seeds = (*self.seeds, seed)
@@ -166,7 +166,7 @@ class Episodes:
         return again, shown
 
     def close(self) -> None:
-        """Close the environments of the episodes that are not over."""
+        """Close the environments of unfinished episodes."""
         self._close(sorted(self._open))
         if self._thread is not None and self._loop is not None:
             self._thread.submit(self._loop.close)
@@ -191,7 +191,7 @@ class Episodes:
                 self._learn(made)
 
     def _learn(self, made: Environment) -> None:
-        """Take the facts of an environment, which all of its options have."""
+        """Copy the facts of an environment, which are equal in all episodes."""
         self.rewrites, self.max_turns, self.max_tokens = (
             made.rewrites, made.max_turns, made.max_tokens
         )  # fmt: skip
@@ -212,7 +212,7 @@ class Episodes:
             return self._fail(number, Exit.START_FAILED, f"reset with the seed {seed}", error)
 
     async def _reset_alone(self, number: int) -> Observation:
-        """The beginning of an episode whose environment is asynchronous."""
+        """Begin an episode whose environment is asynchronous."""
         if number in self.failed:
             return self.failed[number]
         seed = self.seeds[number]
@@ -230,8 +230,8 @@ class Episodes:
     async def _called(
         self, number: int, where: str, call: Callable[[], Any], exit: Exit | None = None
     ) -> Any:
-        """What an asynchronous call gives, which is made again where it fails for the moment; what
-        the episode shows where it has failed. exit: why that is, where it is no matter how.
+        """Return the result of an asynchronous call, which is retried after a transient error; or
+        end the episode and return its last observation. exit: used for any kind of failure.
         """
         waits = self.limits.waits()
         while True:
@@ -247,7 +247,7 @@ class Episodes:
             await asyncio.sleep(wait)
 
     def _step(self, actions: Mapping[int, str]) -> list[Observation]:
-        """One step of episodes that have not failed."""
+        """Step episodes that have not failed."""
         if not actions:
             return []
         if self.awaited:
@@ -273,11 +273,11 @@ class Episodes:
         return self._observed(number, action, answer)
 
     def _awaited(self, actions: Mapping[int, str]) -> list[Observation]:
-        """One step of asynchronous environments."""
+        """Step asynchronous environments."""
         return self._together([self.step_alone(*each) for each in actions.items()])
 
     def _together(self, calls: Sequence[Awaitable[Observation]]) -> list[Observation]:
-        """What they give, awaited at once in a loop that lasts as long as the episodes do."""
+        """Await all calls together in a loop that lasts as long as the episodes do."""
         if self._loop is None:
             self._loop, self._thread = asyncio.new_event_loop(), ThreadPoolExecutor(1)
         assert self._thread is not None
@@ -288,7 +288,7 @@ class Episodes:
         return self._thread.submit(self._loop.run_until_complete, together()).result()
 
     def _tried(self, call: Callable[[], T]) -> T:
-        """What a call gives; it is called again where it fails for the moment."""
+        """Return the result of a call, which is retried after a transient error."""
         waits = self.limits.waits()
         while True:
             try:
@@ -296,24 +296,24 @@ class Episodes:
             except SystemExit as error:
                 raise ItExited(f"it called sys.exit({error.code!r})") from None
             except Exception as error:
-                # what a constructor raises is the cause of a UserError
+                # the error of a constructor is the cause of a UserError
                 wait = next(waits, None) if is_transient(error.__cause__ or error) else None
                 if wait is None:
                     raise
             time.sleep(wait)
 
     def _observed(self, number: int, action: str, answer: Any) -> Observation:
-        """What an environment answered, where it is an observation; else the episode has failed."""
+        """Return a checked observation; an answer that is none fails the episode."""
         try:
             checked = self._checked(answer, action)
-        except Exception as error:  # whatever its fields raise
+        except Exception as error:  # its fields may raise anything
             return self._fail(number, Exit.ENVIRONMENT_CRASH, self._at([number], [action]), error)
         if checked.done or checked.truncated:
             self._close([number])
         return checked
 
     def _fail(self, number: int, exit: Exit, where: str, error: Exception) -> Observation:
-        """End an episode with an exit; what it shows from now on."""
+        """End an episode with an exit and return the observation that it shows from then on."""
         self.failed[number] = failed(self.source.name, exit, where, error)
         self._close([number])
         return self.failed[number]
@@ -324,7 +324,7 @@ class Episodes:
                 self._open.remove(number)
                 try:
                     self.environments[number].close()
-                except (Exception, SystemExit) as error:  # what its episode came to stands
+                except (Exception, SystemExit) as error:  # the result of its episode stands
                     warnings.warn(
                         f"environment {self.source.name} failed at close after the seed "
                         f"{self.seeds[number]}: {in_words(error)}",
@@ -332,7 +332,7 @@ class Episodes:
                     )
 
     def _checked(self, answer: Any, action: str | None) -> Observation:
-        """The answer. Raises TypeError where it is no observation."""
+        """Return the answer. Raises TypeError where it is not a valid observation."""
         problem = ""
         if not isinstance(answer, Observation):
             problem = f"gave {type(answer).__name__} instead of an Observation"
@@ -361,7 +361,7 @@ class Episodes:
         return answer
 
     def _at(self, numbers: Sequence[int], actions: Sequence[str]) -> str:
-        """Which call it was."""
+        """Describe the call, for messages."""
         seeds = [self.seeds[number] for number in numbers]
         if len(seeds) > 1:
             shown = ", ".join(map(str, seeds[:8])) + (", ..." if len(seeds) > 8 else "")
@@ -370,7 +370,7 @@ class Episodes:
 
 
 async def _never_leaving(call: Callable[[], Any]) -> Any:
-    """What an asynchronous call gives; it may neither end this process nor cancel who awaits it."""
+    """Await a call that may neither end this process nor cancel the task that awaits it."""
     task = asyncio.current_task()
     assert task is not None
     asked = task.cancelling()
@@ -379,13 +379,13 @@ async def _never_leaving(call: Callable[[], Any]) -> Any:
     except SystemExit as error:
         raise ItExited(f"it called sys.exit({error.code!r})") from None
     except asyncio.CancelledError:
-        if task.cancelling() > asked:  # by others: the run ends, or its time is over
+        if task.cancelling() > asked:  # cancelled from outside: the run ends, or time is up
             raise
         raise ItExited("it was cancelled from inside") from None
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is a text, which can be written in UTF-8."""
+    """Whether the value is a text that can be encoded in UTF-8."""
     if not isinstance(value, str):
         return False
     try:
@@ -396,15 +396,16 @@ def _is_text(value: Any) -> bool:
 
 
 def step_of(seed: int, action: str) -> str:
-    """The words for a step of an episode."""
+    """Describe a step of an episode, for messages."""
     shown = action if len(action) <= SHOWN else action[:SHOWN] + "..."
     return f"the action {shown!r} in the episode of the seed {seed}"
 
 
 def failed(name: str, exit: Exit, where: str, error: BaseException) -> Observation:
-    """What an episode shows that has failed: that it is over, why, and where.
+    """The observation of a failed episode: that it has ended, why, and where.
 
-    An action that takes too long ends it like a rule, so that its rewards count.
+    An exit that the policy causes, as by too slow an action, ends it like a rule, so that its
+    rewards count.
     """
     by_rule = exit.is_policys
     why = (

@@ -1,14 +1,14 @@
-"""A made-up firm from a seed: a log of what happened, documents that tell of it, and questions.
+"""Generates a fictional firm from a seed: a log of events, documents about them, and questions.
 
-The facts come first. People open, take, pass on and close tickets, leave and join; every such event
-stands in the log with its time, its facts and the events that it follows from. Documents are
-templates filled from one event each, and each holds a part of its facts, so that some questions
-need two or three. Questions are asked of the log, so their answers and the documents that give them
-are known. No model writes anything, and a seed gives the same corpus everywhere.
+The facts come first. People open, take, pass on and close tickets, leave and join; the log holds
+every such event with its time, its facts and the events that it follows from. Documents are
+templates, each filled from one event with a part of its facts, so that some questions need two or
+three documents. Questions are generated from the log, so their answers and the documents that give
+them are known. No model writes anything, and a seed gives the same corpus everywhere.
 
 Everybody has a cursor, the moment up to which their time is spent. Own work moves one cursor; joint
-work begins when the last of its people is free and moves them all. So nobody is in two places, and
-no document speaks of what comes after it.
+work begins when the last of its people is free and moves all of their cursors. So nobody is in two
+places, and no document mentions a later event.
 """
 
 import heapq
@@ -25,10 +25,10 @@ DAY, OPENS, CLOSES = 24 * 60, 9 * 60, 17 * 60 + 30  # in minutes; closed from 17
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 JOINT = (5, 15)  # minutes of a meeting
 CADENCE = {"chat": (3, 12), "incident": (1, 4), "later": (10, 35)}  # to an event's next document
-DECAY, FLOOR, BOOST = 0.97, 0.5, 0.5  # of a tie a day, at least, and a meeting
+DECAY, FLOOR, BOOST = 0.97, 0.5, 0.5  # of a tie: factor a day, least weight, gain of a meeting
 ABSENT = "not in the corpus"
 KINDS = ("look-up", "join", "order", "path", "absent")
-DESK = "service desk lead"  # who gives tickets to people, and stays
+DESK = "service desk lead"  # the person who assigns tickets, and who never leaves
 ROLES = (
     DESK, "network engineer", "database administrator", "security officer", "storage engineer",
     "telephone technician", "web developer", "test engineer", "hardware buyer", "licence manager",
@@ -56,7 +56,7 @@ REMEDIES = ("a cable was replaced", "a password was renewed", "an update was tak
 
 
 class Template(NamedTuple):
-    """A document of an event: where it stands, its words, and when it follows the one before."""
+    """A document of an event: its channel, its words, and the delay after the previous one."""
 
     channel: str
     words: str
@@ -89,12 +89,12 @@ TEMPLATES: Mapping[str, tuple[Template, ...]] = {
         Template("wiki", "The post of {role} is vacant."),
     ),
 }
-LEFT_OUT = 0.15  # chance of each document of an event not to be written; one always is
+LEFT_OUT = 0.15  # chance that a document of an event is not written; at least one is
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened. follows: ids of the events without which it could not have."""
+    """Something that happened. follows: ids of the events that it required."""
 
     id: str
     kind: str
@@ -102,12 +102,12 @@ class Event:
     actors: tuple[str, ...]
     facts: Mapping[str, str]
     follows: tuple[str, ...] = ()
-    path: tuple[str, ...] = ()  # whom a ticket passed through when it was escalated
+    path: tuple[str, ...] = ()  # the people whom an escalated ticket passed through
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text, the event that it tells of and the facts that it holds."""
+    """A text, the event that it reports and the facts that it holds."""
 
     id: str
     time: int
@@ -133,7 +133,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class EventLog:
-    """What happened, what was written, and what is asked."""
+    """The events, the documents about them, and the questions."""
 
     events: tuple[Event, ...]
     documents: tuple[Document, ...]
@@ -146,17 +146,17 @@ class EventLog:
 
 
 def stamp(time: int) -> str:
-    """A moment in words."""
+    """The time in words."""
     return f"{day_of(time)}, {time % DAY // 60:02}:{time % 60:02}"
 
 
 def day_of(time: int) -> str:
-    """The day of a moment in words."""
+    """The day of a time in words."""
     return f"{WEEKDAYS[time // DAY % 7]} of week {time // DAY // 7 + 1}"
 
 
 def working(time: int) -> int:
-    """The moment itself, or the next one at which people work."""
+    """The time itself if it is in working hours, or the next one that is."""
     if time % DAY > CLOSES:
         time = (time // DAY + 1) * DAY
     time = max(time, time // DAY * DAY + OPENS)
@@ -172,13 +172,13 @@ class Clock:
     cursors: dict[str, int]
 
     def work(self, person: str, minutes: int, after: int = 0) -> tuple[int, int]:
-        """Own work; its first and its last moment."""
+        """Spend a person's time on own work; returns its start and its end."""
         begun = working(max(self.cursors[person], after))
         self.cursors[person] = working(begun + minutes)
         return begun, self.cursors[person]
 
     def meet(self, people: Sequence[str], minutes: int, after: int = 0) -> int:
-        """Joint work; its end, which is everybody's cursor."""
+        """Spend several people's time on joint work; returns its end, the new cursor of all."""
         time = working(max(after, *(self.cursors[each] for each in people)) + minutes)
         self.cursors.update(dict.fromkeys(people, time))
         return time
@@ -191,12 +191,12 @@ class Ties:
     weights: dict[frozenset[str], float] = field(default_factory=dict)
 
     def meet(self, people: Sequence[str]) -> None:
-        """Those who follow each other know each other better."""
+        """Strengthen the tie of each person to the next one in the list."""
         for pair in map(frozenset, pairwise(people)):
             self.weights[pair] = self.weights.get(pair, FLOOR) + BOOST
 
     def pass_day(self) -> None:
-        """Ties wear off."""
+        """Weaken all ties."""
         self.weights = {pair: max(FLOOR, DECAY * w) for pair, w in self.weights.items()}
 
     def path(self, start: str, end: str) -> tuple[str, ...]:
@@ -228,16 +228,16 @@ class _Ticket:
 
 
 class _Firm:
-    """Plays the days of a firm and notes what happens."""
+    """Simulates the days of a firm and records its events."""
 
     def __init__(self, draw: random.Random, people: int) -> None:
         self.draw, self.events, self.number = draw, list[Event](), count(1)
         self.systems = draw.sample(SYSTEMS, len(SYSTEMS))
         self.effects = draw.sample(EFFECTS, len(EFFECTS))
         self.clock, self.ties = Clock({}), Ties()
-        self.roles: dict[str, str] = {}  # of those who are there
+        self.roles: dict[str, str] = {}  # the role of everybody who works there now
         self.names: set[str] = set()
-        self.vacant: list[tuple[str, str, int]] = []  # roles, the events that left them so, times
+        self.vacant: list[tuple[str, str, int]] = []  # vacant roles, the leaving events, times
         self.open: list[_Ticket] = []
         for role in (DESK, *draw.sample(ROLES[1:], people - 1)):
             self.join(role, OPENS)
@@ -251,7 +251,7 @@ class _Firm:
         self, kind: str, time: int, actors: Sequence[str], follows: Sequence[str] = (),
         path: tuple[str, ...] = (), **facts: str,
     ) -> str:  # fmt: skip
-        """Put an event into the log; its id, which counts in the order of noting."""
+        """Add an event to the log and return its id, which counts in the order of the calls."""
         event = Event(
             f"n{next(self.number)}", kind, time, tuple(actors), facts,
             tuple(filter(None, follows)), path,
@@ -260,7 +260,7 @@ class _Firm:
         return event.id
 
     def join(self, role: str, time: int, follows: str = "") -> None:
-        """Somebody new; who stays in the office speaks with them first."""
+        """Let a new person join; one who follows somebody first meets the lead of the desk."""
         name = ""
         while not name or name in self.names:
             name = "".join(self.draw.choices(SYLLABLES, k=3)).capitalize()
@@ -272,7 +272,7 @@ class _Firm:
         self.note("joined", time, (name,), (follows,), person=name, role=role)
 
     def leave(self) -> None:
-        """Somebody goes; what they held has nobody, and must be given away anew."""
+        """Let a person leave; the tickets they held have no holder and must be reassigned."""
         person = self.draw.choice([each for each in self.roles if each != self.desk])
         role = self.roles.pop(person)
         _, time = self.clock.work(person, self.draw.randint(*JOINT))
@@ -284,7 +284,7 @@ class _Firm:
                 ticket.holder, ticket.last, ticket.time = "", event, max(time, ticket.time)
 
     def report(self) -> None:
-        """Somebody finds in the course of their work that a system fails."""
+        """Let a person find during their work that a system fails."""
         reporter = self.draw.choice(list(self.roles))
         begun, ended = self.clock.work(reporter, self.draw.randint(30, 120))
         time = working(begun + self.draw.randint(1, max(ended - begun, 1)))
@@ -294,11 +294,11 @@ class _Firm:
         self.open.append(_Ticket(ticket, system, event, time))
 
     def free(self, ticket: _Ticket) -> list[str]:
-        """Who may be given a ticket: those who never had it."""
+        """The people who may get a ticket: they never had it and are not the desk."""
         return [each for each in self.roles if each != self.desk and each not in ticket.held]
 
     def assign(self, ticket: _Ticket) -> None:
-        """The desk gives a ticket to somebody who never had it."""
+        """Let the desk assign a ticket to somebody who never had it."""
         assignee = self.draw.choice(self.free(ticket))
         people = (self.desk, assignee)
         ticket.time = self.clock.meet(people, self.draw.randint(*JOINT), ticket.time)
@@ -309,7 +309,10 @@ class _Firm:
         ticket.held.add(assignee)
 
     def escalate(self, ticket: _Ticket) -> bool:
-        """The holder asks for somebody else, through those who know each other best."""
+        """Let the holder pass a ticket to somebody else, along the strongest ties.
+
+        Returns whether that was possible.
+        """
         expert = self.draw.choice([each for each in self.roles if each != ticket.holder])
         path = self.ties.path(ticket.holder, expert)
         if not path or ticket.held & set(path[1:]):
@@ -323,7 +326,7 @@ class _Firm:
         return True
 
     def resolve(self, ticket: _Ticket) -> None:
-        """The holder works on it until it is done."""
+        """Let the holder work on a ticket until it is resolved."""
         _, time = self.clock.work(ticket.holder, self.draw.randint(30, 180), ticket.time)
         self.note("resolved", time, (ticket.holder,), (ticket.last,), ticket=ticket.name,
                   by=ticket.holder, system=ticket.system,
@@ -331,7 +334,7 @@ class _Firm:
         self.open.remove(ticket)
 
     def act(self) -> None:
-        """One event of any kind that is possible now."""
+        """Make one event of a kind that is possible now."""
         waiting = [each for each in self.open if not each.holder and self.free(each)]
         held = [each for each in self.open if each.holder]
         chance = self.draw.random()
@@ -345,7 +348,7 @@ class _Firm:
         return self.report()
 
     def play(self, days: int, events: int) -> None:
-        """So many events, evenly over the days; two people leave, and are followed."""
+        """Make `events` events, spread evenly over the days; two people leave and are replaced."""
         leaving = set(self.draw.sample(range(1, days), 2)) if days > 2 else set[int]()
         time = OPENS
         for day in range(days):
@@ -364,7 +367,7 @@ class _Firm:
 
 def event_log(seed: int, people: int = 12, days: int = 10, events: int = 60,
               questions: int = 200) -> EventLog:  # fmt: skip
-    """The corpus of a seed. questions: at most."""
+    """Generate the corpus of a seed. questions: the largest number of them."""
     draw = random.Random(seed)
     firm = _Firm(draw, people)
     firm.play(days, events)
@@ -385,7 +388,7 @@ def _in_order(events: Sequence[Event]) -> tuple[Event, ...]:
 
 
 def _documents(draw: random.Random, events: Sequence[Event]) -> tuple[Document, ...]:
-    """What is written of every event: each hand-over on the way of an escalation by itself."""
+    """Write the documents of every event; an escalation has them for each of its hand-overs."""
     found = list[tuple[int, str, str, str, Mapping[str, str]]]()
     for event in events:
         reports = [event.facts]
@@ -407,7 +410,7 @@ def _documents(draw: random.Random, events: Sequence[Event]) -> tuple[Document, 
 
 
 class _View:
-    """What has happened and been written up to a moment."""
+    """The events and documents up to a time."""
 
     def __init__(self, events: Sequence[Event], documents: Sequence[Document], cutoff: int) -> None:
         self.events = [each for each in events if each.time <= cutoff]
@@ -430,7 +433,7 @@ class _View:
         return holders[0] if len(holders) == 1 else ""
 
     def hands(self, ticket: str) -> list[tuple[str, str, Mapping[str, str]]]:
-        """Who gave a ticket to whom, in order, and what a document of it would hold."""
+        """Who gave a ticket to whom, in order, with the facts of a document about it."""
         found = list[tuple[str, str, Mapping[str, str]]]()
         for event in self.events:
             if event.facts.get("ticket") == ticket and event.kind == "assigned":
@@ -525,7 +528,10 @@ def _questions(
     draw: random.Random, events: Sequence[Event], documents: Sequence[Document],
     unused: tuple[Sequence[str], Sequence[str]], most: int,
 ) -> tuple[Asked, ...]:  # fmt: skip
-    """Questions at the end of every day, each text once or twice; evidence is complete."""
+    """Generate questions as of the end of every day, each text once or twice.
+
+    The documents of a question's evidence all exist.
+    """
     found = dict[str, list[Asked]]()
     ends = sorted({each.time // DAY * DAY + CLOSES for each in events})
     for cutoff in ends:

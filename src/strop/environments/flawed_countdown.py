@@ -1,9 +1,10 @@
-"""Worked Countdown answers with a wrong step planted, to train judges that find it.
+"""Worked Countdown answers with a planted wrong step, to train judges that find it.
 
-A row's prompt is a puzzle, a worked answer to it and a line with `:`; its completion is the place
+A row's prompt is a puzzle, a worked answer to it and a line with `:`; its completion is the index
 of the first wrong line, from 0, or -1. Half of the answers are sound. In the others one step's
-value is another number; the lines behind it, and the right answer at the end, stay as they were:
-right by a wrong step. Labels are exact, for `worked_countdown.first_false_step` checks every line.
+value is replaced; the later lines, and the right answer at the end, stay unchanged: the answer is
+right by a wrong step. Labels are exact, because `worked_countdown.first_false_step` checks every
+line.
 """
 
 import random
@@ -39,7 +40,7 @@ def rows(split: str, num: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def planted(worked: str, rng: random.Random) -> str:
-    """The answer with another value behind one of its steps."""
+    """The answer with the value of one of its steps replaced."""
     lines = worked.split(STEP)
     place = rng.choice([n for n, line in enumerate(lines) if not line.startswith(ANSWER)])
     left, _, value = lines[place].rpartition("=")

@@ -1,4 +1,4 @@
-"""Questions that need a tool, made from a seed: arithmetic, a table, a collection of documents."""
+"""Generates questions that need a tool from a seed: arithmetic, a table, a set of documents."""
 
 import random
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ SYLLABLES = (
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer, and what it is of: the script of a database, or documents.
+    """A question, its answer, and its source: the script of a database, or documents.
 
     sql: the statement that gives the answer.
     """
@@ -42,7 +42,7 @@ class Question:
 
 
 def question_of(seed: int, kinds: tuple[str, ...], size: int) -> Question:
-    """The question of a seed. size: largest number, and number of rows or documents."""
+    """The question of a seed. size: the largest number, and the number of rows or documents."""
     draw = random.Random(seed)
     kind = draw.choice(kinds)
     return {"arithmetic": _arithmetic, "sql": _sql, "search": _search}[kind](draw, size)

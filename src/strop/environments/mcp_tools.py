@@ -1,7 +1,7 @@
-"""Tools of an MCP server that is started as a process and spoken to over its standard streams.
+"""Tools of an MCP server that runs as a process and communicates over its standard streams.
 
-Every episode has a server of its own, started at the first call and ended, with all that it
-started, when the episode is over. The protocol is the package `mcp`'s; process and pipes are
+Every episode has a server of its own, started at the first call and ended, with all processes that
+it started, when the episode ends. The package `mcp` implements the protocol; process and pipes are
 strop's own, so that a server which hangs is ended at once.
 """
 
@@ -20,8 +20,8 @@ from strop.environments.tools import Tool, ToolError, ToolsUnavailable, ToolTime
 from strop.support import processes
 from strop.support.errors import UserError
 
-START_SECONDS = 60.0  # for a server to begin and to name its tools
-END_SECONDS = 0.2  # between a failure and the end of the process that it comes of
+START_SECONDS = 60.0  # for a server to start and to list its tools
+END_SECONDS = 0.2  # between a failure and the end of the process that caused it
 MOST_LINE = 1 << 24  # bytes of a message; a server that writes a longer one is ended
 SHOWN_ERRORS = 300  # characters of what a server wrote to its error stream
 
@@ -29,8 +29,8 @@ SHOWN_ERRORS = 300  # characters of what a server wrote to its error stream
 class McpTools:
     """The tools of a server, for one episode after another.
 
-    command: as in a shell. env: variables beside the few that a server gets of this process (PATH,
-    HOME, ...). Raises UserError where the server does not start or names no tools.
+    command: as in a shell. env: variables beside the few that a server inherits (PATH, HOME, ...).
+    Raises UserError where the server does not start or has no tools.
     """
 
     def __init__(self, command: str, env: Mapping[str, str] | None = None) -> None:
@@ -42,7 +42,7 @@ class McpTools:
         self.tools = tuple(self._tool(*each) for each in listed(self.command, self.env))
 
     def end(self) -> None:
-        """End the episode's server, if it has begun."""
+        """End the episode's server, if it has started."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -99,9 +99,9 @@ async def _all_tools(session: Any) -> list[Any]:
 
 
 class McpServer:
-    """A server's process, and the thread that speaks with it.
+    """A server's process, and the thread that communicates with it.
 
-    Raises UserError where it cannot begin.
+    Raises UserError where it cannot start.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -120,18 +120,18 @@ class McpServer:
         except OSError as error:
             self.errors.close()
             raise UserError(f"the MCP server {shlex.join(command)}: {error}") from error
-        self.began: Future[Any] = Future()  # the session, once both sides have said hello
+        self.began: Future[Any] = Future()  # the session, once it is initialised
         self.loop = asyncio.new_event_loop()
         self.closing = asyncio.Event()
         self.thread = threading.Thread(target=self._run, daemon=True, name="strop-mcp")
         self.thread.start()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has begun. Raises ToolError."""
+        """Wait until the session has started. Raises ToolError."""
         self._result(self.began, seconds, "it did not begin")
 
     def call(self, name: str, arguments: Mapping[str, Any], seconds: float) -> str:
-        """What a tool answers as text. Raises ToolError, ToolTimeout."""
+        """Call a tool and return its answer as text. Raises ToolError, ToolTimeout."""
         answer = self.asked(lambda session: session.call_tool(name, dict(arguments)), seconds)
         text = "\n".join(
             each.text if each.type == "text" else f"({each.type})" for each in answer.content
@@ -141,7 +141,7 @@ class McpServer:
         return text
 
     def asked(self, ask: Callable[[Any], Awaitable[Any]], seconds: float) -> Any:
-        """What comes of a request. Raises ToolError, ToolTimeout."""
+        """Send a request and return its result. Raises ToolError, ToolTimeout."""
         if self.process.poll() is not None or not self.thread.is_alive():
             raise ToolError(self._how_it_ended())
 
@@ -155,14 +155,14 @@ class McpServer:
             future.cancel()
 
     def close(self) -> None:
-        """End the process and what it started, and the thread."""
+        """End the process with its descendants, and the thread."""
         processes.end(self.process)
         with suppress(RuntimeError):  # the loop is closed where the session has failed
             self.loop.call_soon_threadsafe(self.closing.set)
         self.thread.join()
         for stream in (self.process.stdin, self.process.stdout, self.errors):
             assert stream is not None
-            with suppress(OSError):  # what was not written is of no use any more
+            with suppress(OSError):  # unwritten data is of no use any more
                 stream.close()
 
     # ---- from here on: how
@@ -223,7 +223,7 @@ class McpServer:
             tasks.cancel_scope.cancel()
 
     async def _listen(self, to_session: Any) -> None:
-        """Hand on the lines of the server; what is no message goes on as an error."""
+        """Forward the lines of the server; a line that is no message is forwarded as an error."""
         from mcp.shared.message import SessionMessage
         from mcp.types.jsonrpc import jsonrpc_message_adapter
 
@@ -250,7 +250,7 @@ class McpServer:
                 line = each.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
                 try:
                     await asyncio.to_thread(_write, stdin, line.encode())
-                except OSError:  # it has ended, which the other task hears of
+                except OSError:  # the server has ended, which the other task notices
                     return
 
 

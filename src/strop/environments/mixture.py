@@ -1,7 +1,7 @@
 """Several environments as one task: `data.task="corridor + easy=hidden_number"`.
 
-A seed of the mixture says which environment plays it and from which seed of its own: the seeds of k
-environments alternate, k * seed + number. So each plays the episodes that it plays alone.
+A seed of the mixture selects an environment and a seed of its own: the seeds of k environments
+alternate, k * seed + number. So each environment plays the same episodes as it does alone.
 """
 
 import inspect
@@ -17,8 +17,8 @@ from strop.support.errors import UserError
 class Mixture(Environment):
     """Options: those of each environment, by its name: {"corridor": {"size": 3}}.
 
-    An episode has the limit of turns of the environment that plays it; limits and the range of
-    rewards are else the largest of all.
+    An episode has the turn limit of the environment that plays it; the mixture's own limits and
+    range of rewards are the widest of all.
     """
 
     def __init__(self, name: str, **options: Any) -> None:
@@ -40,24 +40,24 @@ class Mixture(Environment):
             self.reward_range = (min(low for low, _ in known), max(high for _, high in known))
 
     def reset(self, seed: int) -> Observation:
-        """Begin the episode of a seed, in the environment that plays it."""
+        """Begin the episode of a seed in its environment."""
         return self._began(self._chosen(seed).reset(seed // len(self.members)))
 
     def step(self, action: str) -> Observation:
-        """Pass the action on."""
+        """Pass the action to the environment that plays."""
         return self._limited(self.playing.step(action))
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all environments."""
         for each in self.members:
             each.close()
 
     def columns(self) -> Mapping[str, Any]:
-        """Those of the environment that plays."""
+        """The columns of the environment that plays."""
         return self.playing.columns()
 
     def calls(self, action: str) -> list[Call]:
-        """The calls that any of them finds in an action."""
+        """The calls that the first environment to find any reads in an action."""
         found = (each.calls(action) for each in self.members)
         return next((calls for calls in found if calls), [])
 
@@ -70,7 +70,7 @@ class Mixture(Environment):
         return shown
 
     def _limited(self, shown: Observation) -> Observation:
-        """What an environment shows, cut at its own limit of turns."""
+        """The observation, truncated at the environment's own turn limit."""
         self.turns[self.acting] += 1
         self.acting = shown.role if self.roles else 0
         is_over = shown.done or shown.truncated
@@ -80,7 +80,7 @@ class Mixture(Environment):
 
 
 class AwaitedMixture(Mixture):
-    """The same, of environments some of which are asynchronous."""
+    """A mixture of environments some of which are asynchronous."""
 
     async def reset(self, seed: int) -> Observation:  # type: ignore[override]
         """Begin the episode of a seed."""
@@ -88,11 +88,11 @@ class AwaitedMixture(Mixture):
         return self._began(await shown if inspect.isawaitable(shown) else shown)
 
     async def step(self, action: str) -> Observation:  # type: ignore[override]
-        """Pass the action on."""
+        """Pass the action to the environment that plays."""
         shown: Any = self.playing.step(action)
         return self._limited(await shown if inspect.isawaitable(shown) else shown)
 
 
 def seed_of(number: int, seed: int, num: int) -> int:
-    """The mixture's seed for a seed of one of `num` environments."""
+    """The mixture's seed for a seed of the environment `number` of `num`."""
     return seed * num + number

@@ -1,8 +1,8 @@
 """Tasks generated and verified by the reasoning-gym library: any of its datasets by name.
 
 Rows are drawn from one dataset in the order held-out, validation, train, so asking for more
-training rows never changes what a model is evaluated on. Training rows whose question also stands
-in an evaluation split are skipped and replaced by the next ones.
+training rows never changes the evaluation. Training rows whose question is also in an evaluation
+split are skipped and replaced by the next ones.
 """
 
 import json
@@ -17,14 +17,14 @@ from strop.environments.base import EPISODES
 from strop.rewards.answers import extract_answer, text_of
 from strop.support.errors import UserError, did_you_mean, nearest_first
 
-MAX_DRAWS_PER_ROW = 4  # of training rows, before a problem space counts as too small
+MAX_DRAWS_PER_ROW = 4  # draws per training row, before a problem space counts as too small
 _TUPLE, _ITEMS = "__tuple__", "__items__"
 
 
 def draw_splits(
     name: str, sizes: Mapping[str, int | None], seed: int, config: Mapping[str, Any]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Rows of each split: prompt, answer, the whole entry, and what rebuilds its verifier.
+    """Rows of each split: prompt, answer, the whole entry, and the settings of its verifier.
 
     Raises UserError for an unknown dataset, a refused configuration, or too small a problem space.
     """

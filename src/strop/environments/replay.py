@@ -1,17 +1,17 @@
-"""Recorded expert trajectories as episodes: the policy acts, the recording shows what came next.
+"""Recorded expert trajectories as episodes: the policy acts, the recording gives observations.
 
     strop train ui_s1_semi_online data.task=strop.environments.replay:Replay \\
         "data.task_config={'file': 'expert.jsonl', 'eps_patch': 1}" data.train_size=500
 
 Each line of the file is one trajectory: `{"prompt": "...", "steps": [{"observation": "...",
-"action": "..."}, ...]}`; `prompt` may be left out. An action that the expert took goes on to the
-next recorded observation. Any other one goes on only while patches are left: then the expert's
-action stands in its place (source: arXiv 2509.11543); without a patch the episode ends.
+"action": "..."}, ...]}`; `prompt` may be left out. The expert's own action leads to the next
+recorded observation. Any other action does so only while patches are left: then the expert's
+action takes its place (source: arXiv 2509.11543); without a patch the episode ends.
 
-Every turn's context is written anew: the prompt, each earlier observation with the action that
-stands for it (the policy's whole output, or the expert's action), and the observation of now. With
-`rewrites=False` the episode is one growing context instead, and a wrong action stays in it: the
-expert's is shown after it.
+Every turn's context is rewritten: the prompt, each earlier observation with its action (the
+policy's whole output, or the expert's action), and the current observation. With `rewrites=False`
+the episode is one growing context instead, and a wrong action stays in it: the expert's action is
+shown after it.
 """
 
 import re
@@ -31,7 +31,7 @@ FIELD = re.compile(r"\{(observation|action)\}")
 
 
 class Judged(NamedTuple):
-    """What is right about an action: it can be read, is of the right kind, is the expert's own."""
+    """What is right about an action: it is readable, of the right kind, equal to the expert's."""
 
     readable: bool
     kind: bool
@@ -71,7 +71,7 @@ class Replay(Environment):
         self.max_tokens = max_action_tokens
         self.reward_range = (0.0, float(self.max_turns))
         self.steps: list[Mapping[str, str]] = []
-        self.history = ""  # the context before the observation of now
+        self.history = ""  # the context before the current observation
         self.place = self.patched = 0
 
     def reset(self, seed: int) -> Observation:
@@ -114,9 +114,9 @@ class Replay(Environment):
         )
 
     def judge(self, action: str, expert: str) -> Judged:
-        """Tagged tool calls are compared as calls, other actions word by word.
+        """Compare tagged tool calls as calls, other actions word by word.
 
-        A call's kind is its name, a text's its first word; case counts in arguments and texts.
+        A call's kind is its name, a text's its first word; case matters in arguments and texts.
         """
         calls, wanted = tagged_calls(action), tagged_calls(expert)
         if wanted:
@@ -129,10 +129,10 @@ class Replay(Environment):
 
 
 def step_reward(judged: Judged, scoring: str) -> float:
-    """What an action is worth, from 0 to 1.
+    """The reward of an action, from 0 to 1.
 
-    paper: 0.1 readable + 0.4 kind + 0.5 exact, each only with those before it; code: 0.1 readable +
-    0.9 a, a = 1 exact, 0.5 of the right kind, 0.1 readable.
+    paper: 0.1 readable + 0.4 kind + 0.5 exact, each only if the ones before it hold; code: 0.1
+    readable + 0.9 a, with a = 1 exact, 0.5 of the right kind, 0.1 readable.
     """
     readable = judged.readable
     kind, exact = readable and judged.kind, readable and judged.kind and judged.exact
@@ -143,7 +143,7 @@ def step_reward(judged: Judged, scoring: str) -> float:
 
 @cache
 def trajectories_of(path: str) -> list[dict[str, Any]]:
-    """The trajectories of a file. Raises UserError naming the line that is none."""
+    """The trajectories of a file. Raises UserError naming the first bad line."""
     lines = text_of(Path(path), "the trajectories").split("\n")
     found = []
     for number, line in enumerate(lines, 1):

@@ -1,4 +1,4 @@
-"""What is trained on: prompts in three splits, the rewards that score them, and facts."""
+"""Tasks: prompts in three splits, the rewards that score answers, and facts about them."""
 
 import functools
 import importlib
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from strop.traces.files import Group, Traces
 
 OWN = ("countdown", "worked_countdown")  # puzzles that come with strop, each with its model
-QUEUE = "queue:"  # before a folder into which others put files of rollouts
+QUEUE = "queue:"  # precedes a folder into which other programs put files of rollouts
 
 
 @dataclass(frozen=True)
 class LiveSource:
-    """Where a run takes rollouts in that others post while it trains: an address, and a folder if
-    any. port 0: any that is free.
+    """Where a run accepts rollouts that clients post while it trains: an address, and perhaps a
+    folder. port 0: any free port.
     """
 
     host: str = "127.0.0.1"
@@ -42,13 +42,13 @@ class Task:
     train: Sequence[Prompt]
     validation: Sequence[Prompt]
     heldout: Sequence[Prompt]
-    rewards: tuple[RewardSpec, ...]  # may be none where an environment rewards
+    rewards: tuple[RewardSpec, ...]  # may be empty where an environment gives rewards
     answer: str = ""  # "module:function": completion -> text of the final answer, or None
     max_tokens: int = 1024  # default length of a completion, tokens
-    reward_range: tuple[float, float] | None = None  # of the weighted sum; None: not known
-    environment: "EnvironmentSource | None" = None  # what the episodes are played in
+    reward_range: tuple[float, float] | None = None  # of the weighted sum; None: unknown
+    environment: "EnvironmentSource | None" = None  # the environment of the episodes
     traces: "Traces | None" = None  # recorded rollouts, a group for each training prompt
-    live: LiveSource | None = None  # where rollouts come from while the run trains
+    live: LiveSource | None = None  # where rollouts arrive while the run trains
     agent: str = ""  # the function that is called for each rollout, "file.py:function"
     agent_options: Mapping[str, Any] = field(default_factory=dict)  # of a server in its place
     origins: tuple[Origin, ...] = ()  # of the training prompts, where they have several
@@ -56,7 +56,7 @@ class Task:
 
     @property
     def own_reward(self) -> str:
-        """Name of the reward that the rollouts bring themselves; empty where functions judge."""
+        """Name of the reward that rollouts contain themselves; empty where functions score them."""
         if self.environment is not None:
             return "environment"
         if self.agent:
@@ -65,18 +65,18 @@ class Task:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it is trained on rollouts that others made."""
+        """Whether the task trains on rollouts that other programs made."""
         return self.traces is not None or self.live is not None
 
     @property
     def validations(self) -> dict[str, Sequence[Prompt]]:
-        """Every set that is validated on, by its name; without empty ones."""
+        """Every non-empty validation set, by its name."""
         every = {"validation": self.validation, **self.sets}
         return {name: prompts for name, prompts in every.items() if prompts}
 
     @property
     def splits(self) -> dict[str, Sequence[Prompt]]:
-        """All prompts, by the names of their splits."""
+        """The prompts of every split, by its name."""
         theirs = {"train": self.train, "validation": self.validation, "heldout": self.heldout}
         return {**theirs, **self.sets}
 
@@ -107,10 +107,10 @@ def load_task(
     """Build a task by name: one of OWN, `reasoning_gym:DATASET`, `traces:FILE`,
     `agent:file.py:function`, an environment's.
 
-    Sizes left out are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
-    `seed` belongs to generated tasks, `config` also to environments; the splits of puzzles and of
+    Omitted sizes are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
+    `seed` applies to generated tasks, `config` also to environments; the splits of puzzles and of
     environments are the same for every seed. `weights` say how often each environment of a mixture
-    is drawn from; sizes are of each. Files are read by `strop.environments.data_files.load_data`.
+    is drawn; its sizes are per environment. `strop.environments.data_files.load_data` reads files.
 
     Raises UserError for an unknown task or dataset, a size that the task cannot fill, and a
     configuration that the dataset or environment refuses.
@@ -145,7 +145,7 @@ Sizes = Mapping[str, int | None]
 
 
 def _puzzles(name: str, member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
-    """A task of OWN: its module has splits of puzzles and what judges an answer."""
+    """Build a task of OWN: its module has the splits of puzzles and scores answers."""
     if member or config:
         raise UserError(f"task {name} takes no dataset and no configuration, got {member!r}")
     module: Any = importlib.import_module(f"strop.environments.{name}")
@@ -187,7 +187,7 @@ def _reasoning_gym(member: str, sizes: Sizes, seed: int, config: Mapping[str, An
 
 
 def _agent(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
-    """One prompt an episode, whose row holds a seed: the agent makes its task of it."""
+    """Build a task with one prompt per episode, whose row holds a seed for the agent's task."""
     from strop.environments.agents import agent_of
 
     splits = dict[str, Any]()
@@ -199,7 +199,7 @@ def _agent(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> T
 
 
 def _verifiers(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
-    """Its server has no list of tasks: the rows of files are what it plays."""
+    """Raise UserError: the server has no list of tasks, it plays the rows of files."""
     raise UserError(
         f"data.task=verifiers:{member} plays tasks that you give: the rows of --data, each a "
         "TaskData of its taskset, as docs/OTHER_ENVIRONMENTS.md says"
@@ -207,7 +207,7 @@ def _verifiers(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) 
 
 
 def _traces(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> Task:
-    """One prompt a group of recorded rollouts, which begin with its tokens."""
+    """Build a task with one prompt per group of recorded rollouts, which begin with its tokens."""
     from strop.traces.files import open_traces
 
     if member == "live" or member.startswith(QUEUE):
@@ -241,12 +241,15 @@ def _traces(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> 
 
 
 def _of_group(uid: int, group: "Group") -> Prompt:
-    """A group of recorded rollouts as the prompt that its first one begins with."""
+    """The prompt with which a group of recorded rollouts begins."""
     return Prompt(uid, "", dict(group.columns), f"group {group.name}", ids=group.prompt)
 
 
 def _live(member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
-    """One prompt that stands for all that are posted: samplers say how many groups a step takes."""
+    """Build a task whose one prompt stands for all posted rollouts.
+
+    Samplers say how many groups a step takes.
+    """
     for split in sizes:
         if sizes[split]:
             raise UserError(
@@ -273,9 +276,11 @@ def _live(member: str, sizes: Sizes, config: Mapping[str, Any]) -> Task:
 
 
 def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
-    """One prompt an episode: what the environment shows at the seed, which is the prompt's uid."""
+    """Build a task with one prompt per episode: the environment's first text for a seed, which is
+    the prompt's uid.
+    """
     splits = dict[str, Any]()
-    with source.opened() as reader:  # one for all: it shows what each episode begins with
+    with source.opened() as reader:  # one environment reads the first text of every episode
         for position, split in enumerate(sizes):
             rows = _first_rows(source, reader, _seeds(sizes, split))
             splits[split] = number_rows(rows, position)
@@ -290,7 +295,9 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
 
 
 def _mixture(source: "EnvironmentSource", sizes: Sizes, weights: Sequence[float]) -> Task:
-    """The episodes of several environments, one after another; each validates by itself."""
+    """Build a task with the episodes of several environments, in order; each has its own
+    validation set.
+    """
     from strop.environments.base import members_of
     from strop.environments.mixture import seed_of
 
@@ -344,9 +351,9 @@ def _first_rows(
 
 
 def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
-    """What one episode shows first, its seed, and what its environment tells of it.
+    """The row of an episode: its first text, its seed, and the columns of its environment.
 
-    Raises UserError where it cannot begin.
+    Raises UserError where the episode cannot begin.
     """
     (shown,) = episodes.reset()
     episodes.close()

@@ -13,11 +13,11 @@ from strop.environments.tools import Tool, ToolError, ToolsUnavailable, ToolTime
 from strop.sandbox.run import Limits, NotRun, run
 from strop.support.errors import UserError
 
-# What an SQL statement may ask sqlite for; the authorizer refuses everything else.
+# What an SQL statement may do in sqlite; the authorizer refuses everything else.
 ALLOWED = frozenset(
     (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 )
-INSTRUCTIONS = 1000  # of sqlite between two looks at the clock
+INSTRUCTIONS = 1000  # of sqlite between two checks of the time limit
 MOST_VALUE_BYTES = 1 << 20  # of a text or blob that a statement makes
 
 
@@ -41,8 +41,8 @@ def python_tool(
 ) -> Tool:
     """The tool `python`, whose code runs in the sandbox, each time in a new process.
 
-    isolate: without network and files; packages: what is installed for this interpreter can be
-    imported.
+    isolate: without network and files; packages: the packages that are installed for this
+    interpreter can be imported.
     """
 
     def python(code: str) -> str:
@@ -72,8 +72,8 @@ def python_tool(
 class Database:
     """A sqlite database that can only be read: the tool `sql`.
 
-    file: a database; without one it is made by `script` in memory. most_rows: that a statement
-    gives; further ones are counted out.
+    file: a database; without one, `script` makes it in memory. most_rows: the largest number of
+    rows that a statement shows; a last line says that there are more.
     """
 
     def __init__(self, file: str = "", script: str = "", most_rows: int = 50) -> None:
@@ -81,7 +81,7 @@ class Database:
         if file and not Path(file).is_file():
             raise UserError(f"tools: there is no database {file}")
         where = f"{Path(file).resolve().as_uri()}?mode=ro" if file else ":memory:"
-        # it may be closed in another thread than the one that asks
+        # it may be closed in another thread than the one that queries it
         self.connection = sqlite3.connect(where, uri=bool(file), check_same_thread=False)
         if script:
             self.connection.executescript(script)
@@ -93,7 +93,7 @@ class Database:
         return sql_tool(lambda: self)
 
     def query(self, statement: str, seconds: float) -> str:
-        """The rows of a statement as lines, after one of the columns' names."""
+        """The rows of a statement as lines, after a line with the columns' names."""
         names, rows = self.rows(statement, seconds, self.most_rows + 1)
         lines = ["|".join(names), *("|".join(map(str, row)) for row in rows[: self.most_rows])]
         if len(rows) > self.most_rows:
@@ -120,12 +120,12 @@ class Database:
         return [each[0] for each in cursor.description or ()], found
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         self.connection.close()
 
 
 def sql_tool(database: Callable[[], Database]) -> Tool:
-    """The tool `sql` over the database that is there at a call."""
+    """The tool `sql` over the database that `database` returns at each call."""
 
     def sql(statement: str) -> str:
         """Reads a SQLite database by one SELECT statement; its rows come as lines.
@@ -148,7 +148,7 @@ def _authorize(action: int, first: str | None, second: str | None, *place: Any) 
 
 
 class Corpus:
-    """Documents that are searched by BM25: the tool `search`. Raises UserError without bm25s."""
+    """Documents searched by BM25: the tool `search`. Raises UserError without bm25s."""
 
     def __init__(self, documents: Sequence[str], most: int = 3) -> None:
         try:
@@ -170,12 +170,12 @@ class Corpus:
         return search_tool(lambda: self)
 
     def search(self, query: str) -> str:
-        """The documents that fit best, a line each. Raises ToolError."""
+        """The best matching documents, a line each. Raises ToolError."""
         found = [self.documents[at] for at in self.places(query)]
         return "\n".join(found) if found else "(no document has these words)"
 
     def places(self, query: str) -> list[int]:
-        """Places of the documents that fit best, the best first. Raises ToolError."""
+        """Indices of the best matching documents, the best first. Raises ToolError."""
         tokens = self._tokens([query], stopwords=None, show_progress=False, return_ids=False)
         if not tokens[0]:
             raise ToolError("the query has no words")
@@ -184,12 +184,12 @@ class Corpus:
 
 
 def search_tool(corpus: Callable[[], Corpus]) -> Tool:
-    """The tool `search` over the corpus that is there at a call."""
+    """The tool `search` over the corpus that `corpus` returns at each call."""
     return searching(lambda query: corpus().search(query))
 
 
 def searching(ask: Callable[[str], str]) -> Tool:
-    """The tool `search`, by what answers a query."""
+    """The tool `search`, where `ask` answers a query."""
 
     def search(query: str) -> str:
         """Searches the documents for words and gives those that fit best.

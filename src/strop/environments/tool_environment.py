@@ -1,4 +1,4 @@
-"""Environments of a question, tools and a final answer."""
+"""Environments with a question, tools and a final answer."""
 
 import re
 from typing import Any
@@ -16,34 +16,34 @@ ANSWER = re.compile(r"\A\s*(final )?answer\s*:", re.IGNORECASE)
 class ToolEnvironment(Environment):
     """An episode is a question, calls of tools, and an answer, which gets a verdict.
 
-    Derive from it, and write `tools()`, `question(seed)` and `judge(answer)`. An action with calls
-    has them made, in their order, and the policy reads what the tools answer; an action without is
-    the final answer. A call that cannot be made is answered with what is wrong, and counts as not
-    understood (`valid`); the policy may go on.
+    Derive from it, and write `tools()`, `question(seed)` and `judge(answer)`. The calls of an
+    action are made in order, and the policy reads the tools' answers; an action without calls is
+    the final answer. A call that cannot be made is answered with an error and counts as not
+    understood (`valid`); the policy may continue.
     """
 
     max_turns, max_tokens = 8, 512
     reward_range = (0.0, 1.0)
     max_calls: int = 16  # of an episode; further ones are answered with an error
-    call_seconds: float = 10.0  # that a call may take
-    most_characters: int = 4000  # of an answer of a tool; the rest is cut
-    call_form: str = "text"  # where nobody has read the action's calls: strop reads the model's own
+    call_seconds: float = 10.0  # time limit of a call
+    most_characters: int = 4000  # of a tool's answer; the rest is cut
+    call_form: str = "text"  # for actions whose calls are not parsed yet; strop parses a model's
     ends_at: tuple[str, ...] = ()  # statuses of calls that end the episode with the exit tool_error
 
     _calls_left = 0
     _tools: tuple[Tool, ...] | None = None
 
     def question(self, seed: int) -> str:
-        """Begin the episode of a seed; the text of its question."""
+        """Begin the episode of a seed and return the text of its question."""
         raise UserError(f"environment {type(self).__name__} has no method question(seed): add it")
 
     def judge(self, answer: str) -> float:
-        """What a final answer is worth."""
+        """The reward of a final answer."""
         raise UserError(f"environment {type(self).__name__} has no method judge(answer): add it")
 
     def final_answer(self, text: str) -> str:
-        """The answer in an action without calls: the last <answer> or boxed value, else its last
-        line, without an `Answer:` before it.
+        """The answer in an action without calls: the last <answer> or boxed value, or else its last
+        line, without a leading `Answer:`.
         """
         return ANSWER.sub("", extract_answer(text)).strip()
 
@@ -83,5 +83,5 @@ class ToolEnvironment(Environment):
 
 
 def plain(text: str) -> str:
-    """An answer as it is compared: without regard to case, spaces and a full stop."""
+    """Normalise an answer for comparison: its case, its spaces and a full stop do not matter."""
     return " ".join(text.lower().rstrip(".").split())

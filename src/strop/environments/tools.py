@@ -1,4 +1,4 @@
-"""Tools that an environment offers: what one is, how a call is checked, made and shown."""
+"""Tools that an environment offers, and how calls of them are checked, made and shown."""
 
 import asyncio
 import inspect
@@ -16,20 +16,20 @@ OK, FAILED, TIMEOUT, OVER_LIMIT = "ok", "failed", "timeout", "over_limit"
 
 
 class ToolError(Exception):
-    """A tool says that a call has failed; the policy reads the message."""
+    """A tool reports that a call has failed; the policy reads the message."""
 
 
 class ToolTimeout(ToolError):
-    """A call took longer than it may."""
+    """A call exceeded its time limit."""
 
 
 class ToolsUnavailable(Exception):
-    """A tool could not be asked, through no fault of the call: the episode is not scored."""
+    """A tool could not be called, through no fault of the call: the episode is not scored."""
 
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """What came of a call. status: `ok`, or the kind of failure; text: what the policy reads."""
+    """The result of a call. status: `ok`, or the kind of failure; text: what the policy reads."""
 
     name: str
     arguments: Any
@@ -38,12 +38,12 @@ class ToolAnswer:
 
     @property
     def message(self) -> dict[str, Any]:
-        """As a chat template takes it."""
+        """The answer as a message for a chat template."""
         return {"role": "tool", "name": self.name, "content": self.text}
 
     @property
     def record(self) -> dict[str, Any]:
-        """As the table of rollouts has it."""
+        """The answer as an entry of the table of rollouts."""
         return {
             "name": self.name, "arguments": self.arguments, "status": self.status,
             "answer": self.text,
@@ -53,8 +53,8 @@ class ToolAnswer:
 @dataclass(frozen=True)
 class Tool:
     """A function that the policy may call. schema: as chat templates take it, {"type": "function",
-    "function": {"name", "description", "parameters"}}. has_limit: it keeps to a limit of time
-    itself, the keyword `seconds`.
+    "function": {"name", "description", "parameters"}}. has_limit: it keeps to a time limit itself,
+    the keyword `seconds`.
     """
 
     schema: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """What the policy calls it."""
+        """The name by which the policy calls it."""
         return str(self.schema["function"]["name"])
 
     @property
@@ -73,7 +73,7 @@ class Tool:
         return found
 
     def problem(self, arguments: Any) -> str:
-        """What is wrong with arguments, by the schema; empty where nothing is."""
+        """What is wrong with the arguments, by the schema; empty if they are valid."""
         import jsonschema
 
         if not isinstance(arguments, Mapping):
@@ -87,7 +87,7 @@ class Tool:
 
 
 def tools_of(given: Iterable[Any]) -> tuple[Tool, ...]:
-    """Tools, and functions as tools. Raises UserError for what is none and a name used twice."""
+    """Convert functions to tools. Raises UserError for one without a schema and a repeated name."""
     found = tuple(each if isinstance(each, Tool) else tool_of(each) for each in given)
     names = [tool.name for tool in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -96,9 +96,9 @@ def tools_of(given: Iterable[Any]) -> tuple[Tool, ...]:
 
 
 def tool_of(function: Callable[..., Any]) -> Tool:
-    """A Python function with type hints and a docstring (`Args:` describes each) as a tool.
+    """Make a tool of a Python function with type hints and a docstring with `Args:`.
 
-    Raises UserError where the schema cannot be read from them.
+    Raises UserError where no schema can be read from them.
     """
     from transformers.utils.chat_template_utils import get_json_schema
 
@@ -111,7 +111,7 @@ def tool_of(function: Callable[..., Any]) -> Tool:
             "Args: in the docstring"
         ) from error
     described = dict(schema["function"])
-    described.pop("return", None)  # of no use to the policy, and templates show what they are given
+    described.pop("return", None)  # of no use to the policy, and templates would show it
     parameters = {**described["parameters"], "additionalProperties": False}
     parameters["properties"] = {
         name: _nullable(each) for name, each in parameters["properties"].items()
@@ -120,7 +120,7 @@ def tool_of(function: Callable[..., Any]) -> Tool:
 
 
 def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """`nullable` of OpenAPI in the words of JSON schema."""
+    """Translate OpenAPI's `nullable` to JSON schema."""
     plain = {key: value for key, value in schema.items() if key != "nullable"}
     if schema.get("nullable") and isinstance(plain.get("type"), str):
         plain["type"] = [plain["type"], "null"]
@@ -130,9 +130,9 @@ def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
 def answer_call(
     call: ParsedCall, tools: Sequence[Tool], seconds: float, most_characters: int
 ) -> ToolAnswer:
-    """Check a call and make it; what the policy reads of it, cut to so many characters.
+    """Check a call, make it, and return its answer, cut to `most_characters`.
 
-    Raises ToolsUnavailable where that was not possible, whatever the call.
+    Raises ToolsUnavailable where the tool could not be called, through no fault of the call.
     """
 
     def reply(status: str, text: str) -> ToolAnswer:
@@ -162,7 +162,7 @@ def answer_call(
 
 
 def shown(value: Any) -> str:
-    """What a tool gave as text: itself, or as JSON."""
+    """A tool's result as text: unchanged if it is text, otherwise as JSON."""
     if isinstance(value, str):
         return value
     try:
@@ -172,10 +172,10 @@ def shown(value: Any) -> str:
 
 
 def within(seconds: float, call: Callable[[], Any]) -> Any:
-    """What a call gives, in a thread of its own; one that is asynchronous is awaited there.
+    """Run a call in a thread of its own, where an asynchronous one is awaited; return its result.
 
-    Raises ToolTimeout where it takes longer. Python cannot end a thread, so what the call does then
-    goes on beside the episode until it returns, and its value is discarded.
+    Raises ToolTimeout where it takes longer. Python cannot end a thread, so the call then continues
+    beside the episode until it returns, and its value is discarded.
     """
     ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 

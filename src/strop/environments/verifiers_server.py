@@ -1,8 +1,8 @@
 """Episodes that an EnvServer of verifiers (0.4) plays: `data.task=verifiers:tcp://127.0.0.1:5000`.
 
-The server takes a task and the address of a model, plays, and sends the trace of what happened
-while it happens. Frames are msgpack over ZeroMQ: [request, method, body] there, and [request, kind,
-body] back, where the kinds are "delta", a piece of a trace, and "reply", the end.
+The server takes a task and the address of a model, plays, and streams the episode's trace. Frames
+are msgpack over ZeroMQ: [request, method, body] to the server, and [request, kind, body] back,
+where the kinds are "delta", a piece of a trace, and "reply", the end.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from strop.traces.reading import NothingSaid, end_of_trace, rollout_of
 FAMILY = "verifiers:"
 OPTIONS = ("renderer", "renderer_model", "sampling")
 LISTS = ("nodes", "calls", "errors", "extra_usage", "request_rewrites", "response_rewrites")
-# Errors that the policy cannot have brought about: of sandbox, environment and connections.
+# Errors that the policy cannot have caused: of sandbox, environment and connections.
 OUTSIDE = ("SandboxError", "EnvError", "InterceptionError", "TunnelError", "ToolsetError")
-START_SECONDS = 60.0  # for the server to answer the first time
-PING_SECONDS, SILENT_SECONDS = 2.0, 30.0  # between two questions; without any answer it is lost
-LOOK_MILLISECONDS = 20  # between two looks at what is to be sent
+START_SECONDS = 60.0  # for the server's first answer
+PING_SECONDS, SILENT_SECONDS = 2.0, 30.0  # between two pings; silence after which it is lost
+LOOK_MILLISECONDS = 20  # between two checks of the queue of messages to send
 
 
 @dataclass(eq=False)
 class ServedEpisode:
-    """An episode that is played there. ended: how, once it has; it never has an exception."""
+    """An episode on the server. ended: how it ended, once it has; it never has an exception."""
 
     owner: VerifiersServer
     id: str
@@ -42,7 +42,7 @@ class ServedEpisode:
     traces: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def end(self) -> None:
-        """End it now."""
+        """End the episode now."""
         self.owner.cancel(self)
 
     def apply(self, delta: Mapping[str, Any]) -> None:
@@ -62,7 +62,7 @@ class ServedEpisode:
 
 
 class VerifiersServer:
-    """A server of verifiers in place of the process of agents: the same calls.
+    """A server of verifiers, with the same methods as the process of agents.
 
     options: renderer and renderer_model, with which it writes prompts in tokens, and sampling.
     """
@@ -78,15 +78,15 @@ class VerifiersServer:
         self.outgoing: SimpleQueue[tuple[str, str, Any]] = SimpleQueue()
         self.restarts = Restarts(f"the server of verifiers at {self.address} was lost")
         self.lock = threading.Lock()
-        self.last_reply = 0.0  # when it answered last
-        self.lost = ""  # why, where it has been since
+        self.last_reply = 0.0  # time of its last answer
+        self.lost = ""  # why it was lost, if it was since its last start
         self.over = threading.Event()
         self.thread: threading.Thread | None = None
         self.pings = itertools.count()
 
     def start(self) -> None:
-        """Connect. Raises UserError where it does not answer, RunStopped where it was lost too
-        often.
+        """Connect. Raises UserError where the server does not answer, RunStopped where it was lost
+        too often.
         """
         with self.lock:
             if self.lost:
@@ -110,7 +110,7 @@ class VerifiersServer:
                 time.sleep(0.1)
 
     def begin(self, row: Mapping[str, Any], environment: Mapping[str, str]) -> ServedEpisode:
-        """Play a task, with the model at an address. Raises as `start`."""
+        """Let the server play a task with the model at an address. Raises as `start` does."""
         self.start()
         episode = ServedEpisode(self, uuid.uuid4().hex)
         self.running[episode.id] = episode
@@ -124,7 +124,7 @@ class VerifiersServer:
         return episode
 
     def _client(self, environment: Mapping[str, str]) -> dict[str, Any]:
-        """How the server reaches the model: with a key of this episode's own."""
+        """How the server reaches the model, with the key of this episode."""
         client = {
             "type": "train",
             "base_url": environment["OPENAI_BASE_URL"],
@@ -141,7 +141,7 @@ class VerifiersServer:
             episode.ended.set_result(Outcome("lost", why="it was ended"))
 
     def close(self) -> None:
-        """End all of them, and the connection."""
+        """End all episodes, and the connection."""
         for episode in list(self.running.values()):
             episode.end()
         self.over.set()
@@ -238,7 +238,7 @@ def _error(error: Mapping[str, Any]) -> str:
 
 
 def check_installed() -> None:
-    """Raise UserError where the packages of the connection lack."""
+    """Raise UserError where the packages of the connection are missing."""
     try:
         import msgpack
         import zmq  # noqa: F401

@@ -2,9 +2,9 @@
 
 A prompt is `2,3,5,7:24` and a line break. An answer is lines of three kinds:
 
-    7*5=35        a step: two of the numbers at hand become one
+    7*5=35        a step: two of the available numbers become one
     35-3=32
-    :             this way leads nowhere; begin again from the given numbers
+    :             this way leads nowhere; restart from the given numbers
     7+2=9
     5*3=15
     15+9=24
@@ -12,9 +12,9 @@ A prompt is `2,3,5,7:24` and a line break. An answer is lines of three kinds:
 
 The puzzles have three or four numbers of 1 to 10 (a number may be given twice) with each target of
 1 to 50 that steps within whole numbers of 1 to 50 reach. A multiset of numbers belongs either to
-the puzzles here or to those that the shipped model `tiny-worked` was supervised on, and puzzles are
-dealt out to the splits by a fixed seed: splits are disjoint and the same on every machine. A way
-taken blindly reaches the target of a puzzle with four numbers about once in thirty times.
+the puzzles here or to those that the shipped model `tiny-worked` was supervised on. A fixed seed
+assigns puzzles to the splits: they are disjoint and the same on every machine. Random steps reach
+the target of a puzzle with four numbers about once in thirty times.
 """
 
 import random
@@ -34,14 +34,14 @@ NUM_HELD_OUT = 512
 NUM_VALIDATION = 256
 SPLITS = ("train", "validation", "held_out")
 MAX_TOKENS = 160
-STEP, AGAIN, ANSWER = "\n", ":", "="  # what ends a step, begins again, begins the answer
+STEP, AGAIN, ANSWER = "\n", ":", "="  # these end a step, restart, and begin the answer
 
 _SEED = 20261122
 _LINE = re.compile(r"(\d{1,4})([-+*/])(\d{1,4})=(\d{1,4})", re.ASCII)
 
 
 class Step(NamedTuple):
-    """`left symbol right = value`, and the numbers that are at hand behind it."""
+    """`left symbol right = value`, and the numbers that are available after it."""
 
     left: int
     symbol: str
@@ -58,7 +58,7 @@ class Step(NamedTuple):
 def puzzles(split: str) -> list[dict[str, Any]]:
     """Rows of a split: `prompt`, `numbers` (rising), `target`, `num_numbers`, `num_solutions`
     (ways to the target, in steps), `completion` (one of them, worked out) and `answers` (the
-    expressions that ways lead to, that of the completion first).
+    expressions of all ways, the completion's first).
 
     Raises ValueError for an unknown split.
     """
@@ -71,7 +71,7 @@ def puzzles(split: str) -> list[dict[str, Any]]:
 
 
 def supervised_puzzles() -> tuple[tuple[tuple[int, ...], int], ...]:
-    """(numbers, target) of the puzzles that `tiny-worked` was supervised on; in no split."""
+    """(numbers, target) of the puzzles that `tiny-worked` was supervised on; no split has them."""
     return _dealt()[0]
 
 
@@ -89,10 +89,10 @@ def correct(
     log_metric: Callable[[str, float], None] | None = None,
     **columns: Any,
 ) -> list[float]:
-    """1.0 for each completion whose last line is its one answer, and right; else 0.0.
+    """1.0 for each completion whose last line is its only answer, and right; else 0.0.
 
-    What stands in the lines before is not rewarded. Logged for parts that give credit by step, and
-    to look at: `first_false_step` (see there), `num_tries`, and their means.
+    The earlier lines are not rewarded. Logs `first_false_step` (see there), `num_tries` and their
+    means, for parts that give credit by step, and for people.
     """
     rows = list(zip(completions, numbers, target, strict=True))
     false = [first_false_step(text, given, wanted) for text, given, wanted in rows]
@@ -107,7 +107,7 @@ def correct(
 
 
 def is_right(completion: str, numbers: Sequence[int], target: int) -> bool:
-    """Whether the last line is the one answer, uses each number once, and equals the target."""
+    """Whether the last line is the only answer, uses each number once, and equals the target."""
     text = _answer(completion)
     if text is None or not countdown.is_well_formed(text, numbers):
         return False
@@ -115,18 +115,18 @@ def is_right(completion: str, numbers: Sequence[int], target: int) -> bool:
 
 
 def extract_answer(completion: str) -> str | None:
-    """Canonical text of the expression in the last line, or None when that is no answer."""
+    """Canonical text of the expression in the last line, or None when it is not an answer."""
     text = _answer(completion)
     return None if text is None else countdown.extract_answer(text)
 
 
 def first_false_step(completion: str, numbers: Sequence[int], target: int) -> int:
-    """Place of the first line that is false, from 0; -1 where all are true.
+    """Index of the first line that is false, from 0; -1 where all are true.
 
-    A step is false whose arithmetic is wrong, that takes a number which is not at hand, or that
-    cannot be read; an answer when it is not right; any line behind an answer; the last line of a
-    completion without an answer. To begin again is never false. So a wrong completion always has a
-    false line, and a right one may have: one that was mended.
+    A step is false if its arithmetic is wrong, if it uses a number that is not available, or if it
+    cannot be read; an answer if it is not right. Any line after an answer is false, and so is the
+    last line of a completion without an answer. A restart is never false. So a wrong completion
+    always has a false line, and a right one may have one that a restart repaired.
     """
     lines = completion.split(STEP)
     at_hand = sorted(numbers)
@@ -146,13 +146,13 @@ def first_false_step(completion: str, numbers: Sequence[int], target: int) -> in
 
 @cache
 def moves(numbers: tuple[int, ...]) -> tuple[Step, ...]:
-    """Every step from the numbers at hand (rising), the larger number to the left."""
+    """Every step from the available numbers (rising), the larger number on the left."""
     return tuple(step for pair in _pairs(numbers) for step in _steps(numbers, *pair))
 
 
 @cache
 def ways(numbers: tuple[int, ...]) -> Mapping[int, int]:
-    """In how many ways steps lead from the numbers at hand (rising) to each last value."""
+    """In how many ways steps lead from the available numbers (rising) to each last value."""
     if len(numbers) == 1:
         return {numbers[0]: 1}
     found: Counter[int] = Counter()
@@ -162,20 +162,20 @@ def ways(numbers: tuple[int, ...]) -> Mapping[int, int]:
 
 
 class Expressions:
-    """The numbers at hand with the expression that each stands for, while steps are taken."""
+    """The available numbers with the expression of each, while steps are taken."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._held = [(number, str(number), "") for number in numbers]
 
     def take(self, step: Step) -> None:
-        """Two numbers become one. Raises KeyError for a number that is not at hand."""
+        """Replace two numbers by one. Raises KeyError for a number that is not available."""
         (left, left_symbol), (right, right_symbol) = self._drop(step.left), self._drop(step.right)
         text = countdown.joined((left, left_symbol), step.symbol, (right, right_symbol))
         self._held.append((step.value, text, step.symbol))
 
     @property
     def text(self) -> str:
-        """The expression of the number that was made last."""
+        """The expression of the newest number."""
         return self._held[-1][1]
 
     def _drop(self, number: int) -> tuple[str, str]:
@@ -187,7 +187,7 @@ class Expressions:
 
 
 def worked_out(numbers: tuple[int, ...], steps: Sequence[Step]) -> str:
-    """The lines of steps and of the answer that they lead to."""
+    """The lines of the steps and of their answer."""
     expressions = Expressions(numbers)
     for step in steps:
         expressions.take(step)
@@ -216,7 +216,7 @@ def _solved(numbers: tuple[int, ...], target: int) -> tuple[int, str, tuple[str,
 
 
 def _ways_to(at_hand: tuple[int, ...], target: int) -> Iterator[list[Step]]:
-    """The steps of every way to a target that can be reached."""
+    """The steps of every way to a reachable target."""
     if len(at_hand) == 1:
         yield []
         return
@@ -228,7 +228,7 @@ def _ways_to(at_hand: tuple[int, ...], target: int) -> Iterator[list[Step]]:
 
 @cache
 def _dealt() -> tuple[tuple[tuple[tuple[int, ...], int], ...], ...]:
-    """(numbers, target) of the puzzles to be supervised on, and of all others, shuffled."""
+    """(numbers, target) of the puzzles for supervision, and of all others, shuffled."""
     rng = random.Random(_SEED)
     supervised, others = [], []
     for size, most in MOST_PUZZLES.items():
@@ -271,7 +271,7 @@ def _answer(completion: str) -> str | None:
 
 
 def _left_over(line: str, at_hand: list[int]) -> list[int] | None:
-    """The numbers at hand behind a step, rising; None when the step is false."""
+    """The numbers that are available after a step, rising; None when the step is false."""
     step = _read(line)
     if step is None:
         return None

@@ -1,4 +1,4 @@
-"""A process of this machine that plays episodes: both of its ends."""
+"""A worker process of this machine that plays episodes: the caller's side and its own."""
 
 import os
 import pickle
@@ -13,18 +13,18 @@ from strop.support.errors import RunStopped, UserError
 from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
 
-START_SECONDS = 120.0  # for a process to begin and to import the environment
+START_SECONDS = 120.0  # for a process to start and to import the environment
 
 
 class ProcessWorker(GuardedProcess):
-    """A worker in a process of its own, which starts at the first call, and restarts once lost,
-    until it is closed.
+    """A worker in a process of its own, which starts at the first call and is restarted when it is
+    lost, until it is closed.
     """
 
     closed = False
 
     def call(self, method: str, *given: Any, seconds: float) -> Any:
-        """What a method of `EpisodeHost` gives; see `Worker`."""
+        """Call a method of `EpisodeHost`; see `Worker`."""
         try:
             channel = self.channel
             if channel is None:
@@ -47,12 +47,12 @@ class ProcessWorker(GuardedProcess):
         return value
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End the process, also while it is busy."""
         self.closed = True
         self.end()
 
     def _launched(self) -> socket.socket:
-        """A new process. Raises WorkerLost where nobody wants it any more."""
+        """Start a new process. Raises WorkerLost where the worker was closed."""
         if not self.closed:
             channel = self.launch(__name__)
             if not self.closed:
@@ -75,7 +75,7 @@ def main(channel: socket.socket) -> None:
 
 
 def _answer(there: EpisodeHost, method: str, given: tuple[Any, ...]) -> bytes:
-    """What a call comes to, as it is sent."""
+    """The pickled result of a call."""
     try:
         return pickle.dumps((True, getattr(there, method)(*given)))
     except (UserError, RunStopped) as error:

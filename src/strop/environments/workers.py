@@ -1,9 +1,9 @@
-"""Episodes that are played in workers: processes of this machine, or actors of a Ray cluster.
+"""Plays episodes in workers: processes of this machine, or actors of a Ray cluster.
 
-A worker plays one step after another, so a slow episode delays only those of its own worker. An
-episode that a worker loses is restarted from its seed and replayed with its actions. One that hangs
-or dies costs its own episode. What an episode gives depends on its seed and actions alone, not on
-the worker that plays it.
+A worker runs one step at a time, so a slow episode delays only those of its own worker. An
+episode that a worker loses is restarted from its seed and replayed with its actions. A step that
+hangs or dies fails only its own episode. The result of an episode depends on its seed and actions
+alone, not on the worker that plays it.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ from strop.support.exits import Exit
 
 
 class WorkerLost(Exception):
-    """A worker is gone with all that it had; the next call finds an empty one."""
+    """A worker has died with all of its episodes; the next call finds an empty one."""
 
 
 class Worker(Protocol):
     """Answers the calls of an `EpisodeHost`, one at a time, each from the same thread."""
 
     def call(self, method: str, *given: Any, seconds: float) -> Any:
-        """What a method of `EpisodeHost` gives. Raises WorkerLost, TimeoutError, and its errors."""
+        """Call a method of `EpisodeHost`. Raises WorkerLost, TimeoutError and its own errors."""
         ...
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End the worker, also while it is busy."""
         ...
 
 
@@ -65,7 +65,7 @@ class EpisodeHost:
         number: int,
         begun: EpisodeSoFar,
     ) -> Observation:
-        """Begin an episode of a world, or begin it again, and return what it shows."""
+        """Begin or restart an episode of a world and return its observation."""
         if name not in self.worlds:
             self.worlds[name] = Episodes(source, (), limits=limits), {}
         episodes, places = self.worlds[name]
@@ -88,7 +88,7 @@ class EpisodeHost:
 
 
 def _plain(shown: Observation) -> Observation:
-    """An observation that every process can read, whatever class an environment has made of it."""
+    """The observation as a plain `Observation`, which every process can unpickle."""
     if type(shown) is Observation:
         return shown
     return Observation(**{each.name: getattr(shown, each.name) for each in fields(Observation)})
@@ -96,7 +96,7 @@ def _plain(shown: Observation) -> Observation:
 
 @dataclass(eq=False)
 class Player:
-    """An episode. at: the number of its worker."""
+    """An episode. at: the index of its worker."""
 
     seed: int
     at: int
@@ -152,7 +152,7 @@ class EpisodesInWorkers:
         return self.shown
 
     async def step_alone(self, number: int, action: str) -> Observation:
-        """One step of an episode, while others go on."""
+        """Step one episode while others continue."""
         thread = self.at.threads[self.players[number].at]
         return await asyncio.get_running_loop().run_in_executor(thread, self._step, number, action)
 
@@ -212,7 +212,7 @@ class EpisodesInWorkers:
         return self._hear(number, shown)
 
     def _stepped(self, number: int, action: str) -> Observation:
-        """One step in its worker, which gets the episode again where it has lost it."""
+        """Step an episode in its worker, after replaying it there where the worker has lost it."""
         player = self.players[number]
         shown = self._call(player.at, "step", [number], [action])
         if shown is None:
@@ -227,7 +227,7 @@ class EpisodesInWorkers:
         return found
 
     def _steps(self, at: int, actions: dict[int, str]) -> dict[int, Observation]:
-        """Steps of a worker; together where they are well, so that one that fails is found."""
+        """Step a worker's episodes in one call or, if that fails, one by one to find the cause."""
         going = {n: a for n, a in actions.items() if n not in self.failed}
         together = None
         if len(going) > 1:
@@ -246,17 +246,17 @@ class EpisodesInWorkers:
     def _end(self, at: int) -> None:
         try:
             self._call(at, "end")
-        except (WorkerLost, TimeoutError):  # they are gone, which closes them
+        except (WorkerLost, TimeoutError):  # the worker is gone, and its episodes with it
             return
 
     def _begun(self, number: int, begun: EpisodeSoFar) -> Observation:
-        """What an episode shows that a worker begins, with the time of each of its actions."""
+        """Let a worker begin and replay an episode; the time limit counts each of its actions."""
         given, calls = (self.source, self.limits, number, begun), 1 + len(begun.actions)
         shown: Observation = self._call(self.players[number].at, "begin", *given, number=calls)
         return shown
 
     def _tried(self, call: Callable[[], Observation]) -> Observation:
-        """What a call gives; it is called again where the worker was lost."""
+        """Return the result of a call, which is retried where the worker was lost."""
         for _ in self.limits.waits():
             try:
                 return call()
@@ -279,12 +279,12 @@ class EpisodesInWorkers:
 
 
 class BroadcastEpisodes:
-    """Episodes that the first of several processes plays, and tells the others of.
+    """Episodes that the first of several processes plays and broadcasts to the others.
 
     first: as Ranks.from_first. make: begins the episodes, in the first process alone.
     """
 
-    awaited = False  # all processes hear of the same steps in the same order
+    awaited = False  # all processes receive the same steps in the same order
 
     def __init__(self, first: Callable[[Callable[[], Any]], Any], make: Callable[[], Any]) -> None:
         self.first = first
@@ -310,7 +310,7 @@ class BroadcastEpisodes:
         return found
 
     def repeat(self, number: int, actions: Sequence[str], seen: Sequence[str]) -> int:
-        """A further episode of the seed of `number` behind these actions; its number."""
+        """Begin another episode of the seed of `number`, replay the actions, return its number."""
         found: int = self.first(lambda: self.world.repeat(number, actions, seen))
         return found
 

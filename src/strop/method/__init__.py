@@ -1,7 +1,7 @@
-"""What a part is, how parts make a method, and how a method is written.
+"""Defines parts, how they make a method, and how a method is written.
 
-For authors of parts and recipes: `from strop.method import Algorithm, Result, Use, require`. Files
-inside strop import from the modules, so that each says what it stands on.
+Authors of parts and recipes write `from strop.method import Algorithm, Result, Use, require`. Files
+inside strop import from the modules, so that each shows its dependencies.
 """
 
 from typing import TYPE_CHECKING

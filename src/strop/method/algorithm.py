@@ -2,9 +2,9 @@
 
 `check.py` says which compositions make sense; `seams.py` lists the stages.
 
-A method is an `Algorithm`, or `Phases` of several, which goes over to another at a step or on a
-condition. The trainer asks it for the algorithm of a phase and runs that; what is kept between
-steps is kept by label, over the change too.
+A method is an `Algorithm`, or `Phases` of several algorithms, which switches to the next one at a
+step or on a condition. The trainer asks it for the algorithm of a phase and runs that. Parts keep
+their state between steps by label, also when the phase changes.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ class Algorithm(Shown):
                 yield from ((f"{stage}.{use.label}", use) for use in getattr(self, stage))
 
     def reads(self, stages: tuple[str, ...] = STAGES) -> frozenset[str]:
-        """Every column that some part of these stages reads, in its call or at the step's end."""
+        """Every column that a part of these stages reads, in its call or at the end of the step."""
         return frozenset(
             column
             for path, use in self.uses()
@@ -85,7 +85,7 @@ class Algorithm(Shown):
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The algorithm of every phase: this one, which has no name."""
+        """The algorithm of every phase: this one, under no name."""
         return (Section("", "", self),)
 
     @property
@@ -98,17 +98,17 @@ class Algorithm(Shown):
         return self
 
     def knobs_in(self, number: int, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the knobs that count in a phase: all."""
+        """The knobs that take effect in a phase: all."""
         return dict(knobs)
 
     def each(self, change: Callable[["Algorithm"], "Algorithm"], only: str = "") -> "Algorithm":
-        """The algorithm changed. Raises UserError where `only` names a phase."""
+        """Return the changed algorithm. Raises UserError where `only` names a phase."""
         if only:
             raise UserError(f"no phase {only!r}: this method has one algorithm from end to end")
         return change(self)
 
     def check_steps(self, num_steps: int) -> None:
-        """One phase comes in any run."""
+        """Accept any number of steps: a run always reaches its only phase."""
 
     def next(
         self, now: Mapping[str, int], step: int, num_steps: int, metrics: Mapping[str, float]
@@ -185,10 +185,10 @@ def _changed(use: Use, name: str, value: Any) -> Use:
 
 
 def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
-    """The columns to refresh: those that something reads, and the value of every critic's head.
+    """The columns to refresh: the ones that a part reads, and the value of every critic's head.
 
-    A lone update takes its own log-probabilities as the old ones, so ratios and objectives then
-    need none; what is prepared before the update (corrections, averages, rates) still does.
+    A lone update takes its own log-probabilities as the old ones, so ratios and objectives do not
+    need `logp_old_T` then; parts that run before the update (corrections, averages, rates) do.
     """
     lone = getattr(getattr(algorithm.plan, "part", None), "num_updates", None) == 1
     wanted = set(algorithm.reads(tuple(stage for stage in STAGES if stage != "terms")))
@@ -203,8 +203,8 @@ def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
 
 
 def around_refresh(algorithm: Algorithm) -> tuple[tuple[Use, ...], tuple[Use, ...]]:
-    """The probes that run before the columns are refreshed, since they say what the reference is to
-    read, and those that run after it.
+    """The probes that run before the columns are refreshed, since they write the prompts that the
+    reference reads, and the probes that run after it.
     """
     shows = [PROMPT_OF_REFERENCE in parts.writes(use) for use in algorithm.probes]
     pairs = list(zip(shows, algorithm.probes, strict=True))
@@ -212,7 +212,7 @@ def around_refresh(algorithm: Algorithm) -> tuple[tuple[Use, ...], tuple[Use, ..
 
 
 CONDITION = re.compile(r"(?P<metric>[^<>]+)(?P<sign>[<>])(?P<level>[^<>]+)")
-# What a step does not have when it is asked whether the phase is over, or not twice alike.
+# Metrics that a step lacks when the end of the phase is checked, or that differ between equal runs.
 APART = ("eval/", "perf/", "timing_s/", "services/", "step_time")
 SHARE = re.compile(r"(^|/)frac_|clip_ratio/|clipped_ratio$|^selection/dropped/")
 NOT_NEGATIVE = re.compile(r"^(entropy|grad_norm|reward_std|learning_rate|num_\w+)$|^completions/")
@@ -221,29 +221,29 @@ EXAMPLE = "200, 0.5 (half of the run), entropy < 0.3, or 200 or entropy < 0.3"
 
 @dataclass(frozen=True)
 class Until:
-    """When a phase is over: with a step, or after the first step whose metric crosses a level."""
+    """When a phase ends: at a step, or after the first step whose metric crosses a level."""
 
-    # Its last step; below 1: as a share of the run's steps; 0: none.
+    # The phase's last step; below 1: as a share of the run's steps; 0: none.
     step: float = 0
-    # Of every step of the run (`entropy`); empty: none.
+    # A metric that every step of the run has (`entropy`); empty: none.
     metric: str = ""
-    # Whether the metric must come below the level, else above it.
+    # Whether the metric must fall below the level; otherwise it must rise above it.
     below: bool = True
     level: float = 0.0
 
     def __post_init__(self) -> None:
         whole = self.step < 1 or self.step == self.step // 1
         if not (whole and 0 <= self.step < math.inf) or not (self.step or self.metric):
-            raise UserError(f"until {self.text}: a phase is over at a step or condition: {EXAMPLE}")
+            raise UserError(f"until {self.text}: a phase ends at a step or condition: {EXAMPLE}")
         if self.metric.startswith(APART):
             raise UserError(
-                f"until {self.text}: {self.metric} is no number of every step that a second run "
-                "has too: take one such as entropy or reward"
+                f"until {self.text}: {self.metric} is not a metric that every step has and that a "
+                "second run repeats: take one such as entropy or reward"
             )
         if self.metric and not self._possible():
             raise UserError(
-                f"until {self.text}: that never is, so what follows would never come: give another "
-                "level, or a step"
+                f"until {self.text}: that never happens, so the next phase would never begin: give "
+                "another level, or a step"
             )
 
     def _possible(self) -> bool:
@@ -255,18 +255,18 @@ class Until:
 
     @property
     def text(self) -> str:
-        """As `read_until` reads it."""
+        """The condition as `read_until` reads it."""
         step = f"{self.step:.0f}" if self.step == self.step // 1 else f"{self.step:g}"
         crossed = f"{self.metric} {'<' if self.below else '>'} {self.level!r}"
         return " or ".join(([step] if self.step else []) + ([crossed] if self.metric else []))
 
     def last(self, num_steps: int) -> int:
-        """The phase's last step in a run of so many; 0 where only the metric tells."""
+        """The phase's last step in a run of `num_steps`; 0 where the metric alone decides."""
         share = 0 < self.step < 1
         return max(1, int(self.step * num_steps + 1e-9)) if share else int(self.step)
 
     def over(self, step: int, num_steps: int, metrics: Mapping[str, float]) -> bool:
-        """Whether `step` was the last; a step without the metric leaves that open."""
+        """Whether `step` was the last one; a step without the metric leaves its condition unmet."""
         value = metrics.get(self.metric, math.nan)
         crossed = value < self.level if self.below else value > self.level
         return crossed or 0 < self.last(num_steps) <= step
@@ -295,13 +295,13 @@ def _number(text: str, whole: object) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"until {whole}: {text!r} is no step and no condition: {EXAMPLE}")
+        raise UserError(f"until {whole}: {text!r} is neither a step nor a condition: {EXAMPLE}")
     return number
 
 
 @dataclass(frozen=True)
 class Phase:
-    """An algorithm, when it is over (None: with the run), and what messages and options call it."""
+    """An algorithm, when it ends (None: with the run), and its name in messages and options."""
 
     algorithm: Algorithm
     until: Until | None = None
@@ -321,32 +321,32 @@ class Phases(Shown):
         )
         object.__setattr__(self, "phases", named)
         if len(named) < 2:
-            raise UserError("phases: there must be two at least; one algorithm needs none")
+            raise UserError("phases: give at least two; a single algorithm needs no phases")
         for phase in named:
             if not phase.name.isidentifier():
-                raise UserError(f"phases: {phase.name!r} is no name: letters, digits and _")
+                raise UserError(f"phases: {phase.name!r} is no name: use letters, digits and _")
             if self.names.count(phase.name) > 1:
-                raise UserError(f"phases: two are called {phase.name}: give one another name")
+                raise UserError(f"phases: two are called {phase.name}: rename one of them")
         for phase in named[:-1]:
             if phase.until is None:
                 raise UserError(
-                    f"phase {phase.name}: nothing says when it is over, so what follows would "
-                    f"never come: give it until ({EXAMPLE})"
+                    f"phase {phase.name}: nothing says when it ends, so the next phase would "
+                    f"never begin: give it until ({EXAMPLE})"
                 )
         if (until := named[-1].until) is not None:
             raise UserError(
                 f"phase {named[-1].name} is until {until.text}, and nothing follows it: leave that "
-                "out, the last phase goes on to the end"
+                "out, the last phase lasts to the end of the run"
             )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the phases are called, in their order."""
+        """The names of the phases, in order."""
         return tuple(phase.name for phase in self.phases)
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The phases by name, each with when it is over."""
+        """The phases with their names, each with the condition that ends it."""
         return tuple(
             Section(phase.name, phase.until.text if phase.until else "", phase.algorithm)
             for phase in self.phases
@@ -354,7 +354,7 @@ class Phases(Shown):
 
     @property
     def algorithms(self) -> tuple[Algorithm, ...]:
-        """Their algorithms, in their order."""
+        """The algorithms of the phases, in order."""
         return tuple(phase.algorithm for phase in self.phases)
 
     def in_phase(self, number: int) -> Algorithm:
@@ -362,16 +362,16 @@ class Phases(Shown):
         return self.phases[number - 1].algorithm
 
     def knobs_in(self, number: int, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the knobs that count in a phase: what its own controls move.
+        """The knobs that take effect in a phase: the ones that its own controls move.
 
-        Copies of the weights stay where they are.
+        The copies of the weights keep their knobs in every phase.
         """
         counts = {path for use in self.in_phase(number).control for path in use.part.moves}
         counts |= {knobs_of_copy(name)[0] for name in COPIES}
         return {path: value for path, value in knobs.items() if path in counts}
 
     def uses(self) -> Iterator[tuple[str, Use]]:
-        """(path, use) of every place of every phase; paths are those inside their algorithm."""
+        """(path, use) of every place of every phase; a path is relative to its algorithm."""
         for algorithm in self.algorithms:
             yield from algorithm.uses()
 
@@ -388,7 +388,7 @@ class Phases(Shown):
         return frozenset().union(*(algorithm.facts() for algorithm in self.algorithms))
 
     def each(self, change: Callable[[Algorithm], Algorithm], only: str = "") -> "Phases":
-        """The same phases with every algorithm changed, or with that of the phase `only`."""
+        """The same phases with every algorithm changed, or only the one of the phase `only`."""
         if only:
             return self.with_phase(only, algorithm=change(self.named(only).algorithm))
         changed = (
@@ -397,7 +397,7 @@ class Phases(Shown):
         return Phases(tuple(changed))
 
     def with_phase(self, name: str, **changes: Any) -> "Phases":
-        """The phases with one changed: its algorithm or its until. Raises UserError."""
+        """The phases with one phase's algorithm or `until` replaced. Raises UserError."""
         if name not in self.names:
             raise UserError(
                 f"no phase {name!r}{nearest(name, self.names)}; there are {', '.join(self.names)}"
@@ -437,7 +437,7 @@ class Phases(Shown):
         return result
 
     def check_steps(self, num_steps: int) -> None:
-        """Raise UserError for a phase that never comes in a run of so many steps."""
+        """Raise UserError for a phase that a run of `num_steps` never reaches."""
         before = 0
         for phase, then in zip(self.phases, self.phases[1:], strict=False):
             assert phase.until is not None
@@ -451,7 +451,7 @@ class Phases(Shown):
             if last and last <= before:
                 raise UserError(
                     f"phase {phase.name} is until step {last}, and the one before it until step "
-                    f"{before}: the steps must rise, each is one of the run"
+                    f"{before}: the steps count from the start of the run, so they must rise"
                 )
             before = last or before
 
@@ -460,7 +460,7 @@ class Phases(Shown):
     ) -> dict[str, int]:
         """The phase of the step after `step`, as `phase_at` reads it.
 
-        Raises UserError where the first step of a phase lacks the number that it waits for.
+        Raises UserError where the first step of a phase lacks the metric that it waits for.
         """
         phase = self.phases[now["number"] - 1]
         until = phase.until
@@ -486,7 +486,7 @@ def phase_at(state: Mapping[str, Any]) -> dict[str, int]:
 
 
 def trained_values(term: Term) -> tuple[str, ...]:
-    """The value columns that a term gives a gradient to, sorted; none for the policy's terms."""
+    """The value columns that get a gradient from a term, sorted; none for the policy's terms."""
     if term.learner != "critic":
         return ()
     reads = (read.column for read in parts.reads(term.objective) if read.required)
@@ -494,6 +494,6 @@ def trained_values(term: Term) -> tuple[str, ...]:
 
 
 def advantage_of(term: Term) -> str:
-    """The column that the term's objective reads as the advantage of a token; empty: none."""
+    """The column that the term's objective reads as a token's advantage; empty: none."""
     reads = parts.reads(term.objective)
     return next((read.column for read in reads if read.parameter == "advantage_T"), "")

@@ -1,6 +1,6 @@
-"""How a chain of parts runs: each call with its state and its own draws, its metrics kept.
+"""Runs chains of parts: each call gets its part's state and its own generator, and is logged.
 
-The step, the collector, the updates and the padded front door all run their parts through this.
+The step, the collector, the updates and the padded calls all run their parts through this module.
 """
 
 import hashlib
@@ -17,22 +17,22 @@ from strop.method.part import Result, Use
 from strop.method.services import Services
 from strop.support.errors import UserError
 
-# What the draws of a strategy go by that samples independently while it does nothing of its own.
+# The seed path of strategies that sample independently while they do nothing of their own.
 PLAIN_DRAWS = "rollout.sample_independently"
-# (name, number) -> a fresh generator; equal arguments give equal draws
+# (name, number) -> a new generator; equal arguments give equal draws
 RngOf = Callable[[str, int], torch.Generator]
 
 
 def number_of(seed: int, step: int, label: str, update: int = 0) -> int:
-    """A 62-bit number that depends on all four, the same on every machine."""
+    """A 62-bit number that depends on all four arguments and is the same on every machine."""
     text = f"{seed}/{step}/{label}/{update}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 2
 
 
 def generators(seed: int, step: int) -> RngOf:
-    """Random generators on the CPU that need no state: each is made anew from all four.
+    """Random generators on the CPU without saved state: each is made from its four numbers.
 
-    So a checkpoint needs no generator's state: a resumed run draws what the unbroken one drew.
+    So a checkpoint holds no generator's state: a resumed run draws what the unbroken one drew.
     """
 
     def of(label: str, update: int = 0) -> torch.Generator:
@@ -49,8 +49,8 @@ After = Callable[[str, Use, Batch], None]
 class Chains:
     """Runs the parts of stages; `state` and `metrics` are filled as they run.
 
-    state: by path, "advantage.track_success". services: what parts may ask for beside columns.
-    after: is told of every part that has written columns or selected tokens.
+    state: by path, "advantage.track_success". services: the services that parts may request.
+    after: called after every part that has written columns or selected tokens.
     """
 
     rng_of: RngOf
@@ -60,20 +60,20 @@ class Chains:
     after: After | None = None
 
     def with_metrics(self, metrics: dict[str, float]) -> "Chains":
-        """The same with another place for metrics; the state stays shared."""
+        """Return the same with another place for metrics; the state stays shared."""
         return Chains(self.rng_of, self.services, self.state, metrics, self.after)
 
     def state_of(self, stage: str, use: Use) -> Any:
-        """The state of a part: what it had, its first one, or None where it keeps none."""
+        """The state of a part: the saved one, its initial one, or None where it keeps none."""
         path = f"{stage}.{use.label}"
         if path in self.state or not hasattr(use.part, "init"):
             return self.state.get(path)
         return use.part.init()
 
     def learn(self, uses: Iterable[tuple[str, Use]], batch: Batch, hook: str = "update") -> None:
-        """The states of the parts that have an `update`, or `observe`, after it saw this batch.
+        """Update the states of the parts that have the hook `update`, or `observe`, by this batch.
 
-        uses: with their paths, as `Algorithm.uses` gives them.
+        uses: parts with their paths, as `Algorithm.uses` gives them.
         """
         for path, use in uses:
             if hasattr(use.part, hook):
@@ -81,7 +81,7 @@ class Chains:
                 self.state[path] = parts.update(use, batch, before, hook)
 
     def tracked(self, sampling: Iterable[Use]) -> Any:
-        """What the sampler that keeps track of prompts knows of them; None where none does."""
+        """The view of prompts by the sampler that tracks them; None where none does."""
         for use in sampling:
             if hasattr(use.part, "view"):
                 return use.part.view(self.state_of("sampling", use))
@@ -90,10 +90,10 @@ class Chains:
     def call(
         self, stage: str, use: Use, batch: Batch | None, number: int = 0, **handed: Any
     ) -> Result:
-        """Call a part of a stage; `number` sets its draws apart, `handed` is what `seams` says."""
+        """Call a part of a stage; each `number` has its own draws. handed: arguments by `seams`."""
         path = f"{stage}.{use.label}"
         seed = path if PLACE_OF[stage].seeded_by_path else use.label
-        if getattr(use.part, "acted", ()):  # so that what it does shows, and not another seed
+        if getattr(use.part, "acted", ()):  # so that runs differ by its effect, not by the seed
             seed = PLAIN_DRAWS
         outcome = parts.call(
             use,
@@ -109,7 +109,7 @@ class Chains:
         return outcome
 
     def write(self, stage: str, uses: Iterable[Use], batch: Batch, number: int = 0) -> Batch:
-        """The batch with the columns of all parts of a chain, one after another."""
+        """Run all parts of a chain in order and return the batch with their columns."""
         for use in uses:
             batch = parts.write(batch, use, self.call(stage, use, batch, number))
             if self.after is not None:
@@ -117,13 +117,13 @@ class Chains:
         return batch
 
     def credit(self, uses: Iterable[Use], batch: Batch) -> Batch:
-        """The batch after the advantage chain, which begins with the reward."""
+        """Run the advantage chain, which starts from the reward, and return the batch."""
         return self.write("advantage", uses, batch.set(advantage_B=batch["reward_B"]))
 
     def select(self, uses: Iterable[Use], batch: Batch) -> Batch:
-        """The batch with gradient_T and denominator_T narrowed by every selection in turn.
+        """Narrow gradient_T and denominator_T by every selection in turn and return the batch.
 
-        What each takes out of the gradient is told as a share of what there was at first.
+        Logs how many tokens each removes from the gradient, as a share of the tokens at first.
         """
         whole = batch["gradient_T"].sum().clamp(min=1)
         for use in uses:
@@ -140,16 +140,16 @@ class Chains:
     def control(
         self, uses: Iterable[Use], batch: Batch, metrics: Mapping[str, float]
     ) -> dict[str, float]:
-        """The knobs that controls move, by their paths; the state has them afterwards.
+        """Run the controls and return the knobs that they move, by path; the state saves them.
 
-        Raises UserError for one that is none of a part's `moves`.
+        Raises UserError for a knob that is not among its part's `moves`.
         """
         moved: dict[str, float] = {}
         for use in uses:
             new = self.call("control", use, batch, metrics=metrics).value
             for knob in new:
                 if knob not in use.part.moves:
-                    raise UserError(f"{use.label} moves {knob}, which is none of its `moves`")
+                    raise UserError(f"{use.label} moves {knob}, which is not among its `moves`")
             moved |= new
         self.state["knobs"] = {**self.state.get("knobs", {}), **moved}
         return moved

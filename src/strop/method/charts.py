@@ -1,4 +1,4 @@
-"""What a part brings for those who look at a run: charts of the report, lines of the live panel.
+"""Charts of the report and lines of the live panel that a part may state.
 
 A part states them beside its fields, for metrics that it logs with `Result(value, metrics={...})`:
 
@@ -7,8 +7,8 @@ A part states them beside its fields, for metrics that it logs with `Result(valu
     )
     panel: ClassVar[tuple[str, ...]] = ("budget/mean",)
 
-A run writes the charts of its parts into its folder as it begins. So whatever shows the folder
-later reads them there, and imports no part.
+A run writes the charts of its parts into its folder when it starts. So programs that show the
+folder later read them there, and import no part.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ Stated = TypeVar("Stated")
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric and, where they are recorded, the metrics that are the limits around it.
+    """One metric and, where they are recorded, the metrics that limit it from below and above.
 
-    label: what the legend calls it; empty: the metric's name.
+    label: its name in the legend; empty: the metric's name.
     """
 
     key: str
@@ -39,9 +39,9 @@ class Curve:
 @dataclass(frozen=True)
 class LineChart:
     """Metrics over steps. A metric that a run has not recorded has no curve, and a chart without
-    curves is left out; charts of one section and title are one chart with the curves of all.
+    curves is left out. Charts with the same section and title become one chart with all curves.
 
-    section: a new one stands behind those of the report. smooth: a long curve also gets its moving
+    section: a new section comes after the report's own. smooth: a long curve also gets its moving
     mean. zero: the axis begins at 0 where all values allow it.
     """
 
@@ -58,12 +58,12 @@ Placed = Iterable[tuple[str, Use]]  # as `method.uses()` gives it
 
 
 def charts_of(placed: Placed) -> tuple[LineChart, ...]:
-    """The charts that parts bring, each once. Raises UserError where one states other things."""
+    """The charts that parts state, each once. Raises UserError where one is not a chart."""
     return _stated(placed, "charts", LineChart)
 
 
 def panel_of(placed: Placed) -> tuple[str, ...]:
-    """The metrics that parts bring for the live panel, each once. Raises UserError as well."""
+    """The metrics that parts state for the live panel, each once. Raises UserError as well."""
     return _stated(placed, "panel", str)
 
 
@@ -79,29 +79,29 @@ def _of(use: Use, name: str, kind: type[Stated]) -> tuple[Stated, ...]:
 
 
 def as_objects(charts: Iterable[LineChart]) -> list[dict[str, Any]]:
-    """The charts as JSON has them."""
+    """The charts as JSON objects."""
     return [dataclasses.asdict(chart) for chart in charts]
 
 
 def from_objects(found: object) -> tuple[LineChart, ...]:
-    """What `as_objects` gave. Raises ValueError for anything else."""
+    """The charts from the result of `as_objects`. Raises ValueError for anything else."""
     if not isinstance(found, list):
-        raise ValueError("it is no list of charts")
+        raise ValueError("it is not a list of charts")
     return tuple(_made(LineChart, each) for each in found)
 
 
 def _made(kind: Any, given: Any) -> Any:
-    """A record whose fields have the types that it declares."""
+    """Make a record of this kind, after checking the types of its fields."""
     if not isinstance(given, dict):
-        raise ValueError(f"a {kind.__name__} is no object")
+        raise ValueError(f"a {kind.__name__} is not an object")
     if "curves" in given:
         if not isinstance(given["curves"], list):
-            raise ValueError("curves are no list")
+            raise ValueError("curves are not a list")
         given = {**given, "curves": tuple(_made(Curve, each) for each in given["curves"])}
     wanted = {"curves": tuple, "percent": bool, "smooth": bool, "zero": bool}
     for name, value in given.items():
         if not isinstance(value, wanted.get(name, str)):
-            raise ValueError(f"{name} does not fit")
+            raise ValueError(f"{name} has the wrong type")
     try:
         return kind(**given)
     except TypeError as error:

@@ -1,9 +1,9 @@
-"""Whether an algorithm makes sense, found out before anything runs.
+"""Checks that an algorithm makes sense, before anything runs.
 
 `check` walks the places of a step in order. It refuses a part at a place of another kind, a part
-that asks for what its place does not hand in, a read that nothing provides, a result that nothing
-reads, a stage that ends without what the next one needs, and facts that contradict each other.
-Each in one line: the stage, the part, and what to do.
+that asks for an argument its place does not pass, a read that nothing provides, a result that
+nothing reads, a stage that ends without what the next one needs, and facts that contradict each
+other. Each error is one line: the stage, the part, and what to do.
 """
 
 import math
@@ -29,12 +29,12 @@ from strop.method.part import LEARNERS, OUTSIDE, Term, Use
 from strop.support.errors import UserError, nearest
 
 Placed = tuple[str, Use]
-# What the trainer itself takes from the batch when the stages are through.
+# The columns that the trainer itself takes from the batch after the stages have run.
 TAKEN = frozenset(column for place in PLACES for column in (*place.needs, *place.taken))
 
-# What the trainer computes of models comes with this stage: rows may still change before it.
+# The trainer computes the models' columns at this stage, because rows may still change before it.
 COMPUTED_BEFORE = "probes"
-# Distributions over the vocabulary that an objective may be of.
+# Distributions over the vocabulary that an objective may read.
 DISTRIBUTIONS = frozenset({"logq_TV", "logq_ref_TV"})
 
 # Pairs of facts that must not stand in one algorithm, and why.
@@ -42,7 +42,7 @@ CONTRADICTIONS = (
     (
         "removes_uniform_groups",
         "learns_from_uniform_groups",
-        "the first drops the groups that the second lives on",
+        "the first drops the groups that the second learns from",
     ),
     (
         "contains_behavior_ratio",
@@ -52,16 +52,16 @@ CONTRADICTIONS = (
     (
         "advantage_mean_is_not_zero",
         "whitens_advantage",
-        "whitening would remove the bias that the first puts in on purpose",
+        "whitening would remove the bias that the first adds on purpose",
     ),
 )
 
-# More rollouts in a step are a slip, and would fill the memory before the first token.
+# More rollouts in a step are a mistake, and would fill the memory before the first token.
 MOST_ROLLOUTS = 2**20
 
 
 def check(method: Method, given: frozenset[str] = frozenset()) -> None:
-    """Raise UserError for the first thing about a method that cannot be meant.
+    """Raise UserError for the first thing about a method that cannot be intended.
 
     `given`: columns that come with the prompts or from outside.
     """
@@ -69,12 +69,12 @@ def check(method: Method, given: frozenset[str] = frozenset()) -> None:
         _check_phases(method, given)
     else:
         _check_algorithm(method, given)
-    charts_of(method.uses())  # raises where a part states other things, as the next does
-    panel_of(method.uses())
+    charts_of(method.uses())  # raises where a part states something that is no chart
+    panel_of(method.uses())  # raises where a part states something that is no metric's name
 
 
 def _check_phases(method: Phases, given: frozenset[str]) -> None:
-    """Each phase can be meant, and no two parts of one label would share their state."""
+    """Check each phase, and that no two different parts would share state under one label."""
     kinds: dict[str, tuple[type, str]] = {}
     for phase in method.phases:
         try:
@@ -86,13 +86,13 @@ def _check_phases(method: Phases, given: frozenset[str]) -> None:
             if kind is not type(use.part) and _keeps_state(type(use.part), kind):
                 raise UserError(
                     f"phases {first} and {phase.name}: {path} is {parts.name_of(use.part)} in "
-                    "one and another part in the other, and state is kept by label: give one "
-                    "another label (part @ label)"
+                    "one and another part in the other, and state is saved by label: give one of "
+                    "them another label (part @ label)"
                 )
 
 
 def _keeps_state(*kinds: type) -> bool:
-    """Whether one of these classes of parts keeps something between steps."""
+    """Whether one of these classes of parts keeps state between steps."""
     return any(
         hasattr(kind, "init") or "state" in {p.name for p in parts.parameters_of(kind)}
         for kind in kinds
@@ -105,11 +105,11 @@ def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
         _check_place(path, use)
     if not algorithm.terms:
         raise UserError(
-            "terms: there is no loss term, so nothing would be learnt: take a recipe or parameters "
-            "that have one"
+            "terms: there is no loss term, so nothing would be trained: take a recipe or "
+            "parameters that have one"
         )
     if algorithm.plan is None:
-        raise UserError("plan: there is none; split_into_minibatches makes one update of a step")
+        raise UserError("plan: there is none; split_into_minibatches makes one update a step")
     for term in algorithm.terms:
         _check_term(term)
     columns.of(placed)  # raises where two declare a name differently
@@ -122,16 +122,18 @@ def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
 
 
 def where(path: str) -> str:
-    """The place of a path as messages begin with it: "advantage" or "terms.kl.ratio"."""
+    """The place of a path, as messages start with it: "advantage" or "terms.kl.ratio"."""
     return path if path.startswith("terms.") else path.split(".")[0]
 
 
 def _check_place(path: str, use: Use) -> None:
-    """The part is of a kind for its place, gets what it asks for there, is wired by its names."""
+    """Check that a part's kind fits its place, that it gets the arguments it takes, and that its
+    renamed columns exist.
+    """
     place, kind = place_at(path), parts.kind_of(use.part)
     admitted = kinds_at(place)
     if kind not in SEAM_OF:
-        stated = f"is of the kind {kind!r}, which there is not" if kind else "states no kind"
+        stated = f"is of the kind {kind!r}, which does not exist" if kind else "states no kind"
         usual = next(kind for kind in admitted if SEAM_OF[kind].places[0] == place.name)
         raise UserError(
             f"{where(path)}: {use.label} {stated}: give its class "
@@ -152,13 +154,13 @@ def _check_place(path: str, use: Use) -> None:
     wired = (names - SPECIAL) | set(parts.writes(Use(use.part)))
     if odd := [name for name, _ in use.columns if name not in wired]:
         raise UserError(
-            f"{where(path)}: {use.label} is to have {odd[0]} renamed, which it neither reads nor "
-            f"writes; it has {', '.join(sorted(wired))}"
+            f"{where(path)}: {use.label} renames {odd[0]}, which it neither reads nor writes; it "
+            f"has {', '.join(sorted(wired))}"
         )
 
 
 def _instead(special: str, place: Place) -> str:
-    """What to do about a special name that a place does not hand in."""
+    """The remedy for a special name that a place does not pass to its parts."""
     handing = [other for other in PLACES if special in other.handed]
     writing = [
         other.name
@@ -173,7 +175,9 @@ def _instead(special: str, place: Place) -> str:
 
 
 def _check_reads(algorithm: Algorithm, placed: Sequence[Placed], given: frozenset[str]) -> None:
-    """Every required read is written before, and every stage ends with what it must."""
+    """Check that every required column is written before it is read, and that every stage ends
+    with the columns that the next one needs.
+    """
     have = set(given) | set(DERIVED) | {*RUN_WIDE}
     ratios = {term.name for term in algorithm.terms if term.ratio is not None}
     for place in PLACES:
@@ -187,7 +191,7 @@ def _check_reads(algorithm: Algorithm, placed: Sequence[Placed], given: frozense
             for group in (*((column,) for column in _required(use)), *parts.any_of(use)):
                 if not any(c in have or _in_the_pass(c, place, own) for c in group):
                     raise UserError(_missing(path, use, group[0], place, group[1:]))
-            if not place.slot:  # what a term's parts make goes into its loss
+            if not place.slot:  # the columns that a term's parts make go into its loss
                 have |= _made(use)
         for column in place.needs:
             if column not in have:
@@ -198,15 +202,15 @@ def _check_reads(algorithm: Algorithm, placed: Sequence[Placed], given: frozense
 
 
 def _values(algorithm: Algorithm) -> set[str]:
-    """The columns that the critic's heads give."""
+    """The value columns of the critic's heads."""
     heads = algorithm.value_columns()
     return {name for head in heads for name in (head, old_value(head), slow_value(head))}
 
 
 def _in_the_pass(column: str, place: Place, own: set[str]) -> bool:
-    """Whether a part of a term gets the column of the pass through the model, beside the batch's.
+    """Whether a part of a term gets the column from the forward pass, in addition to the batch.
 
-    own: what the term's other parts make for its objective.
+    own: the columns that the term's other parts make for its objective.
     """
     if place.slot == "objective" and (column in own or column in DISTRIBUTIONS):
         return True
@@ -214,7 +218,7 @@ def _in_the_pass(column: str, place: Place, own: set[str]) -> bool:
 
 
 def _check_hooks(placed: Sequence[Placed], have: set[str], hook: str, place: Place) -> None:
-    """What parts look at beside their call is there when they do: `observe` before curation drops
+    """Check that the columns of parts' hooks exist when these run: `observe` before curation drops
     anything, `update` at the end of the step.
     """
     for path, use in placed:
@@ -224,7 +228,7 @@ def _check_hooks(placed: Sequence[Placed], have: set[str], hook: str, place: Pla
 
 
 def _required(use: Use) -> list[str]:
-    """What the part must be given of what other parts make: columns, and draws."""
+    """The inputs that the part needs from other parts: required columns, and draws."""
     specials = [
         p.name for p in parts.parameters(use.part) if p.name == "draws" and p.default is p.empty
     ]
@@ -232,16 +236,16 @@ def _required(use: Use) -> list[str]:
 
 
 def _made(use: Use) -> set[str]:
-    """What the part makes: its columns, and draws where it is a sampler."""
+    """The outputs of the part: its columns, and draws where it is a sampler."""
     seam = parts.seam_of(use.part)
     draws = {"draws"} if seam is not None and seam.returns == "draws" else set()
     return set(parts.writes(use)) | draws
 
 
 def _check_read_later(placed: Sequence[Placed]) -> None:
-    """Of what a part puts in another's place, something is read before it is replaced in turn.
+    """Check that at least one of a part's results is read before another part replaces it.
 
-    A probe that states charts or lines of the panel is there for its metrics.
+    A probe that states charts or panel lines may be there for its metrics alone.
     """
     hooks = [(use, hook) for _, use in placed for hook in ("observe", "update")]
     at_the_end = {name for use, hook in hooks for name in parts.update_reads(use, hook)}
@@ -259,7 +263,7 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
             before = _reader_before(made, placed[:index])
             remedies = [f"move it before {before}"] if before else []
             if is_probe:
-                remedies.append("state `charts` or `panel` of it, if it is there for its metrics")
+                remedies.append("state its `charts` or `panel`, if it is there for its metrics")
             raise UserError(
                 f"{where(path)}: {use.label} writes {shown}, which nothing after it reads: "
                 + ", or ".join([*remedies, "leave it out"])
@@ -267,7 +271,7 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
 
 
 def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool:
-    """Whether something reads the column before another part writes it without having read it."""
+    """Whether something reads the column before another part overwrites it without reading it."""
     for path, use in later:
         reads = {read.column for read in parts.reads(use)}
         names = {parameter.name for parameter in parts.parameters(use.part)}
@@ -280,7 +284,7 @@ def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool
 
 
 def _reader_before(made: set[str], earlier: Sequence[Placed]) -> str:
-    """The label of the last part before that reads one of the columns; empty when there is none."""
+    """The label of the last earlier part that reads one of the columns; empty: there is none."""
     for _, use in reversed(earlier):
         if made & {read.column for read in parts.reads(use)}:
             return use.label
@@ -294,8 +298,8 @@ def _ends_without(place: Place, column: str) -> str:
         "reward": "score_with_verifiers",
     }[place.name]
     return (
-        f"{place.name}: none of its parts gives {column}, which the step goes on with: begin it "
-        f"with a part such as {usual}"
+        f"{place.name}: none of its parts gives {column}, which the next stage needs: begin the "
+        f"stage with a part such as {usual}"
     )
 
 
@@ -315,7 +319,7 @@ def _check_term(term: Term) -> None:
     if draws and getattr(term.objective.part, "scope", "token") != "update":
         raise UserError(
             f"term {term.name}: {term.objective.label} draws at random, so its scope must "
-            "be update: else its draws would depend on how the rows are split"
+            "be update: otherwise its draws would depend on how the rows are split"
         )
     if term.ratio is not None and "log_ratio_T" not in read:
         raise UserError(
@@ -325,7 +329,9 @@ def _check_term(term: Term) -> None:
 
 
 def _check_distribution(term: Term, wide: str, required: set[str], draws: bool) -> None:
-    """An objective of whole distributions is computed in the head, where there is nothing else."""
+    """Check an objective of whole distributions: it is computed in the head, without other columns
+    of the pass and without a generator.
+    """
     other = next((c for c in sorted(required) if is_current(c) or c == "log_ratio_T"), "")
     if draws or other:
         raise UserError(
@@ -353,14 +359,14 @@ def _check_critic(term: Term, read: set[str]) -> None:
 
 
 def _check_tracked(placed: Sequence[Placed]) -> None:
-    """Where a sampler asks what is known of prompts, one keeps track of them."""
+    """Check that a part tracks the prompts where a sampler reads what is known of them."""
     if any(hasattr(use.part, "view") for path, use in placed if place_at(path).name == "sampling"):
         return
     for path, use in placed:
         if "tracked" in {parameter.name for parameter in parts.parameters(use.part)}:
             raise UserError(
-                f"{where(path)}: {use.label} asks what is known of each prompt, and nothing keeps "
-                "track of it: put track_success after it"
+                f"{where(path)}: {use.label} reads what is known of each prompt, and no part "
+                "tracks that: put track_success after it"
             )
 
 
@@ -375,7 +381,9 @@ def _check_facts(placed: Sequence[Placed]) -> None:
 
 
 def _check_size(algorithm: Algorithm) -> None:
-    """Of all options together: one after another they may pass through sizes that nobody meant."""
+    """Check the size of a step with all options set: set one after another, they may pass through
+    sizes that nobody intended.
+    """
     for use in algorithm.sampling:
         sizes = [getattr(use.part, name, 1) for name in ("num_prompts", "num_rollouts")]
         if all(isinstance(size, int) for size in sizes) and math.prod(sizes) > MOST_ROLLOUTS:
@@ -386,7 +394,7 @@ def _check_size(algorithm: Algorithm) -> None:
 
 
 def _check_knobs(algorithm: Algorithm) -> None:
-    """Every control says which options it moves, and the method has them."""
+    """Check that every control states which options it moves, and that the method has them."""
     known = {*algorithm.paths(), *OUTSIDE}
     for use in algorithm.control:
         moves = getattr(use.part, "moves", None)
@@ -404,8 +412,8 @@ def _check_knobs(algorithm: Algorithm) -> None:
 
 
 def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[str] = ()) -> str:
-    """What to do about a column that a part reads at a place and does not get there, nor others
-    that would do.
+    """The error for a column that a part reads at a place where neither it nor one of the others
+    that would do is available.
     """
     stage = path.split(".")[0]
     reads = f"{stage}: {use.label} reads {' or '.join((column, *others))}"
@@ -416,7 +424,7 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         )
     if is_current(column) or column in DISTRIBUTIONS:
         slots = "objectives" if column in DISTRIBUTIONS else "ratios and objectives"
-        return f"{reads}, which is the policy's as it learns: {slots} of loss terms alone get it"
+        return f"{reads}, which is the current policy's: only {slots} of loss terms get it"
     early = PLACES.index(place) < PLACES.index(PLACE_OF[COMPUTED_BEFORE])
     if is_value(column) and not early:
         return (
@@ -424,7 +432,7 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
             "regress_value and the learner critic, as the recipe gae has"
         )
     if early and (column in REFRESHED or is_value(column)):
-        return f"{reads}, which is computed after curation: let a part of probes or advantage do it"
+        return f"{reads}, which is computed after curation: read it in probes or advantage instead"
     if column not in KNOWN:
         writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
         return f"{reads}, which no part before it writes" + (

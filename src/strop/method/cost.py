@@ -1,26 +1,26 @@
-"""What a step of a method costs beside sampling its rollouts and one update on them."""
+"""Lists the costs of a method's step, beyond sampling its rollouts and one update on them."""
 
 from strop.batch.columns import OF_REFERENCE, REFRESHED, is_current
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, around_refresh, wanted_columns
 
-# Facts of probes that keep the engine or the policy busy once more.
+# Facts of probes that use the engine or the policy once more.
 ASKING = {
     "samples_again": "further answers",
     "scores_again": "forward passes over further texts",
 }
 
 
-# What a run of a method may need beside prompts and rewards; `strop recipes --needs` takes these.
+# The needs of a run beside prompts and rewards; `strop recipes --needs` takes these words.
 NEEDS = ("critic", "reference", "teacher", "environment")
-# A term or an advantage that reads none of them has no judgement of answers to learn from.
+# A term or an advantage that reads none of these columns does not learn from scores of answers.
 JUDGED = frozenset(
     {"advantage_B", "outcome_B", "preferred_B", "reward_B", "reward_BM", "reward_K", "reward_T"}
 )
 
 
 def needs_of(method: Method) -> frozenset[str]:
-    """Those of NEEDS that the method has, for the parameters that its algorithms have."""
+    """The NEEDS of the method, with the current parameters of its algorithms."""
     has = {
         "critic": bool(method.value_columns()),
         "reference": bool(OF_REFERENCE & method.reads()),
@@ -31,8 +31,8 @@ def needs_of(method: Method) -> frozenset[str]:
 
 
 def _is_taught(algorithm: Algorithm) -> bool:
-    """Whether it learns from its reference alone, which then has to be another model, unless it
-    reads other prompts.
+    """Whether the algorithm learns from its reference alone. The reference then has to be another
+    model, unless it reads other prompts.
     """
     if around_refresh(algorithm)[0]:
         return False
@@ -44,8 +44,8 @@ def _is_taught(algorithm: Algorithm) -> bool:
 def costs(method: Method) -> tuple[str, ...]:
     """The extra work of a step, one phrase each, in the order of a step; empty when there is none.
 
-    It follows from the columns that the parts read and from what they state about themselves, for
-    the parameters that the algorithm has. What only some phases cost says which.
+    It follows from the columns that the parts read and from the facts that they state, with the
+    algorithm's current parameters. A cost of only some phases names them.
     """
     if isinstance(method, Algorithm):
         return _costs(method)
@@ -58,7 +58,7 @@ def costs(method: Method) -> tuple[str, ...]:
 
 
 def _costs(algorithm: Algorithm) -> tuple[str, ...]:
-    """Of one algorithm."""
+    """The costs of one algorithm."""
     found = []
     for path, use in algorithm.uses():
         if path.startswith("curation.") and getattr(use.part, "max_rounds", 1) != 1:

@@ -1,4 +1,4 @@
-"""What a method needs of the engine, by its parts, and whether an engine has it."""
+"""Which capabilities a method's parts need of the engine, and whether an engine has them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from strop.method.part import Use
 from strop.support.errors import UserError
 
 METHODS = ("start", "cancel", "poll", "load_weights")
-# Columns that only an engine can fill, and the statistic that they are.
+# Columns that only an engine can fill, with the engine's name for the statistic.
 TOLD = {"entropy_behavior_T": "entropy", "logp_sampler_T": "logp_model"}
 
 
 def check(uses: Iterable[tuple[str, Use]], engine: Engine, kind: str) -> None:
-    """Raise UserError for the first part of these (path, part) that the engine is too poor for.
+    """Raise UserError for the first of these (path, part) that needs more than the engine has.
 
-    A part says what its requests need in an attribute `needs`; what it reads says the rest.
+    A part states in an attribute `needs` what its requests need; the columns that it reads imply
+    the rest.
     """
     for path, use in uses:
         for capability, why in needs(use):
@@ -29,7 +30,7 @@ def check(uses: Iterable[tuple[str, Use]], engine: Engine, kind: str) -> None:
 
 
 def check_whole(engine: Engine, kind: str) -> None:
-    """Raise UserError for an engine that lacks a method which every engine has of its own."""
+    """Raise UserError for an engine that lacks a method which every engine must define itself."""
     for name in METHODS:
         if getattr(type(engine), name, None) in (None, getattr(Engine, name)):
             raise UserError(

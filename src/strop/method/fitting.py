@@ -1,4 +1,4 @@
-"""Values that are given for options, fitted to what each option is declared to hold."""
+"""Converts values that are given for options to the options' declared types."""
 
 import functools
 import types
@@ -15,17 +15,17 @@ WORDS = {
 
 @functools.cache
 def declared(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields by name; of those that cannot be read, none."""
+    """The types of a dataclass's fields by name; empty where they cannot be resolved."""
     try:
         return typing.get_type_hints(kind)
-    except Exception:  # a part of the user's own may name what is not there at run time
+    except Exception:  # a user's part may use names that do not exist at run time
         return {}
 
 
 def fitting(where: str, hint: Any, old: Any, new: Any) -> Any:
-    """`new` as a value for the option `where`, whose type is `hint` and that held `old`.
+    """Convert `new` to a value of the option `where`, whose type is `hint` and old value `old`.
 
-    Whole numbers stand for floats, lists for tuples, a schedule for any number. Raises UserError.
+    Whole numbers may stand for floats, lists for tuples, schedules for numbers. Raises UserError.
     """
     check_value(new, where)
     if isinstance(new, float) and new != new:
@@ -34,13 +34,13 @@ def fitting(where: str, hint: Any, old: Any, new: Any) -> Any:
         new = tuple(new)
     kinds = _kinds(hint, old)
     if str in kinds and new is None and type(None) not in kinds:
-        new = "none"  # the notation reads this word as nothing
+        new = "none"  # the notation reads the word none as None
     for kind in kinds:
         if _is(kind, new):
             return _as(kind, new)
     named = [kind for kind in kinds if kind is not type(None)]
     if not named or any((typing.get_origin(kind) or kind) not in WORDS for kind in named):
-        return new  # a type that is not ours to judge
+        return new  # a type that this function does not know
     raise UserError(f"{where} takes {' or '.join(map(_words, named))}, got {new!r}")
 
 
@@ -53,7 +53,7 @@ def _kinds(hint: Any, old: Any) -> tuple[Any, ...]:
 
 
 def _is(kind: Any, new: Any) -> bool:
-    """Whether the value is one of this type, or stands for one."""
+    """Whether the value is of this type or may stand for one."""
     if kind in (int, float):
         if isinstance(new, Schedule):
             return True
@@ -81,7 +81,7 @@ def _inside(kind: Any, length: int) -> tuple[Any, ...]:
 
 
 def _words(kind: Any) -> str:
-    """What the type holds, as in "takes a list of 2 numbers"."""
+    """The type in words, as in "takes a list of 2 numbers"."""
     inside = typing.get_args(kind)
     if not inside:
         return WORDS[kind]

@@ -1,4 +1,7 @@
-"""What a method makes of cut draws, `rollout.sampling_mask`: put in place, and checked."""
+"""Applies `rollout.sampling_mask` to a method, and checks it.
+
+The option says how the method treats draws that top_p, top_k or min_p cut.
+"""
 
 import dataclasses
 
@@ -9,9 +12,9 @@ from strop.method.part import Term, Use
 from strop.support.errors import UserError
 
 WEIGH = "weigh_by_kept_mass"
-# Columns of the whole vocabulary's distribution that are made up with log-probabilities.
+# How the names of columns end or begin that are computed from the whole vocabulary's distribution.
 WHOLE = ("_TV", "mean_logp", "sum_pi_squared", "kl_ref_old_T", "min_p_")
-# Services that read other texts than the step's, and keep rows without what the run as a whole has.
+# Services that score tokens without kept sets, or store rows without them.
 BESIDE = {
     "scoring": "scores tokens that were not drawn there",
     "stores": "keeps rollouts in files, which kept sets are not in",
@@ -19,7 +22,7 @@ BESIDE = {
 
 
 def with_mask(algorithm: Algorithm) -> Algorithm:
-    """The algorithm with what its `sampling_mask` asks for. Raises UserError where it cannot be."""
+    """The algorithm with the changes of its `sampling_mask`. Raises UserError where it has none."""
     part = algorithm.rollout.part
     mask = getattr(part, "sampling_mask", "ignore")
     if mask == "weigh" and part.rules():
@@ -30,7 +33,7 @@ def with_mask(algorithm: Algorithm) -> Algorithm:
 
 
 def _weighed(algorithm: Algorithm) -> Algorithm:
-    """With every term that pays advantages weighed by the kept mass."""
+    """The algorithm with every term that reads advantages weighed by the kept mass."""
     weigh = Use(catalogue.load("part", WEIGH)())
     paid = [t for t in algorithm.terms if t.learner == "policy" and advantage_of(t)]
     if not paid:
@@ -42,8 +45,8 @@ def _weighed(algorithm: Algorithm) -> Algorithm:
         if term.correction is not None and not _is(term.correction, weigh):
             raise UserError(
                 f"rollout.sampling_mask=weigh: the term {term.name} has the correction "
-                f"{term.correction.label}, whose weights have the kept mass in them already: leave "
-                "one of the two out"
+                f"{term.correction.label}, whose weights contain the kept mass already: leave one "
+                "of the two out"
             )
 
     def changed(term: Term) -> Term:

@@ -8,13 +8,13 @@
     spread_turns[advantage_K: return_K, advantage_T: return_low_T] @ returns_low
     policy(ratio=ratio_per_token, objective=clip_both_sides, average=average_over_tokens) | kl(...)
 
-In brackets stand the columns that a part reads or writes in place of its own, behind @ its label
+Brackets hold the columns that a part reads or writes in place of its own. Its label stands after @
 where it is not the part's name. The last line is the loss, term by term. `describe` writes an
-algorithm down and `compose` reads it: two that differ never read alike.
+algorithm as text and `compose` reads it; two different algorithms never have the same text.
 
 Overrides name an option by its stage and field: `advantage.eps=1e-4`, `loss.clip_high=0.28`,
-`selection.h_low=linear(0.6, 0.4)`; where two parts of a stage share the field, by stage, label and
-field.
+`selection.h_low=linear(0.6, 0.4)`. Where two parts of a stage share the field, they name it by
+stage, label and field.
 """
 
 import ast
@@ -36,8 +36,8 @@ Build = Callable[[ast.expr], tuple[str, Method]]  # a recipe's name and what it 
 
 
 def recipe(text: str, **defaults: Any) -> Method:
-    """The method of a recipe written as `name` or `name(parameter=value, ...)`, or of several as
-    `until(step or condition, recipe) | recipe`.
+    """The method of a recipe written as `name` or `name(parameter=value, ...)`, or of several
+    recipes written as `until(step or condition, recipe) | recipe`.
     """
 
     def build(node: ast.expr) -> tuple[str, Method]:
@@ -49,7 +49,7 @@ def recipe(text: str, **defaults: Any) -> Method:
 
 
 def named(text: str) -> tuple[str, dict[str, Any]]:
-    """Name and arguments of what is written as `name` or `name(parameter=value, ...)`."""
+    """Name and arguments of a text such as `name` or `name(parameter=value, ...)`."""
     return named_call(parse(text), text)
 
 
@@ -76,20 +76,21 @@ def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Me
         raise UserError(f"recipe {name}: {_why(merged, error)}") from error
     if not isinstance(algorithm, Method):
         raise UserError(
-            f"recipe {name} returned {type(algorithm).__name__}, it must return an Algorithm, or "
-            "Phases of some"
+            f"recipe {name} returned {type(algorithm).__name__}, it must return an Algorithm or "
+            "Phases"
         )
     return algorithm
 
 
 def _why(arguments: Mapping[str, Any], error: Exception) -> str:
-    """Why a recipe did not take its arguments."""
+    """Why a recipe rejected its arguments."""
     scheduled = [name for name, value in arguments.items() if isinstance(value, Schedule)]
     if not scheduled:
         return str(error)
     return (
-        f"{' or '.join(scheduled)} cannot be a schedule, the recipe reckons with its number before "
-        "the run: give a number, or set an option of a part to the schedule (stage.option=...)"
+        f"{' or '.join(scheduled)} cannot be a schedule, because the recipe computes with its "
+        "number before the run: give a number, or set an option of a part to the schedule "
+        "(stage.option=...)"
     )
 
 
@@ -100,12 +101,12 @@ def compose(stages: Mapping[str, Text]) -> Algorithm:
 
 
 def _is_phased(links: list[ast.expr]) -> bool:
-    """Whether what stands between the bars are phases, not one recipe."""
+    """Whether the texts between the bars are phases and not one recipe."""
     return len(links) > 1 or _until(_unlabelled(links[0])[0]) is not None
 
 
 def _read_phases(links: list[ast.expr], text: str, build: Build) -> Phases:
-    """The phases of a line, each with its recipe's name where it has no label. Raises UserError."""
+    """The phases of a line; one without a label gets its recipe's name. Raises UserError."""
     found: list[Phase] = []
     for link in links:
         until, (inside, label) = None, _unlabelled(link)
@@ -147,9 +148,9 @@ def _until_parts(call: ast.Call, text: str) -> tuple[Until, ast.expr]:
 
 
 def shown(method: Method) -> dict[str, list[str]]:
-    """Every stage as notation, for people; where phases differ, each phase's own.
+    """Every stage as notation, for people; where phases differ, once for each phase.
 
-    The stage "phases" says which there are and when each is over.
+    The entry "phases" lists the phases and when each ends.
     """
     if len(method.algorithms) == 1:
         return describe(method.algorithms[0])

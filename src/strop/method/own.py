@@ -1,4 +1,4 @@
-"""What a method has of its own: parts that its parent lacks, and the numbers that they log."""
+"""Finds the parts that a method's parent lacks, and the metrics that they log."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,16 +11,19 @@ Placed = Mapping[str, Use]  # by path
 
 
 def own_uses(method: Method, parent: Method | None) -> Placed:
-    """The places of parts with fields and columns that the parent has nowhere; all without one."""
+    """The parts, by path, that the parent has nowhere with these fields and columns.
+
+    Without a parent these are all parts.
+    """
     theirs = {(use.part, use.columns) for _, use in parent.uses()} if parent else set()
     return {path: use for path, use in method.uses() if (use.part, use.columns) not in theirs}
 
 
 def logged_at(path: str, use: Use) -> frozenset[str]:
-    """What the part of a place logs; nothing where it is no part of strop.
+    """The metrics that the part at a place logs; none where it is not one of strop's parts.
 
-    A part's `unlogged` names what it does not log, as its fields stand. A selection that narrows a
-    term takes nothing from the step.
+    A part's `unlogged` names the metrics that its current fields keep it from logging. A selection
+    that narrows a term drops nothing from the step.
     """
     entries = {entry.name: entry for entry in catalogue.parts(kind_of(use.part))}
     entry = entries.get(name_of(use.part))
@@ -31,9 +34,9 @@ def logged_at(path: str, use: Use) -> frozenset[str]:
 
 
 def own_metrics(method: Method, parent: Method | None) -> tuple[str, ...]:
-    """What a run of the method logs for its own parts and terms, sorted.
+    """The metrics that a run of the method logs for its own parts and terms, sorted.
 
-    Names that the parent's parts log too are among them only where there are no others.
+    Metrics that the parent logs too are included only where there are no others.
     """
     found = _logged(method, own_uses(method, parent))
     before = _logged(parent, dict(parent.uses())) if parent is not None else frozenset[str]()
@@ -41,7 +44,7 @@ def own_metrics(method: Method, parent: Method | None) -> tuple[str, ...]:
 
 
 def _logged(method: Method, placed: Placed) -> frozenset[str]:
-    """What a run logs for some of a method's places, and for the terms whose objective is one."""
+    """The metrics that a run logs for these places, and for the terms whose objective is one."""
     of_parts = [logged_at(path, use) for path, use in placed.items()]
     return frozenset().union(*of_parts, *map(metrics_of, terms_at(method, placed)))
 
@@ -53,7 +56,7 @@ def terms_at(method: Method, placed: Placed) -> Iterable[Term]:
 
 
 def metrics_of(term: Term) -> tuple[str, ...]:
-    """What a run logs of a term of the policy: its loss, and its mean over whole distributions."""
+    """The metrics of a policy term: its loss, and its mean over whole distributions."""
     if term.learner != "policy":
         return ()
     asked = [read.column for read in reads(term.objective) if read.required]

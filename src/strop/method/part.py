@@ -5,7 +5,7 @@ A part's fields are its hyperparameters. The parameters of its `__call__` are th
 the special names of `seams.SPECIAL`. Its kind (its folder, or the class attribute `kind` of a part
 of your own) says where it may stand and what it writes; a class attribute `writes` says otherwise.
 
-A `Use` is a part at a place, a `Term` those that make one named part of the loss.
+A `Use` is a part at a place. A `Term` holds the parts that make one named term of the loss.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Columns(Protocol):
-    """What a part's columns are taken from: a batch, or its rows as a loss term sees them."""
+    """The source of a part's columns: a batch, or the rows of it that a loss term sees."""
 
     def __contains__(self, name: str, /) -> bool:
         """Whether there is a column of this name."""
@@ -42,7 +42,7 @@ class Columns(Protocol):
 
 
 class Fields(Protocol):
-    """What has the fields of a dataclass, as every part has."""
+    """Any object with the fields of a dataclass, as every part is."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -51,7 +51,7 @@ P = TypeVar("P", bound=Fields)
 
 
 class Result(NamedTuple):
-    """What a part returns; a bare value means `Result(value)`.
+    """The result of a part's call; a bare value means `Result(value)`.
 
     value: a tensor, or a tuple in the order of `writes`. state: stages 1 to 4 only. metrics: one
     number each; a rollout or reward part gives an int for what it counts; a loss part may give one
@@ -64,10 +64,10 @@ class Result(NamedTuple):
 
 
 class Curated(NamedTuple):
-    """A curation's answer: rows to keep, why, rows to add, and draws to roll out before it goes on.
+    """A curation's answer: rows to keep, why, rows to add, and draws to roll out first.
 
     `ask`: number of further prompts wanted, or draws of given prompts. Stages 2 to 4 run again for
-    them and the curation sees the joined batch; while something is asked nothing is dropped.
+    them, and the curation then sees the joined batch. Nothing is dropped while `ask` is not empty.
     """
 
     keep_B: "Tensor"
@@ -81,9 +81,9 @@ class Draw(NamedTuple):
 
     draw: which draw of the prompt in this step; rollouts of equal (uid, draw) form one group. The
     trainer numbers a sampler's draws; a curation that asks for more of a group names its draw.
-    why: what made it so, in words for the files of rollouts; empty for draws in a fixed order.
+    why: the reason for the draw, in words for the rollout files; empty for draws in a fixed order.
     probability: the chance that a draw of this step is of this prompt, where the sampler has a rule
-    for it; later estimates from what was logged need it.
+    for it; later estimates from the logs need it.
     """
 
     uid: int
@@ -94,7 +94,7 @@ class Draw(NamedTuple):
     probability: float | None = None
 
     def because(self, why: str) -> "Draw":
-        """The draw with one more reason."""
+        """Return the draw with one more reason."""
         return self._replace(why="; ".join(filter(None, (self.why, why))))
 
 
@@ -111,8 +111,8 @@ class Update(NamedTuple):
 
     factor_T multiplies advantage_T, detached; before: columns recomputed first; after: columns
     measured afterwards; both are sent to the plan, 0 outside the update's rollouts. terms: names
-    of the terms that take part, or of learners for all of theirs; empty for all. "advantage_T"
-    before: the critic's values of now, and the advantage chain on them.
+    of the terms that take part, or of learners for all of their terms; empty for all.
+    "advantage_T" in before: the critic's current values, and the advantage chain on them.
     """
 
     tokens_T: "Tensor"
@@ -122,8 +122,8 @@ class Update(NamedTuple):
     terms: tuple[str, ...] = ()
 
 
-# What a plan returns. It is sent the batch after each update and what was measured, or nothing; in
-# the end it may return numbers for the log.
+# What a plan returns. After each update it is sent the batch and the measured columns, or nothing;
+# at the end it may return numbers for the log.
 Updates: TypeAlias = "Generator[Update, tuple[Batch, Mapping[str, Tensor]] | None, Any]"
 
 
@@ -131,7 +131,7 @@ Updates: TypeAlias = "Generator[Update, tuple[Batch, Mapping[str, Tensor]] | Non
 class Use:
     """One place of a part in an algorithm; `columns` renames what it reads or writes.
 
-    A column that keeps its own name is left out of them.
+    `columns` leaves out a column that keeps its own name.
     """
 
     part: Any
@@ -146,7 +146,7 @@ class Use:
 
 
 def _is_idle(part: object, name: str, column: str) -> bool:
-    """Whether a wire leaves the part its own column, which no wire of the part's class replaces."""
+    """Whether a wire keeps one of the part's own names, which its class does not rename."""
     if name != column or name in getattr(part, "columns", {}):
         return False
     return name in {p.name for p in parameters(part)} or name in _written(part)
@@ -174,7 +174,7 @@ def _snake_case(text: str) -> str:
 
 
 def usual_labels(chain: tuple[Use, ...]) -> tuple[str, ...]:
-    """The label that each part would have of itself: its name, numbered where it is taken."""
+    """The default label of each part: its name, numbered where the name is taken."""
     return tuple(
         free_label(name_of(use.part), [other.label for other in chain[:index]])
         for index, use in enumerate(chain)
@@ -200,7 +200,7 @@ def free_label(label: str, taken: list[str]) -> str:
 
 
 def kind_of(part: object) -> str:
-    """The part's kind ("advantage/scale"): what it states, or its folder; empty for neither."""
+    """The part's kind ("advantage/scale"), as it states it or by its folder; empty for neither."""
     stated: str = getattr(part, "kind", "")
     folder, _, _ = type(part).__module__.rpartition(".")
     if stated or not folder.startswith(f"{PARTS_MODULE}."):
@@ -209,7 +209,7 @@ def kind_of(part: object) -> str:
 
 
 def seam_of(part: object) -> Seam | None:
-    """The seam of the part's kind; None for a part that states no kind that there is."""
+    """The seam of the part's kind; None for a part without a known kind."""
     return SEAM_OF.get(kind_of(part))
 
 
@@ -228,7 +228,7 @@ def parameters_of(kind: type) -> tuple[inspect.Parameter, ...]:
 def reads(use: Use) -> tuple[Read, ...]:
     """The columns that the part reads at this place.
 
-    A part's `unread` names the parameters that it needs no column for, as its fields stand.
+    A part's `unread` names the parameters for which its current fields need no column.
     """
     renamed = {**getattr(use.part, "columns", {}), **dict(use.columns)}
     unread: frozenset[str] = getattr(use.part, "unread", frozenset())
@@ -242,15 +242,15 @@ def reads(use: Use) -> tuple[Read, ...]:
 
 @functools.cache
 def _columns_asked(kind: type) -> tuple[tuple[str, bool], ...]:
-    """The parameters of a class of parts that are columns, and whether each has no default."""
+    """The column parameters of a class of parts, and whether each is required (has no default)."""
     asked = (p for p in parameters_of(kind) if p.name not in SPECIAL)
     return tuple((p.name, p.default is inspect.Parameter.empty) for p in asked)
 
 
 def any_of(use: Use) -> tuple[tuple[str, ...], ...]:
-    """Groups of columns of which the part needs one each, optional as each of them is.
+    """Groups of optional columns; the part needs at least one column of each group.
 
-    A part's `any_of` names the parameters, as its fields stand.
+    A part's `any_of` names the parameters, which may depend on its fields.
     """
     groups: tuple[tuple[str, ...], ...] = getattr(use.part, "any_of", ())
     column_of = {read.parameter: read.column for read in reads(use)}
@@ -264,7 +264,7 @@ def writes(use: Use) -> tuple[str, ...]:
 
 
 def _written(part: object) -> tuple[str, ...]:
-    """The columns that the part writes, by its own names for them."""
+    """The columns that the part writes, under the part's own names."""
     seam = seam_of(part)
     found: tuple[str, ...] = getattr(part, "writes", seam.writes if seam is not None else ())
     return found
@@ -283,7 +283,7 @@ DRAWN_BY = frozenset({"logp_behavior_T", "logp_sampler_T"})
 
 
 def facts(use: Use) -> frozenset[str]:
-    """What the part states about itself, and what follows from what it reads and writes.
+    """The facts that the part states, and those that follow from its columns.
 
     A ratio over the policy that drew the tokens contains the behaviour ratio; a correction that
     reads that policy corrects it.
@@ -301,8 +301,8 @@ def facts(use: Use) -> frozenset[str]:
     return stated | {derived[name] for name in writes(use) if name in derived}
 
 
-# Is told of every call: the use, the batch, what was handed and the result. `tensors.checked` sets
-# it; None: nobody looks.
+# Called after every call of a part with the use, the batch, the arguments and the result.
+# `tensors.checked` sets it; None: nothing observes.
 Observer = Callable[[Use, Columns | None, Mapping[str, Any], Result], None]
 observer: Observer | None = None
 
@@ -310,9 +310,9 @@ observer: Observer | None = None
 def call(
     use: Use, batch: Columns | None, services: Services | None = None, **special: Any
 ) -> Result:
-    """Call the part with the columns it names from `batch` and the special names it asks for.
+    """Call the part with the columns it names from `batch` and the special names it takes.
 
-    Its services are taken from `services`. Raises UserError when a required column is not there.
+    Its services come from `services`. Raises UserError when a required column is missing.
     """
     arguments: dict[str, Any] = {}
     for read in reads(use):
@@ -338,7 +338,7 @@ def call(
 
 
 def _check_returned(use: Use, value: object) -> None:
-    """Raise UserError where a part returns other than what its kind does, in place of columns."""
+    """Raise UserError where a part of a kind that writes no columns returns the wrong type."""
     wanted = {"curation": Curated, "selection": Selected, "plan": Generator, "rollout": Coroutine}
     kind = kind_of(use.part)
     if kind in wanted and not isinstance(value, wanted[kind]):
@@ -367,7 +367,7 @@ def write(batch: "Batch", use: Use, result: Result) -> "Batch":
 
 
 def require(part: object, name: str, low: float | None = None, high: float | None = None) -> None:
-    """Raise UserError unless field `name` lies in [low, high]; a schedule is checked per step."""
+    """Raise UserError unless field `name` lies in [low, high]; schedules are checked per step."""
     value = getattr(part, name)
     if isinstance(value, Schedule) or value is None:
         return
@@ -420,28 +420,28 @@ def at_step(part: P, step: int, num_steps: int) -> P:
 
 
 def update(use: Use, batch: "Batch", state: Any, hook: str = "update") -> Any:
-    """The part's state from its own `update`, or `observe`, and the columns that it names.
+    """Return the part's new state from its `update`, or `observe`, and the columns that it names.
 
-    `update` comes at the end of a step, with what curation left of its rows and all columns;
-    `observe` before curation drops anything, with all that was sampled and scored.
+    `update` runs at the end of a step, on the rows that curation left, with all columns;
+    `observe` runs before curation drops anything, on all rows that were sampled and scored.
     """
     given = {name: batch[name] for name in update_reads(use, hook)}
     return getattr(use.part, hook)(**given, state=state)
 
 
 LEARNERS = ("policy", "critic")
-# The knobs of controls that are outside the algorithm.
+# The knobs that controls may move although they are outside the algorithm.
 LR = "training.lr"
-# Copies of the trained weights that the loop keeps, each while some control moves it by its knobs:
+# Copies of the trained weights. The loop keeps each one while some control moves it by its knobs:
 #   reference   the policy that reference terms compare with
-#   anchor      moves part of the way to the policy, which then goes on from there
+#   anchor      moves part of the way to the policy, which then continues from there
 #   explorer    the policy that rollout parts may explore with
 COPIES = ("reference", "anchor", "explorer")
 
 
 def knobs_of_copy(name: str) -> tuple[str, str]:
-    """The knobs of a copy: the step at which it moved last (0: it is the run's start), and how much
-    of the way to that step's policy it then went.
+    """The knobs of a copy: the step at which it moved last (0: it holds the run's first weights),
+    and the share of the way to that step's policy that it then moved.
     """
     return f"model.{name}", f"model.{name}_share"
 

@@ -1,4 +1,4 @@
-"""Parts, terms and values read from the one-line notation, and put into a method.
+"""Reads parts, terms and values from the one-line notation and puts them into a method.
 
 The text is parsed as Python literals and names and never evaluated; `notation.py` has examples. An
 option is named by its stage and field: `advantage.eps=1e-4`, `selection.h_low=linear(0.6, 0.4)`;
@@ -22,7 +22,7 @@ STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
 
 
 class OnePhase(Protocol):
-    """What this module asks of an algorithm, a frozen dataclass whose fields are the stages."""
+    """What this module needs of an algorithm, a frozen dataclass whose fields are the stages."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -41,7 +41,7 @@ class OnePhase(Protocol):
 
 
 class AnyMethod(Protocol):
-    """What this module asks of a method, which has one algorithm or one for each phase."""
+    """What this module needs of a method, which has one algorithm or one for each phase."""
 
     @property
     def algorithms(self) -> tuple[Any, ...]:
@@ -53,7 +53,7 @@ class AnyMethod(Protocol):
         ...
 
     def each(self, change: Callable[[Any], Any], only: str = "") -> Self:
-        """The method with every algorithm changed, or with that of one phase."""
+        """The method with every algorithm changed, or only the one of a phase."""
         ...
 
 
@@ -62,12 +62,12 @@ M = TypeVar("M", bound=AnyMethod)
 
 
 def chain(text: str) -> tuple[Use, ...]:
-    """The parts of a stage written as `part | part(field=value) | ...`."""
+    """Read the parts of a stage, written as `part | part(field=value) | ...`."""
     return tuple(_use(link, text) for link in links(text))
 
 
 def terms(text: str) -> tuple[Term, ...]:
-    """The loss written as `name(objective=part, average=part, ratio=part, coef=0.1) | ...`.
+    """Read the loss, written as `name(objective=part, average=part, ratio=part, coef=0.1) | ...`.
 
     The slots are on, ratio, correction, objective and average; learner is policy or critic.
     """
@@ -75,7 +75,7 @@ def terms(text: str) -> tuple[Term, ...]:
 
 
 def value(text: str) -> Any:
-    """A number, text, list or schedule; a bare word is text."""
+    """Read a number, text, list or schedule; a bare word is text."""
     try:
         node = parse(text)
     except UserError:
@@ -116,7 +116,7 @@ def resolve(algorithm: OnePhase, path: str) -> str:
 def override(method: M, path: str, new: Any) -> M:
     """The method with one option replaced; `path` as in `resolve`.
 
-    An option of phases is replaced in all that have it, `phases.NAME.path` in that one.
+    With phases, the option is replaced in all that have it, and `phases.NAME.path` in that one.
     """
     if path.startswith("phases.") and len(method.algorithms) > 1:
         _, name, inside = [*path.split(".", 2), "", ""][:3]
@@ -131,15 +131,15 @@ def override(method: M, path: str, new: Any) -> M:
 def _override(algorithm: A, path: str, new: Any) -> A:
     path = resolve(algorithm, path)
     old = algorithm.paths()[path]
-    if type(old) is type(new) and old == new:  # as most are in the file of a run
+    if type(old) is type(new) and old == new:  # as with most options in a run's file
         return algorithm
     return algorithm.with_knobs({path: new})
 
 
 def replace_stage(algorithm: A, stage: str, text: Text) -> A:
-    """The algorithm with a stage, or a slot of its policy term, given in notation.
+    """Replace a stage of the algorithm, or a slot of its first term, by one given in notation.
 
-    text: one line, or its parts or terms one by one.
+    text: one line, or a list of its parts or terms.
 
     "loss" is the stage of all terms. An empty text, or "none", leaves the stage empty. Raises
     UserError for an unknown stage, or for several parts where there is room for one.
@@ -152,7 +152,7 @@ def replace_stage(algorithm: A, stage: str, text: Text) -> A:
         raise UserError(f"no stage {stage!r}{nearest(stage, known)}; "
                         f"there are {', '.join(known)}")  # fmt: skip
     if not algorithm.terms:
-        raise UserError(f"{stage}: there is no loss term to have one; give terms")
+        raise UserError(f"{stage}: there is no loss term to put it in; give terms")
     slot = PLACE_OF[name].slot
     part = _only(stage, text)
     if part is None and slot in ("objective", "average"):
@@ -164,7 +164,7 @@ def replace_stage(algorithm: A, stage: str, text: Text) -> A:
 
 
 def is_stage(name: str) -> bool:
-    """Whether a stage, or a slot of the policy term, can be given under this name."""
+    """Whether this is the name of a stage, or of a slot of a term."""
     return full_name(name) in {*STAGES, *PLACE_OF}
 
 
@@ -174,8 +174,8 @@ def full_name(stage: str) -> str:
 
 
 def replace_stages(algorithm: A, stages: Mapping[str, Text]) -> A:
-    """The algorithm with stages and slots replaced, whole stages first, so that a slot's part
-    goes into the terms that are given with it. Raises UserError for two names of one place.
+    """Replace stages and slots of the algorithm, whole stages first, so that a slot's part goes
+    into the terms that are given with it. Raises UserError for two names of one place.
     """
     given: dict[Any, str] = {}
     for stage in sorted(stages, key=lambda name: full_name(name) not in STAGES):
@@ -188,7 +188,7 @@ def replace_stages(algorithm: A, stages: Mapping[str, Text]) -> A:
 
 
 def lies_in(path: str, stage: str) -> bool:
-    """Whether an option, by its full path, belongs to a part of the stage or slot."""
+    """Whether the option with this full path belongs to a part of the stage or slot."""
     head, *inside = path.split(".")
     stage = STAGE_ALIASES.get(stage, stage)
     if stage in STAGES:
@@ -197,7 +197,7 @@ def lies_in(path: str, stage: str) -> bool:
 
 
 def content(stage: str, text: str) -> Any:
-    """What the notation of a stage stands for: terms, a chain, one part or None."""
+    """Read the notation of a stage: terms, a chain, one part or None."""
     if stage == "rollout" and _is_empty(text):
         raise UserError("rollout: there is none; sample_independently is the plainest")
     if stage in SINGLE:
@@ -225,7 +225,7 @@ def _only(stage: str, text: str) -> Use | None:
 
 
 def links(text: str) -> list[ast.expr]:
-    """What stands between the bars."""
+    """The expressions between the bars."""
     node: ast.expr = parse(text)
     last: list[ast.expr] = []
     while isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
@@ -281,12 +281,12 @@ def _term(node: ast.expr, text: str) -> Term:
 
 
 def _matching(algorithm: OnePhase, path: str) -> list[str]:
-    """The full paths that an option may be."""
+    """The full paths that an option may stand for."""
     return options_of(path, algorithm.paths())
 
 
 def options_of(path: str, all_of: Iterable[str]) -> list[str]:
-    """Those options that one given by stage and field, or by more of its path, may be."""
+    """The options that a path of stage and field, or of more of its pieces, may stand for."""
     head, *rest = path.split(".")
     return [full for full in all_of if _fits(full, full_name(head), rest)]
 

@@ -1,4 +1,4 @@
-"""Numbers that change over a run: `linear(0.6, 0.4)` stands wherever a part takes a number.
+"""Numbers that change over a run: `linear(0.6, 0.4)` may stand wherever a part takes a number.
 
 A schedule is called with (step, num_steps), step counted from 1, and returns the number of that
 step. Before every step all schedules of an algorithm are replaced by their numbers, so a part
@@ -31,7 +31,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """value at every step."""
+    """The same value at every step."""
 
     value: float = 0.0
 
@@ -99,9 +99,9 @@ class CosineRestarts(Schedule):
 class Points(Schedule):
     """A curve drawn by hand: straight lines between ((share of the run, value), ...)."""
 
-    # Value y_i + (y_{i+1} - y_i) (x - x_i) / (x_{i+1} - x_i) at x = step / num_steps; before the
-    # first point its value, after the last one its own. Of two points at one place the second
-    # holds from there on, so a curve may jump.
+    # The value at x = step / num_steps is y_i + (y_{i+1} - y_i) (x - x_i) / (x_{i+1} - x_i). Before
+    # the first point it is that point's value, after the last point that one's. Of two points with
+    # the same x, the second applies from there on, so a curve may jump.
     points: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Decay(Schedule):
 
 @dataclass(frozen=True)
 class Stairs(Schedule):
-    """From start to end in `num` equal stairs, one every `every` steps, after step `after`."""
+    """Goes from start to end in `num` equal stairs, one every `every` steps, after step `after`."""
 
     # start + (end - start) * min(num, ceil(max(step - after, 0) / every)) / num
     start: float = 0.0
@@ -153,9 +153,9 @@ class Stairs(Schedule):
 
 
 def before(schedule: Schedule, step: int) -> int:
-    """Where a learning rate is looked up: the step before, of a curve over the whole run.
+    """The step at which a learning rate is looked up: one step back on a curve over the whole run.
 
-    So the first step has the start's rate, and the last one trains, too, where the end is 0.
+    So the first step has the rate `start`, and the last step still trains where `end` is 0.
     """
     return step - isinstance(schedule, Linear | Cosine | Points)
 
@@ -166,7 +166,7 @@ def rate_at(rate: float | Schedule, step: int, num_steps: int) -> float:
 
 
 def number_at(where: str, schedule: Schedule, step: int, num_steps: int) -> float:
-    """The schedule's number of a step, for the option `where`. Raises UserError without one."""
+    """The schedule's number at a step; UserError, naming the option `where`, if it has none."""
     try:
         number = schedule(step, num_steps)
     except OverflowError:
@@ -176,13 +176,13 @@ def number_at(where: str, schedule: Schedule, step: int, num_steps: int) -> floa
     return number
 
 
-# What a method takes that holds entropy at a target: nats, or nats that change over the run.
+# The entropy target of a method: a number of nats, or a schedule of them.
 EntropyTarget = float | Schedule
 EXAMPLE = "points(((0, 0.6), (0.5, 0.3), (1, 0.3)))"
 
 
 def _is_pair(point: object) -> bool:
-    """Whether it is two finite numbers."""
+    """Whether the point is a tuple of two finite numbers."""
     return (
         isinstance(point, tuple)
         and len(point) == 2
@@ -192,7 +192,7 @@ def _is_pair(point: object) -> bool:
 
 
 def _between(start: float, end: float, share: float) -> float:
-    """start at share 0 and end at share 1, both exactly."""
+    """Interpolate: exactly start at share 0 and exactly end at share 1."""
     return start * (1 - share) + end * share
 
 

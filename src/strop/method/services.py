@@ -1,7 +1,7 @@
 """What a run offers to its parts beside columns: small protocols, one for each kind of question.
 
-A part names those that it needs as parameters of its call, `texts: Texts, grading: Grading`, and
-knows nothing of what stands behind them: the trainer's own objects, or a test's.
+A part names the services that it needs as parameters of its call, `texts: Texts, grading: Grading`,
+and does not know which objects implement them: the trainer's own, or a test's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from strop.data.tool_calls import Call as Call
 from strop.engines.base import Answer as Answer
 
-# Handed on to parts, which import nothing below this.
+# Re-exported for parts, which import nothing below this module.
 from strop.engines.base import Event as Event
 from strop.engines.base import Request as Request
 from strop.serving.intake import Taken as Taken
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from strop.environments.episodes import Episodes as Playing
     from strop.environments.tools import ToolAnswer
 
-# The column [B] int, of what a part's state keeps under "columns", with the numbers of its files.
+# A column [B] int among those that a part's state keeps under "columns": its files, by number.
 FILE = "stored_file_B"
 
 
 class Player(NamedTuple):
-    """Whose weights play a role.
+    """The weights that play a role.
 
-    weights: the adapter, as requests name it; empty: there is one policy. number: of the adapter
-    among those that are trained; -1: it is not.
+    weights: the adapter, as requests name it; empty: there is one policy. number: the index of the
+    adapter among the trained ones; -1: it is not trained.
     """
 
     weights: str = ""
@@ -51,7 +51,7 @@ ALONE = Player()
 class Graded(NamedTuple):
     """Scores of a batch: components [B, M] (NaN: none), weighted sum [B], scored [B], metrics.
 
-    exit_B: why each has the score that it has, numbers of `strop.support.exits.Exit`.
+    exit_B: why each rollout has its score, as numbers of `strop.support.exits.Exit`.
     """
 
     reward_BM: Tensor
@@ -71,28 +71,28 @@ class Texts(Protocol):
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Tokens that are no text."""
+        """Tokens that stand for no text."""
         ...
 
     @property
     def mixture(self) -> Sequence[tuple[str, int, float]]:
-        """Where the training prompts are from: name, the uid behind its last, weight."""
+        """The sources of the training prompts: name, the uid after its last prompt, weight."""
         ...
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a text, nothing added."""
+        """Token ids of a text, without special tokens added."""
         ...
 
     def first_known(self, words: Sequence[str], option: str) -> str:
-        """The first of these words in whose letters the tokenizer can write.
+        """The first of these wordings whose characters the tokenizer knows.
 
-        {names} in braces are no letters. Raises UserError, with the option that takes other words,
-        where it can write none of them.
+        {names} in braces do not count. Raises UserError, with the option that takes other words,
+        where the tokenizer can write none of them.
         """
         ...
 
     def decode(self, ids: Sequence[int], special: bool = True) -> str:
-        """The text of token ids; special: with those that are no text."""
+        """The text of token ids; special: including the special tokens."""
         ...
 
     def row(self, uid: int) -> Mapping[str, Any]:
@@ -112,15 +112,15 @@ class Texts(Protocol):
         ...
 
     def reworded_ids(self, uid: int, words: str, answer: Sequence[int]) -> tuple[int, ...]:
-        """Token ids of a prompt reworded with an answer to it; empty where it has no room."""
+        """Token ids of a prompt reworded with an answer to it; empty where they do not fit."""
         ...
 
     def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:
-        """Token ids of a given answer, with its end or without; empty when the row has none."""
+        """Token ids of a given answer, with or without its end; empty when the row has none."""
         ...
 
     def recorded(self, uid: int) -> Sequence[Rollout]:
-        """The rollouts of a prompt that were recorded. Raises UserError where none are."""
+        """The recorded rollouts of a prompt. Raises UserError where there are none."""
         ...
 
     def decoded(self, batch: Batch) -> tuple[list[Any], list[str]]:
@@ -133,7 +133,7 @@ class Texts(Protocol):
 
 
 class Grading(Protocol):
-    """What reward functions and the environment make of rollouts."""
+    """How reward functions and the environment score rollouts."""
 
     @property
     def can_grade(self) -> bool:
@@ -147,7 +147,7 @@ class Grading(Protocol):
 
     @property
     def reward_weights(self) -> tuple[float, ...]:
-        """What each of them counts in the outcome."""
+        """The weight of each reward in the outcome."""
         ...
 
     def grade(self, batch: Batch) -> Graded:
@@ -155,7 +155,7 @@ class Grading(Protocol):
         ...
 
     def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
-        """The scores with another answer's text beside each."""
+        """The scores where each answer is graded beside another answer's text."""
         ...
 
     def final_answers(self, texts: Sequence[str]) -> list[str | None]:
@@ -164,12 +164,12 @@ class Grading(Protocol):
 
 
 class Sampling(Protocol):
-    """How answers are drawn and end in this run, and drawing more of them.
+    """How this run draws and ends answers, and a way to draw more of them.
 
-    answer_tokens: most new tokens of an answer, of an action where episodes are played;
-    episode_tokens: of an answer or an episode's actions together; context_tokens: of a sequence.
-    wanted_statistics: what engines report of the tokens. failures: why requests of this step
-    failed.
+    answer_tokens: most new tokens of an answer, or of an action where episodes are played;
+    episode_tokens: most of an answer or of all actions of an episode; context_tokens: most tokens
+    of a sequence. wanted_statistics: the statistics of tokens that engines report. failures: why
+    requests of this step failed.
     """
 
     @property
@@ -188,15 +188,17 @@ class Sampling(Protocol):
     def failures(self) -> list[str]: ...
 
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
-        """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
+        """A request for `sample` at the rollouts' temperature, with their stops; `changes` sets
+        other fields.
+        """
         ...
 
     def players(self, game: int) -> Callable[[int], Player]:
-        """Who plays each role of a game. game: a number that no other game of the run has."""
+        """The player of each role of a game. game: a number that no other game of the run has."""
         ...
 
     def sample(self, requests: Sequence[Request]) -> list[Answer]:
-        """Answers by the engine's weights of now, in the order of the requests."""
+        """Answers by the engine's current weights, in the order of the requests."""
         ...
 
     @property
@@ -205,16 +207,16 @@ class Sampling(Protocol):
         ...
 
     def sample_explorer(self, requests: Sequence[Request]) -> list[Answer]:
-        """Answers by that average; they are rollouts' and not counted beside these."""
+        """Answers by that average; their tokens count as those of rollouts."""
         ...
 
     def sample_newest(self, requests: Sequence[Request]) -> list[Answer]:
-        """The same by the newest weights; they are rollouts' and not counted beside these."""
+        """Answers by the newest weights; their tokens count as those of rollouts."""
         ...
 
 
 class Scoring(Protocol):
-    """What the run's policies make of given tokens: "current", and "ref" or "critic" if any."""
+    """How the run's policies score given tokens: "current", and "ref" or "critic" if any."""
 
     @property
     def policies(self) -> Container[str]:
@@ -227,7 +229,7 @@ class Scoring(Protocol):
         ...
 
     def score(self, batch: Batch, policy: str, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """Columns of the batch under a policy."""
+        """The named columns of the batch under a policy."""
         ...
 
     def hidden(self, batch: Batch) -> Iterator[tuple[list[int], tuple[Tensor, ...]]]:
@@ -244,11 +246,11 @@ class Scoring(Protocol):
 
 
 class Log(Protocol):
-    """What is kept of each rollout beside its columns, for the table of rollouts."""
+    """Values that are logged for each rollout beside its columns, for the table of rollouts."""
 
     @property
     def logged(self) -> Mapping[str, Mapping[int, Any]]:
-        """What was logged in this step: column -> rollout -> value."""
+        """The values logged in this step: column -> rollout -> value."""
         ...
 
     def log_rollouts(self, name: str, values: Mapping[int, Any]) -> None:
@@ -257,9 +259,9 @@ class Log(Protocol):
 
 
 class Episodes(Protocol):
-    """The task's environment, and how what it says and is told is written in tokens.
+    """The task's environment, and how its observations and actions are written in tokens.
 
-    are_played: whether the task has one.
+    are_played: whether the task has an environment.
     """
 
     @property
@@ -274,21 +276,21 @@ class Episodes(Protocol):
         so_far: Sequence[int] = (), num_new: int = 0,
     ) -> tuple[int, ...]:  # fmt: skip
         """Tokens that show an observation after an action whose last token is `last`; in a chat
-        what tools answered, where there are answers. so_far: the sequence, where it is known, with
-        the action's tokens as its last num_new.
+        they show the tools' answers, where there are any. so_far: the sequence, where it is known,
+        with the action's tokens as its last num_new.
         """
         ...
 
     @property
     def drops_thoughts(self) -> bool:
-        """Whether a turn sees of earlier turns' thoughts what the chat template shows of them."""
+        """Whether a turn sees of earlier turns' thoughts only what the chat template shows."""
         ...
 
     def rewritten_ids(
         self, shown: Sequence[Any], actions: Sequence[str], newest: int
     ) -> tuple[int, ...]:
         """Tokens of the conversation of these observations and actions, where the chat template
-        leaves out what was thought in actions from `newest` on; empty where it shows all.
+        leaves out thoughts of actions from `newest` on; empty where it shows all of them.
         """
         ...
 
@@ -297,7 +299,7 @@ class Episodes(Protocol):
         ...
 
     def opening_ids(self, text: str) -> tuple[int, ...]:
-        """Tokens of the first text that a player sees who does not begin the episode."""
+        """Tokens of the first text that is shown to a player who does not begin the episode."""
         ...
 
     def action_texts(self, ids: Sequence[Sequence[int]]) -> list[str]:
@@ -316,7 +318,7 @@ class Episodes(Protocol):
 class AgentEnd(NamedTuple):
     """How an agent's episode ended, and what it returned: a number, numbers by name, or None.
 
-    rollout: its calls, where whoever played it recorded them too.
+    rollout: its calls, where the process that ran the agent recorded them too.
     """
 
     exit: Exit
@@ -326,17 +328,17 @@ class AgentEnd(NamedTuple):
 
 
 class Withdrawn(NamedTuple):
-    """The agent no longer waits for the answer to this call, and has not got it."""
+    """The agent no longer waits for the answer to this call, and has not received it."""
 
     call_id: str
 
 
 class AgentEpisode(Protocol):
-    """One call of an agent's function, as it goes on."""
+    """One running call of an agent's function."""
 
     async def next(self) -> ModelCall | Withdrawn | AgentEnd:
-        """The next call of the model, one that is withdrawn, or how the agent has ended; it may
-        have taken too long.
+        """Wait for the agent's next call of the model, a withdrawn call, or its end, which may be
+        that it took too long.
         """
         ...
 
@@ -350,21 +352,21 @@ class AgentEpisode(Protocol):
 
 
 class Agents(Protocol):
-    """The task's agent. are_judged: whether reward functions score its rollouts too."""
+    """The task's agent. are_judged: whether reward functions also score its rollouts."""
 
     @property
     def are_judged(self) -> bool: ...
 
     def begin(self, uid: int) -> AbstractAsyncContextManager[AgentEpisode]:
-        """An episode with the row of a prompt, which ends with the context."""
+        """Start an episode with the row of a prompt; it ends when the context exits."""
         ...
 
 
 class ModelCalls(Protocol):
-    """What clients ask of the model, as it comes."""
+    """Clients' calls of the model, in the order in which they arrive."""
 
     async def event(self) -> Any:
-        """The next call, a `ModelCall`, or one that is withdrawn."""
+        """Wait for the next call, a `ModelCall`, or for a withdrawn one."""
         ...
 
     def reply(self, call: ModelCall, answers: list[ModelAnswer]) -> None:
@@ -377,9 +379,9 @@ class ModelCalls(Protocol):
 
 
 class Live(Protocol):
-    """Rollouts that others post while the run trains, and their calls of the model.
+    """Rollouts that clients post while the run trains, and their calls of the model.
 
-    served: what the strategy keeps of calls from one step to the next.
+    served: what the strategy stores about calls from one step to the next.
     """
 
     served: Any
@@ -388,47 +390,47 @@ class Live(Protocol):
     def calls(self) -> ModelCalls: ...
 
     def listen(self, draws: Sequence[Any], version: Callable[[], int]) -> None:
-        """From now on calls are answered, and rollouts are taken in for the step of now.
+        """Start to answer calls, and to accept rollouts for the current step.
 
-        draws: as many groups, of as many rollouts. version: of the weights that draw. Raises
-        UserError for draws that ask for a certain prompt.
+        draws: they give the number of groups and of rollouts in each. version: the version of the
+        weights that draw. Raises UserError for draws that ask for a certain prompt.
         """
         ...
 
     def take(self, num_groups: int, taken: int) -> Taken | None:
-        """The next whole groups behind the first `taken`; None: there are too few as yet.
+        """The next complete groups after the first `taken`; None: there are too few so far.
 
-        Raises StepGivenUp where the run is to end.
+        Raises StepGivenUp where the run has to end.
         """
         ...
 
     def pause(self) -> None:
-        """From now on clients are told to come back."""
+        """Stop answering: clients are asked to retry later."""
         ...
 
     def rollouts(self, taken: Taken) -> list[tuple[int, int, list[Rollout]]]:
-        """Of each group: the uid of its task, its own number, and its rollouts."""
+        """For each group: the uid of its task, its own number, and its rollouts."""
         ...
 
 
 class Stores(Protocol):
-    """Columns of tokens that are kept over steps, on the disk where the run has a folder.
+    """Columns of tokens that are stored across steps, on disk where the run has a folder.
 
-    A file stays as long as a part's state, of now or of a checkpoint that is kept, has its number
-    in the column `FILE`.
+    A file stays as long as its number is in the column `FILE` of a part's state, either the current
+    state or that of a checkpoint that is kept.
     """
 
     def put(self, step: int, columns: Mapping[str, Tensor]) -> int:
-        """Write a file; its number."""
+        """Write a file and return its number."""
         ...
 
     def get(self, number: int) -> Mapping[str, Tensor]:
-        """The columns of a file. Raises UserError where it is not as it was written."""
+        """The columns of a file. Raises UserError where the file is missing or has changed."""
         ...
 
 
 class Services(Protocol):
-    """All of them, under the names by which parts ask for them."""
+    """All services, under the parameter names by which parts request them."""
 
     @property
     def texts(self) -> Texts: ...

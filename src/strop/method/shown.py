@@ -1,4 +1,4 @@
-"""A method as a person sees it, and changed by keywords; `Algorithm` and `Phases` have both."""
+"""Shows a method to people and changes it by keywords, for `Algorithm` and `Phases`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
@@ -18,7 +18,7 @@ A = TypeVar("A", bound=reading.OnePhase)
 
 
 class Section(NamedTuple):
-    """One algorithm of a method: its phase and until when that goes, both "" without phases."""
+    """One algorithm of a method: its phase and when that ends, both "" without phases."""
 
     name: str
     until: str
@@ -31,12 +31,12 @@ class Section(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """What stands above the phase's parts."""
+        """The line above the phase's parts."""
         return f"phase {self.name}{f', until {self.until}' if self.until else ''}:"
 
 
 class Shown:
-    """What a method of one phase or several shows of itself, and how it is changed."""
+    """Base of methods with one phase or several: how they are shown and changed."""
 
     @property
     def sections(self) -> tuple[Section, ...]:
@@ -49,7 +49,7 @@ class Shown:
         raise NotImplementedError
 
     def each(self, change: Callable[[Any], Any], only: str = "") -> Self:
-        """The method with every algorithm changed, or with that of one phase."""
+        """The method with every algorithm changed, or only the one of a phase."""
         raise NotImplementedError
 
     def paths(self) -> dict[str, Any]:
@@ -62,13 +62,13 @@ class Shown:
 
     def replace(self, **options: Any) -> Self:
         """The method with other parts or numbers: `replace(bound="clip_both_sides",
-        loss_clip_high=0.3)`; parts may be given as text or made. Raises UserError.
+        loss_clip_high=0.3)`; parts may be text or objects. Raises UserError.
         """
         return changed(self, options)
 
     def differences(self, other: "Shown") -> dict[str, tuple[Any, Any]]:
-        """Stages with other parts and options with other values: by name, this one's and that
-        one's.
+        """The stages whose parts and the options whose values differ, by name: this method's and
+        the other's.
         """
         return differences(self, other)
 
@@ -83,14 +83,14 @@ def changed(method: M, options: Mapping[str, Any]) -> M:
     """The method with parts of stages and options replaced, in the order given. Raises UserError.
 
     A keyword names a stage or slot (`bound="clip_both_sides"`) or an option, with an underscore for
-    the first dot (`loss_clip_high=0.3`) or as it is written (`**{"loss.clip_high": 0.3}`).
+    the first dot (`loss_clip_high=0.3`) or with the dot itself (`**{"loss.clip_high": 0.3}`).
     """
     for keyword, value in options.items():
         name = dotted(keyword, HEADS)
         if reading.is_stage(name):
             parts = as_notation(value)
             if not isinstance(parts, str):
-                raise UserError(f"{name} is {parts!r}: give its parts as text, or made")
+                raise UserError(f"{name} is {parts!r}: give its parts as text or as objects")
             method = method.each(_with_stage(name, parts))
         else:
             read = reading.value(value) if isinstance(value, str) else value
@@ -103,13 +103,13 @@ def _with_stage(name: str, text: str) -> Callable[[A], A]:
 
 
 def dotted(keyword: str, heads: frozenset[str]) -> str:
-    """`loss_clip_high` as `loss.clip_high`, where what stands first is one of the heads."""
+    """Write `loss_clip_high` as `loss.clip_high`, where its first word is one of the heads."""
     head, _, rest = keyword.partition("_")
     return f"{head}.{rest}" if rest and "." not in keyword and head in heads else keyword
 
 
 def as_notation(value: object) -> object:
-    """Parts, terms and schedules, alone or in a list, as they are written; all else as it is."""
+    """Parts, terms and schedules, alone or in a list, as notation; other values unchanged."""
     if isinstance(value, Schedule):
         return writing.value_text(value)
     if _is_part(value):
@@ -131,7 +131,7 @@ def _part_text(part: object) -> str:
 
 
 def text(method: Shown) -> str:
-    """The stages that have parts, a line a part."""
+    """The stages that have parts, one line per part."""
     width = max(map(len, STAGES))
     lines = []
     for section in method.sections:
@@ -143,7 +143,7 @@ def text(method: Shown) -> str:
 
 
 def html(method: Shown) -> str:
-    """The same as a table, with what each part does."""
+    """The same as an HTML table, with the effect of each part."""
     return "".join(
         (f"<p><b>{escape(section.heading)}</b></p>" if section.name else "")
         + _table(section.algorithm)
@@ -163,9 +163,9 @@ def _table(algorithm: Any) -> str:
 
 
 def differences(one: Shown, other: Shown) -> dict[str, tuple[Any, Any]]:
-    """What two methods have otherwise: stages with other parts, then options with other values.
+    """How two methods differ: stages with different parts, then options with different values.
 
-    None stands for an option or phase that one of them does not have.
+    None stands for a stage or phase that one of them does not have.
     """
     found: dict[str, tuple[Any, Any]] = {}
     ours, theirs = _stages(one), _stages(other)

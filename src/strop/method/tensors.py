@@ -1,7 +1,7 @@
-"""Whether the tensors that parts are handed and give are what their columns' names say.
+"""Checks that the tensors parts take and return have the shapes and dtypes of their columns.
 
-The table of a column follows from its name's suffix, its dtype from its record; what a name says is
-checked at every call of a part inside `checked()`, as tests of parts and `strop train --debug` do.
+The suffix of a column's name gives its table, its record gives its dtype. Inside `checked()` both
+are checked at every call of a part; tests of parts and `strop train --debug` use it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,13 +18,13 @@ from strop.method.part import Columns, Curated, Result, Selected, Use
 from strop.support.errors import UserError
 
 ROWS = {"T": "tokens", "K": "turns", "B": "rollouts", "P": "prompts"}
-# A further axis, by the suffix that has one.
+# The second axis of columns with these suffixes.
 AXES = {"BM": "components", "TV": "vocabulary", "PL": "positions"}
 
 
 @contextmanager
 def checked(on: bool = True) -> Iterator[None]:
-    """Inside, every call of a part is checked; without `on` it is as outside."""
+    """Check every call of a part inside the context; without `on` nothing changes."""
     before = parts.observer
     parts.observer = look if on else before
     try:
@@ -34,7 +34,7 @@ def checked(on: bool = True) -> Iterator[None]:
 
 
 def look(use: Use, batch: Columns | None, arguments: Mapping[str, Any], result: Result) -> None:
-    """Raise UserError for a tensor that a part was handed, or gave, which its column cannot be."""
+    """Raise UserError for a tensor that a part read or gave and that does not fit its column."""
     if batch is None:
         return
     for read in parts.reads(use):
@@ -45,14 +45,14 @@ def look(use: Use, batch: Columns | None, arguments: Mapping[str, Any], result: 
 
 
 def given(use: Use, result: Result) -> dict[str, Tensor]:
-    """The tensors of a result by the columns that they are for."""
+    """The tensors of a result, by column."""
     value, names = result.value, parts.writes(use)
     if isinstance(value, Selected):
         return {"gradient_T": value.gradient_T, "denominator_T": value.denominator_T}
     if isinstance(value, Curated):
-        return {"scored_B": value.keep_B}  # a mask of rollouts, as that is
+        return {"scored_B": value.keep_B}  # keep_B is a mask of rollouts, as scored_B is
     values = value if isinstance(value, tuple) else (value,)
-    if len(names) != len(values):  # which `part.write` says
+    if len(names) != len(values):  # `part.write` raises for this
         return {}
     pairs = zip(names, values, strict=True)
     return {name: one for name, one in pairs if isinstance(one, Tensor)}
@@ -82,7 +82,7 @@ def _is(wanted: str, dtype: torch.dtype) -> bool:
 
 
 def _record(use: Use, column: str) -> Column | None:
-    """What is known of a column here, or of the one that it stands for; None: nothing."""
+    """The record of a column, or of the one that it stands for at this place; None: unknown."""
     declared = {one.name: one for one in getattr(use.part, "declares", ())}
     wires = (*getattr(use.part, "columns", {}).items(), *use.columns)
     names = (column, *(own for own, here in wires if here == column))
@@ -91,4 +91,4 @@ def _record(use: Use, column: str) -> Column | None:
 
 
 def _fail(use: Use, verb: str, column: str, expected: str, found: str) -> None:
-    raise UserError(f"part {use.label} {verb} {column} as {found}, it is to be {expected}")
+    raise UserError(f"part {use.label} {verb} {column} as {found}, it must be {expected}")

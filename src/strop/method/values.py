@@ -1,4 +1,7 @@
-"""Values in the one-line notation: numbers, words, texts, lists and schedules, never evaluated."""
+"""Reads values of the one-line notation: numbers, words, texts, lists and schedules.
+
+Nothing is evaluated.
+"""
 
 import ast
 import dataclasses
@@ -10,12 +13,12 @@ from strop.method.schedule import SCHEDULES, Schedule
 from strop.support.errors import UserError, nearest
 
 WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
-DEEPEST = 200  # levels of what is written; Python's own walks over them recurse
+DEEPEST = 200  # levels of nesting; Python's own functions recurse over them
 OWN = re.compile(r"(?<![\w./:-])([\w./-]+:[A-Za-z_]\w*)")
 
 
 def parse(text: str) -> ast.expr:
-    """The text as Python reads it. Raises UserError."""
+    """Parse the text as a Python expression. Raises UserError."""
     if not {"'", '"', "{"} & set(text):  # my_parts.py:Part(x=1) -> "my_parts.py:Part"(x=1)
         text = OWN.sub(r'"\1"', text)
     try:
@@ -35,16 +38,16 @@ def parse(text: str) -> ast.expr:
 
 
 def own(text: str) -> list[str]:
-    """What a line of notation names of somebody's own, FILE.py:NAME. Raises UserError.
+    """The names FILE.py:NAME of a user's own code in a line of notation. Raises UserError.
 
-    It is read as the notation reads it: written with an escape for the colon a name is the same.
+    The line is parsed as notation, so a name with an escaped colon is found too.
     """
     values = [node.value for node in ast.walk(parse(text)) if isinstance(node, ast.Constant)]
     return [value for value in values if isinstance(value, str) and ":" in value]
 
 
 def _numbers(items: tuple[Any, ...]) -> list[Any]:
-    """The items, those of tuples inside tuples too."""
+    """The items, with nested tuples flattened."""
     inside = [_numbers(item) if isinstance(item, tuple) else [item] for item in items]
     return [item for group in inside for item in group]
 
@@ -90,14 +93,14 @@ def value_of(node: ast.expr, text: str) -> Any:
 
 
 def _table(node: ast.expr, text: str) -> Any:
-    """What stands in curly brackets, `{size: 3, fast: true}`; a bare word is text there, and so is
-    a whole number before a colon.
+    """The value of a text in curly brackets, `{size: 3, fast: true}`; a bare word is text there,
+    and so is a whole number before a colon.
     """
     if isinstance(node, ast.Dict):
         keys = [_table(key, text) for key in node.keys if key is not None]
-        keys = [str(key) if type(key) is int else key for key in keys]  # as TOML has them
+        keys = [str(key) if type(key) is int else key for key in keys]  # as in TOML
         if not all(isinstance(key, str) for key in keys) or len(keys) < len(node.keys):
-            raise UserError(f"{text!r}: names and values stand in curly brackets: {{name: value}}")
+            raise UserError(f"{text!r}: write names and values in curly brackets: {{name: value}}")
         return dict(zip(keys, (_table(item, text) for item in node.values), strict=True))
     if isinstance(node, ast.List):
         return [_table(item, text) for item in node.elts]

@@ -1,4 +1,4 @@
-"""Algorithms as notation text; `notation` reads it again."""
+"""Writes algorithms as notation text; `notation` reads it back."""
 
 import keyword
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ Text = str | Sequence[str]
 
 
 class Stages(Protocol):
-    """What has the stages of one algorithm as attributes."""
+    """Any object that has the stages of one algorithm as attributes."""
 
     @property
     def sampling(self) -> tuple[Use, ...]:
-        """The first of them; `seams.STAGES` names all."""
+        """The first stage; `seams.STAGES` names all of them."""
         ...
 
 
 def describe(algorithm: Stages) -> dict[str, list[str]]:
-    """Every stage as notation, part by part or term by term; `compose` reads it again."""
+    """Every stage as notation, part by part or term by term; `compose` reads it back."""
     shown: dict[str, list[str]] = {}
     for stage in STAGES:
         content = getattr(algorithm, stage)
@@ -37,7 +37,7 @@ def describe(algorithm: Stages) -> dict[str, list[str]]:
 
 
 def written(algorithm: Stages) -> dict[str, Text]:
-    """Every stage as notation, as a file holds it: one text, or a list where there are several."""
+    """Every stage as notation, as files hold it: one text, or a list of several texts."""
     shown = describe(algorithm)
     return {
         stage: texts if len(texts) > 1 else "".join(texts) or "none"
@@ -46,7 +46,7 @@ def written(algorithm: Stages) -> dict[str, Text]:
 
 
 def use_text(use: Use, usual_label: str = "") -> str:
-    """The part with its columns and label, each where it is not the usual one."""
+    """The part with its renamed columns, and with its label where that is not the usual one."""
     text = part_text(use.part)
     if use.columns:
         inside = ", ".join(f"{_word_text(k)}: {_word_text(v)}" for k, v in use.columns)

@@ -10,7 +10,7 @@ _BRACES = re.compile(r"\\boxed\{|[{}]")
 
 
 def text_of(completion: Any) -> str:
-    """Text of a completion: itself, or the content of the last message of a chat completion."""
+    """The text of a completion: itself, or the content of a chat completion's last message."""
     if isinstance(completion, str):
         return completion
     return completion[-1]["content"] or ""
@@ -61,7 +61,7 @@ def _last_tagged(text: str) -> str | None:
 
 
 def _last_boxed(text: str) -> str | None:
-    """Content of the complete boxed value that starts last, inner braces kept; linear time."""
+    """The content of the last complete boxed value, with its inner braces, in linear time."""
     last: tuple[int, int] | None = None
     open_at: list[int | None] = []  # first character of a boxed value, None for other braces
     for token in _BRACES.finditer(text):

@@ -6,7 +6,8 @@
 The code is run here, or by a server with SandboxFusion's interface (`url`).
 
 The code is the last ```python block of the completion, else its last block without a language, else
-the whole completion. It has Python's standard library, and with `packages` what is installed here.
+the whole completion. It can import Python's standard library, and with `packages` the packages that
+are installed here.
 """
 
 import json
@@ -26,14 +27,14 @@ from strop.support.errors import UserError
 from strop.support.exits import Exit
 
 _BLOCK = re.compile(r"```([^\n`]*)\n(.*?)```", re.DOTALL)
-MOST, MOST_PARALLEL = 10**6, 1024  # of a limit's number; of runs at once
+MOST, MOST_PARALLEL = 10**6, 1024  # largest value of a limit; most runs at once
 _PYTHON = ("python", "python3", "py")
 _HERE = {"disk_mb": 16, "processes": 16, "packages": False, "without_isolation": False}
 _REMOTE_PARALLEL = 16
 
 
 class Case(NamedTuple):
-    """One test case: a test to run after the code, or a program's input and wanted output."""
+    """One test case: a test to run after the code, or a program's input and expected output."""
 
     test: str | None = None
     stdin: str = ""
@@ -41,22 +42,22 @@ class Case(NamedTuple):
 
 
 def _bytes(mb: float) -> int:
-    """Bytes, a page at least: none at all would be no limit."""
+    """Convert to bytes, at least one page, because 0 would mean no limit."""
     return max(math.ceil(mb * 2**20), 4096)
 
 
 class _CodeReward:
     """Limits and isolation that both rewards share.
 
-    seconds: wall and processor time of a run. answer_seconds: of all runs of an answer; what was
-    not run by then fails. memory_mb: address space of each process. disk_mb: files. processes: with
-    threads. parallel: runs at once, 0: one a processor. packages: the code and its tests may import
-    what is installed for this interpreter. without_isolation: run the code even with access to
-    network and files, for machines that are sandboxes themselves. url: of a server that runs the
-    code in place of this machine; it has limits of its own for what `_HERE` names. wait_seconds:
-    for that server, beside the runs, for each answer.
+    seconds: wall and processor time of a run. answer_seconds: of all runs of an answer; cases that
+    were not run by then fail. memory_mb: address space of each process. disk_mb: files. processes:
+    including threads. parallel: runs at once, 0: one a processor. packages: the code and its tests
+    may import the packages of this interpreter. without_isolation: run the code even with access
+    to network and files, for machines that are sandboxes themselves. url: of a server that runs the
+    code in place of this machine; it has its own limits for the names in `_HERE`. wait_seconds:
+    longest wait for that server, beside the runs, for each answer.
 
-    Raises UserError for limits that are none and where isolation, or the server, does not work.
+    Raises UserError for invalid limits and where isolation, or the server, does not work.
     """
 
     rows_are_independent = True
@@ -95,7 +96,7 @@ class _CodeReward:
             processes=math.ceil(processes),
         )
         self.answer_seconds = answer_seconds
-        # The grader gives n rows 1 + (n - 1) / 32 times this; here n rows never take longer.
+        # The grader allows n rows 1 + (n - 1) / 32 times this; n rows never take longer here.
         self.timeout_seconds = 32 * (answer_seconds + seconds) + 30.0
         self.parallel = parallel or (_REMOTE_PARALLEL if url else os.cpu_count() or 1)
         self.packages = packages
@@ -124,7 +125,7 @@ class _CodeReward:
         self.remote.check()
 
     def _run(self, code: str, case: Case, left_seconds: float) -> tuple[Ran, float]:
-        """How it ended, and the seconds that it took, without any wait for a server."""
+        """Run a case; returns how it ended and its seconds, without the wait for a server."""
         limits = Limits(**{**vars(self.limits), "wall_seconds": left_seconds})
         if self.remote is not None:
             return self.remote.run(code, test=case.test, stdin=case.stdin, limits=limits)
@@ -172,10 +173,11 @@ class _CodeReward:
 class RunTests(_CodeReward):
     """The share of test cases that the completion's code passes, 0 to 1.
 
-    Test cases are in the column `tests` (Python statements, such as `assert f(2) == 4`, each run
-    with the code anew, from a process that the code cannot reach), or in `inputs` and `outputs`
-    (what a program reads and has to print; blanks at the ends of lines and empty lines at the end
-    do not count). Each is a list, or its JSON text. A row without test cases is not applicable.
+    Test cases are in the column `tests` (Python statements, such as `assert f(2) == 4`; the code is
+    run again for each, and a process that the code cannot reach evaluates it), or in `inputs` and
+    `outputs` (the input and the expected output of a program; blanks at the ends of lines and empty
+    lines at the end do not count). Each is a list, or its JSON text. A row without test cases is
+    not applicable.
     """
 
     def __call__(
@@ -206,7 +208,7 @@ class RunPython(_CodeReward):
     """1.0 where the completion's program prints the reference, else 0.0.
 
     The reference is the column `ground_truth`, or `answer` where there is none; None: not
-    applicable. What counts in output is the same as for `run_tests`.
+    applicable. Outputs are compared as in `run_tests`.
     """
 
     def __call__(
@@ -226,7 +228,7 @@ class RunPython(_CodeReward):
 
 
 def code_of(completion: str) -> str:
-    """The last Python block, else the last block without a language, else all of the text."""
+    """The last Python block, else the last block without a language, else the whole text."""
     blocks = [(language.strip().lower(), code) for language, code in _BLOCK.findall(completion)]
     for wanted in (_PYTHON, ("",)):
         found = [code for language, code in blocks if language in wanted]

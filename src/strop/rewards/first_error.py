@@ -1,10 +1,10 @@
-"""Judges that name the first wrong step of an answer: the reward that trains one, and one at work.
+"""Judges that name the first wrong step of an answer: a reward to train one, and one as a reward.
 
     strop train grpo --data judged.jsonl --reward strop.rewards.first_error:verdict ...
     strop train fapo ... --reward 'strop.rewards.first_error:flaw(model="judge")' ...
 
-A verdict is a whole number, the place of the first wrong step from 0, or -1 where there is none. It
-is all of the text, or stands in its last \\boxed{}. Source: arXiv 2510.22543; code yyDing1/FAPO.
+A verdict is a whole number, the index of the first wrong step from 0, or -1 where there is none. It
+is the whole text, or in its last \\boxed{}. Source: arXiv 2510.22543; code yyDing1/FAPO.
 """
 
 import re
@@ -34,7 +34,7 @@ def read_verdict(text: str) -> int | None:
 
 
 def verdict_reward(verdict: int | None, true: int, num_steps: int) -> float:
-    """What a verdict earns.
+    """The reward of a verdict.
 
     1 where said = true;   -1 where it is unreadable (None) or outside -1 .. num_steps - 1
     both name a step: 1 - |said - true| / num_steps;   else -1
@@ -50,7 +50,7 @@ def verdict(
     completions: Sequence[Any], first_error: Sequence[int], num_steps: Sequence[int],
     log_metric: Callable[[str, float], None] | None = None, **columns: Any,
 ) -> list[float]:  # fmt: skip
-    """The reward of a judge's own training, by the columns `first_error` and `num_steps`."""
+    """The reward that trains a judge, by the columns `first_error` and `num_steps`."""
     verdicts = [read_verdict(text_of(each)) for each in completions]
     if log_metric is not None and verdicts:
         right = sum(a == b for a, b in zip(verdicts, first_error, strict=True))
@@ -64,9 +64,9 @@ def flaw(
 ) -> Callable[..., list[Any]]:
     """A reward function whose numbers are verdicts, for `fapo`; None where one cannot be read.
 
-    model: the folder of a frozen model, read here, which answers `prompt` at its likeliest with
-    `max_tokens` tokens at most. judge: or a file as `judge:FILE.toml` has it, with its own prompt;
-    its `scale` begins with -1. Raises UserError for none or both.
+    model: the folder of a frozen model, loaded in this process, which answers `prompt` greedily
+    with at most `max_tokens` tokens. judge: or a file as for `judge:FILE.toml`, with its own
+    prompt; its `scale` begins with -1. Raises UserError for none or both.
     """
     if bool(model) == bool(judge):
         raise UserError('flaw: give model="FOLDER" or judge="FILE.toml", one of them')
@@ -74,7 +74,7 @@ def flaw(
 
 
 class _Asked:
-    """Verdicts of a model behind an endpoint."""
+    """Gets verdicts from a model behind an endpoint."""
 
     rows_are_independent = True
 
@@ -90,14 +90,14 @@ class _Asked:
         return [self._verdict(each) for each in shares]
 
     def _verdict(self, share: float | Unscored) -> float | Unscored | None:
-        """The number that stood there before it became a share of the scale."""
+        """The verdict that the judge wrote, from its share of the scale."""
         if isinstance(share, Unscored):
             return None if share.cause is Exit.UNREADABLE else share
         return float(round(self.low + share * (self.high - self.low)))
 
 
 class _Local:
-    """Verdicts of a frozen model in this process."""
+    """Gets verdicts from a frozen model in this process."""
 
     rows_are_independent = True
     timeout_seconds = 600.0
@@ -110,7 +110,7 @@ class _Local:
             self.model = AutoModelForCausalLM.from_pretrained(
                 Path(place), trust_remote_code=False, dtype=torch.float32
             ).eval()
-        except Exception as error:  # of any type, for files that are damaged or not there
+        except Exception as error:  # damaged or missing files raise errors of any type
             why = first_line(error)
             raise UserError(f"flaw: the judge {place} cannot be loaded: {why}") from error
         self.prompt, self.max_tokens = prompt, max_tokens
@@ -125,7 +125,7 @@ class _Local:
 
     @torch.no_grad()
     def _answer(self, text: str) -> str:
-        """The likeliest answer."""
+        """The greedy answer."""
         ids = self.tokenizer(text, return_tensors="pt")["input_ids"]
         end = self.tokenizer.eos_token_id
         drawn = self.model.generate(

@@ -1,15 +1,15 @@
-"""The four forms of reward functions: which one a function has, and how each is called.
+"""The four forms of reward functions: how a form is recognised, and how it is called.
 
     trl         reward(prompts, completions, <columns>, **kwargs) -> list of numbers or None
     verl        compute_score(data_source, solution_str, ground_truth, extra_info) -> number, dict
     openrlhf    reward_func(queries, prompts, labels) -> {"rewards": ..., "extra_logs": ...}
-    verifiers   a task's class, the methods of which marked with @vf.reward read (self, trace);
+    verifiers   a task's class, whose methods marked with @vf.reward read (self, trace);
                 func(task, trace) -> number; and as before its version 1
                 func(prompt, completion, answer, state, info, task, parser) -> number;
                 func(prompts, completions, answers, states, ...) -> list, a prompt group at a time
 
-A form is told by its parameters' names. Those of verl and the singular ones of verifiers are
-called once a row, so a row that raises fails alone.
+A form is recognised by the names of its parameters. Functions of verl's form, and of verifiers'
+with singular names, are called once a row, so a row that raises fails alone.
 """
 
 import inspect
@@ -31,9 +31,9 @@ FORMS_IN_SHORT = (
     "extra_info) as in verl; (queries, prompts, labels) as in OpenRLHF; (task, trace), a task's "
     "class or (prompt, completion, answer, state, info, task, parser) as in verifiers"
 )
-# Columns that hold what a right answer is compared with, best first.
+# Columns that hold the reference of an answer, best first.
 REFERENCES = ("ground_truth", "answer", "solution")
-# Parameter -> columns of which the first that is there is given; an empty tuple: never missing.
+# Parameter -> columns, of which the first existing one is passed; an empty tuple: always available.
 PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
     "trl": dict.fromkeys(
         ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"), ()
@@ -93,7 +93,7 @@ class Caller:
 
     def __call__(self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]], scored: Scored,
                  extra_arguments: Arguments) -> Any:  # fmt: skip
-        """The function's answer; `columns` holds the rollouts' and those mapped by `fields`."""
+        """Call the function; `columns` are the rollouts' columns and those mapped by `fields`."""
         if self.form == "trl":
             return _awaited(self.function(**self._accepted({**columns, **extra_arguments})))
         if self.form == "openrlhf":
@@ -138,7 +138,7 @@ class Caller:
         return self._with_logs(results, scored)
 
     def _with_logs(self, results: list[Any], scored: Scored) -> list[Any]:
-        """Results a row each; of a dict the key `score` counts, and the others are logged."""
+        """The scores of per-row results; a dict's key `score` counts, and its others are logged."""
         keys = dict.fromkeys(key for r in results if isinstance(r, Mapping) for key in r)
         for key in keys:
             if key != "score":
@@ -228,13 +228,13 @@ class Caller:
             yield {**named, **row, "state": dict(row), "parser": self._parser()}
 
     def _parser(self) -> Any:
-        """The variable `parser` of the function's module, else one that takes all the text."""
+        """The variable `parser` of the function's module, or else one that returns all text."""
         module = sys.modules.get(getattr(self.function, "__module__", ""))
         plain = SimpleNamespace(parse=lambda text: text, parse_answer=text_of)
         return getattr(module, "parser", plain)
 
     def _each(self, rows: Sequence[Arguments]) -> list[Any]:
-        """The function on each row; one that raises is Unscored. Async rows run together."""
+        """Call the function on each row; one that raises is Unscored. Async calls run together."""
         results: list[Any] = []
         for row in rows:
             try:
@@ -251,7 +251,7 @@ class Caller:
         return results
 
     def _log(self, key: str, values: Any, scored: Scored, num_rows: int | None = None) -> None:
-        """A column of the rollouts' file, and the mean of its numbers as a metric."""
+        """Log a column for the rollouts' file, and the mean of its numbers as a metric."""
         listed = values if isinstance(values, list) else [values]
         given = [float(v) for v in listed if isinstance(v, (bool, int, float)) and v == v]
         if given:
@@ -290,7 +290,7 @@ def _groups(rollouts: Rollouts) -> list[list[int]]:
 def _awaited(result: Any) -> Any:
     if not inspect.isawaitable(result):
         return result
-    import asyncio  # slow to import, and seldom needed
+    import asyncio  # slow to import, and rarely needed
 
     async def one() -> Any:
         return await result
@@ -309,7 +309,7 @@ def _failed(error: Exception) -> Unscored:
 
 
 def _listed(value: Any) -> Any:
-    """Arrays and tensors as lists; one number alone as a list of one."""
+    """Convert arrays and tensors to lists, and a single number to a list of one."""
     plain = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(plain, tuple):
         return [v.item() if getattr(v, "shape", None) == () else v for v in plain]

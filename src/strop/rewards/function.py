@@ -1,10 +1,10 @@
-"""Reward functions, called with what their parameters ask for; their result is checked.
+"""Calls reward functions with the arguments that their parameters name, and checks the results.
 
 The form that needs nothing but this package is TRL's: `def reward(prompts, completions, <columns>,
 **kwargs) -> list[float | None]`, sync or async; every argument is a list with one entry a rollout
 and is passed by name. A function without `**kwargs` receives only the parameters it has. Beside the
-data's columns it may ask for `completion_ids`, `trainer_state` (with `global_step`),
-`log_metric(name, value)` and `log_extra(column, values)`. The other forms are in `reward_forms`.
+data's columns it may take `completion_ids`, `trainer_state` (with `global_step`),
+`log_metric(name, value)` and `log_extra(column, values)`. The other forms are in `forms.py`.
 In place of a score a function may give `Unscored("reason")`.
 """
 
@@ -24,7 +24,7 @@ from strop.rewards.traces import TaskRewards
 from strop.support.errors import UserError, did_you_mean
 from strop.support.exits import Exit
 
-# Names of numbers that are the trainer's own.
+# Names of metrics that the trainer logs itself.
 RESERVED = (
     "step", "step_time", "num_tokens", "num_rollouts", "reward", "reward_std",
     "frac_reward_zero_std", "entropy", "loss", "policy_loss", "grad_norm", "learning_rate",
@@ -38,20 +38,20 @@ class RewardFunction:
 
     spec: RewardSpec
     function: Callable[..., Any]
-    parameters: tuple[str, ...]  # that may be passed by name
-    required: tuple[str, ...]  # those of them without a default
+    parameters: tuple[str, ...]  # names of the parameters that may be passed by name
+    required: tuple[str, ...]  # parameters without a default
     takes_any: bool  # has **kwargs
     form: str = "trl"
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether rows may be scored in pieces: the spec, the function or its form says so."""
+        """Whether rows may be scored in pieces, by the spec, the function or its form."""
         says = getattr(self.function, "rows_are_independent", False)
         return self.spec.rows_are_independent or says or is_per_row(self.form, set(self.parameters))
 
     @property
     def timeout_seconds(self) -> float | None:
-        """What the function needs for a call, when it limits its own time."""
+        """The seconds that the function needs for a call, when it limits its own time."""
         return getattr(self.function, "timeout_seconds", None)
 
     def check(self, columns: Iterable[str]) -> None:
@@ -73,8 +73,8 @@ class RewardFunction:
             self._require(parameter, column, names)
 
     def __call__(self, rollouts: Rollouts) -> Scored:
-        """Score the rollouts. Raises UserError for a result that is not one entry each, and where
-        the rollouts are `strict` for an entry that is no score.
+        """Score the rollouts. Raises UserError for a result that does not have one entry each, and,
+        if the rollouts are `strict`, for an entry that is no score.
         """
         self.check(rollouts.columns)
         scored = Scored()
@@ -157,9 +157,9 @@ class RewardFunction:
 
 
 def load_reward(spec: RewardSpec) -> RewardFunction:
-    """Find a reward and tell its form by its parameters, or by the form before its source.
+    """Find a reward and its form, by its parameters or by the form before its source.
 
-    Raises UserError for what `reward_source.find` refuses, and for parameters of several forms.
+    Raises UserError for what `source.find` refuses, and for parameters of several forms.
     """
     source = parse(spec.source)
     function, form = find(source), source.form
@@ -179,7 +179,7 @@ def load_reward(spec: RewardSpec) -> RewardFunction:
 
 
 def _number(value: Any, source: str, row: int) -> float | Unscored | None:
-    """A score as a number; Unscored for what is none."""
+    """A score as a number; Unscored for a value that is none."""
     if value is None or isinstance(value, Unscored):
         return value
     if not isinstance(value, numbers.Real) and getattr(value, "shape", None) == ():

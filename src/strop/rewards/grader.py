@@ -1,4 +1,4 @@
-"""Scores of rollouts, computed outside the training process.
+"""Scores rollouts outside the training process.
 
 A reward function sees the whole batch in one call, because it may compare the members of a group;
 one whose rows are independent is called on pieces of `PIECE_ROWS`. When a call fails, each of its
@@ -6,12 +6,12 @@ rows is tried alone to find those that fail. They get no score; the others are s
 a second call (or keep the scores they got alone, where rows are independent). When no row fails
 alone, an exception or a late call belongs to the batch as a whole and leaves all of it unscored.
 
-Every failure has a cause (`Exit`). Of one that the answer can have brought about, other answers and
-the row's reference are asked whether it was the answer or the reward (`Grader._judged`).
+Every failure has a cause (`Exit`). Where the answer may have caused it, other answers and the row's
+reference decide whether the answer or the reward is at fault (`Grader._judged`).
 
 A call on n rows may take `timeout_seconds * (1 + (n - 1) / 32)`, where a reward that limits its own
-time says its seconds itself; what the call imports has a limit of its own. Trying rows alone ends
-at the eighth late row (or the 64th that ends its process): later rows say that they were not tried.
+time states its own seconds; imports inside the call have a limit of their own. Trying rows alone
+ends at the eighth late row (or the 64th that ends its process): later rows count as not tried.
 Neither the pieces nor that rule depend on the number of workers, so the scores don't either; a
 function that keeps state between calls may see that it runs in several processes.
 """
@@ -38,7 +38,7 @@ from strop.support.exits import Exit
 
 PIECE_ROWS = 64
 MAX_LOST_ROWS = {Exit.TIMEOUT: 8, Exit.CRASH: 64, Exit.START_FAILED: 2}
-NUM_CONTROLS = 4  # references of other rows that are tried where all of the failing ones' fail
+NUM_CONTROLS = 4  # other groups' references that are tried where those of all failing rows fail
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Grades:
 
     @property
     def failing(self) -> dict[str, str]:
-        """Rewards that failed on every row by what the row or they themselves brought about, with
-        what they said of the first.
+        """Rewards that failed on every row because of the row or of the reward itself, with the
+        message of the first failure.
         """
         found: dict[str, list[str]] = {}
         for each in self.failures:
@@ -95,9 +95,9 @@ _Answered = list[tuple[_Call, _Outcome]]
 class Grader:
     """Runs reward functions in `num_workers` processes of their own; a context manager.
 
-    Functions are loaded at once, so a mistake in a reward file shows before training begins. A
-    process that dies is started again. What the functions print goes to the error stream, or to
-    the file `log`.
+    Functions are loaded at once, so an error in a reward file shows before training begins. A
+    process that dies is restarted. The functions' output goes to the error stream, or to the file
+    `log`.
 
     Raises UserError for what `load_reward` refuses.
     """
@@ -158,7 +158,7 @@ class Grader:
             worker.ask({"operation": "check", "columns": list(columns)}, self.timeout_seconds)
             worker.receive()
         except (NotStarted, WorkerDied, TimeoutError) as error:
-            raise UserError(f"the process of the rewards did not go on: {error}") from error
+            raise UserError(f"the process of the rewards stopped: {error}") from error
 
     def grade(
         self,
@@ -217,7 +217,7 @@ class Grader:
         return [_Call(function, tuple(batch.rows[i : i + size])) for i in starts]
 
     def _mended(self, function: int, answered: _Answered, batch: Rollouts) -> _Answered:
-        """The answers with this function's failed calls replaced by what can be saved of them."""
+        """Replace this function's failed calls by calls that keep the scores of the other rows."""
         failed = [a for a in answered if a[0].function == function and len(a[0].rows) > 1]
         failed = [a for a in failed if a[1].cause not in (None, Exit.START_FAILED)]
         if not failed:
@@ -239,7 +239,7 @@ class Grader:
         return [*kept, *offenders, *([(rest, outcome)] if rest.rows else [])]
 
     def _alone(self, function: int, rows: Sequence[int], batch: Rollouts) -> _Answered:
-        """Each row in a call of its own, until too many have cost a process."""
+        """Try each row in a call of its own, until too many rows have cost a process."""
         answered = self._run([_Call(function, (row,)) for row in rows], batch, MAX_LOST_ROWS)
         lost: Counter[Exit] = Counter()
         reason: _Outcome | None = None
@@ -258,8 +258,8 @@ class Grader:
     ) -> _Answered:
         """Make the calls, in order, on whichever workers are free; with `max_lost`, stop early.
 
-        Calls that were not made get an empty outcome. They all come after enough lost ones,
-        whatever the number of workers, because calls are handed out in order.
+        Calls that were not made get an empty outcome. They all come after enough lost ones, for any
+        number of workers, because calls are assigned in order.
         """
         outcomes = [_Outcome() for _ in calls]
         waiting = deque(range(len(calls)))
@@ -293,7 +293,7 @@ class Grader:
         return self._seconds[function] * (1 + (num_rows - 1) / 32)
 
     def _ask(self, worker: WorkerProcess, call: _Call, batch: Rollouts) -> _Outcome | None:
-        """Begin a call; what became of it where it cannot begin."""
+        """Start a call; returns its outcome only where it cannot start."""
         limit = self._limit_seconds(call.function, len(call.rows))
         rollouts = batch if len(call.rows) == len(batch.rows) else _taken(batch, call.rows)
         request = {"operation": "grade", "function": call.function, "rollouts": rollouts}
@@ -319,7 +319,7 @@ class Grader:
         return ready or [number for number in numbers if self._workers[number].deadline <= now]
 
     def _outcome(self, worker: WorkerProcess, num_rows: int) -> _Outcome | None:
-        """What became of a call; None where it goes on."""
+        """The outcome of a call; None while it runs."""
         try:
             reply = worker.news()
             if reply is None:
@@ -373,14 +373,16 @@ class Grader:
         )
 
     def _judged(self, failures: Sequence[Failure], batch: Rollouts) -> list[Failure]:
-        """The failures, with REWARD_BUG as the cause of those that are not their answers' own.
+        """The failures, with the cause REWARD_BUG where the reward is at fault, not the answer.
 
-        1. The row's reference fails too, while that of another row gets a score: the reward's.
-        2. Of several different answers and their references none gets a score: the reward's.
-        3. Else: the answer's own.
+        The fault lies with:
 
-        That another reference passes shows that the reward reads references at all: one that wants
-        a form which they do not have fails on all of them.
+        1. The reward, if the row's reference fails too, while that of another row gets a score.
+        2. The reward, if none of several different answers and their references gets a score.
+        3. Otherwise the answer.
+
+        Another reference that passes shows that the reward can read references at all: a reward
+        that needs a form which they lack fails on all of them.
         """
         found = list(failures)
         for m, spec in enumerate(self.specs):
@@ -406,8 +408,8 @@ class Grader:
     def _references_passed(
         self, function: int, suspects: Sequence[int], failed: set[int], batch: Rollouts
     ) -> dict[int, bool]:
-        """Whether the reward scores the reference, by prompt group; groups without one are left
-        out. Those of groups without a failure are tried where all others fail.
+        """Whether the reward scores the reference, by prompt group, without groups that have none.
+        References of groups without a failure are tried where all others fail.
         """
         first: dict[int, int] = {}  # a row of each group
         for row in suspects:
@@ -423,7 +425,7 @@ class Grader:
         return passed
 
     def _references(self, function: int, rows: Sequence[int], batch: Rollouts) -> dict[int, bool]:
-        """The same of these rows' groups."""
+        """Whether the reward scores the reference of these rows' groups."""
         texts = {row: text for row in rows if (text := reference(batch.columns, row)) is not None}
         completions = list(batch.completions)
         for row, text in texts.items():
@@ -434,7 +436,7 @@ class Grader:
         calls = [_Call(function, tuple(known[i : i + size])) for i in range(0, len(known), size)]
         try:
             answered = self._mended(function, self._run(calls, asked, MAX_LOST_ROWS), asked)
-        except UserError:  # what the function cannot return is no score
+        except UserError:  # an invalid result is no score
             return {batch.groups[row]: False for row in known}
         passed: dict[int, bool] = {}
         for call, outcome in answered:
@@ -454,7 +456,7 @@ class Grader:
 
 
 def without(specs: Sequence[RewardSpec], num_rows: int, cause: Exit, message: str) -> Grades:
-    """Grades of rows that no reward could be asked about."""
+    """Grades of rows that could not be sent to any reward."""
     failures = [
         Failure(row, spec.name, cause, message) for spec in specs for row in range(num_rows)
     ]
@@ -465,8 +467,8 @@ def without(specs: Sequence[RewardSpec], num_rows: int, cause: Exit, message: st
 def weighted_sum(scores_BM: NDArray[np.float64], weights: Sequence[float]) -> NDArray[np.float64]:
     """reward_b = sum over the rewards m that scored row b of weight_m * score_bm; [B] float64.
 
-    A row that no reward scored is NaN. Rows with a failed reward are told apart by
-    `Grades.scored_B`, not here.
+    A row that no reward scored is NaN. `Grades.scored_B` marks rows with a failed reward; this
+    function does not.
     """
     if scores_BM.shape[1] != len(weights):
         raise ValueError(f"{len(weights)} weights for {scores_BM.shape[1]} rewards")
@@ -491,13 +493,13 @@ def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
 
 
 def reference(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
-    """What a right answer to the row is compared with, as a text; None where there is none."""
+    """The reference of a row as a text, which its answers are compared with; None: it has none."""
     known = (columns[name][row] for name in ("completion", *REFERENCES) if name in columns)
     return next((str(value) for value in known if value is not None), None)
 
 
 def _is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:
-    """Whether a grading process says all of a `Scored` of so many rows, or an exception's text."""
+    """Whether a reply is a complete `Scored` of `num_rows` rows, or an exception's text."""
     if "exception" in reply:
         return isinstance(reply["exception"], str)
     kinds = {"scores": list, "unscored": dict, "metrics": dict, "extra": dict}

@@ -1,4 +1,4 @@
-"""The process that holds the loaded reward functions, as the training process sees it."""
+"""The training process's side of the process that holds the loaded reward functions."""
 
 import contextlib
 import json
@@ -14,34 +14,34 @@ from strop.support.errors import UserError
 from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
 
-START_SECONDS = 120.0  # of loading the user's module, and of what a call imports
-MODEL_START_SECONDS = 1800.0  # reading the weights of a reward model
+START_SECONDS = 120.0  # for loading the user's module, and for the imports of a call
+MODEL_START_SECONDS = 1800.0  # for loading the weights of a reward model
 _WORKER = "strop.rewards.grader_worker"
 
 
 class WorkerDied(Exception):
-    """The process ended by itself, or said what is no reply; the text says how."""
+    """The process ended by itself, or sent something that is no reply; the text says how."""
 
 
 class NotStarted(Exception):
-    """A process that had died could not be started again; the text says why."""
+    """A process that had died could not be restarted; the text says why."""
 
 
 class WorkerProcess(GuardedProcess):
-    """One process that holds the loaded reward functions; starts again when asked after death.
+    """One process that holds the loaded reward functions; a request restarts it if it has died.
 
-    `deadline` is when the reply is due. What a call imports does not count there: that has a limit
-    of its own, and the process says when it begins and ends.
+    `deadline` is when the reply is due. Imports of a call do not count: they have a limit of their
+    own, and the process reports when they start and end.
     """
 
     def __init__(self, specs: Sequence[RewardSpec], log: Path | None) -> None:
         self.specs = tuple(specs)
         self.log = log
         self.deadline = 0.0
-        self._left = 0.0  # seconds for importing; while it imports, for the rest of the call
+        self._left = 0.0  # seconds left for importing, or, during an import, for the call
         self._importing = False
         self._asked = 0  # number of the last request
-        self.facts: list[dict[str, Any]] = []  # of each function: independent rows, own time
+        self.facts: list[dict[str, Any]] = []  # for each function: independent rows, own time limit
 
     def start(self) -> None:
         """Launch the process and ask it to load the functions; `finish_start` waits for it."""
@@ -60,7 +60,7 @@ class WorkerProcess(GuardedProcess):
         try:
             self.facts = self.receive()["facts"]
         except WorkerDied as error:
-            raise UserError(f"loading the rewards {sources}: {error}: mend the file") from error
+            raise UserError(f"loading the rewards {sources}: {error}: correct the file") from error
         except TimeoutError as error:
             raise UserError(
                 f"loading the rewards {sources} took over {self._start_seconds:g} s: "
@@ -68,13 +68,13 @@ class WorkerProcess(GuardedProcess):
             ) from error
 
     def ask(self, request: dict[str, Any], limit: float) -> None:
-        """Send a request whose reply is due in `limit` seconds, in a new process if need be.
+        """Send a request whose reply is due in `limit` seconds, to a new process if necessary.
 
         Raises NotStarted.
         """
         try:
             self._write(request, limit)
-        except (OSError, EOFError):  # it died since the last reply; nothing was lost
+        except (OSError, EOFError):  # it has died since the last reply; nothing was lost
             try:
                 self.start()
                 self.finish_start()
@@ -84,14 +84,14 @@ class WorkerProcess(GuardedProcess):
                 raise NotStarted(f"the process of the rewards does not start: {error}") from error
 
     def receive(self) -> dict[str, Any]:
-        """The reply. Raises WorkerDied, TimeoutError, or the UserError that the process met."""
+        """Wait for the reply. Raises WorkerDied, TimeoutError, or the process's UserError."""
         reply = self.news()
         while reply is None:
             reply = self.news()
         return reply
 
     def news(self) -> dict[str, Any] | None:
-        """The reply; None where the call has begun or ended to import. Raises as `receive`."""
+        """The reply, or None for a message about imports. Raises as `receive` does."""
         assert self.channel is not None
         try:
             reply = json.loads(guarded_process.receive(self.channel, self.deadline))
@@ -115,9 +115,10 @@ class WorkerProcess(GuardedProcess):
         return dict(reply)
 
     def malformed(self) -> WorkerDied:
-        """End the process for a reply that is none; the error to raise."""
+        """End the process after an invalid reply and return the error to raise."""
         return self._died(
-            "the process sent what is no reply; does it write to files that it did not open?"
+            "the process sent something that is no reply; does it write to files that it did not "
+            "open?"
         )
 
     def _died(self, how: str) -> WorkerDied:

@@ -1,7 +1,7 @@
 """The process that runs reward functions: it answers one request after the other over a socket.
 
-Whatever a reward prints goes to the error stream; the socket is the only channel of results. The
-process ends as soon as the other end closes; its guard ends what a reward started.
+A reward's output goes to the error stream; the socket is the only channel of results. The process
+ends as soon as the other end closes; its guard then ends the processes that a reward started.
 """
 
 import builtins
@@ -42,15 +42,15 @@ def main(channel: socket.socket) -> None:
         reply = server.answer(request)
         try:
             speech.send(reply)
-        except (TypeError, ValueError, RecursionError) as error:  # of a key, or of depth
+        except (TypeError, ValueError, RecursionError) as error:  # for a key, or for its depth
             speech.send({"exception": f"what the reward logged cannot be written: {error}"})
 
 
 class _Speech:
-    """What the parent is told: replies, and when a call begins and ends to import modules.
+    """Sends messages to the parent: replies, and when a call starts and stops importing modules.
 
-    It counts the time of imports apart, so it must know of those inside a function too. It stands
-    in the place of `__import__`.
+    The parent counts the time of imports separately, so it must know of imports inside functions
+    too. An object of this class replaces `__import__`.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -58,27 +58,27 @@ class _Speech:
         self.is_calling = False
         self.depth = 0  # of imports inside imports
         self.lock = threading.RLock()  # a reward's own threads import too
-        self.process = os.getpid()  # what it forks has nothing to say
+        self.process = os.getpid()  # its forks send nothing
         self.plain = builtins.__import__
         builtins.__import__ = self
         importers.add(__file__)
 
     def send(self, reply: dict[str, Any]) -> None:
-        """Send a reply to the request of now."""
+        """Send a reply to the current request."""
         with self.lock:
             content = json.dumps({**reply, "number": self.number}, default=_plain)
             try:
                 guarded_process.send(self.channel, content.encode())
-            except ConnectionError:  # who asked was killed
+            except ConnectionError:  # the parent was killed
                 os._exit(1)
 
     def call(self, function: Callable[[], Any]) -> Any:
-        """What a function gives; its imports are told."""
+        """Call a function and report its imports."""
         self.is_calling, self.depth = True, 0
         try:
             return function()
         finally:
-            with self.lock:  # nothing is told behind the reply
+            with self.lock:  # nothing is sent after the reply
                 self.is_calling = False
 
     def __call__(
@@ -101,8 +101,8 @@ class _Speech:
 
 
 def _parent_decides(ours: int) -> Callable[[int, Any], None]:
-    """A preemption that reaches all processes: the parent ends this one. A reward's own process,
-    forked from it, ends as any other.
+    """A signal handler for preemptions, which reach all processes: the parent ends this one, so it
+    ignores the signal. A process that a reward forks ends as usual.
     """
 
     def handle(number: int, frame: Any) -> None:
@@ -158,7 +158,7 @@ class _Server:
 
 
 def _read(channel: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]]") -> None:
-    """Queue what arrives; end when the parent is gone, even in the middle of a call."""
+    """Queue arriving requests; end when the parent is gone, even in the middle of a call."""
     try:
         while True:
             requests.put(pickle.loads(guarded_process.receive(channel)))
@@ -167,7 +167,7 @@ def _read(channel: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]]")
 
 
 def _seed(text: str) -> None:
-    """A call's random numbers depend on step, function and rows, not on which worker runs it."""
+    """Seed a call: its random numbers depend on step, function and rows, not on the worker."""
     random.seed(text)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -175,5 +175,5 @@ def _seed(text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON form of what a function logged: arrays as lists, everything else as text."""
+    """The JSON form of a logged value: arrays as lists, everything else as text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,8 +1,8 @@
 """A language model that scores completions, behind an endpoint with OpenAI's chat protocol.
 
 A judge is a TOML file: `judge:FILE.toml`. A server that does not answer leaves the completion
-unscored; an answer without a score, and one that the server will not read, is the completion's own
-failure, for a text can talk a judge out of its score.
+unscored. An answer without a score counts as the completion's own failure, and so does a request
+that the server refuses to read, because a text can talk a judge out of giving a score.
 """
 
 import json
@@ -26,17 +26,17 @@ from strop.support.files import toml_of
 from strop.support.http import UNREAD, Failed, Http, Retries
 
 _ANSWER_BYTES = 1 << 22
-LARGEST = 1e6  # of the numbers of a judge's file; clocks wait no longer
+LARGEST = 1e6  # of the numbers in a judge's file; timeouts cannot be longer
 Text = Annotated[str, Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, le=LARGEST)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class JudgeSettings(BaseModel):
-    """What a judge's file says."""
+    """The settings in a judge's file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    base_url: Text  # up to and with /v1
+    base_url: Text  # up to and including /v1
     model: Text
     prompt: Text  # with {prompt}, {completion} and the data's columns
     score: Text  # regular expression; its last match's first group is the score
@@ -58,7 +58,7 @@ class JudgeSettings(BaseModel):
         place = urlsplit(url)
         if place.scheme not in ("http", "https") or not place.hostname:
             raise ValueError("it must begin with http:// or https:// and a host")
-        _ = place.port  # raises ValueError for one that there is not
+        _ = place.port  # raises ValueError for an invalid one
         return url.rstrip("/")
 
     @field_validator("score")
@@ -66,7 +66,7 @@ class JudgeSettings(BaseModel):
     def _has_a_number(cls, pattern: str) -> str:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error", FutureWarning)  # it may mean something else one day
+                warnings.simplefilter("error", FutureWarning)  # its meaning may change
                 groups = re.compile(pattern).groups
         except (re.error, FutureWarning) as error:
             raise ValueError(f"it is not a plain regular expression ({error})") from error
@@ -94,7 +94,7 @@ class JudgeSettings(BaseModel):
 
 
 def fields_of(prompt: str) -> list[str]:
-    """The fields of a prompt's template. Raises ValueError for what is none."""
+    """The fields of a prompt's template. Raises ValueError for a malformed one."""
     try:
         found = string.Formatter().parse(prompt)
         return [name for _, name, _, _ in found if name is not None]
@@ -175,7 +175,7 @@ class Judge:
         return (value - low) / (high - low)
 
     def _ask(self, row: Mapping[str, Any]) -> str | Unscored:
-        """The judge's text, after as many tries as the settings allow."""
+        """Ask the judge, with as many tries as the settings allow, and return its text."""
         url = f"{self.settings.base_url}/chat/completions"
         body = self._body(self.settings.prompt.format_map(row))
         try:
@@ -201,7 +201,7 @@ class Judge:
 
 
 def read_settings(path: Path) -> JudgeSettings:
-    """A judge's file. Raises UserError naming the file and the key that is wrong."""
+    """Read a judge's file. Raises UserError naming the file and the key that is wrong."""
     try:
         return JudgeSettings(**toml_of(path, "the judge"))
     except ValidationError as error:
@@ -217,7 +217,7 @@ def read_settings(path: Path) -> JudgeSettings:
 
 
 def _content(answer: bytes) -> str:
-    """The text of a chat completion. Raises Failed where the answer is none; the next may be."""
+    """The text of a chat completion. Raises Failed for another answer, which may be retried."""
     try:
         content = json.loads(answer)["choices"][0]["message"]["content"]
     except (LookupError, TypeError, ValueError, RecursionError) as error:
@@ -228,7 +228,7 @@ def _content(answer: bytes) -> str:
 
 
 class WithoutText(Failed):
-    """A chat completion that says nothing, as where a filter keeps it back."""
+    """A chat completion without text, for example because a filter withheld it."""
 
 
 def _unreadable(why: str) -> Unscored:
@@ -236,7 +236,7 @@ def _unreadable(why: str) -> Unscored:
 
 
 def _prompt_text(prompt: Any) -> str:
-    """A prompt in the template: text, the only message's text, or one line a message."""
+    """The prompt for the template: text, the only message's text, or one line a message."""
     if isinstance(prompt, str):
         return prompt
     if len(prompt) == 1:

@@ -1,6 +1,6 @@
 """The built-in reward that compares answers as mathematics, with the math-verify library.
 
-The import is at the top so that a grading process pays for it when it starts, not in a timed call.
+The import is at the top so that a grading process imports it when it starts, not in a timed call.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """A reward model: a transformers sequence classifier with one label scores prompt and completion.
 
-`model:FOLDER_OR_NAME` runs in the grading process, so it takes memory of its own beside the trained
+`model:FOLDER_OR_NAME` runs in the grading process, so it needs its own memory beside the trained
 model; every grading process holds a copy.
 """
 
@@ -19,9 +19,9 @@ from strop.support.exits import Exit
 class RewardModel:
     """The classifier's one logit for each prompt with its completion.
 
-    Text prompts are joined with the completion as they are; messages go through the reward model's
+    Text prompts are joined with the completion unchanged; messages go through the reward model's
     own chat template. device: "cpu" or a GPU. dtype: of its weights. A text that is longer than
-    the model's positions has no score. Follows TRL's way of calling such models.
+    the model's positions has no score. Models are called as in TRL.
 
     Raises UserError for a model that cannot be loaded or has several labels.
     """

@@ -1,7 +1,7 @@
-"""Reward functions that live in no file: a lambda, or what a notebook or a shell defines.
+"""Reward functions that are in no file: a lambda, or one defined in a notebook or a shell.
 
-They are written whole, with what they refer to, so that the process of the rewards, which has
-imported nothing of the notebook, finds them. Reading one runs code.
+They are pickled together with the objects that they refer to, so that the process of the rewards,
+which has imported nothing of the notebook, can load them. Reading one runs code.
 """
 
 import pickle
@@ -16,7 +16,7 @@ KIND = "pickled"  # a source is written pickled:PATH
 
 
 def names_of(functions: Sequence[Any]) -> list[str]:
-    """What metrics call functions, each its own: a lambda is `reward`, a second one `reward_2`."""
+    """Unique names of functions for metrics: a lambda is `reward`, a second one `reward_2`."""
     found: list[str] = []
     for function in functions:
         name = str(getattr(function, "__name__", type(function).__name__))
@@ -30,12 +30,12 @@ def names_of(functions: Sequence[Any]) -> list[str]:
 
 
 def write(function: Callable[..., Any], path: Path) -> str:
-    """Write a function into a file; gives its source. Raises UserError for one that cannot be."""
+    """Write a function to a file and return its source. Raises UserError where that fails."""
     import cloudpickle
 
     try:
         content = cloudpickle.dumps(function, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # whatever the objects that it refers to raise
+    except Exception as error:  # the objects that it refers to may raise anything
         raise UserError(
             f"the reward {path.stem} cannot be sent to the process of the rewards "
             f"({type(error).__name__}: {error}): it refers to something that lives in this process "
@@ -52,7 +52,7 @@ def read(place: str) -> Callable[..., Any]:
         function = pickle.loads(Path(place).read_bytes())
     except FileNotFoundError:
         raise UserError(f"there is no reward function in {place}: the file is gone") from None
-    except Exception as error:  # whatever reading and its imports raise
+    except Exception as error:  # reading and its imports may raise anything
         raise UserError(
             f"the reward function in {place} cannot be read here: {type(error).__name__}: {error}"
         ) from error

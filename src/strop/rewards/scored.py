@@ -1,4 +1,4 @@
-"""What a reward is called with and what it gives back."""
+"""The input of a call of a reward, and its result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from strop.support.exits import Exit
 
 @dataclass(frozen=True)
 class Rollouts:
-    """What one call of a reward sees; `rows` are the rollouts' places in the whole batch."""
+    """The rollouts of one call of a reward; `rows` are their indices in the whole batch."""
 
     rows: Sequence[int]
     prompts: Sequence[Any]
@@ -18,17 +18,17 @@ class Rollouts:
     columns: Mapping[str, Sequence[Any]]
     step: int
     groups: Sequence[int] = ()  # the prompt group of each row; empty: all are one group
-    prompt_texts: Sequence[str] = ()  # prompts as the model saw them; empty: not known
-    truncated: Sequence[bool] = ()  # whether a limit cut the answer off; empty: not known
-    strict: bool = False  # a result that is neither number nor None is the function's mistake
+    prompt_texts: Sequence[str] = ()  # prompts as the model saw them; empty: unknown
+    truncated: Sequence[bool] = ()  # whether a limit cut the answer off; empty: unknown
+    strict: bool = False  # a result that is neither a number nor None raises UserError
 
 
 @dataclass(frozen=True)
 class Unscored:
-    """In place of a score: why this row has none, and what it comes from.
+    """Stands in place of a score: why this row has none, and the cause.
 
-    A cause that the policy can have brought about counts `reward.on_failure`. With any other, which
-    DECLARED is, the row takes part in nothing.
+    If the policy may be the cause, the row counts as `reward.on_failure` says. With any other
+    cause, such as DECLARED, the row is not used at all.
     """
 
     reason: str
@@ -37,7 +37,7 @@ class Unscored:
 
 @dataclass
 class Scored:
-    """What one call gave: a score, None or a failure for each row, and what was logged."""
+    """The result of one call: a score, None or a failure for each row, and the logged values."""
 
     scores: list[float | None] = field(default_factory=list)
     # position in `scores` -> number of the cause, reason

@@ -1,6 +1,6 @@
-"""Where a reward comes from: `FILE.py:NAME`, `MODULE:NAME`, a built-in, a model or a judge.
+"""Finds a reward by its source: `FILE.py:NAME`, `MODULE:NAME`, a built-in, a model or a judge.
 
-`MODULE:NAME(option=value)` calls what makes a reward, such as the factories of TRL.
+`MODULE:NAME(option=value)` calls a factory of rewards, such as those of TRL.
 """
 
 import ast
@@ -22,7 +22,7 @@ BUILT_IN = {
     "run_python": "strop.rewards.code:RunPython",
     "run_tests": "strop.rewards.code:RunTests",
 }
-# Sources of the form `kind:PLACE`, made by a class that takes the place and options.
+# Sources of the form `kind:PLACE`, with the class that is called with the place and options.
 MADE = {"judge": "strop.rewards.judge:Judge", "model": "strop.rewards.model:RewardModel"}
 FORMS = ("trl", "verl", "openrlhf", "verifiers")
 _OPTIONS = re.compile(r"(?P<source>[^()]+)(?P<options>\(.*\))", re.DOTALL)
@@ -50,11 +50,11 @@ class Source:
     name: str = ""
     form: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    is_called: bool = False  # it stands with brackets, so it makes the reward
+    is_called: bool = False  # it is written with brackets, so it is a factory of the reward
 
 
 def parse(text: str) -> Source:
-    """Take a source apart. Raises UserError for one that is none of the known kinds."""
+    """Parse a source. Raises UserError for an unknown kind."""
     if text.startswith(f"{pickled.KIND}:"):
         return Source(text, pickled.KIND, text.partition(":")[2])
     source, options = _with_options(text)
@@ -113,7 +113,7 @@ def find(source: Source) -> Callable[..., Any]:
 
 
 def _with_options(text: str) -> tuple[str, dict[str, Any]]:
-    """`name(option=value, ...)` as name and options; text that has none is left as it is."""
+    """Split `name(option=value, ...)` into name and options; other text is returned unchanged."""
     match = _OPTIONS.fullmatch(text)
     if match is None:
         return text, {}

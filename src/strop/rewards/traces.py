@@ -1,12 +1,13 @@
-"""Rewards as verifiers writes them since its first version: methods of a task that read a trace.
+"""Rewards as in verifiers since its version 1: methods of a task that read a trace.
 
     class Sum(vf.Task[SumData]):
         @vf.reward(weight=1.0)
         async def right(self, trace): return float(trace.last_reply == self.data.answer)
 
-Such a class becomes a function of a trace and of the columns that its data have as fields. What a
-method reads of the trace here is what `Trace` has; there is no runtime, and no harness ran. More of
-verifiers' trace (times, model calls, branches) is refused by name and scores nothing silently.
+Such a class becomes a function of a trace and of the columns that are fields of its data. A method
+can read the attributes of `Trace`; there is no runtime, and no harness ran. Other attributes of
+verifiers' trace (times, model calls, branches) raise an error that names them, so nothing is scored
+silently without them.
 """
 
 import inspect
@@ -21,11 +22,11 @@ Method = Callable[..., Any]
 
 
 class NotThere(UserError, AttributeError):
-    """Something of verifiers that strop has not: `getattr` with a default gives the default."""
+    """An attribute of verifiers that strop lacks; `getattr` with a default gives the default."""
 
 
 class Known:
-    """What has some fields of a class of verifiers, and says so where another one is read."""
+    """Has some fields of a class of verifiers, and raises NotThere where another one is read."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -39,14 +40,14 @@ class Known:
 
 @dataclass
 class Reward:
-    """A reward that was recorded."""
+    """A recorded reward."""
 
     score: float
     weight: float = 1.0
 
     @property
     def value(self) -> float:
-        """What it adds to the reward of the whole."""
+        """The reward's contribution to the total reward."""
         return self.score * self.weight
 
 
@@ -65,7 +66,7 @@ class Trace(Known):
     num_given: int  # messages of the prompt
     task: SimpleNamespace  # `data`: the row
     num_output_tokens: int = 0
-    truncated: bool | None = None  # None: not known
+    truncated: bool | None = None  # None: unknown
     info: dict[str, Any] = field(default_factory=dict)
     state: SimpleNamespace = field(default_factory=SimpleNamespace)
     metrics: dict[str, float] = field(default_factory=dict)
@@ -91,17 +92,17 @@ class Trace(Known):
 
     @property
     def assistant_messages(self) -> list[SimpleNamespace]:
-        """What the model said, a message a turn."""
+        """The model's messages, one a turn."""
         return [m for m in self.messages[self.num_given :] if m.role == "assistant"]
 
     @property
     def tool_messages(self) -> list[SimpleNamespace]:
-        """What tools answered."""
+        """The tools' answers."""
         return [m for m in self.messages if m.role == "tool"]
 
     @property
     def last_message(self) -> SimpleNamespace:
-        """The message at the end."""
+        """The last message."""
         return self.messages[-1]
 
     @property
@@ -112,12 +113,12 @@ class Trace(Known):
 
     @property
     def num_turns(self) -> int:
-        """Messages of the model."""
+        """The number of the model's messages."""
         return len(self.assistant_messages)
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the answer was cut off by its limit. Raises NotThere where that is not known."""
+        """Whether its limit cut the answer off. Raises NotThere where that is unknown."""
         return self.__getattr__("is_truncated") if self.truncated is None else self.truncated
 
     @property
@@ -136,16 +137,16 @@ class Trace(Known):
         return sum(each.value for each in self.rewards.values())
 
     def record_metric(self, name: str, value: float) -> None:
-        """Note a number beside the rewards."""
+        """Record a number beside the rewards."""
         self.metrics[name] = float(value)
 
     def record_metrics(self, values: Mapping[str, float]) -> None:
-        """Note several."""
+        """Record several numbers beside the rewards."""
         for name, value in values.items():
             self.record_metric(name, value)
 
     def record_reward(self, name: str, value: float, weight: float = 1.0) -> None:
-        """Note a reward, in place of an earlier one of the name."""
+        """Record a reward; it replaces an earlier one of the same name."""
         self.rewards[name] = Reward(float(value), float(weight))
 
 
@@ -187,7 +188,8 @@ class TaskRewards:
             data = self.data(**{**fields, "prompt": data.prompt})
         task = self.kind(data)
         trace.task = SimpleNamespace(data=data, type=self.kind.__name__)
-        # As in verifiers: metrics first, which rewards may read; each kind is noted as a whole.
+        # As in verifiers: metrics come first, since rewards may read them; each kind is recorded
+        # only after all of it has run.
         for values in [await _named(getattr(task, n), data, trace) for n in self.metrics]:
             trace.record_metrics(values)
         methods = [getattr(task, name) for name in self.rewards]
@@ -200,13 +202,13 @@ class TaskRewards:
 
 
 def marked(kind: type, mark: str) -> list[str]:
-    """Methods that a decorator of verifiers has marked, those of the highest priority first."""
+    """Methods that a decorator of verifiers has marked, by falling priority."""
     names = [n for n in dir(kind) if inspect.isfunction(f := getattr(kind, n)) and hasattr(f, mark)]
     return sorted(names, key=lambda n: (-getattr(getattr(kind, n), f"{mark}_priority", 0), n))
 
 
 async def _named(method: Method, data: Any, trace: Trace) -> Mapping[str, float]:
-    """What a method gives, by name: its own where it gives one number."""
+    """Call a method; returns its numbers by name, a single one under the method's own name."""
     available = {"task": data, "trace": trace}
     wanted = inspect.signature(method).parameters
     found = method(**{name: value for name, value in available.items() if name in wanted})

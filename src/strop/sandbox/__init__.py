@@ -1,1 +1,1 @@
-"""Runs code that nobody has read."""
+"""Runs untrusted code."""

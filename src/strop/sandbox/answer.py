@@ -1,7 +1,7 @@
-"""The process of the code under test: runs it, then does what the test asks, one thing at a time.
+"""The process of the code under test: runs it, then serves the test's requests, one at a time.
 
 Nothing here is trusted: the code that it runs may replace all of it. It can only send back data
-(`wire.py`), and is told the arguments of calls, never what their results are compared with.
+(`wire.py`), and receives the arguments of calls, never what their results are compared with.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _BASES: tuple[Any, ...] = (int, float, str, bytes, tuple, list, dict, set, froze
 
 
 class Served:
-    """The module of the code, and the objects of it that the test knows by number."""
+    """The module of the code, and its objects that the test knows by number."""
 
     def __init__(self, code: str, module: types.ModuleType, channel: Channel) -> None:
         self.code, self.module, self.channel = code, module, channel
-        self.objects: list[Any] = []  # keeps them alive, so that an id stays one object's
+        self.objects: list[Any] = []  # keeps them alive, so that ids stay unique
         self.numbers: dict[int, int] = {}
         self.callbacks: dict[int, Any] = {}
 
     def run(self) -> None:
-        """Do what the test asks until it is over."""
+        """Serve the test's requests until it ends."""
         while True:
             self.reply(self._next())
 
@@ -45,7 +45,7 @@ class Served:
             os._exit(0)
 
     def reply(self, message: dict[str, Any]) -> None:
-        """Do one thing and tell what came of it, what it printed and what became of arguments."""
+        """Serve one request: send its result, its output and the changed arguments."""
         reply: dict[str, Any] = {"tell": message["ask"]}
         printed = io.BytesIO()
         wrapped = io.TextIOWrapper(printed, "utf-8", errors="replace", write_through=True)
@@ -86,7 +86,7 @@ class Served:
         exec(marshal.loads(code), vars(self.module))
 
     def encoded(self, value: Any, args: list[Any]) -> Any:
-        """The result; one that is an argument of the call is told as that argument."""
+        """Encode a result; one that is an argument of the call is encoded as that argument."""
         if isinstance(value, (list, dict, set)) and len(args) == 3 and type(args[1]) is tuple:
             for place, given in enumerate(args[1]):
                 if value is given:
@@ -125,7 +125,7 @@ class Served:
         return self.callbacks[what]
 
     def ask(self, function: int, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Have the test call a function of its own."""
+        """Let the test call one of its own functions."""
         given = [encode(part, self.refer) for part in (args, named)]
         self.channel.send({"ask": function, "with": given})
         while True:
@@ -144,7 +144,7 @@ class Served:
 
 
 def _wait_for(coroutine: Any) -> Any:
-    import asyncio  # slow to import, and seldom needed
+    import asyncio  # slow to import, and rarely needed
 
     return asyncio.run(coroutine)
 
@@ -154,7 +154,7 @@ def _leave(manager: Any, kind: type[BaseException] | None, text: str) -> Any:
 
 
 def plain(value: Any) -> list[Any]:
-    """What an object of a class derived from a type of data holds, as that type; else nothing."""
+    """The data of an object whose class derives from a type of data, as that type; else empty."""
     for base in _BASES:
         if isinstance(value, base):
             # str() of a str that is an enumeration's member is the member's name.
@@ -162,7 +162,7 @@ def plain(value: Any) -> list[Any]:
     return []
 
 
-# What a test may ask for, besides the functions of `operator`, builtins and `copy`.
+# Operations of a test's requests, besides the functions of `operator`, builtins and `copy`.
 _OWN: dict[str, Callable[..., Any]] = {
     "load": Served.load,
     "name": Served.name,

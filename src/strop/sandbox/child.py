@@ -1,13 +1,13 @@
-"""The program that runs a model's code: it locks itself in, then runs the code.
+"""The program that runs a model's code: it isolates itself, then runs the code.
 
-Started with `python -I -S`, so it uses the standard library alone. It is handed limits, `isolate`,
-`libraries` (folders that the code may read), `hidden` (folders in them that it may not), `packages`
-(folders that it may import from) and `code`. As a program the code reads standard input. Where it
-is `tested`, the test lies in a file that is read by a process of its own, after the code's has
-been split off (`judge.py`).
+It is started with `python -I -S`, so it uses the standard library alone. Its payload has limits,
+`isolate`, `libraries` (folders that the code may read), `hidden` (folders in them that it may not),
+`packages` (folders that it may import from) and `code`. As a program the code reads standard input.
+Where it is `tested`, the test is in a file that a separate process reads, after the code's process
+has been split off (`judge.py`).
 
-Isolated, the code lives in namespaces of its own: no network, no other processes, and a root folder
-that holds the standard library and the system's shared libraries, read-only, and one folder in
+If isolated, the code runs in namespaces of its own: no network, no other processes, and a root
+folder with the standard library and the system's shared libraries, read-only, and one folder in
 memory that it may write. The process of the test is outside of the code's process namespace.
 """
 
@@ -32,18 +32,18 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND = 1, 2, 4, 32, 4096
 MS_REC, MS_PRIVATE = 16384, 1 << 18
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 CAPABILITY_VERSION = 0x20080522
-# "ok" is written here once the locks hold, "passed" by the process of a test; closed before the
-# code runs.
+# "ok" is written here once the sandbox is set up, "passed" by the process of a test; it is closed
+# before the code runs.
 STATUS_FD = 3
 NOBODY = 65534
 DEVICES = ("null", "zero", "urandom")
 
 
 def main(scratch: str, payload: dict[str, Any]) -> None:
-    """Lock this process in and run the payload; returns when a program has ended."""
+    """Isolate this process and run the payload; returns when a program has ended."""
     libc = ctypes.CDLL(None, use_errno=True)
     _end_with_parent(libc, os.getppid())
-    # Opened and not read: the test may not be in the memory that the code's process begins with.
+    # Opened and not read: the code's process must not start with the test in its memory.
     test_fd = os.open(f"{scratch}/test", os.O_RDONLY) if payload["tested"] else -1
     for name in os.listdir(scratch):
         os.unlink(f"{scratch}/{name}")
@@ -55,7 +55,7 @@ def main(scratch: str, payload: dict[str, Any]) -> None:
         libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         ends = _split(libc, payload, test_fd) if payload["tested"] else None
         if payload["isolate"]:
-            _fork_and_follow(libc)  # signals act on any but the first of a namespace
+            _fork_and_follow(libc)  # signals do not act on the first process of a namespace
         _limit(payload["limits"])
     except OSError as error:
         os.write(STATUS_FD, f"{error.strerror} ({error.filename})".encode())
@@ -78,9 +78,9 @@ def main(scratch: str, payload: dict[str, Any]) -> None:
 
 
 def _split(libc: ctypes.CDLL, payload: dict[str, Any], test_fd: int) -> tuple[int, int]:
-    """Go on as the code's process, with the ends of its channel; the test's stays behind."""
+    """Continue as the code's process, with the ends of its channel; the parent runs the test."""
     to_answer, to_test = os.pipe(), os.pipe()
-    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # its memory is nobody's to read
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no process may read its memory
     child = _fork(libc)
     if child != 0:
         os.close(to_answer[0])
@@ -91,7 +91,7 @@ def _split(libc: ctypes.CDLL, payload: dict[str, Any], test_fd: int) -> tuple[in
 
 
 def _judge(payload: dict[str, Any], channel: tuple[int, int], test_fd: int, child: int) -> NoReturn:
-    """Run the test and say how it went."""
+    """Run the test and report its result."""
     from strop.sandbox.judge import Link, judge
     from strop.sandbox.wire import Channel
 
@@ -128,7 +128,7 @@ def _called(libc: ctypes.CDLL, name: str, *arguments: object) -> None:
 
 
 def _isolate(libc: ctypes.CDLL, scratch: str, payload: dict[str, Any]) -> None:
-    """Namespaces, a root folder of our own, and no privilege left inside them."""
+    """Enter namespaces with a root folder of their own, and drop all privileges."""
     if os.getuid() == 0:  # the real user's processes are counted, and root's never are
         os.setresuid(NOBODY, 0, 0)
     user, group = os.geteuid(), os.getegid()
@@ -140,7 +140,7 @@ def _isolate(libc: ctypes.CDLL, scratch: str, payload: dict[str, Any]) -> None:
     ):  # fmt: skip
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
-    _fork_and_follow(libc)  # the first process of the namespace: all end with it
+    _fork_and_follow(libc)  # the child is the first process of the namespace: all end with it
     size = payload["limits"]["disk_bytes"]
     _mount(libc, "none", "/", "", MS_REC | MS_PRIVATE)
     _mount(libc, "tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, f"size={size},mode=755")
@@ -161,14 +161,14 @@ def _isolate(libc: ctypes.CDLL, scratch: str, payload: dict[str, Any]) -> None:
     _mount(libc, scratch + "/work", scratch + "/tmp", "", MS_BIND)
     _mount(libc, "none", scratch, "", MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
     if payload["tested"]:
-        _called(libc, "unshare", CLONE_NEWPID)  # the code's process sees the test's not even there
+        _called(libc, "unshare", CLONE_NEWPID)  # the code's process cannot even see the test's
     os.chroot(scratch)
     os.chdir("/work")
     _drop_capabilities(libc)
 
 
 def _fork(libc: ctypes.CDLL) -> int:
-    """Fork a process that ends with this one; its number, 0 within it."""
+    """Fork a process that ends with this one; returns its number, and 0 within it."""
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -180,7 +180,7 @@ def _fork(libc: ctypes.CDLL) -> int:
 
 
 def _fork_and_follow(libc: ctypes.CDLL) -> None:
-    """Go on in a child; the parent waits for it and ends as it does."""
+    """Continue in a child; the parent waits for it and ends in the same way."""
     child = _fork(libc)
     if child == 0:
         return
@@ -193,7 +193,7 @@ def _fork_and_follow(libc: ctypes.CDLL) -> None:
 
 
 def _show(libc: ctypes.CDLL, folder: str, root: str, name: str = "") -> None:
-    """Make a folder of the machine readable under the new root, or repeat its link."""
+    """Make a folder of the machine readable under the new root, or copy its link."""
     target = root + (name or folder)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(folder):
@@ -233,11 +233,11 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _prepare(name: str, packages: list[str]) -> ModuleType:
-    """The empty module that the code will fill, in an interpreter as programs know it."""
+    """Make the empty module for the code, and set up the interpreter as programs expect it."""
     module = sys.modules[name] = type(sys)(name)
     sys.argv = ["answer.py"]
     sys.path.insert(0, "")
     sys.path += packages
-    # Programs expect them, and they come with the site module that -S leaves out.
+    # Programs expect these functions of the site module, which -S leaves out.
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     return module

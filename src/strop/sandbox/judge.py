@@ -1,9 +1,9 @@
 """The process of a test: runs it against the code under test, which runs in another process.
 
-The names that the test does not define itself are objects over there (`proxy.py`); their
-calls take data and give data. So a comparison with data happens here, where no code of the answer
-ever runs, and the answer is told neither the test nor what it is compared with. A test that cannot
-be run from outside (`plan.py`) is run over there, and its assertions are judged here.
+The names that the test does not define itself are objects of that process (`proxy.py`); their
+calls take and return data. So a comparison with data happens here, where no code of the answer ever
+runs, and the answer sees neither the test nor the expected values. A test that cannot be run from
+outside (`plan.py`) runs in the answer's process, and its assertions are judged here.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:  # importing it costs a tenth of a sandbox's start
 
 # Modules whose exceptions a test may name, if it imports them.
 _RAISING = ("binascii", "csv", "decimal", "json.decoder", "queue", "re", "statistics", "struct")
-# What reading a message can raise that is none, or none of ours.
+# Exceptions that reading a malformed or foreign message can raise.
 _MALFORMED = (
     ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
-_FORGIVING = (AssertionError, Exception, BaseException)  # what catches a failed comparison
-_TURNED = (StopIteration, StopAsyncIteration)  # raised by a call they would end a loop unseen
+_FORGIVING = (AssertionError, Exception, BaseException)  # these would catch a failed comparison
+_TURNED = (StopIteration, StopAsyncIteration)  # raised by a call, these would end a loop silently
 
 
 def judge(plan: dict[str, Any], link: Link) -> bool:
-    """Run the test; True when it came to its end."""
+    """Run the test; True when it ran to its end."""
     answer: Any = types.ModuleType("answer")
     answer.__getattr__ = link.attribute
     answer.__all__ = []
@@ -54,13 +54,13 @@ def judge(plan: dict[str, Any], link: Link) -> bool:
 
 
 class Names(dict):
-    """The builtins of a test; what is not among them is a name of the answer."""
+    """The builtins of a test; any other name is the answer's."""
 
     def __init__(self, plan: dict[str, Any], link: Link) -> None:
         super().__init__(vars(builtins))
         self.link = link
         self.update(__settle__=link.settle, __class_of__=class_of, __same__=same)
-        for name in plan["shadowed"]:  # a function under test that is named as a builtin
+        for name in plan["shadowed"]:  # a function under test may have a builtin's name
             if link.has(name):
                 del self[name]
         for name, (module, part) in plan["helpers"].items():
@@ -72,7 +72,7 @@ class Names(dict):
 
 
 class Link:
-    """Asks the answer's process, and takes what it says for what it is: data or a number."""
+    """Sends requests to the answer's process, and reads its replies only as data or numbers."""
 
     def __init__(self, channel: Channel, end: Callable[[], None]) -> None:
         self.channel, self._end = channel, end
@@ -82,7 +82,7 @@ class Link:
         self.owed: list[tuple[Any, Any]] = []  # arguments, and what the call made of them
 
     def ask(self, what: str, *args: Any) -> Any:
-        """What the answer's process gives or raises. Ends this process where it does not answer."""
+        """Return or raise the answer's result. Ends this process where there is no reply."""
         ticket = os.urandom(8).hex()
         self.num_asked += what not in ("data", "hash", "name")
         given = [encode(part, self.refer) for part in args]
@@ -116,24 +116,24 @@ class Link:
     def _result(self, value: list[Any]) -> Any:
         found = self.resolve(value)
         if any(found is kind for kind in _FORGIVING):
-            raise ValueError(f"{found.__name__} as a value")  # `except MyError` would take all
+            raise ValueError(f"{found.__name__} as a value")  # `except MyError` would catch all
         return found
 
     def _call_back(self, message: dict[str, Any]) -> None:
-        """The answer calls a function of the test that it was given as an argument."""
+        """Serve a call of a function of the test that the answer received as an argument."""
         function = self.callbacks[message["ask"]]
         args, named = (decode(part, self.resolve) for part in message["with"])
         try:
             reply: dict[str, Any] = {"value": encode(function(*args, **named), self.refer)}
         except AssertionError:
-            self.end("AssertionError")  # or the answer might forgive it
+            self.end("AssertionError")  # otherwise the answer might suppress it
         except Exception as error:
             name = type(error).__name__
             reply = {"raised": [name if hasattr(builtins, name) else "RuntimeError", str(error)]}
         self.channel.send(reply)
 
     def refer(self, value: Any) -> list[Any]:
-        """How the answer is told of what is no data."""
+        """The tagged list for an object that is no data."""
         if type(value) is Proxy:
             return ["object", far_of(value).number]
         name = getattr(value, "__name__", None)
@@ -150,7 +150,7 @@ class Link:
         raise TypeError(f"a test cannot give the answer a {type(value).__name__}")
 
     def resolve(self, value: list[Any]) -> Any:
-        """What a tagged list of the answer stands for."""
+        """The object that a tagged list of the answer stands for."""
         tag, what = value[:2]
         if tag == "builtin":
             found = getattr(builtins, what)
@@ -198,7 +198,7 @@ class Link:
         return made
 
     def settle(self) -> None:
-        """Let the test see what calls made of its lists; called before each of its statements."""
+        """Update the test's lists as calls changed them; called before each of its statements."""
         for given, after in self.owed:
             merge(given, after)
         self.owed.clear()
@@ -222,21 +222,21 @@ class Link:
         return True
 
     def attribute(self, name: str) -> Any:
-        """The same for `import answer`."""
+        """The value of a name for `import answer`. Raises AttributeError where it has none."""
         try:
             return self.name(name)
         except KeyError:
             raise AttributeError(f"the answer has no {name!r}") from None
 
     def end(self, why: str) -> NoReturn:
-        """The test has failed, whatever it would catch."""
+        """Fail the test, even if it would catch an exception."""
         os.write(2, f"\n{why}\n".encode("utf-8", "replace"))
         self._end()
         os._exit(1)
 
 
 class Assertions:
-    """What the assertions of a test compare, where the test itself runs in the answer's process."""
+    """The comparisons of a test's assertions, where the test runs in the answer's process."""
 
     def __init__(self, plan: dict[str, Any], names: Names) -> None:
         self.code, self.needed = plan["code"], set(plan["needed"])
@@ -256,7 +256,7 @@ class Assertions:
 
 
 def run_cases(space: dict[str, Any]) -> None:
-    """`unittest.main()` as a test means it: its own cases, all of which hold."""
+    """Run a test's own cases, as `unittest.main()` does; all of them must pass."""
     import unittest
 
     kinds = [kind for kind in space.values() if isinstance(kind, type)]
@@ -279,7 +279,7 @@ def _awaited(coroutine: Any) -> Any:
 
 
 def merge(given: Any, after: Any) -> Any:
-    """Change what was given to hold what came back, in place as far as it can be changed."""
+    """Change an argument to its value after the call, in place as far as possible."""
     if type(given) is not type(after):
         return after
     if type(given) is Proxy:

@@ -1,8 +1,8 @@
-"""How a test is to be run, read from the test alone: no answer can change it.
+"""Plans how a test runs, from the test alone, so that no answer can change it.
 
-Outside, as a rule: the test runs in a process of its own and asks the answer's process for what its
-functions give. Inside, where the test names what only the answer's own process has
-(`INSIDE`): the test runs there, and what its assertions compare is sent out and judged outside.
+Usually it runs outside: in a process of its own, which requests the results of the answer's
+functions from the answer's process. It runs inside where it names things that only the answer's own
+process has (`INSIDE`): then the operands of its assertions are sent out and judged outside.
 """
 
 import ast
@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-# Names that reach into the process they run in, run what the answer gives as code, or make what
+# Names that reach into their own process, run data of the answer as code, or make objects that
 # cannot be sent to it.
 INSIDE = frozenset((
     "BytesIO", "Random", "SimpleNamespace", "__import__", "builtins", "compile", "ctypes", "eval",
@@ -32,7 +32,7 @@ _MODULES = {name: (name, "") for name in (
     "functools", "heapq", "io", "itertools", "json", "math", "numpy", "operator", "os", "random",
     "re", "statistics", "string", "time", "typing", "unittest",
 )} | {"np": ("numpy", "")}  # fmt: skip
-# And names of them, where the test uses another name that can be the answer's.
+# Names in these modules that are real where the test uses another name that can be the answer's.
 _PARTS = {
     name: (module, name)
     for module, names in {
@@ -46,18 +46,18 @@ _PARTS = {
 }
 
 _NAME = "<test>"
-# A compiler's remarks on a test (`f(2) is 4`) are for its author, not for each run.
+# A compiler's warnings about a test (`f(2) is 4`) are for its author, not for each run.
 warnings.filterwarnings("ignore", category=SyntaxWarning, module=_NAME)
 
 
 @lru_cache(maxsize=256)
 def plan_of(test: str) -> dict[str, Any]:
-    """What the sandbox has to know of a test, for the interpreter that this one is.
+    """The plan of a test for the sandbox, compiled for this interpreter.
 
-    code: what is run, or source where it cannot be read; inside: where. define: classes of the
-    test, which live in the answer's process. shadowed: builtins whose names may be the answer's.
-    helpers: name -> module and what of it. checks, needed: what the assertions of a test inside
-    compare, and those that may not be left out.
+    code: the compiled test, or source where it cannot be parsed; inside: where it runs. define:
+    classes of the test, which are defined in the answer's process. shadowed: builtins whose names
+    may be the answer's. helpers: name -> module and name in it. checks, needed: the comparisons of
+    the assertions of a test inside, and those that must not be skipped.
     """
     plan: dict[str, Any] = {
         "source": "", "code": None, "inside": False, "define": None, "shadowed": [], "helpers": {},
@@ -75,7 +75,7 @@ def plan_of(test: str) -> dict[str, Any]:
         plan["define"] = _taken_out(tree)
         return plan | {"code": _compiled(_Settles().visit(tree))}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return plan | {"source": test, "inside": False}  # to run it is to say what is wrong
+        return plan | {"source": test, "inside": False}  # running it will report the error
 
 
 def _compiled(tree: ast.Module | ast.Expression) -> CodeType:
@@ -84,18 +84,18 @@ def _compiled(tree: ast.Module | ast.Expression) -> CodeType:
 
 
 def _called(name: str, args: list[ast.expr], at: ast.AST) -> ast.Call:
-    """A call of a function of the sandbox, in the place of what was there."""
+    """A call of a function of the sandbox, in place of the node `at`."""
     function = ast.copy_location(ast.Name(name, ast.Load()), at)
     return ast.copy_location(ast.Call(function, args, []), at)
 
 
 def _is_flat(node: ast.AST) -> bool:
-    """Whether nothing is left to look at; data is most of what long tests hold."""
+    """Whether the node is a list of constants, which need no visit and fill most long tests."""
     return type(node) is ast.List and all(type(part) is ast.Constant for part in node.elts)
 
 
 class _Words(ast.NodeVisitor):
-    """The names of a test: bound by it, or to be found elsewhere."""
+    """Collects the names of a test: bound by it, or defined elsewhere."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.loaded: set[str] = set()
@@ -198,7 +198,7 @@ class _Words(ast.NodeVisitor):
 
 
 def _taken_out(tree: ast.Module) -> CodeType | None:
-    """Remove the classes of a test that are no test cases; their code, with the imports."""
+    """Remove the classes of a test that are no test cases; returns their code, with imports."""
     taken = [node for node in tree.body if isinstance(node, ast.ClassDef) and not _asserts(node)]
     if not taken:
         return None
@@ -220,9 +220,10 @@ _OF_IDENTITY = {"assertIs": "assertTrue", "assertIsNot": "assertFalse"}
 
 
 class _Settles(ast.NodeTransformer):
-    """Before each statement the test sees what the calls before it made of its lists.
+    """Inserts a call before each statement that updates the test's lists as earlier calls changed
+    them.
 
-    `assert a and b` is two.
+    `assert a and b` becomes two assertions.
     """
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
@@ -278,8 +279,8 @@ def _settled(found: ast.stmt) -> list[ast.stmt]:
 class _Checks(ast.NodeTransformer):
     """Turns `assert f(2) == 4` into `__check__(0, f(2))` and `lambda a: a == 4`.
 
-    The literals stay out of the answer's process. Assertions among the test's own statements, not
-    within a function or a loop, are needed: without them a test has not passed.
+    The literals stay out of the answer's process. Assertions at the test's top level, not within a
+    function or a loop, are needed: without them a test has not passed.
     """
 
     def __init__(self, tree: ast.Module, words: _Words) -> None:
@@ -309,7 +310,7 @@ class _Checks(ast.NodeTransformer):
         return ast.copy_location(ast.Expr(call), test)
 
     def _near(self, node: ast.expr, operands: list[ast.expr]) -> ast.expr:
-        """What is computed outside; the rest becomes operands, which the answer's process sends."""
+        """The expression computed outside; its other parts become the answer's operands."""
         if _is_data(node) or (isinstance(node, ast.Name) and node.id in self.real):
             return node
         fields: tuple[str, ...] = _OUTSIDE.get(type(node), ())
@@ -336,7 +337,7 @@ class _Checks(ast.NodeTransformer):
         return isinstance(found, ast.Name) and found.id in self.real
 
 
-# Expressions that are computed outside from what they are made of.
+# Expressions that are computed outside from their parts.
 _OUTSIDE: dict[type[ast.expr], tuple[str, ...]] = {
     ast.BinOp: ("left", "right"), ast.UnaryOp: ("operand",), ast.Compare: ("left", "comparators"),
     ast.Tuple: ("elts",), ast.List: ("elts",), ast.Set: ("elts",), ast.Dict: ("keys", "values"),
@@ -349,7 +350,7 @@ def _operand(number: int) -> str:
 
 
 def _parts(node: ast.stmt) -> list[ast.expr]:
-    """What an assertion says, one thing each; nothing for other statements."""
+    """The conditions of an assertion, one by one; none for other statements."""
     if not isinstance(node, ast.Assert):
         return []
     if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And):

@@ -1,12 +1,12 @@
-"""What a test holds in place of an object of the code under test, which stays in its own process.
+"""Proxies that a test holds in place of objects of the code under test, which stay in its process.
 
-The object's class may say anything of itself, so its operators have no part in a comparison with
-data: `answer == 4` looks at the data that the object holds (where its class derives from a type of
-data, such as a named tuple), and is False where there is none. The operators of the object itself
-are asked between two such objects, and for objects that the test made of a class of the answer
-(`Stack()`, a name with a capital letter): there the test is about the class. What a call or an
-attribute gives is a result like others, also where it is such an object or such a class again
-(`Solution().f(2)` may not be the solution itself): it has a proxy of its own.
+The object's class may claim anything, so its operators are not used in a comparison with data:
+`answer == 4` compares the data that the object holds (where its class derives from a type of data,
+such as a named tuple), and is False where there is none. The object's own operators are used
+between two such objects, and for objects that the test made of a class of the answer (`Stack()`, a
+name with a capital letter): there the test is about the class. The result of a call or an attribute
+is treated like others, also where it is such an object or class again (`Solution().f(2)` may not be
+the solution itself): it has a proxy of its own.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:  # importing it costs a tenth of a sandbox's start
     from typing import Any, Protocol
 
     class Link(Protocol):
-        """Asks the process of the code under test."""
+        """Sends requests to the process of the code under test."""
 
         @property
         def num_asked(self) -> int:
-            """How often something was asked."""
+            """The number of requests so far."""
             ...
 
         def ask(self, what: str, *operands: Any) -> Any:
-            """What comes of it over there."""
+            """Run an operation in that process and return its result."""
             ...
 
 
 class Far:
-    """Where the object of a proxy is, and what is known of it."""
+    """The location of a proxy's object, and what is known of it."""
 
     def __init__(self, link: Link, number: int, *, makes: bool = False, made: bool = False) -> None:
         self.link, self.number = link, number
@@ -43,7 +43,7 @@ class Far:
     def data(self, proxy: Any) -> list[Any]:
         """The data that the object holds, in a list; empty where it is no data.
 
-        It is asked for once between two things that the test does: an object may not hold other
+        It is requested once between two actions of the test: an object may not give different
         data for each of the values that it is compared with.
         """
         if self._data[0] != self.link.num_asked:
@@ -53,7 +53,7 @@ class Far:
 
 
 class Proxy:
-    """An object of the code under test; `far` knows where."""
+    """Stands for an object of the code under test; `far` has its location."""
 
     __slots__ = ("__weakref__", "_far")
 
@@ -89,7 +89,7 @@ class Proxy:
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: Any) -> bool:
         if kind is not None and issubclass(kind, AssertionError):
-            return False  # a failed comparison is not for the answer to forgive
+            return False  # the answer must not suppress a failed comparison
         known = kind if kind is None or kind.__module__ == "builtins" else RuntimeError
         return bool(_ask("leave", self, known, str(error)))
 

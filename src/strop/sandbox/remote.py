@@ -1,7 +1,7 @@
 """Runs Python code on a server with SandboxFusion's interface (`POST URL/run_code`).
 
-What fails on the way raises NotRun: it says nothing of the code. So does a server's own failure,
-whose cause may be the code: one that stays when it is run again counts as a crash.
+A failure of the connection raises NotRun: it says nothing about the code. So does a server's own
+failure, whose cause may be the code: a failure that persists over retries counts as a crash.
 """
 
 import json
@@ -16,12 +16,12 @@ from strop.support.errors import UserError
 from strop.support.exits import Exit
 from strop.support.http import UNREAD, Failed, Http, Retries, TooLong
 
-ANSWER_BYTES = 1 << 22  # of what a server answers; a program that prints more has failed
+ANSWER_BYTES = 1 << 22  # of a server's answer; a program that prints more has failed
 RETRIES = Retries(tries=4)
 
 
 class Command(BaseModel):
-    """How a process ended over there."""
+    """How a process ended on the server."""
 
     status: Literal["Finished", "Error", "TimeLimitExceeded"]
     execution_time: float | None = None
@@ -31,7 +31,7 @@ class Command(BaseModel):
 
 
 class Answer(BaseModel):
-    """What the server says to a run."""
+    """The server's answer to a run."""
 
     status: Literal["Success", "Failed", "SandboxError"]
     message: str = ""
@@ -40,9 +40,9 @@ class Answer(BaseModel):
 
 
 class RemoteSandbox:
-    """Runs code over there; `parallel` connections are kept.
+    """Runs code on the server; `parallel` connections are kept.
 
-    wait_seconds: for an answer, behind the run's own limit: the server may be busy.
+    wait_seconds: for an answer, after the run's own limit, because the server may be busy.
     """
 
     def __init__(self, url: str, parallel: int, wait_seconds: float) -> None:
@@ -56,7 +56,7 @@ class RemoteSandbox:
         self.http = Http(wait_seconds, most_at_once=parallel, most_bytes=ANSWER_BYTES)
 
     def check(self) -> None:
-        """Raise UserError where nothing, or something else, answers."""
+        """Raise UserError where no server answers, or one that does not run Python."""
         try:
             ran, _ = self.run("print(6 * 7)", test=None, stdin="", limits=Limits())
         except NotRun as error:
@@ -68,7 +68,7 @@ class RemoteSandbox:
             raise UserError(f"the sandbox at {self.url} does not run Python: {problem}")
 
     def run(self, code: str, *, test: str | None, stdin: str, limits: Limits) -> tuple[Ran, float]:
-        """Run a program on `stdin`, or `test` behind the code; and the seconds that it took.
+        """Run a program on `stdin`, or `test` after the code; returns also the seconds it took.
 
         A test passes when it runs to its end. Raises NotRun where the sandbox failed.
         """
@@ -107,16 +107,16 @@ class RemoteSandbox:
         return Ran(passed, output, ended.stderr or "", how), took
 
     def most_seconds(self, run_seconds: float) -> float:
-        """How long a run may take with all its tries."""
+        """The longest time of a run, with all its tries."""
         return RETRIES.tries * (run_seconds + self.wait_seconds) + RETRIES.longest_wait
 
 
 class SandboxFailed(Failed):
-    """The server could not run the code, and says so."""
+    """The server reported that it could not run the code."""
 
 
 def _answer(body: bytes) -> Answer:
-    """The server's answer. Raises Failed for what is none, and for the server's own failure."""
+    """Parse the server's answer. Raises Failed for a malformed one and for the server's failure."""
     try:
         answer = Answer.model_validate(json.loads(body))
     except (ValidationError, ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""Runs Python code that nobody has read, in a process with limits and without the network.
+"""Runs untrusted Python code in a process with limits and without the network.
 
-`child.py` says what the code can and cannot reach, `judge.py` how it is tested;
-docs/REWARDS.md says both for users.
+`child.py` describes what the code can and cannot reach, `judge.py` how it is tested;
+docs/REWARDS.md describes both for users.
 """
 
 import marshal
@@ -31,7 +31,7 @@ _PROBE_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Limits:
-    """What one run may use. `processes` counts its threads too."""
+    """The limits of one run. `processes` counts its threads too."""
 
     wall_seconds: float = 5.0
     cpu_seconds: int = 5
@@ -41,7 +41,7 @@ class Limits:
 
 
 class NotRun(RuntimeError):
-    """A run that says nothing of the code, and the cause."""
+    """A run that failed for a reason other than the code, with its cause."""
 
     def __init__(self, why: str, cause: Exit = Exit.START_FAILED) -> None:
         super().__init__(why)
@@ -70,8 +70,8 @@ def run(
     """Run code as a program on `stdin`, or run `test` on the module that it makes.
 
     A test passes when it runs to its end without an exception, in a process that the code cannot
-    reach. `packages`: what is installed for this interpreter can be imported. Raises NotRun when
-    the locks cannot be put on (nothing has run then).
+    reach. `packages`: the packages of this interpreter can be imported. Raises NotRun when the
+    sandbox cannot be set up (no code has run then).
     """
     shown = _packages() if packages else []
     payload = {
@@ -99,7 +99,7 @@ def run(
 
 
 def check_isolation() -> None:
-    """Raise UserError when this machine cannot shut code off from the network and the files."""
+    """Raise UserError when this machine cannot isolate code from the network and the files."""
     if sys.platform != "linux":
         raise UserError("model-written code is run on Linux only: run strop there")
     try:
@@ -139,8 +139,8 @@ def _watched(
         return status.read(1000), process.returncode, streams, how
 
 
-# The status pipe gets the number that the child expects; nothing else is inherited. The program's
-# modules come compiled: reading them anew would cost a third of a start.
+# The status pipe gets the descriptor that the child expects; nothing else is inherited. The
+# program's modules are passed compiled: compiling them again would cost a third of a start.
 _LAUNCH = """
 import marshal, os, sys
 scratch, fd = sys.argv[1], int(sys.argv[2])
@@ -156,7 +156,7 @@ module.main(scratch, payload)
 
 @cache
 def _program(tested: bool) -> list[tuple[str, Any]]:
-    """The modules that run inside, compiled, in the order in which they need each other."""
+    """The modules that run inside, compiled, in the order of their dependencies."""
     names = ("wire", "answer", "proxy", "judge", "child") if tested else ("child",)
     paths = [Path(__file__).with_name(f"{name}.py") for name in names]
     return [
@@ -168,7 +168,7 @@ def _program(tested: bool) -> list[tuple[str, Any]]:
 def _collected(
     process: "subprocess.Popen[bytes]", wall_seconds: float
 ) -> tuple[tuple[bytes, bytes], str]:
-    """Both streams until they close, too much is printed or the time is over."""
+    """Read both streams until they close, too much is printed or the time is over."""
     deadline = time.monotonic() + wall_seconds
     kept: dict[Any, bytearray] = {process.stdout: bytearray(), process.stderr: bytearray()}
     how = ""

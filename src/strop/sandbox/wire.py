@@ -1,9 +1,9 @@
-"""What crosses between a test and the code under test: plain data and numbers of objects.
+"""The messages between a test and the code under test: plain data and numbers of objects.
 
-The two live in processes of their own (`judge.py`, `answer.py`) and exchange lines of
-JSON. A value is itself (None, bool, float, str, small int) or a list that begins with a tag. Tags
-of `TYPES` are rebuilt as exactly that type, whatever the sender says; no code and no class of the
-sender ever arrives, so nothing that arrives has operators of its own.
+The two run in separate processes (`judge.py`, `answer.py`) and exchange lines of JSON. A value is
+itself (None, bool, float, str, small int) or a list that begins with a tag. Tags of `TYPES` are
+always rebuilt as exactly that type; no code and no class of the sender is ever received, so no
+received value has operators of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Channel:
         self._writer.flush()
 
     def receive(self) -> dict[str, Any]:
-        """The next message. Raises EOFError at the end, ValueError where it is none."""
+        """The next message. Raises EOFError at the end, ValueError for a malformed one."""
         line = self._reader.readline(MESSAGE_BYTES)
         if not line:
             raise EOFError("the other process has ended")
@@ -44,7 +44,7 @@ class Channel:
 
 
 class Form:
-    """How a type is taken apart, and made again from the parts."""
+    """How a type is split into parts, and rebuilt from them."""
 
     def __init__(self, parts: Callable[[Any], list[Any]], make: Callable[[list[Any]], Any]) -> None:
         self.parts, self.make = parts, make
@@ -121,7 +121,7 @@ TYPES: dict[str, Form] = {
 
 
 def encode(value: Any, refer: Callable[[Any], list[Any]]) -> Any:
-    """A value as JSON can hold it; `refer` gives the tagged list of what is no plain data."""
+    """Encode a value for JSON; `refer` gives the tagged list of an object that is no plain data."""
     kind = type(value)
     if value is None or kind in (bool, float, str):
         return value
@@ -139,7 +139,7 @@ def encode(value: Any, refer: Callable[[Any], list[Any]]) -> Any:
 
 
 def decode(value: Any, resolve: Callable[[list[Any]], Any]) -> Any:
-    """The value that was encoded; `resolve` takes the tagged lists that `refer` gave."""
+    """Decode a value; `resolve` takes the tagged lists that `refer` gave."""
     if type(value) is dict:
         raise ValueError("a value cannot be a JSON object")
     if type(value) is not list:
@@ -157,7 +157,7 @@ def decode(value: Any, resolve: Callable[[list[Any]], Any]) -> Any:
 
 
 def _is_flat(parts: list[Any]) -> bool:
-    """Whether JSON can hold the parts as they are; lists of a million numbers are common."""
+    """Whether JSON can hold the parts unchanged; lists of a million numbers are common."""
     kinds = set(map(type, parts))
     if kinds <= {int, bool}:
         return not parts or -_SMALL < min(parts) <= max(parts) < _SMALL
@@ -165,7 +165,7 @@ def _is_flat(parts: list[Any]) -> bool:
 
 
 def _array(dtype: Any, shape: Any, values: Any) -> Any:
-    """A numpy array, or scalar where the shape is empty. Numpy is there with `packages` alone."""
+    """A numpy array, or a scalar for an empty shape. Numpy is available only with `packages`."""
     if not _DTYPE.fullmatch(dtype):
         raise ValueError(f"no plain numpy type: {dtype!r}")
     array = __import__("numpy").array(values, dtype=dtype).reshape(shape)

@@ -29,7 +29,7 @@ class Generated:
 
 @dataclass(frozen=True)
 class CallResponse:
-    """What a call came to, ready to be written in any form."""
+    """The result of a call, ready to be written in any form."""
 
     wanted: Wanted
     generated: Sequence[Generated]
@@ -39,7 +39,7 @@ class CallResponse:
 
     @property
     def version(self) -> int | None:
-        """The newest weights that drew a token of it; None: nobody knows."""
+        """The version of the newest weights that drew one of its tokens; None: unknown."""
         versions = [max(each.answer.versions) for each in self.generated if each.answer.versions]
         return max(versions, default=None)
 
@@ -51,7 +51,7 @@ class CallResponse:
 
     @property
     def usage(self) -> dict[str, int]:
-        """Tokens that were read and drawn."""
+        """The numbers of prompt and drawn tokens."""
         prompt = len(self.wanted.call.prompt_ids)
         drawn = sum(len(each.answer.ids) for each in self.generated)
         return {
@@ -80,7 +80,7 @@ class CallResponse:
         }
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events of a stream: role, content, the end, and the usage where it is wanted."""
+        """The events of a stream: role, content, the end, and the usage where requested."""
         chat = self.wanted.call.route == "chat"
         head = self._head("chat.completion.chunk" if chat else "text_completion")
         for number, choice_of in enumerate(self.generated):
@@ -103,7 +103,7 @@ class CallResponse:
         return {"prompt_token_ids": list(self.wanted.call.prompt_ids)} if self.wanted.ids else {}
 
     def _ended(self, generated: Generated) -> dict[str, Any]:
-        """What all choices but those of texts say last."""
+        """The last fields of all choices but those of texts."""
         return {
             "logprobs": self._logprobs(generated.answer),
             "finish_reason": generated.finish_reason,
@@ -191,9 +191,9 @@ class CallResponse:
 
 
 def log_probs(call: ModelCall, answer: ModelAnswer) -> Sequence[float]:
-    """What a client is told of each token. Raises Refused where nobody knows.
+    """The log-probability of each token for clients. Raises Refused where it is unknown.
 
-    That is the log-probability under what was drawn from; a greedy draw is certain, so there it is
+    It is that of the distribution which was drawn from; a greedy draw is certain, so there it is
     the model's.
     """
     if not answer.log_probs:
@@ -206,7 +206,7 @@ def log_probs(call: ModelCall, answer: ModelAnswer) -> Sequence[float]:
 def respond(
     wanted: Wanted, answers: Sequence[ModelAnswer], tokenizer: Any, model: str, created: int
 ) -> CallResponse:
-    """The answers to a call as a client reads them."""
+    """Convert the answers to a call to a response for the client."""
     choices = [_read(wanted, each, tokenizer, number) for number, each in enumerate(answers)]
     response = CallResponse(wanted, choices, model, created, tokenizer)
     if wanted.logprobs:
@@ -235,7 +235,7 @@ def _text(wanted: Wanted, answer: ModelAnswer, tokenizer: Any) -> str:
 
 
 def read_tool_calls(text: str, id: str) -> tuple[str, list[dict[str, Any]]]:
-    """Text without its calls of tools, and these; a call that cannot be read stays text."""
+    """The text without its tool calls, and the calls; an unreadable call stays text."""
     calls: list[dict[str, Any]] = []
 
     def take(found: re.Match[str]) -> str:

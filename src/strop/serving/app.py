@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Knows = Callable[[str], bool]
 MOST_BYTES = 2**26  # of a body
-KEEP_ALIVE_SECONDS = 10.0  # without a word, a stream says that it is still there
+KEEP_ALIVE_SECONDS = 10.0  # silence after which a stream sends a keep-alive comment
 VERSION_HEADER = "x-weights-version"
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -39,7 +39,7 @@ class Gone(Exception):
 
 
 def check_installed() -> None:
-    """Raise UserError where the packages of a server lack."""
+    """Raise UserError where the packages of a server are missing."""
     try:
         import starlette
         import uvicorn  # noqa: F401
@@ -62,12 +62,12 @@ def make_app(
     checks_room: bool = True,
     intake: Intake | None = None,
 ) -> Starlette:
-    """The application; `service` of its state ends what is being drawn.
+    """Make the application; `app.state.service` can end answers in progress.
 
     chat: how messages are put to the model. model: its name for clients. max_model_len: tokens of
-    its context; checks_room: False where the backend refuses what is too long for it. keys: whether
-    a bearer token is known. intake: where rollouts go that are posted; None: they are not taken.
-    Raises UserError where Starlette lacks.
+    its context; checks_room: False where the backend refuses calls that are too long for it. keys:
+    whether a bearer token is known. intake: receives posted rollouts; None: they are refused.
+    Raises UserError where Starlette is missing.
     """
     check_installed()
     from starlette.applications import Starlette
@@ -96,7 +96,7 @@ def make_app(
 
 
 class Service:
-    """Answers requests: reads them, has the backend say something, writes it."""
+    """Answers requests: reads them, lets the backend draw answers, and writes these."""
 
     def __init__(
         self, tokenizer: Any, backend: Backend, reading: Reading, keys: Knows,
@@ -109,16 +109,16 @@ class Service:
         self.ending = False
 
     def end(self) -> None:
-        """From now on nothing is answered; what is being drawn ends. Called in the loop."""
+        """Stop answering and cancel answers in progress. Called in the loop."""
         self.ending = True
         self.replays.cancel()
 
     async def health(self, request: Request) -> Response:
-        """That it is there."""
+        """Report that the server is up."""
         return _json({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
-        """The one model, with its context."""
+        """List the only model, with its context length."""
         try:
             self._key(request)
         except Refused as refused:
@@ -128,7 +128,7 @@ class Service:
         return _json({"object": "list", "data": [{**listed, "max_model_len": length}]})
 
     def at(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
-        """What answers a POST to one of the routes that sample."""
+        """The handler of a POST to one of the routes that sample."""
 
         async def answer(request: Request) -> Response:
             try:
@@ -145,7 +145,7 @@ class Service:
         return answer
 
     async def post_rollouts(self, request: Request) -> Response:
-        """Takes in rollouts that have ended."""
+        """Accept rollouts that have ended."""
         assert self.intake is not None
         try:
             self._key(request)
@@ -159,7 +159,7 @@ class Service:
         return _json({**self.intake.status(), "data": added})
 
     async def rollouts(self, request: Request) -> Response:
-        """What rollouts the run waits for."""
+        """Report which rollouts the run waits for."""
         assert self.intake is not None
         try:
             self._key(request)
@@ -175,7 +175,7 @@ class Service:
             return _error(error)
 
     async def _result(self, attempt: Attempt, wanted: Wanted) -> tuple[CallResponse, bool]:
-        """The answers of the backend to a call, drawn now or before."""
+        """The backend's answers to a call, new or cached."""
         try:
             (call, answers), replayed = await self.replays.answer(
                 attempt, lambda: self._draw(wanted)
@@ -184,7 +184,7 @@ class Service:
             if self.ending:
                 raise Refused(503, "the server ends") from None
             raise
-        if replayed:  # the answer has the name that it had then
+        if replayed:  # a cached answer keeps its id
             wanted = call
         return respond(
             wanted, answers, self.tokenizer, self.reading.model, int(time.time())
@@ -209,8 +209,8 @@ class Service:
 
 
 def _rollouts(body: Any) -> tuple[list[Any], bool]:
-    """The rollouts of a body, and whether their groups are whole with them: one, a list, or an
-    object with several of one group. Raises Refused.
+    """The rollouts of a body, and whether they complete their groups. A body is one rollout, a
+    list, or an object with several of one group. Raises Refused.
     """
     if isinstance(body, list):
         if not body:
@@ -230,13 +230,13 @@ def _rollouts(body: Any) -> tuple[list[Any], bool]:
 
 
 def _size(drawn: tuple[Wanted, list[ModelAnswer]]) -> int:
-    """Tokens of a call and its answers."""
+    """The number of tokens of a call and its answers."""
     wanted, answers = drawn
     return len(wanted.call.prompt_ids) + sum(len(answer.ids) for answer in answers)
 
 
 async def _while_connected(request: Request, work: Awaitable[T]) -> T:
-    """What the work gives; cancelled, and Gone raised, once the client closes the connection."""
+    """Await the work; cancel it and raise Gone once the client closes the connection."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(request))
     try:
@@ -256,9 +256,9 @@ async def _disconnected(request: Request) -> None:
 
 
 def _stream(request: Request, work: Callable[[], Awaitable[tuple[CallResponse, bool]]]) -> Response:
-    """Server-sent events: words that it is there until all is drawn, then the whole answer.
+    """Server-sent events: keep-alive comments until all is drawn, then the whole answer.
 
-    The client is told of an error as of a status while nothing was sent yet, later as of an event.
+    The client receives an error as a status while nothing was sent yet, and later as an event.
     """
     from starlette.responses import Response, StreamingResponse
 
@@ -286,7 +286,7 @@ def _stream(request: Request, work: Callable[[], Awaitable[tuple[CallResponse, b
 
 
 async def _never() -> Any:
-    """In place of what a client sends: whether it is still there is watched elsewhere."""
+    """Stands in for the client's messages; another task watches whether it is connected."""
     await asyncio.Event().wait()
 
 
@@ -311,7 +311,7 @@ def _event(content: Any) -> str:
 
 
 def _text(content: Any) -> str:
-    """JSON, which has no number that is not finite."""
+    """Encode as JSON; raises ValueError for a number that is not finite."""
     return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
 
@@ -351,11 +351,11 @@ def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -
 
 
 def _as_refused(error: BaseException) -> Refused:
-    """The status and words for what went wrong; a fault of ours is printed for whoever serves."""
+    """The status and message for an error; an internal error is printed on the server."""
     if isinstance(error, Refused):
         return error
     if isinstance(error, Gone):
-        return Refused(499, "the client has gone")  # nobody reads it
+        return Refused(499, "the client has gone")  # no client reads this
     if isinstance(error, Busy):
         return Refused(429, str(error), "rate_limit_exceeded")
     if isinstance(error, UserError):
@@ -388,12 +388,12 @@ def _error(error: BaseException) -> Response:
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    """What nobody has foreseen."""
+    """Answer an unexpected error."""
     return _error(error)
 
 
 async def _no_route(request: Request, error: Any) -> Response:
-    """A path or a method that is not served, in the form of all errors."""
+    """Answer an unknown path or method, in the same form as all errors."""
     status = int(error.status_code)
     text = {404: "there is no such route", 405: "this route takes another method"}
     return _error(Refused(status, text.get(status, str(error.detail))))

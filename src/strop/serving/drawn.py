@@ -1,4 +1,4 @@
-"""What a server has drawn of late: so that records of its answers have what their format lacks."""
+"""Remembers a server's recent answers, to fill in values that records of them lack."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from strop.serving.protocol import ModelAnswer, ModelCall
 from strop.traces.records import TurnRecord
 
-MOST_TOKENS = 2**21  # that are remembered
+MOST_TOKENS = 2**21  # most remembered tokens
 
 
 class Numbers(NamedTuple):
-    """Of each token of an answer; empty where the engine does not tell them."""
+    """Values of each token of an answer; empty where the engine does not report them."""
 
     versions: array[int]
     log_probs: array[float]
@@ -25,7 +25,7 @@ class Numbers(NamedTuple):
 
 
 class Drawn:
-    """The newest answers by the tokens of prompt and answer. Threads may call all of it."""
+    """The newest answers, by the tokens of prompt and answer. All methods are thread-safe."""
 
     def __init__(self, most: int = MOST_TOKENS) -> None:
         self.most, self.size = most, 0
@@ -33,7 +33,7 @@ class Drawn:
         self.answers: OrderedDict[int, Numbers] = OrderedDict()
 
     def remember(self, call: ModelCall, answers: Iterable[ModelAnswer]) -> None:
-        """Keep the answers to a call."""
+        """Remember the answers to a call."""
         with self.lock:
             for each in answers:
                 key = _key(call.prompt_ids, each.ids)
@@ -49,7 +49,7 @@ class Drawn:
                 self._forget(next(iter(self.answers)))
 
     def complete(self, record: TurnRecord) -> TurnRecord:
-        """The record with what is known of its tokens, and what it lacks itself."""
+        """Fill in the columns that the record lacks, where its tokens are remembered."""
         with self.lock:
             found = self.answers.get(_key(record.prompt_ids, record.output_ids))
         if found is None:

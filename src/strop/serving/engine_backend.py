@@ -1,4 +1,4 @@
-"""A backend over an engine of this process, which a thread of its own steps."""
+"""A backend over an engine of this process, which is stepped by a thread of its own."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from strop.serving.fields import refuse
 from strop.serving.protocol import Busy, ModelAnswer, ModelCall, Refused
 
 T = TypeVar("T")
-COUNTED = 2**62  # seeds of calls without one begin here, away from those that clients give
+COUNTED = 2**62  # seeds of calls without one start here, away from clients' seeds
 NEXT = 1000003  # between the seeds of a call's first answer and of the others
 
 
 class EngineBackend:
-    """Draws the answers of all calls beside each other; a context manager, or `start` and `close`.
+    """Draws the answers of all calls concurrently; a context manager, or `start` and `close`.
 
-    Nobody else may step or use the engine meanwhile; what has to be done with it goes through
-    `between_steps`. stop_ids and stop_strings end every answer. max_tokens: of a call that does not
-    say; 0: as many as the context has room for. seed: of calls that give none, whose order counts.
-    `ended` is set once nothing is answered any more.
+    Nothing else may step or use the engine meanwhile, except through `between_steps`. stop_ids and
+    stop_strings end every answer. max_tokens: of a call that sets none; 0: as many as fit into the
+    context. seed: of calls that give none; their seeds depend on their order. `ended` is set once
+    calls are no longer answered.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class EngineBackend:
         self._thread: threading.Thread | None = None
 
     def start(self) -> EngineBackend:
-        """Begin to step the engine, wherever there is something to draw."""
+        """Start to step the engine whenever there is something to draw."""
         if self._thread is not None:
             raise RuntimeError("the backend runs already")
         self._loop = EngineLoop(self.engine)
@@ -71,7 +71,7 @@ class EngineBackend:
         return self
 
     def close(self) -> None:
-        """End what is being drawn, and the thread; the engine is the caller's again."""
+        """End answers in progress, and the thread; the caller may use the engine again."""
         thread, self._thread = self._thread, None
         if thread is None or self._loop is None or self._closed is None:
             return
@@ -86,9 +86,9 @@ class EngineBackend:
         self.close()
 
     def pause(self, retry_after: float = 1.0) -> None:
-        """Take no call until `resume`; clients hear in how many seconds to come back.
+        """Take no call until `resume`; clients are asked to retry after `retry_after` seconds.
 
-        What is being drawn goes on.
+        Answers in progress continue.
         """
         self.paused, self.seconds_paused = True, retry_after
 
@@ -97,7 +97,7 @@ class EngineBackend:
         self.paused = False
 
     def load_weights(self, state: Any, version: int) -> None:
-        """Draw with other weights from the next token on, also in answers on their way."""
+        """Draw with other weights from the next token on, also in answers in progress."""
         self.pause()
         try:
             self.between_steps(lambda: self.engine.engine.load_weights(state, version))
@@ -105,7 +105,9 @@ class EngineBackend:
             self.resume()
 
     def between_steps(self, work: Callable[[], T]) -> T:
-        """Do something with the engine while it does nothing; its value. From other threads."""
+        """Run `work` between two steps of the engine and return its result. Call it from other
+        threads.
+        """
 
         async def do() -> T:
             return work()
@@ -113,7 +115,7 @@ class EngineBackend:
         return self._submit(do()).result()
 
     async def say(self, call: ModelCall) -> list[ModelAnswer]:
-        """The answers to a call; cancelled, their requests end at once."""
+        """Draw the answers to a call; if cancelled, their requests end at once."""
         if self.paused:
             raise Busy(self.seconds_paused)
         requests = self._requests(call)
@@ -160,14 +162,14 @@ class EngineBackend:
         return [replace(request, seed=each) for each in self._seeds_of(call)]
 
     def _seeds_of(self, call: ModelCall) -> list[int]:
-        """The seed of each answer: that of the call is its first answer's."""
+        """The seed of each answer; the first answer has the call's own seed."""
         if call.seed is None:
             return list(itertools.islice(self._seeds, call.num))
         others = (call.seed * NEXT + number for number in range(1, call.num))
         return [call.seed, *others]
 
     def _submit(self, work: Any) -> concurrent.futures.Future[Any]:
-        """Run a coroutine between two steps of the engine; whatever happens, its future ends."""
+        """Run a coroutine between two steps of the engine; its future ends in any case."""
         with self._lock:
             if self._loop is None or self.ended.is_set():
                 work.close()
@@ -195,7 +197,7 @@ class EngineBackend:
                 pending = list(self._pending)
             for future in pending:
                 future.cancel()
-            with contextlib.suppress(Exception):  # of an engine that has failed
+            with contextlib.suppress(Exception):  # the engine may have failed
                 loop.end()
 
 

@@ -1,4 +1,4 @@
-"""The fields of a body: what is read, what must be neutral, and what is left aside."""
+"""The fields of a body: those that are read, those that must be neutral, and those ignored."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from strop.serving.protocol import Refused
 from strop.support.errors import nearest
 
-# They would change which tokens are drawn, or what an answer means, and no backend applies them:
-# only their neutral values are taken.
+# These fields would change the drawn tokens or the meaning of an answer, and no backend applies
+# them: only their neutral values are accepted.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (True,),
@@ -50,7 +50,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "use_beam_search": (False,),
     "web_search_options": (),
 }
-# They change nothing of what is drawn.
+# These fields do not change what is drawn.
 HARMLESS = frozenset(
     {"cache_salt", "chat_template_content_format", "client_metadata", "extra_args", "flat_logprobs",
      "kv_transfer_params", "metadata", "mm_processor_kwargs", "output_kind",
@@ -64,15 +64,15 @@ BITS = 63  # of a seed
 
 
 def refuse(text: str, param: str = "", code: str = "", status: int = 400) -> Refused:
-    """A refusal of what the client sent."""
+    """Make a refusal of a client's input."""
     return Refused(status, text, code, param)
 
 
 class Fields:
-    """The fields of one object of a body; null is as good as absent.
+    """The fields of one object of a body; null counts as absent.
 
-    Each is taken by its name and kind. `end` refuses the rest where it matters. prefix: of their
-    names in messages.
+    Each is taken by its name and kind. `end` refuses the rest where it matters. prefix: put before
+    their names in messages.
     """
 
     def __init__(self, given: Any, prefix: str = "") -> None:
@@ -84,7 +84,7 @@ class Fields:
         self.known: set[str] = set()
 
     def take(self, name: str) -> Any:
-        """A field as it came; None: it is absent."""
+        """A field as received; None: it is absent."""
         self.known.add(name)
         return self.given.get(name)
 
@@ -113,7 +113,7 @@ class Fields:
         return float(value)
 
     def flag(self, name: str, usual: bool = False) -> bool:
-        """True or false; as usual where it is absent."""
+        """True or false; `usual` where it is absent."""
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(name, "true or false")
@@ -145,13 +145,13 @@ class Fields:
         return tuple(found)
 
     def wrong(self, name: str, what: str) -> Refused:
-        """A field that is no such thing."""
+        """The refusal of a field of the wrong kind."""
         shown = repr(self.given[name])
         shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         return refuse(f"{self.prefix}{name} is {shown}: give {what}", f"{self.prefix}{name}")
 
     def end(self, ignored: Iterable[str] = ()) -> None:
-        """Refuse what is left: what would change the draw, and what nobody knows."""
+        """Refuse the remaining fields that would change the draw or are unknown."""
         left = set(self.given) - self.known - HARMLESS - set(ignored)
         for name in sorted(left):
             param = f"{self.prefix}{name}"

@@ -1,9 +1,9 @@
-"""Rollouts that others post while a run trains: checked, written down, grouped, taken once.
+"""Accepts rollouts that clients post while a run trains: checks, saves and groups them.
 
-Every rollout that is taken in is a line of one file, in the order in which they came, with the
-number of its group and whether that group is whole with it. Steps take whole groups in the order in
-which they became so, and a step's checkpoint holds how many were taken. So a run that is resumed
-reads the file and goes on behind them: none is lost and none is taken twice.
+Every accepted rollout is a line of one file, in order of arrival, with the number of its group and
+whether it completes that group. Steps take complete groups in the order of their completion, and a
+step's checkpoint holds how many were taken. So a resumed run reads the file and continues after
+them: no group is lost and none is taken twice.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from strop.traces.files import gathered
 from strop.traces.reading import NothingSaid, rollout_of, row_of
 from strop.traces.records import Rollout
 
-POSTED = "posted"  # of a line of the file: what the intake knows of the rollout
+POSTED = "posted"  # the key, in a line of the file, of the intake's own facts about the rollout
 BEFORE_THE_FIRST = "the run has not begun its first step"
 FULL = "enough groups wait for the next steps"
-LONGEST_WAIT = 60.0  # seconds after which a client is told to come back, at most
+LONGEST_WAIT = 60.0  # longest time, in seconds, after which a client is asked to retry
 
 
 class Arrived(NamedTuple):
-    """A rollout as it came, read and checked; rollout None: nothing was said in it."""
+    """A posted rollout, read and checked; rollout None: the model was not called in it."""
 
     id: str
     key: str
@@ -41,7 +41,7 @@ class Arrived(NamedTuple):
 
 @dataclass
 class Group:
-    """Rollouts of one task that are compared with each other. places: of their lines in the file.
+    """Rollouts of one task that are compared with each other. places: their lines in the file.
 
     oldest: the version of the weights that drew the oldest token; None: there is none yet.
     """
@@ -54,7 +54,7 @@ class Group:
     oldest: int | None = None
 
     def take_in(self, place: int, oldest: int | None) -> None:
-        """One more rollout; oldest None: nothing was said in it."""
+        """Add a rollout; oldest None: the model was not called in it."""
         self.arrived += 1
         if oldest is not None:
             self.places.append(place)
@@ -62,35 +62,35 @@ class Group:
 
 
 class Taken(NamedTuple):
-    """Whole groups for a step. taken: how many there were up to these; stale: those passed over."""
+    """Complete groups for a step. taken: how many there were up to these; stale: skipped ones."""
 
     groups: list[Group]
     taken: int
     stale: int
-    waiting: int  # whole groups that are left for later steps
+    waiting: int  # complete groups that remain for later steps
 
 
 class Intake:
-    """The groups of a run, as they come. Threads may call all of it.
+    """The groups of a run, as they arrive. All methods are thread-safe.
 
-    complete: a rollout with what the run knows of it beside, such as the versions of its tokens;
-    raises Refused for one that the run cannot train on. max_staleness: as of the run.
+    complete: adds the run's own knowledge to a rollout, such as the versions of its tokens, and
+    raises Refused for one that the run cannot train on. max_staleness: the run's option.
     """
 
     def __init__(self, complete: Callable[[Rollout, str], Rollout], max_staleness: int = 0) -> None:
         self.complete, self.max_staleness = complete, max_staleness
         self.path: Path | None = None
         self.lock = threading.Lock()
-        self.step = 0  # that the groups are for which come now
+        self.step = 0  # the step for which groups arrive now
         self.size = 0  # rollouts of a group; 0: the first step has not begun
         self.wanted = 0  # groups of a step
-        self.seconds = 1.0  # that a step takes, as far as it is known
+        self.seconds = 1.0  # duration of a step, as far as it is known
         self._begin()
 
     def _begin(self) -> None:
         self.ids: set[str] = set()
         self.uids: dict[str, int] = {}  # by key, in order of appearance
-        self.first: dict[int, int] = {}  # where the first rollout of a uid lies
+        self.first: dict[int, int] = {}  # the place of the first rollout of a uid
         self.open: dict[str, Group] = {}  # by key
         self.whole: list[Group] = []
         self.num_groups = self.taken = self.end = 0
@@ -98,8 +98,8 @@ class Intake:
     # ---- the file
 
     def read(self, path: Path, writes: bool = True) -> None:
-        """Go on with the rollouts of a file, and write into it, if nobody else does. Raises
-        UserError.
+        """Continue with the rollouts of a file. writes: this process also writes to it, so an
+        unfinished last line is removed. Raises UserError.
         """
         with self.lock:
             self.path = path
@@ -110,7 +110,7 @@ class Intake:
     def _replay(self, path: Path, writes: bool = True) -> None:
         content = path.read_bytes()
         self.end = content.rfind(b"\n") + 1
-        if writes and self.end < len(content):  # a line that nobody was told is there
+        if writes and self.end < len(content):  # an unfinished line, which was never confirmed
             os.truncate(path, self.end)
         place = 0
         for number, line in enumerate(content[: self.end].splitlines(keepends=True), 1):
@@ -125,7 +125,7 @@ class Intake:
             place += len(line)
 
     def _note(self, posted: Mapping[str, Any], place: int) -> None:
-        """Put a rollout of the file where it was put when it came."""
+        """Put a rollout of the file into its group."""
         self.ids |= {posted["id"]} - {""}
         group = self.open.get(posted["key"])
         if group is None or group.number != posted["group"]:
@@ -143,8 +143,8 @@ class Intake:
         return group
 
     def _write(self, lines: Sequence[str]) -> None:
-        """Add lines to the file, and wait until they are on the disk. Raises Refused, and then
-        nothing of them is there.
+        """Add lines to the file, and wait until they are on disk. Raises Refused, and then the
+        file has none of them.
         """
         assert self.path is not None
         size = sum(map(len, lines))  # JSON is ASCII
@@ -161,26 +161,26 @@ class Intake:
             raise Refused(507, f"the run cannot write {self.path.name}: {error}") from error
 
     def rollout(self, place: int) -> Rollout:
-        """The rollout whose line begins at a place of the file."""
+        """The rollout whose line begins at this byte of the file."""
         assert self.path is not None
         with self.path.open("rb") as file:
             file.seek(place)
             return rollout_of(json_of(file.readline()), f"{self.path} byte {place}")
 
     def first_of(self, uid: int) -> Rollout:
-        """The first rollout of a task. Raises KeyError for one that there is not."""
+        """The first rollout of a task. Raises KeyError for an unknown task."""
         with self.lock:
             place = self.first[uid]
         return self.rollout(place)
 
-    # ---- those who post
+    # ---- for clients
 
     def add(self, rows: Sequence[Any], name: str = "", whole: bool = False) -> list[dict[str, Any]]:
-        """Take in rollouts, all or none of them; what was made of each.
+        """Accept rollouts, all or none of them; returns a receipt for each.
 
-        rows: of any format that strop reads. name: of all of them together, so that the same ones
-        that come again are not taken in twice. whole: their groups are whole with them, whatever
-        their size. Raises Refused for what cannot be read or is too old, Busy where too many wait.
+        rows: of any format that strop reads. name: of all of them together, so that a repeated
+        post is not accepted twice. whole: they complete their groups, of any size. Raises Refused
+        for rows that cannot be read or are too old, Busy where too many wait.
         """
         arrived = [
             self._arrived(f"rollouts[{place}]", row, f"{name}/{place}" if name else "")
@@ -204,7 +204,7 @@ class Intake:
             return self._answers(arrived, new)
 
     def _arrived(self, where: str, row: Any, id: str) -> Arrived:
-        """One rollout, read. Raises Refused, which says where it is wrong."""
+        """Read one rollout. Raises Refused, which names the error's place."""
         if not isinstance(row, Mapping):
             raise Refused(422, f"{where} is no object of JSON", "unreadable_rollout", where)
         id = row["id"] if isinstance(row.get("id"), str) else id
@@ -221,14 +221,14 @@ class Intake:
         return Arrived(id, rollout.group or _key(rollout.turns[0].prompt_ids), rollout)
 
     def _check_room(self) -> None:
-        """Raise Busy where no rollout is taken in for now."""
+        """Raise Busy where no rollout can be accepted now."""
         if not self.size:
             raise Busy(1.0, BEFORE_THE_FIRST)
         if self._is_full():
             raise Busy(min(self.seconds, LONGEST_WAIT), FULL)
 
     def is_full(self) -> bool:
-        """Whether the next steps that may train on what is drawn now have all that they want."""
+        """Whether the next steps that may train on current rollouts have all their groups."""
         with self.lock:
             return self._is_full()
 
@@ -237,7 +237,7 @@ class Intake:
         return ready >= self.wanted * (self.max_staleness + 1)
 
     def _check_age(self, arrived: Iterable[Arrived]) -> None:
-        """Raise Refused where one is older than any step may train on."""
+        """Raise Refused for a rollout that is too old for any step to train on."""
         for each in arrived:
             oldest = _oldest(each.rollout)
             if oldest is not None and oldest < self.oldest_version:
@@ -251,16 +251,16 @@ class Intake:
 
     @property
     def oldest_version(self) -> int:
-        """The oldest weights of which the next step takes tokens."""
+        """The version of the oldest weights whose tokens the next step takes."""
         return max(self.step - 1 - self.max_staleness, 0)
 
     def _is_stale(self, group: Group, step: int | None = None) -> bool:
-        """Whether it has nothing that a step, the next one by default, may train on."""
+        """Whether a step, by default the next one, may not train on the group."""
         step = self.step if step is None else step
         return group.oldest is None or group.oldest < step - 1 - self.max_staleness
 
     def _place(self, arrived: Arrived, last: bool) -> dict[str, Any]:
-        """What its line says of a rollout: the group that it belongs to, whether that is whole."""
+        """The facts in a rollout's line: its group, and whether it completes the group."""
         group = self.open.get(arrived.key)
         return {
             "id": arrived.id,
@@ -283,7 +283,7 @@ class Intake:
         ]
 
     def status(self) -> dict[str, Any]:
-        """How the run stands, for those who post."""
+        """The state of the run, for clients."""
         with self.lock:
             ready = [group for group in self.whole[self.taken :] if not self._is_stale(group)]
             return {
@@ -298,9 +298,9 @@ class Intake:
     # ---- the run
 
     def expect(self, step: int, wanted: int, size: int) -> None:
-        """From now on rollouts are for this step: so many groups of so many rollouts.
+        """Accept rollouts for this step from now on: `wanted` groups of `size` rollouts.
 
-        Groups that are not whole and too old by now are given up.
+        Incomplete groups that are too old now are discarded.
         """
         with self.lock:
             self.step, self.wanted, self.size = step, wanted, size
@@ -309,9 +309,9 @@ class Intake:
                     del self.open[group.key]
 
     def take(self, step: int, wanted: int, taken: int) -> Taken | None:
-        """The next whole groups behind the first `taken`; None: there are too few.
+        """The next complete groups after the first `taken`; None: there are too few.
 
-        Too old ones are passed over. What comes from now on is for the next step.
+        Groups that are too old are skipped. Later rollouts are for the next step.
         """
         with self.lock:
             found, at = list[Group](), taken
@@ -326,11 +326,11 @@ class Intake:
 
 
 def _oldest(rollout: Rollout | None) -> int | None:
-    """The version of the oldest weights that drew a token of it."""
+    """The version of the oldest weights that drew a token of the rollout."""
     versions = [] if rollout is None else [v for turn in rollout.turns for v in turn.versions]
     return min(versions, default=None)
 
 
 def _key(ids: Sequence[int]) -> str:
-    """The group of rollouts that name none: those whose first prompts are the same tokens."""
+    """The group of rollouts that name none: equal for equal tokens of the first prompt."""
     return f"ids:{hashlib.blake2b(repr(tuple(ids)).encode(), digest_size=12).hexdigest()}"

@@ -1,4 +1,4 @@
-"""A call's prompt as token ids: messages with tools, text, or ids."""
+"""Encodes a call's prompt as token ids: messages with tools, text, or ids."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NO_TEMPLATE = (
 
 
 class Prompts:
-    """Writes prompts with the model's tokenizer, and with its chat template as the run does.
+    """Encodes prompts with the model's tokenizer and its chat template, as the run does.
 
-    Without a template one message of a user stands as its own text, as it does in training; several
-    are joined as they are where the run says so, by `data.prompt_as=text`.
+    Without a template a single message of a user is its plain text, as in training; several are
+    joined unchanged only if the run sets `data.prompt_as=text`.
     """
 
     def __init__(self, tokenizer: Any, chat: Chat) -> None:
@@ -39,7 +39,7 @@ class Prompts:
         tools: Sequence[Mapping[str, Any]],
         more: Mapping[str, Any],
     ) -> tuple[int, ...]:
-        """The ids of messages; more: what else the client gives to the template."""
+        """The ids of messages; more: further arguments of the template from the client."""
         if not messages:
             raise refuse("messages is empty: give at least one message", "messages")
         checked = [_message(each, place) for place, each in enumerate(messages)]
@@ -90,7 +90,7 @@ class Prompts:
 
 
 def _message(given: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """A message as templates read it: its content as text, arguments of tool calls as objects."""
+    """Convert a message for templates: its content to text, arguments of tool calls to objects."""
     where = f"messages[{place}]"
     role = given.get("role")
     if role not in ROLES:

@@ -1,4 +1,4 @@
-"""What a server of the policy asks of what samples: one call, its answers, the two refusals."""
+"""The protocol between a server of the policy and its backend: calls, answers, two refusals."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def _new_id() -> str:
 
 @dataclass(frozen=True)
 class ModelCall:
-    """One call of the model, read and checked: tokens to go on from, and how to draw.
+    """One call of the model, read and checked: the prompt's tokens, and how to draw.
 
-    None: the client has not said it. top_p 1, top_k -1 and min_p 0 cut nothing. messages and tools
-    are as they came; they are empty where the prompt came as text or tokens.
+    None: the client did not set it. top_p 1, top_k -1 and min_p 0 cut nothing. messages and tools
+    are as received; they are empty where the prompt came as text or tokens.
     """
 
     route: Route
@@ -46,11 +46,11 @@ class ModelCall:
 
 @dataclass(frozen=True)
 class ModelAnswer:
-    """One answer to a call; every column is as long as `ids`, or empty where it is not known.
+    """One answer to a call; every column is as long as `ids`, or empty where it is unknown.
 
     log_probs are those of the distribution that was drawn from, 0 for greedy draws;
     model_log_probs are the model's at the temperature (greedy: at 1), without top_p and the like.
-    Nats throughout. A stop token that was drawn is the last one of `ids`.
+    All are in nats. A stop token that was drawn is the last one of `ids`.
     """
 
     ids: tuple[int, ...]
@@ -63,7 +63,7 @@ class ModelAnswer:
 
     @classmethod
     def of(cls, answer: Answer) -> ModelAnswer:
-        """An engine's answer; what it does not know of every token is left out."""
+        """Convert an engine's answer; columns that lack a token's value are left out."""
         events = answer.events
         return cls(
             answer.ids,
@@ -76,7 +76,7 @@ class ModelAnswer:
         )
 
     def record(self, call: ModelCall) -> TurnRecord:
-        """The call with this answer, as a rollout keeps it."""
+        """The call with this answer, as a record of a rollout."""
         return TurnRecord(
             call.prompt_ids,
             self.ids,
@@ -94,9 +94,9 @@ def _known(values: Iterable[float]) -> tuple[float, ...]:
 
 
 class Busy(Exception):
-    """The policy takes no call for now, for example while it gets new weights.
+    """The policy takes no call now, for example while it loads new weights.
 
-    The client hears 429, and in how many seconds to come back.
+    The client receives status 429 and the number of seconds after which to retry.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class Refused(Exception):
 
 
 class Backend(Protocol):
-    """What samples."""
+    """Samples answers for a server."""
 
     async def say(self, call: ModelCall) -> list[ModelAnswer]:
-        """The `call.num` answers; awaited in the server's event loop.
+        """Draw the `call.num` answers; awaited in the server's event loop.
 
-        It is cancelled where the client goes away. Raises Busy, Refused, and UserError for what is
-        the client's mistake.
+        It is cancelled where the client disconnects. Raises Busy, Refused, and UserError for the
+        client's mistakes.
         """
         ...

@@ -1,4 +1,4 @@
-"""Reads the body of each route into a call and into what its answer is to hold."""
+"""Reads the body of each route into a call and the contents of its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_TOP = 20  # OpenAI's
 
 @dataclass(frozen=True)
 class Wanted:
-    """A call, and what of its answers the client wants to see.
+    """A call, and which parts of its answers the client wants.
 
     ids: token ids of prompt and answers. logprobs: those of each token. named_by_id: a token is
     written `token_id:17`. specials: special tokens are in the text, too. tools: an
@@ -33,11 +33,11 @@ class Wanted:
     usage: bool = False  # in the last event of a stream
 
 
-POLICY = "policy"  # what agents that are trained call the model, wherever it is served
+POLICY = "policy"  # the model's name for agents that are trained, on every server
 
 
 class Reading:
-    """What bodies mean for one model."""
+    """Reads bodies for one model."""
 
     def __init__(
         self, prompts: Prompts, model: str, max_model_len: int, checks_room: bool = True
@@ -46,7 +46,7 @@ class Reading:
         self.checks_room = checks_room
 
     def read(self, route: Route, body: Any, key: str) -> Wanted:
-        """A body that was sent to a route. Raises Refused."""
+        """Read a body that was sent to a route. Raises Refused."""
         try:
             check_value(body, "the body")
         except UserError as error:
@@ -105,7 +105,7 @@ class Reading:
         inner = Fields(fields.take("sampling_params") or {}, "sampling_params.")
         ids = fields.ids("token_ids")
         call = ModelCall("generate", ids, inner.whole("max_tokens", 1), key=key, **_sampling(inner))
-        # Its answer has the drawn token's log-probability alone, whatever the number.
+        # Its answer has only the drawn token's log-probability, for any number.
         logprobs = inner.whole("logprobs", 0, MOST_TOP) is not None
         fields.take("stream_options")
         inner.end(ignored=("skip_special_tokens", "detokenize"))  # it answers in ids
@@ -171,7 +171,7 @@ class Reading:
 
 
 def _sampling(fields: Fields) -> Mapping[str, Any]:
-    """How to draw: what all routes call by the same names."""
+    """The sampling fields, which have the same names on all routes."""
     top_k = fields.whole("top_k", -1)
     top_p = fields.number("top_p", 0.0, 1.0)
     if top_p == 0:

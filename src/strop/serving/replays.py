@@ -1,4 +1,4 @@
-"""Answers that a client asks for again, because it did not get them: they are not drawn twice."""
+"""Caches answers for clients that repeat a request, so that they are not drawn twice."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 from strop.serving.fields import refuse
 
-MOST = 1024  # answers that are held
-MOST_TOKENS = 2**22  # in these
+MOST = 1024  # most cached answers
+MOST_TOKENS = 2**22  # most tokens in them
 
 
 class Attempt(NamedTuple):
-    """Which request this is: of whom, where, with what body.
+    """Identifies a request by its client, route and body.
 
-    name: the client's own for it (`Idempotency-Key`), empty without. again: how often the client
-    has tried before (`x-stainless-retry-count`).
+    name: the client's name for it (`Idempotency-Key`), or empty. again: how often the client has
+    tried before (`x-stainless-retry-count`).
     """
 
     key: str
@@ -30,14 +30,14 @@ class Attempt(NamedTuple):
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Where its answer is held: under its name, or else under its body."""
+        """The cache key of its answer: by its name, or else by its body."""
         what = self.name or hashlib.sha256(self.body).hexdigest()
         return (self.key, self.route, "name" if self.name else "body", what)
 
 
 @dataclass(eq=False)
 class Work:
-    """A request that is answered: its task, and how many connections wait for it."""
+    """A request in progress or done: its task, and how many connections wait for it."""
 
     task: asyncio.Task[Any]
     digest: bytes
@@ -46,11 +46,11 @@ class Work:
 
 
 class Replays:
-    """The newest requests and their answers; all of it belongs to one event loop.
+    """The newest requests and their answers; it belongs to one event loop.
 
-    A name stands for one request: whoever sends it again gets the same answer, also while it is
+    A name stands for one request: a client that repeats it gets the same answer, also while it is
     being drawn. Without a name a retry gets the newest answer to an equal body, unless an equal
-    request has failed or was broken off since: then it is the retry of that one, and is drawn.
+    request has failed or was cancelled since: then it is a retry of that one, and is drawn.
     size: tokens of an answer and its prompt.
     """
 
@@ -68,10 +68,10 @@ class Replays:
     async def answer(
         self, attempt: Attempt, draw: Callable[[], Awaitable[Any]]
     ) -> tuple[Any, bool]:
-        """What `draw` gives, or gave to this request before; whether it did before.
+        """The result of `draw`, new or cached for this request, and whether it was cached.
 
-        Where the last connection that waits is cancelled, so is the work. Raises Refused for a name
-        that stands for another body.
+        When the last waiting connection is cancelled, the work is cancelled too. Raises Refused for
+        a name that was used with another body.
         """
         place, digest = attempt.place, hashlib.sha256(attempt.body).digest()
         work = self._known(attempt, place, digest)
@@ -111,7 +111,7 @@ class Replays:
         return work if work.task.done() else None
 
     def _lose(self, place: tuple[str, ...], work: Work) -> None:
-        """A connection gets no answer: end the work where nobody else waits, and forget it."""
+        """Handle a lost connection: cancel the work where no other waits, and forget it."""
         failed = work.task.done()
         if not failed and work.waiting > 1:
             return
@@ -133,7 +133,7 @@ class Replays:
         self.tokens -= work.size if work is not None else 0
 
     def _measure(self, place: tuple[str, ...], work: Work) -> None:
-        """An answer is there, and takes room."""
+        """Count the size of a finished answer."""
         if not work.size and self.held.get(place) is work:
             work.size = self.size(work.task.result())
             self.tokens += work.size
@@ -146,6 +146,6 @@ class Replays:
             del self.unanswered[next(iter(self.unanswered))]
 
     def cancel(self) -> None:
-        """End all that is being drawn."""
+        """Cancel all answers in progress."""
         for work in list(self.running):
             work.task.cancel()

@@ -17,19 +17,19 @@ from strop.serving.intake import Intake
 from strop.serving.protocol import Backend
 from strop.support.errors import UserError
 
-HOST = "127.0.0.1"  # no other machine can ask
+HOST = "127.0.0.1"  # other machines cannot connect
 TOKEN_BYTES = 24
-END_SECONDS = 2  # that answers on their way have, once the server ends
+END_SECONDS = 2  # time for answers in progress, once the server ends
 START_SECONDS = 30.0
 
 
 class PolicyServer:
     """Serves one policy, from `start` to `close`; a context manager.
 
-    key: what clients send as their bearer token; empty: a random one. keys: further ones, such as
-    one a rollout; it is called in the server's thread. port 0 takes a free one. intake: where
-    rollouts go that are posted; None: they are not taken. Raises UserError where the packages of a
-    server lack.
+    key: the clients' bearer token; empty: a random one. keys: recognises further tokens, such as
+    one per rollout; it is called in the server's thread. port 0 takes a free one. intake: receives
+    posted rollouts; None: they are refused. Raises UserError where the packages of a server are
+    missing.
     """
 
     def __init__(
@@ -61,24 +61,24 @@ class PolicyServer:
             checks_room=checks_room,
             intake=intake,
         )
-        self.below = contextlib.ExitStack()  # what it serves, which ends after it
+        self.below = contextlib.ExitStack()  # the objects that it serves, closed after it
         self._server: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def knows(self, key: str) -> bool:
-        """Whether a client with this key is let in."""
+        """Whether a client with this key has access."""
         ours = secrets.compare_digest(key.encode("utf-8", "replace"), self.key.encode())
         return ours or (self.further is not None and bool(key) and self.further(key))
 
     @property
     def url(self) -> str:
-        """Where it is; OpenAI's clients take it with `/v1`."""
+        """The server's address; OpenAI's clients take it with `/v1`."""
         host = {"0.0.0.0": HOST, "::": "::1"}.get(self.host, self.host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def start(self) -> PolicyServer:
-        """Take the port, and answer from now on. Raises UserError where it cannot be had."""
+        """Open the port and start answering. Raises UserError where the port is not available."""
         import uvicorn
 
         if self._thread is not None:
@@ -109,7 +109,7 @@ class PolicyServer:
         return self
 
     def close(self) -> None:
-        """End what is being drawn, let the port go, and end what was served."""
+        """End answers in progress, close the port, and close the objects that were served."""
         with self.below:
             thread, self._thread = self._thread, None
             if thread is None or self._loop is None:
@@ -143,14 +143,14 @@ class PolicyServer:
 
 
 def _checked(key: str) -> str:
-    """A key that fits into a header. Raises UserError."""
+    """Return the key if it fits into a header. Raises UserError."""
     if not key.isascii() or not key.isprintable() or " " in key:
         raise UserError("the server's key must be of printable ASCII without spaces")
     return key
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises UserError where that is not possible."""
+    """Open a listening socket. Raises UserError where that is not possible."""
     try:
         family = socket.AF_INET6 if _is_version_6(host) else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)

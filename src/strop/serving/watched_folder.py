@@ -1,8 +1,8 @@
-"""A folder into which others put files of rollouts, each of which is taken in once.
+"""A folder into which other programs put files of rollouts, each of which is accepted once.
 
-FOLDER/NAME.jsonl            put there whole, by renaming it
-FOLDER/taken/NAME.jsonl      it was taken in
-FOLDER/refused/NAME.jsonl    it was not, and NAME.jsonl.why says why
+FOLDER/NAME.jsonl            put there as a whole, by renaming it
+FOLDER/taken/NAME.jsonl      it was accepted
+FOLDER/refused/NAME.jsonl    it was refused, and NAME.jsonl.why says why
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.5
 
 
 class WatchedFolder:
-    """Takes in the files of a folder, in the order of their names, from a thread of its own."""
+    """Accepts the files of a folder, in the order of their names, in a thread of its own."""
 
     def __init__(self, folder: Path, intake: Intake) -> None:
         self.folder, self.intake = folder, intake
@@ -27,7 +27,7 @@ class WatchedFolder:
         self.thread = threading.Thread(target=self._watch, name="strop-intake", daemon=True)
 
     def start(self) -> None:
-        """Begin to look. Raises UserError where the folder cannot be made."""
+        """Start watching. Raises UserError where the folder cannot be created."""
         try:
             for each in ("taken", "refused"):
                 (self.folder / each).mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ class WatchedFolder:
         self.thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self.over.set()
         self.thread.join()
 
@@ -45,16 +45,16 @@ class WatchedFolder:
             self.look()
 
     def look(self) -> None:
-        """Take in what is there, as far as there is room."""
+        """Accept the files in the folder, as far as the intake has room."""
         for path in sorted(self.folder.iterdir()):
             if path.is_file() and path.name.lower().endswith(ENDINGS):
                 try:
                     self._take(path)
                 except Busy:
-                    return  # it is there the next time, too
+                    return  # the next look finds the file again
 
     def _take(self, path: Path) -> None:
-        """Take in a file under its name, so that a run that ends before it is moved knows it.
+        """Accept a file under its name, so that a run that ends before it is moved recognises it.
 
         Raises Busy where it has to wait.
         """

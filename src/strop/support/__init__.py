@@ -1,1 +1,1 @@
-"""What knows nothing of reinforcement learning: errors, files, processes, HTTP."""
+"""Helpers that are independent of reinforcement learning: errors, files, processes, HTTP."""

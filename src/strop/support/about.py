@@ -1,4 +1,4 @@
-"""The version of this package, and where its source files lie."""
+"""The version of this package, and the folder of its source files."""
 
 from pathlib import Path
 
@@ -6,4 +6,4 @@ VERSION = "0.2.0"
 SOURCE = Path(__file__).parents[1]  # the folder of the package
 PARTS = SOURCE / "parts"  # holds a folder for each kind of part
 PARTS_MODULE = "strop.parts"  # the same as a module's name
-BASE = "base"  # what the model without an adapter is called beside those with one
+BASE = "base"  # name of the model without an adapter, beside the adapters' names

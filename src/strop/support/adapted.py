@@ -1,10 +1,10 @@
-"""Linear layers with several low-rank adapters: which of these a pass runs under, row by row.
+"""Linear layers with several low-rank adapters: chooses the adapter of each row of a pass.
 
     y_i = W x_i + alpha / rank * B_a A_a x_i         a: the adapter of row i; the base has none
 
-The layers are those that PEFT has put into the model; all of them ask one `Routes` which adapters
-the rows of the pass have. Rows of one adapter make the same product as in a model that has no
-other, so that their numbers are the same, bit for bit.
+The layers are PEFT's; all of them ask one `Routes` for the adapters of the rows of the pass. Rows
+of one adapter make the same product as in a model that has no other, so that their results are the
+same, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Way = tuple[str, Tensor | None]  # an adapter and its rows; None: all
 
 
 class Routes:
-    """What all adapted layers of a model share. known: the adapters that they have.
+    """The state that all adapted layers of a model share. known: the names of the adapters.
 
     Outside of `under` and `by_row` a pass runs under the first adapter.
     """
@@ -32,18 +32,18 @@ class Routes:
     def __init__(self, first: str) -> None:
         self.known = [first]
         self.now: tuple[Way, ...] = ((first, None),)
-        self.dim = 0  # of a layer's input: where the rows are
+        self.dim = 0  # the dimension of the rows in a layer's input
 
     @contextmanager
     def under(self, name: str) -> Iterator[None]:
-        """Inside, all rows run under one adapter, or the base."""
+        """Run all rows inside the context under one adapter, or the base."""
         self.check(name)
         with self._going(((name, None),), 0):
             yield
 
     @contextmanager
     def by_row(self, names: Sequence[str], device: torch.device, dim: int = 0) -> Iterator[None]:
-        """Inside, row i of every layer's input runs under the adapter names[i]; rows are `dim`."""
+        """Run row i of every layer's input under the adapter names[i]; dim: that of the rows."""
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(names):
             rows.setdefault(name or self.known[0], []).append(row)
@@ -63,19 +63,19 @@ class Routes:
             self.now, self.dim = before
 
     def check(self, name: str) -> None:
-        """Raise UserError for an adapter that the model has not."""
+        """Raise UserError for an adapter that the model lacks."""
         if name not in (BASE, *self.known):
             raise UserError(f"the model has no adapter {name!r}; it has {', '.join(self.known)}")
 
 
 def routes_of(model: nn.Module) -> Routes | None:
-    """What the adapted layers of a model share; None where it has one adapter, or none."""
+    """The shared state of a model's adapted layers; None where it has one adapter, or none."""
     found: Routes | None = getattr(model, "strop_routes", None)
     return found
 
 
 def route(model: nn.Module, first: str) -> Routes:
-    """Let the adapted layers of a model run each row under its own adapter."""
+    """Make the adapted layers of a model run each row under its own adapter."""
     routes = Routes(first)
     model.strop_routes = routes  # type: ignore[assignment]
     for module in model.modules():
@@ -95,7 +95,7 @@ _CLASSES: dict[type, type] = {}
 
 
 def _routed(kind: Any) -> type:
-    """The class of layers, but with a pass that asks for the rows' adapters."""
+    """The class of layers whose pass uses the rows' adapters."""
 
     def forward(layer: Any, x: Tensor) -> Tensor:
         found: Tensor = layer.base_layer(x)

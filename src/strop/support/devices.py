@@ -1,4 +1,4 @@
-"""Numbers on their way to a device, the order in which it adds them up, and kernels for it."""
+"""Copies to devices, deterministic operators, and whether kernels can be compiled."""
 
 import functools
 import importlib.util
@@ -12,8 +12,8 @@ from torch import Tensor
 
 
 def to_device(values: Tensor | np.ndarray, device: torch.device) -> Tensor:
-    """The values on a device. What goes from the CPU to a GPU gets there in its turn, from pinned
-    memory: a plain copy waits until the GPU has done all that it was given before.
+    """Copy the values to a device. Copies from the CPU to a GPU are queued, from pinned memory: a
+    plain copy would wait until the GPU has finished all earlier work.
     """
     found = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     if found.device.type == "cpu" and device.type == "cuda" and found.numel():
@@ -22,13 +22,13 @@ def to_device(values: Tensor | np.ndarray, device: torch.device) -> Tensor:
 
 
 def launching_on(device: torch.device) -> AbstractContextManager[object]:
-    """Inside, streams, graphs and kernels are of this GPU; torch may take another by default."""
+    """Make streams, graphs and kernels in the context use this GPU, not torch's default one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @functools.cache
 def why_no_kernels(device: torch.device) -> str:
-    """Why kernels in Triton, torch.compile's too, are not made for a device; empty: they are."""
+    """Why Triton kernels, also torch.compile's, cannot be built for a device; empty: they can."""
     if device.type != "cuda":
         return f"it is on {device.type}"
     if importlib.util.find_spec("triton") is None:
@@ -38,11 +38,11 @@ def why_no_kernels(device: torch.device) -> str:
 
 
 def use_deterministic_operators() -> None:
-    """From now on torch takes operators in this process that give the same bits each time, where it
-    has them; it warns of one that it has not. On a CPU they are the ones that it takes anyway.
+    """Make torch use deterministic operators in this process, where it has them; it warns of an
+    operator without one. On a CPU these are the operators that it uses anyway.
     """
-    # read when cuBLAS makes its first product
+    # cuBLAS reads this at its first product
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # nothing here reads what was not written
+    # nothing here reads uninitialized memory
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The two errors with a message meant for people instead of a traceback, and hints for them."""
+"""The two errors whose messages are shown to people without a traceback, and hints for them."""
 
 import difflib
 import re
@@ -7,19 +7,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 LONG = re.compile(r"\S{500,}")
-MOST = 3000  # letters of a message
+MOST = 3000  # characters of a message
 DEEPEST = 100  # levels of lists and tables in a value
 BITS = 64  # of whole numbers; Python does not even print one of 5,000 digits
 
 
-CLOSE = 0.5  # share of letters in common from which a name may have been meant
+CLOSE = 0.5  # least share of common characters of a name that may have been meant
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave; the message says what, where and what to do.
+    """A mistake in the user's input; the message says what is wrong, where, and what to do.
 
     The command line prints the message on one line and exits with code 2, without a traceback.
-    What is shown of a long value is its beginning and end.
+    Of a long value the message shows the beginning and the end.
     """
 
     def __init__(self, message: str) -> None:
@@ -28,18 +28,18 @@ class UserError(ValueError):
 
 
 class RunStopped(RuntimeError):
-    """A run cannot go on (full disk, gradient that is not finite); the last checkpoint is good.
+    """A run cannot continue (full disk, gradient that is not finite); the last checkpoint is good.
 
     The command line prints the message and how to resume, and exits with code 1.
     """
 
 
 class StepGivenUp(Exception):
-    """The run was asked to stop while a step waited for others: it ends with the step before."""
+    """A stop was requested while a step waited for others: the run ends with the previous step."""
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, without a traceback behind it; its type where it says nothing."""
+    """The first line of an error's message, or its type where the message is empty."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
 
@@ -47,8 +47,8 @@ def first_line(error: BaseException) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The words ", did you mean a or b?" for the closest known names; empty when none is close.
 
-    Small and capital letters are alike. Of names that are equally close, those of the same letters
-    come first: letters get swapped.
+    Case does not matter. Of equally close names, ones with the same letters come first, since
+    letters get swapped.
     """
     name, words = name.lower(), list(known)
     matcher = difflib.SequenceMatcher(None, "", name)
@@ -68,8 +68,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check_value(value: Any, where: str) -> None:
-    """Raise UserError for what no file could hold, in the value or what is inside it: a whole
-    number beyond 64 bits, text that is not Unicode, a hundred levels.
+    """Raise UserError for a value that no file could hold, or that contains one: a whole number
+    beyond 64 bits, text that is not Unicode, more than a hundred levels.
     """
     level, depth = [value], 0
     while level:

@@ -1,11 +1,11 @@
-"""Layers with routed experts: which of them the tokens of a pass get, noted or replayed.
+"""Layers with routed experts: records or replays which experts the tokens of a pass get.
 
     y = sum_{e in S} g_e FFN_e(x),   S = the k experts of the largest scores s(x),   g from s over S
 
-A replayed pass takes S as given. Gates are still made of the router's scores of now, over S, so
-that they agree with the weights of now and have a gradient.
+A replayed pass uses a given S. Gates still come from the router's current scores, over S, so that
+they agree with the current weights and have a gradient.
 
-A router is whatever module of the model calls `torch.topk` for k of all experts; a short pass finds
+A router is any module of the model that calls `torch.topk` for k of all experts; a short pass finds
 them. That call (the last one, where groups of experts are ranked before) is intercepted, and the
 rest of the pass is the model's own.
 """
@@ -28,7 +28,7 @@ ATTRIBUTE = "strop_experts"
 
 @dataclass
 class Watch:
-    """One pass: what to replay [tokens, layers, k], and what each layer's router chose itself."""
+    """One pass: the experts to replay [tokens, layers, k], and each layer's router's own choice."""
 
     replayed: Tensor | None = None
     own: dict[int, Tensor] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Watch:
         return torch.stack(found, dim=1).flatten(1)
 
     def used(self) -> Tensor:
-        """The experts that the pass went through, in the same form."""
+        """The experts that the pass used, in the same form."""
         if self.replayed is None:
             return self.chosen()
         own = self.chosen().view_as(self.replayed)
@@ -47,7 +47,7 @@ class Watch:
 
 
 class Experts:
-    """What all routers of a model share. Outside of `watching` a pass is the model's own."""
+    """The state that all routers of a model share. Outside of `watching` a pass is unchanged."""
 
     def __init__(self, num_layers: int, num_experts: int, top_k: int) -> None:
         self.num_layers, self.num_experts, self.top_k = num_layers, num_experts, top_k
@@ -55,7 +55,7 @@ class Experts:
 
     @contextmanager
     def watching(self, replayed: Tensor | None = None) -> Iterator[Watch]:
-        """Inside, a pass is noted. replayed: [tokens, layers * k], UNKNOWN for a router's own."""
+        """Record passes inside the context. replayed: [tokens, layers * k], UNKNOWN: no replay."""
         if replayed is not None:
             replayed = replayed.view(-1, self.num_layers, self.top_k)
         before, self.now = self.now, Watch(replayed)
@@ -78,7 +78,7 @@ class Experts:
         return count.view(self.num_layers, -1).double() / max(len(used_TLK), 1)
 
     def mismatch(self, one_TW: Tensor, other_TW: Tensor) -> Tensor:
-        """Share of the layers [T] in which tokens have other experts; NaN where unknown."""
+        """Share of the layers [T] in which a token has different experts; NaN where unknown."""
         shape = (-1, self.num_layers, self.top_k)
         one, other = (each.view(shape).long().sort(-1).values for each in (one_TW, other_TW))
         known = (one[..., 0] >= 0).all(-1) & (other[..., 0] >= 0).all(-1)
@@ -87,7 +87,7 @@ class Experts:
 
 
 def balance(logits: tuple[Tensor, ...], load_LE: Tensor) -> Tensor:
-    """What a token adds to the load-balancing loss [T]: E sum_e load_e p_e, mean over layers."""
+    """A token's term of the load-balancing loss [T]: E sum_e load_e p_e, mean over layers."""
     terms = [
         each.float().softmax(-1) @ load_E.to(each.device, torch.float32)
         for each, load_E in zip(logits, load_LE, strict=True)
@@ -96,9 +96,9 @@ def balance(logits: tuple[Tensor, ...], load_LE: Tensor) -> Tensor:
 
 
 class _Choosing(TorchFunctionMode):
-    """Inside a router: its choice is noted, and replaced where another one is given.
+    """Inside a router: records its choice, and replaces it where another one is given.
 
-    before: calls like that of the choice which come before it.
+    before: the number of similar calls that come before the choice.
     """
 
     def __init__(self, experts: Experts, watch: Watch, layer: int, before: int) -> None:
@@ -129,7 +129,7 @@ def _arguments(input: Any, k: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
 
 
 def experts_of(model: Any) -> Experts | None:
-    """What the routers of a model share; None where it has none. They are looked for once."""
+    """The shared state of a model's routers; None where it has none. The search runs once."""
     if getattr(model, "config", None) is None:
         return None
     if not hasattr(model, ATTRIBUTE):
@@ -157,7 +157,7 @@ def _found(model: Any) -> Experts | None:
 
 
 class _Finding(TorchFunctionMode):
-    """Finds the modules in whose passes a choice of experts is made."""
+    """Finds the modules that choose experts in their pass."""
 
     def __init__(self, experts: Experts, inside: list[nn.Module]) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ _CLASSES: dict[type, type] = {}
 
 
 def _watched(kind: Any) -> type:
-    """The class of a router, but with a pass that is noted and replayed where one is watching."""
+    """The class of a router whose pass is recorded and replayed inside `watching`."""
 
     def forward(router: Any, *args: Any, **options: Any) -> Any:
         experts, layer, before = getattr(router, ATTRIBUTE)

@@ -1,4 +1,4 @@
-"""Files of the user's, read whole; whatever is wrong with them is one UserError."""
+"""Reads users' files as a whole; any problem with them is one UserError."""
 
 import json
 import tomllib
@@ -10,19 +10,19 @@ from strop.support.errors import UserError, check_value
 
 
 def text_of(path: Path, what: str) -> str:
-    """The text of a file, which messages call `what`. Raises UserError."""
+    """The text of a file; `what` is its name in messages. Raises UserError."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {what} {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{what} {path} is not UTF-8 text ({error.reason}): convert it") from error
-    except ValueError as error:  # no path at all: a NUL in it
+    except ValueError as error:  # not a valid path: it contains NUL
         raise UserError(f"cannot read {what} {str(path)!r}: {error}") from error
 
 
 def toml_of(path: Path, what: str) -> dict[str, Any]:
-    """What a TOML file holds. Raises UserError, also for numbers beyond 64 bits."""
+    """The content of a TOML file. Raises UserError, also for numbers beyond 64 bits."""
     text = text_of(path, what)
     try:
         found = tomllib.loads(text)
@@ -44,7 +44,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def json_of(text: str | bytes) -> Any:
-    """What a JSON text holds. Raises ValueError, also where it is nested too deeply."""
+    """The content of a JSON text. Raises ValueError, also where it is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:

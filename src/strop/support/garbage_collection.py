@@ -1,7 +1,7 @@
-"""When Python looks for garbage: rarely while a command begins, and not while its process ends.
+"""Controls Python's garbage collector: rare while a command starts, off while its process ends.
 
-Libraries are a million objects that stay. To pass over them again and again is a quarter of the
-time of importing them, and as much once more at the end, when the system takes all of it back.
+Libraries are a million objects that stay. Scanning them again and again takes a quarter of the time
+of importing them, and as much once more at exit, when the system frees all memory anyway.
 """
 
 import atexit
@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-RARELY = 1_000_000  # new objects between two looks; otherwise 700
-# While a command begins: the usual thresholds, and whether nothing was passed over before it.
+RARELY = 1_000_000  # new objects between two collections; otherwise 700
+# While a command starts: the usual thresholds, and whether the command may freeze objects.
 _usual: list[tuple[tuple[int, int, int], bool]] = []
-# Of commands under way, the latter; and whether what is passed over was preloaded for commands.
+# The latter for running commands; and whether the frozen objects were preloaded for commands.
 _alone: list[bool] = []
 _preloaded: list[bool] = []
-# Whether somebody else passes over something, as a suite of tests does: once seen it is not looked
-# for again, which takes a tenth of a second where there is much of it.
+# Whether another program has frozen objects, as a suite of tests does. Once seen, this is not
+# checked again, since the check takes a tenth of a second where there are many.
 _others: list[bool] = []
 
 
 @contextmanager
 def beginning() -> Iterator[None]:
-    """Inside, until `loaded`, garbage is looked for rarely; when the process ends, not at all."""
+    """Collect garbage rarely inside the context, until `loaded`; not at all at exit."""
     usual, alone = gc.get_threshold(), may_choose()
     _usual.append((usual, alone))
     _alone.append(alone)
@@ -40,14 +40,14 @@ def beginning() -> Iterator[None]:
 
 
 def may_choose() -> bool:
-    """Whether it is for what runs now to say what is passed over: no longer-lived process has."""
+    """Whether the running code may freeze objects: no code that lives longer has done so."""
     if not (_alone or _preloaded or _others) and gc.get_freeze_count():
         _others.append(True)
     return _alone[-1] if _alone else bool(_preloaded) or not _others
 
 
 def loaded() -> None:
-    """What a command needs is loaded: garbage is looked for as usual, but not among all that."""
+    """Collect garbage as usual again once a command has loaded, but freeze what it has loaded."""
     if _usual:
         usual, alone = _usual.pop()
         gc.set_threshold(*usual)
@@ -57,7 +57,7 @@ def loaded() -> None:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Inside, garbage is not looked for."""
+    """Turn garbage collection off inside the context."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -68,13 +68,13 @@ def importing() -> Iterator[None]:
 
 
 def imported(name: str) -> Any:
-    """A module; garbage is not looked for while it and what it needs are imported."""
+    """Import a module with garbage collection off."""
     with importing():
         return import_module(name)
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import modules over which this process, and those that are copied from it, then pass."""
+    """Import modules and freeze them for the collector of this process and of its forks."""
     for name in names:
         imported(name)
     gc.freeze()

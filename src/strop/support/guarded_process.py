@@ -1,10 +1,10 @@
-"""A process that ends with this one, with all that it started, and messages over a socket to it.
+"""A process that ends with this one, with all its descendants, and messages over a socket to it.
 
-Messages are eight bytes of length, then the content. The parent has a handle; between it and the
-process that works stands a guard, so that nothing that this one starts outlives it: a reward may
-start processes in sessions of their own, which no signal to a group reaches. On Linux the guard
-adopts them when their parents are gone, so all of them descend from it. When the working process
-ends, or the trainer does, the guard ends what is left, and then itself in the same way.
+Messages are eight bytes of length, then the content. The parent has a handle; a guard process
+stands between it and the working process, so that no descendant outlives it: a reward may start
+processes in sessions of their own, which no signal to a group reaches. On Linux the guard adopts
+them when their parents are gone, so all of them descend from it. When the working process ends, or
+the trainer does, the guard ends the remaining ones, and then itself in the same way.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from strop.support import processes
 from strop.support.about import SOURCE
 from strop.support.garbage_collection import preload
 
-LAST_LOOK_SECONDS = 0.1  # at what is there when the time is over
+LAST_LOOK_SECONDS = 0.1  # for reading data that has arrived when the time is over
 _LENGTH = struct.Struct("!Q")
 
 
@@ -37,7 +37,7 @@ def send(channel: socket.socket, content: bytes) -> None:
 def receive(channel: socket.socket, deadline: float | None = None) -> bytes:
     """Read one message. Raises EOFError when the other end is gone, TimeoutError if it is late.
 
-    deadline: of the whole message, by `time.monotonic`; what has come by then is still read.
+    deadline: of the whole message, by `time.monotonic`; data that has arrived by then is read.
     """
     if deadline is not None:
         deadline = max(deadline, time.monotonic() + LAST_LOOK_SECONDS)
@@ -64,7 +64,7 @@ def _exactly(channel: socket.socket, length: int, deadline: float | None) -> byt
 
 _EXIT_SECONDS = 0.5  # from a closed socket to the end of its process
 _ROOT = str(SOURCE.parent)
-# The package is imported from this copy; the folder then leaves the search path again.
+# The package is imported from this copy; the folder is then removed from the search path.
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from strop.support.guarded_process import serve; "
     "sys.path.remove(sys.argv[1]); serve(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])"
@@ -72,15 +72,15 @@ _PROGRAM = (
 
 
 class GuardedProcess:
-    """A process that ends with this one, with all that it started, and a socket to it."""
+    """A process that ends with this one, with all its descendants, and a socket to it."""
 
     process: "subprocess.Popen[bytes] | None" = None
     channel: socket.socket | None = None
 
     def launch(self, module: str, output: IO[bytes] | int = 2) -> socket.socket:
-        """Run `main(channel)` of a module in it, with the other end of the socket that this gives.
+        """Run `main(channel)` of a module in the process, and return this end of its socket.
 
-        output: where goes what it prints; 2: the error stream.
+        output: the file for its prints; 2: the error stream.
         """
         self.end()
         words = ["-P", "-u", "-c", _PROGRAM, _ROOT]
@@ -97,17 +97,17 @@ class GuardedProcess:
         return ours
 
     def leave(self, seconds: float) -> None:
-        """Tell it that nothing more comes, and give it so long to end by itself."""
+        """Close this direction of the socket, and give the process time to end by itself."""
         if self.process is not None and self.channel is not None:
-            with suppress(OSError):  # it is gone
+            with suppress(OSError):  # the process is gone
                 self.channel.shutdown(socket.SHUT_WR)
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(seconds)
 
     def end(self) -> None:
-        """End it at once, with every process that it started.
+        """End the process at once, with all its descendants.
 
-        The socket is closed last: so it never takes that for the end of this process.
+        The socket is closed last, so that the process never takes that for the end of this one.
         """
         if self.process is not None:
             process, self.process = self.process, None
@@ -117,7 +117,7 @@ class GuardedProcess:
             self.channel = None
 
     def how_it_died(self) -> str:
-        """What became of a process that has closed its end of the socket."""
+        """How a process died that has closed its end of the socket."""
         assert self.process is not None
         try:
             code = self.process.wait(timeout=_EXIT_SECONDS)
@@ -139,12 +139,12 @@ def serve(fileno: int, trainer: int, module: str) -> None:
     if sys.platform == "linux":
         system = ctypes.CDLL(None)
         system.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        # A trainer stops the guard before it ends it, and may be killed in between.
+        # A trainer stops the guard before it kills it, and may be killed in between.
         system.prctl(_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
     worker = os.fork()
     if worker == 0:
         preload([module])  # not into the guard's memory
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's to decide
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer handles Ctrl-C
         faulthandler.enable(all_threads=False)
         os.set_inheritable(fileno, False)
         sys.modules[module].main(socket.socket(fileno=fileno))
@@ -153,14 +153,14 @@ def serve(fileno: int, trainer: int, module: str) -> None:
         signal.signal(number, signal.SIG_IGN)  # the trainer decides
     threading.Thread(target=_end_with, args=(trainer,), daemon=True).start()
     ended, status = os.wait()
-    while ended != worker:  # an adopted one
+    while ended != worker:  # an adopted process
         ended, status = os.wait()
     processes.end_descendants(os.getpid())
     _leave(status)
 
 
 def _end_with(trainer: int) -> None:
-    """End everything when the trainer is gone, even if something else holds its socket open."""
+    """End all processes when the trainer is gone, even if another one holds its socket open."""
     while os.getppid() == trainer:
         threading.Event().wait(_POLL_SECONDS)
     processes.end_descendants(os.getpid())
@@ -168,7 +168,7 @@ def _end_with(trainer: int) -> None:
 
 
 def _leave(status: int) -> None:
-    """End as the working process did."""
+    """End this process in the same way as the working process ended."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,7 +1,7 @@
-"""HTTP over connections that are kept, from any thread; a loop of this process makes the requests.
+"""HTTP over persistent connections, from any thread; a loop of this process makes the requests.
 
-No redirect is followed (another place may not see the key), and a limit of time is of the whole
-answer, the name's lookup and the wait for a connection included.
+No redirect is followed (another server must not see the key), and a time limit covers the whole
+answer, including the name's lookup and the wait for a connection.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504))
-UNREAD = frozenset((400, 413, 422))  # what was sent is not taken, whenever it comes
+UNREAD = frozenset((400, 413, 422))  # the server does not accept this content at any time
 MAX_WAIT_SECONDS = 60.0  # between two tries
-JITTER = 0.25  # share by which a wait is longer or shorter, so that many do not come back at once
-# Of a connection that nothing uses. Servers close theirs after 5 s and more: never in that moment.
+JITTER = 0.25  # share by which a wait is longer or shorter, so that clients do not retry at once
+# How long an idle connection is kept: servers close theirs after 5 s or more, so never before.
 KEEP_SECONDS = 4.0
-_RANDOM = random.SystemRandom()  # takes no number from the generator of a user's code
+_RANDOM = random.SystemRandom()  # leaves the generator of a user's code alone
 
 
 class Failed(OSError):
-    """A request that failed. again: another try may help. after: seconds, as the server says.
-    status: of its answer; 0: there was none, or it did not tell.
+    """A request that failed. again: another try may help. after: the server's Retry-After, in
+    seconds. status: of the answer; 0: there was none, or it is unknown.
     """
 
     def __init__(self, why: str, again: bool = False, after: str = "", status: int = 0) -> None:
@@ -46,11 +46,11 @@ class Failed(OSError):
 
 
 class TooLong(OSError):
-    """An answer of more bytes than are wanted."""
+    """An answer with more bytes than allowed."""
 
 
 class Reply(NamedTuple):
-    """What a server answered; `headers` have small letters."""
+    """A server's answer; the names of `headers` are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -58,7 +58,7 @@ class Reply(NamedTuple):
 
 
 class Call:
-    """A request on its way that another thread may break off; it then raises OSError."""
+    """A running request that another thread may cancel; it then raises OSError."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -66,14 +66,14 @@ class Call:
         self._task: concurrent.futures.Future[Any] | None = None
 
     def cancel(self) -> None:
-        """Break it off, whether it has begun or not."""
+        """Cancel the request, whether it has started or not."""
         with self._lock:
             self.over.set()
             if self._task is not None:
                 self._task.cancel()
 
     def has(self, task: concurrent.futures.Future[Any]) -> None:
-        """It is this task from now on."""
+        """Set the task of the request."""
         with self._lock:
             if self.over.is_set():
                 task.cancel()
@@ -85,7 +85,7 @@ class Retries:
     """How often a request is tried, and how long it waits between two tries.
 
     tries: in all. first_wait_seconds: before the second; each further wait is twice as long, or as
-    long as the server asks for where that is longer.
+    long as the server requests where that is longer.
     """
 
     tries: int = 1
@@ -93,12 +93,12 @@ class Retries:
 
     @property
     def longest_wait(self) -> float:
-        """Seconds that all waits together may take."""
+        """The largest sum of all waits, in seconds."""
         return (self.tries - 1) * MAX_WAIT_SECONDS * (1 + JITTER)
 
     def __call__(self, attempt: Callable[[], T], sleep: Callable[[float], Any] = time.sleep) -> T:
-        """What `attempt` gives. It is called again after a TimeoutError, and after a Failed that
-        says so; the last error is raised.
+        """Return the result of `attempt`. It is retried after a TimeoutError, and after a Failed
+        with `again`; the last error is raised.
         """
         import tenacity
 
@@ -126,9 +126,9 @@ def _another_may_help(error: BaseException) -> bool:
 
 
 class Http:
-    """Requests whose connections are kept for the next; `close` lets them go.
+    """A client that keeps its connections for further requests; `close` closes them.
 
-    timeout_seconds: of one answer, to its last byte. most_at_once: connections, none: no limit.
+    timeout_seconds: of one answer, to its last byte. most_at_once: connections, None: no limit.
     most_bytes: of an answer, 0: no limit.
     """
 
@@ -139,14 +139,14 @@ class Http:
         most_at_once: int | None = None,
         most_bytes: int = 0,
     ) -> None:
-        import httpx2  # a tenth of a second, which only those who ask a server have to spare
+        import httpx2  # takes a tenth of a second, so it is imported only where it is needed
 
         self.timeout_seconds, self.most_bytes = timeout_seconds, most_bytes
         self._broken = (httpx2.HTTPError, httpx2.InvalidURL)
         self._loop = loop_of(os.getpid())
         self._client = httpx2.AsyncClient(
             headers=headers,
-            timeout=None,  # the limit is of the whole
+            timeout=None,  # the limit covers the whole answer
             limits=httpx2.Limits(
                 max_connections=most_at_once,
                 max_keepalive_connections=most_at_once,
@@ -164,10 +164,11 @@ class Http:
         call: Call | None = None,
         timeout_seconds: float = 0.0,
     ) -> Reply:
-        """The answer, whatever its status; `body` is sent as JSON. call: what breaks it off.
+        """Send a request and return the answer with any status; `body` is sent as JSON. call: can
+        cancel the request.
 
-        Raises TimeoutError once the limit is over, TooLong, and ConnectionError for all else that
-        is no whole answer.
+        Raises TimeoutError after the time limit, TooLong, and ConnectionError in all other cases
+        without a complete answer.
         """
         if call is not None and call.over.is_set():
             raise ConnectionAbortedError("broken off")
@@ -180,7 +181,7 @@ class Http:
         except concurrent.futures.CancelledError:
             raise ConnectionAbortedError("broken off") from None
         except BaseException:
-            task.cancel()  # where it goes on: Ctrl-C came here
+            task.cancel()  # it still runs: Ctrl-C arrived in this thread
             raise
 
     def ask(
@@ -193,20 +194,20 @@ class Http:
         call: Call | None = None,
         timeout_seconds: float = 0.0,
     ) -> T:
-        """What `read` makes of the answer to a POST of JSON; to a GET where there is no body.
+        """POST JSON, or GET where there is no body, and return `read` of the answer's content.
 
-        A try fails where no answer comes, where its status is no success, and where `read` raises
+        A try fails without an answer, with a status that is no success, and where `read` raises
         Failed. Raises Failed, TimeoutError and TooLong.
         """
         return retries(lambda: read(self._success(url, body, call, timeout_seconds)))
 
     def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         if (closing := self._let_go()) is not None:
             concurrent.futures.wait([closing], 5.0)
 
     def _success(self, url: str, body: Any, call: Call | None, timeout_seconds: float) -> bytes:
-        """What a server answers to one try that succeeds."""
+        """The content of the answer to one successful try."""
         try:
             reply = self.send("GET" if body is None else "POST", url, body, call, timeout_seconds)
         except (TimeoutError, TooLong):
@@ -248,14 +249,14 @@ class Http:
         except self._broken as error:
             if response.is_success:
                 raise
-            content += f"({_words(error)})".encode()  # the status says that it failed
+            content += f"({_words(error)})".encode()  # the status marks it as failed
         return bytes(content)
 
 
 def _message(content: bytes) -> str:
-    """What the body of an error says, on one line."""
+    """The message in the body of an error, on one line."""
     found: Any = content.decode("utf-8", "replace")
-    with suppress(ValueError, RecursionError):  # no JSON: the text stands for itself
+    with suppress(ValueError, RecursionError):  # not JSON: the text is the message
         found = json.loads(found)
     while isinstance(found, dict):
         found = found.get("error") or found.get("message") or found.get("detail") or str(found)
@@ -263,7 +264,7 @@ def _message(content: bytes) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """The system's own words for what broke, where it has some, else the library's."""
+    """The system's message for an error, where it has one, else the library's."""
     cause, deepest = error, error
     while (below := cause.__cause__ or cause.__context__) is not None:
         cause = below
@@ -279,7 +280,7 @@ _starting = threading.Lock()
 
 
 def loop_of(process: int) -> asyncio.AbstractEventLoop:
-    """The loop of a process, by its number, in which all that waits for servers runs."""
+    """The loop of a process, by its number, in which all requests to servers run."""
     with _starting:
         return _started(process)
 

@@ -1,7 +1,7 @@
-"""Whether the Hugging Face hub has a model or a data set: asked once, for a moment.
+"""Checks whether the Hugging Face hub has a model or a data set, with one short request.
 
-The libraries that download ask for file after file, and each time again and again, so that they
-say minutes later that a name is misspelt or the network is down.
+The download libraries request file after file, each with many retries, so that they report a
+misspelt name or a missing network only minutes later.
 """
 
 import os
@@ -13,7 +13,7 @@ REACH_SECONDS = 10.0
 
 
 def only_cached(name: str, file: str = "config.json") -> bool:
-    """Whether a model of the hub can be read from the cache alone, which has this file of it.
+    """Whether a model of the hub can only be read from the cache, which has this file of it.
 
     Raises UserError for a model that neither cache nor hub has.
     """
@@ -22,7 +22,7 @@ def only_cached(name: str, file: str = "config.json") -> bool:
 
     try:
         cached = isinstance(try_to_load_from_cache(name, file), str)
-    except HFValidationError:  # said below
+    except HFValidationError:  # reported below
         cached = False
     trouble = trouble_with(name, "model")
     if trouble and not cached:
@@ -54,7 +54,7 @@ def trouble_with(name: str, kind: str) -> str:
         return "the hub gives it to those alone who were let in on its page, with HF_TOKEN"
     except RepositoryNotFoundError:
         return "the hub has none of that name that it shows you (a private one needs HF_TOKEN)"
-    except Exception as error:  # whatever a network may fail with
+    except Exception as error:  # a network may fail in any way
         why = first_line(error).rstrip(".")
         return (
             f"not in the hub's cache here (HF_HOME), and {hub.endpoint} gives no answer ({why}): "

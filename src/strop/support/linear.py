@@ -1,14 +1,14 @@
-"""Linear layers and norms in float32 on a CPU, by operators that are faster there than torch's own.
+"""Linear layers and norms in float32 on a CPU, by operators that are faster than torch's defaults.
 
-torch gives products to Intel's MKL, which on other processors does less than half of what they can;
-oneDNN, which torch has too and takes for bfloat16, asks the processor what it has. On an AMD EPYC
-it is about twice as fast on many rows.
+torch uses Intel's MKL for products, which reaches less than half the speed of other makers'
+processors; oneDNN, which torch includes and uses for bfloat16, adapts to the processor. On an AMD
+EPYC it is about twice as fast on many rows.
 
-Root mean square norms, x w / sqrt(mean(x^2) + eps), are one operator in place of the six of layers
-of transformers, without going back to Python between them: the same bits, for a small batch in two
-thirds to four fifths of the time (docs/evidence/engine.md has both). On a GPU they are so in
-training too, where each of the six reads and writes all states: in bfloat16 rounded once, at the
-end, where the layers round before they multiply by w as well.
+Root mean square norms, x w / sqrt(mean(x^2) + eps), become one operator in place of the six in
+layers of transformers, without returning to Python between them: the same bits, for a small batch
+in two thirds to four fifths of the time (docs/evidence/engine.md has both). On a GPU training uses
+it too, since each of the six reads and writes all states: in bfloat16 it rounds once, at the end,
+where the layers also round before they multiply by w.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# oneDNN and what torch has around it keep what they make for each shape, of 1024 by default. Rows
-# differ from step to step, and what is kept lies between memory that large results have left, which
-# then cannot be joined: the process grew by megabytes a step. Read when the first product is made.
+# oneDNN and torch's layer around it cache objects for each shape, 1024 by default. Rows differ from
+# step to step, and the cached objects lie between freed large blocks, which then cannot be joined:
+# the process grew by megabytes a step. The variables are read at the first product.
 KEPT_SHAPES = "64"
 for _name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_name, KEPT_SHAPES)
 
-LEAST = 1 << 20  # multiplications; below, asking takes longer than what is gained
-BLOCK_BYTES = 4 * 2**20  # of a product that is added to what is there
+LEAST = 1 << 20  # multiplications; below, the call costs more than it gains
+BLOCK_BYTES = 4 * 2**20  # of a product that is added to existing values
 PACKED_ROWS = 16  # for which weights are packed; a hint
 _plain = _packed = False
 
@@ -50,7 +50,7 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor
 def add_product(
     out_NO: Tensor, x_NI: Tensor, weight_OI: Tensor, onednn: bool = True, keep: bool = True
 ) -> None:
-    """out += x W^T, in place and without gradient; without `keep` what is there does not count."""
+    """out += x W^T, in place and without gradient; without `keep`, out = x W^T."""
     if not (onednn and _suits(x_NI, weight_OI)):
         out_NO.addmm_(x_NI, weight_OI.T, beta=int(keep))
         return
@@ -62,7 +62,7 @@ def add_product(
 
 @contextlib.contextmanager
 def as_torch_does() -> Iterator[None]:
-    """Inside, all is left to torch: what maps over a function must know its every step."""
+    """Use torch's own operators inside the context, as needed by transforms such as vmap."""
     global _plain
     before, _plain = _plain, True
     try:
@@ -74,14 +74,14 @@ def as_torch_does() -> Iterator[None]:
 class Linear(nn.Linear):
     """torch's layer with the product above.
 
-    packed: the weight as oneDNN reads it fastest; counts inside `with_packed` alone.
+    packed: the weight in the layout that oneDNN reads fastest; used inside `with_packed` only.
     """
 
     packed: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         packed = self.packed
-        # of what is packed the weight is known to suit
+        # a packed weight is known to suit
         if (
             packed is None or not _packed or _plain or input.dtype != torch.float32
             or input.numel() * self.out_features < LEAST or torch.is_grad_enabled()
@@ -93,7 +93,7 @@ class Linear(nn.Linear):
 
 
 def use_in(model: nn.Module) -> None:
-    """Let all of the model's plain linear layers take the product above."""
+    """Make all of the model's plain linear layers use the product above."""
     if not torch.backends.mkldnn.is_available():
         return
     for module in model.modules():
@@ -102,15 +102,15 @@ def use_in(model: nn.Module) -> None:
 
 
 def packed(weight_OI: Tensor) -> Tensor:
-    """The weight as oneDNN reads it fastest, for `product`."""
+    """The weight in the layout that oneDNN reads fastest, for `product`."""
     found: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_OI, PACKED_ROWS)
     return found
 
 
 def pack(model: nn.Module) -> None:
-    """Keep a second copy of the weights of the model's layers of the kind above, for few rows."""
+    """Store a second, packed copy of the weights of the model's `Linear` layers, for few rows."""
     for module in model.modules():
-        # the weight may also lie in parts in several processes, or be of another type
+        # the weight may also be sharded over several processes, or be of another type
         if isinstance(module, Linear) and type(module.weight) is nn.Parameter:
             weight_OI = module.weight.detach()
             if weight_OI.device.type == "cpu" and weight_OI.dtype == torch.float32:
@@ -118,7 +118,7 @@ def pack(model: nn.Module) -> None:
 
 
 def unpack(model: nn.Module) -> None:
-    """Let these copies go, as where weights change."""
+    """Drop the packed copies, for example because weights change."""
     for module in model.modules():
         if isinstance(module, Linear):
             module.packed = None
@@ -126,7 +126,7 @@ def unpack(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def with_packed() -> Iterator[None]:
-    """Inside, without gradient, layers take their packed weights where they have them."""
+    """Use packed weights inside the context, without gradient, in layers that have them."""
     global _packed
     before, _packed = _packed, True
     try:
@@ -166,22 +166,22 @@ class _Product(torch.autograd.Function):
 
 
 def fuse_norms(model: nn.Module) -> None:
-    """Let the model's norms take it where there is no gradient; those that it suits, in float32."""
+    """Make the model's norms use one operator without gradient, in float32, where bits agree."""
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm") and _fuses(module):
             module.forward = functools.partial(_fused, module)
 
 
 def undo_norms(model: nn.Module) -> None:
-    """Let the norms be as they were, as when the model is handed on."""
+    """Restore the norms, for example before the model is handed to other code."""
     for module in model.modules():
         if _is_fused(module):
             del module.forward
 
 
 def use_norms(model: nn.Module) -> None:
-    """Let the norms of a model on a GPU be torch's one operator, with gradient too; those that give
-    the same within rounding.
+    """Make norms of a model on a GPU use torch's operator, with gradient too, where the results
+    agree within rounding.
     """
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm") and _agrees(module):
@@ -189,7 +189,7 @@ def use_norms(model: nn.Module) -> None:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether it is such a norm."""
+    """Whether `use_norms` has changed this module."""
     own = vars(module).get("forward")
     return isinstance(own, functools.partial) and own.func is _norm_anywhere
 
@@ -237,7 +237,7 @@ def _norm(module: Any, hidden: Tensor) -> Tensor:
 
 
 def _fuses(module: Any) -> bool:
-    """Whether it gives the same, bit for bit."""
+    """Whether the operator gives the module's result, bit for bit."""
     weight = getattr(module, "weight", None)
     if type(weight) is not nn.Parameter or not hasattr(module, "variance_epsilon"):
         return False

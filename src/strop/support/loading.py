@@ -1,11 +1,11 @@
-"""Classes and functions by their written names, from packages and from users' own files.
+"""Loads classes and functions by their names, from packages and from users' own files.
 
-What a notebook defines has no file. It is written whole, with what it refers to, and is then
-FILE.pickle:NAME.
+Definitions of a notebook have no file. They are pickled, with the objects that they refer to, and
+are then named FILE.pickle:NAME.
 
-Modules beside a user's file are found as when the file is run itself: while it loads, they come
-first. Afterwards they come behind all that is installed, for imports inside its functions, so that
-no other import is answered from the user's folder. Two modules of one name are refused.
+Modules beside a user's file are found as when the file itself is run: while it loads, they come
+first. Afterwards they come after all installed modules, for imports inside its functions, so that
+no other import finds a module in the user's folder. Two modules of the same name are refused.
 """
 
 import importlib
@@ -25,8 +25,8 @@ from typing import Any
 
 from strop.support.errors import UserError, nearest
 
-PICKLED = ".pickle"  # the end of a file that holds one class or function
-importers: set[str] = set()  # files of this process that stand between an import and Python's own
+PICKLED = ".pickle"  # the suffix of a file that holds one class or function
+importers: set[str] = set()  # files of this process that wrap Python's import
 _unpickled: dict[tuple[str, int, int], Any] = {}  # by path, time and size of the file
 _places: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 _neighbours: dict[str, Path] = {}  # top-level modules beside users' files -> their folder
@@ -34,7 +34,7 @@ _appended: set[str] = set()  # folders at the end of sys.path that were not ther
 
 
 def attribute(name: str) -> Any:
-    """What stands at `package.module:name`, `file.py:name` or `file.pickle:name`.
+    """Load the object at `package.module:name`, `file.py:name` or `file.pickle:name`.
 
     Raises UserError.
     """
@@ -51,25 +51,25 @@ def attribute(name: str) -> Any:
 def module_at(place: str) -> ModuleType:
     """The module `package.module` or `file.py`.
 
-    A file is run anew when it has changed. Raises UserError for one that is not there, that does
-    not import, or that has a neighbour of another module's name.
+    A file is run again when it has changed. Raises UserError for a file that does not exist, that
+    fails to import, or that imports a neighbour with another module's name.
     """
     return _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
 
 
 def spec_of(name: str) -> importlib.machinery.ModuleSpec | None:
-    """Where a module lies that may not be imported yet; None where there is none of the name."""
+    """The spec of a module, which need not be imported yet; None where there is none."""
     _search_last(Path.cwd())
     return importlib.util.find_spec(name)
 
 
 def search_path() -> list[str]:
-    """Where modules are searched for, without the folders of users' files."""
+    """The search path for modules, without the folders of users' files."""
     return [place for place in sys.path if place not in _appended]
 
 
 def name_to_load(thing: Any) -> str:
-    """The name by which `load` finds a part's class or a recipe's function again."""
+    """The name by which `catalogue.load` finds a part's class or a recipe's function again."""
     module, name = thing.__module__, thing.__qualname__
     if module.startswith("strop."):
         return module.rpartition(".")[2] if inspect.isclass(thing) else name
@@ -79,16 +79,16 @@ def name_to_load(thing: Any) -> str:
 
 
 def write_pickled(thing: Any, path: Path) -> str:
-    """Write a class or function whole into a file; gives the name by which it is loaded again.
+    """Pickle a class or function to a file and return the name by which it is loaded again.
 
-    Raises UserError for one that cannot be written.
+    Raises UserError for one that cannot be pickled.
     """
     import cloudpickle
 
     name = thing.__qualname__
     try:
         content = cloudpickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # whatever the objects that it refers to raise
+    except Exception as error:  # the objects that it refers to may raise anything
         raise UserError(
             f"{name} cannot be kept with the run ({type(error).__name__}: {error}): it refers to "
             "something that lives in this process alone; make that inside it, or write it into a "
@@ -109,7 +109,7 @@ def where_raised(error: BaseException) -> str:
 
 
 def _read_pickled(path: Path, name: str) -> Any:
-    """What `write_pickled` wrote; the same object for as long as the file is the same.
+    """Load what `write_pickled` wrote; the same object as long as the file does not change.
 
     Raises UserError.
     """
@@ -119,7 +119,7 @@ def _read_pickled(path: Path, name: str) -> Any:
         if key not in _unpickled:
             _unpickled[key] = pickle.loads(path.read_bytes())
         found = _unpickled[key]
-    except (Exception, SystemExit) as error:  # whatever reading and its imports raise
+    except (Exception, SystemExit) as error:  # reading and its imports may raise anything
         raise _not_loaded(str(path), error) from error
     if getattr(found, "__qualname__", "") != name:
         raise UserError(f"{path} has no {name}")
@@ -181,9 +181,9 @@ def _load_module(name: str) -> ModuleType:
 
 @contextmanager
 def _neighbours_first(folder: Path) -> Iterator[dict[str, str]]:
-    """While a file loads: its folder comes first, and those of other files are not known.
+    """While a file loads: search its folder first, and hide the modules of other files' folders.
 
-    The names that it then has twice are in what is given, with the other one's place.
+    Yields a table that afterwards holds the modules that exist twice, with the other one's place.
     """
     aside = {
         name: sys.modules.pop(name)
@@ -209,17 +209,17 @@ def _neighbours_first(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _home(module: ModuleType) -> Path | None:
-    """The folder in which a top-level module or package lies; None for all others."""
+    """The folder of a top-level module or package; None for all others."""
     spec = getattr(module, "__spec__", None)
     if not isinstance(spec, importlib.machinery.ModuleSpec) or "." in spec.name:
         return None
-    file = spec.origin if spec.has_location else None  # it is "frozen" of some modules
+    file = spec.origin if spec.has_location else None  # "frozen" for some modules
     place = next(iter(spec.submodule_search_locations or ()), file)
     return Path(place).resolve().parent if place else None
 
 
 def _installed(name: str, folder: Path) -> str:
-    """Where a module of this name lies outside users' folders; empty where none does."""
+    """The place of a module of this name outside users' folders; empty where there is none."""
     places = [place for place in search_path() if Path(place).resolve() != folder]
     spec = importlib.machinery.PathFinder.find_spec(name, places)
     return f"at {spec.origin}" if spec is not None and spec.origin is not None else ""

@@ -1,11 +1,11 @@
-"""Where modules are that had another name before version 0.2; who imports an old one is told."""
+"""New places of modules that had another name before version 0.2, for importers of old names."""
 
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 
-# What lay in the package under these names, and where it is. Python looks for a package before what
-# is in it, so a package's line speaks for all modules below it.
+# Old names, and their new places. Python looks for a package before its modules, so a package's
+# line stands for all modules below it.
 MOVED = {
     "strop.advantage": "strop.parts.advantage",
     "strop.algorithm": "strop.method.algorithm",

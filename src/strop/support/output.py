@@ -1,13 +1,13 @@
-"""Standard output that may go away: a closed pipe or a full disk ends what is shown, no more."""
+"""Standard output that may disappear: a closed pipe or a full disk only ends the output."""
 
 import os
 from typing import Any
 
 
 class Lasting:
-    """A stream of text whose writes fail without a word, from the first one that fails on.
+    """A text stream that discards all writes, silently, from the first failed one on.
 
-    What its encoding cannot write, such as half a surrogate pair, is written as an escape.
+    Characters that its encoding cannot write, such as a lone surrogate, are written as escapes.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -17,7 +17,7 @@ class Lasting:
             stream.reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
-        """Write, or do nothing once that has failed."""
+        """Write, or do nothing once a write has failed."""
         if not self.gone:
             try:
                 self.stream.write(text)
@@ -26,7 +26,7 @@ class Lasting:
         return len(text)
 
     def flush(self) -> None:
-        """Flush, or do nothing once that has failed."""
+        """Flush, or do nothing once a write has failed."""
         if not self.gone:
             try:
                 self.stream.flush()
@@ -34,7 +34,7 @@ class Lasting:
                 self._give_up()
 
     def _give_up(self) -> None:
-        """What the stream still holds goes nowhere, or Python would fail with it as it ends."""
+        """Discard what the stream still buffers, or Python would fail with it at exit."""
         self.gone = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.stream.fileno())

@@ -1,5 +1,5 @@
-"""Starts child processes in sessions of their own, and ends them with all that they started; counts
-how often something that dies is restarted before the run stops."""
+"""Starts child processes in sessions of their own, ends them with all their descendants, and counts
+restarts until a run has to stop."""
 
 import os
 import signal
@@ -10,22 +10,22 @@ from typing import Any
 
 from strop.support.errors import RunStopped
 
-ROUNDS = 100  # of looking for what was forked meanwhile
-_LINE = 4096  # bytes, more than a process has in /proc
+ROUNDS = 100  # of searching for processes that were forked meanwhile
+_LINE = 4096  # bytes, more than the line of a process in /proc
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    """A child process that no signal to this one's group reaches; without input, unless that is
-    among the options of `Popen`.
+    """Start a child process that no signal to this process's group reaches. It has no input,
+    unless the options of `Popen` give one.
     """
     given = {"stdin": subprocess.DEVNULL, **options}
     return subprocess.Popen(command, start_new_session=True, **given)
 
 
 def end(process: "subprocess.Popen[bytes]", grace_seconds: float = 0.0) -> None:
-    """End a process that `start` gave, with its descendants and its group, and wait for it.
+    """End a process that `start` returned, with its descendants and its group, and wait for it.
 
-    grace_seconds: to end by itself after a SIGTERM; 0: none is sent.
+    grace_seconds: time to end by itself after a SIGTERM; 0: no SIGTERM is sent.
     """
     if grace_seconds and process.poll() is None:
         send(process.pid, signal.SIGTERM)
@@ -40,7 +40,7 @@ def end(process: "subprocess.Popen[bytes]", grace_seconds: float = 0.0) -> None:
 
 
 def end_descendants(root: int) -> None:
-    """End all processes that descend from one. They are stopped first, so that they cannot fork."""
+    """Kill all descendants of a process. They are stopped first, so that they cannot fork."""
     stopped: set[int] = set()
     for _ in range(ROUNDS):
         new = _descendants(root) - stopped
@@ -54,7 +54,7 @@ def end_descendants(root: int) -> None:
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal to a process, if it is there and ours."""
+    """Send a signal to a process, if it exists and this user may."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
@@ -77,10 +77,10 @@ def _descendants(root: int) -> set[int]:
 
 
 class Restarts:
-    """Counts the restarts of one thing.
+    """Counts restarts.
 
-    what: happened to it each time, such as "engine 2 was lost". allowed: restarts in a row, between
-    which it did no work.
+    what: the event that causes each one, such as "engine 2 was lost". allowed: restarts in a row
+    without work in between.
     """
 
     def __init__(self, what: str, allowed: int = 2) -> None:
@@ -88,11 +88,13 @@ class Restarts:
         self.in_a_row, self.total = 0, 0
 
     def worked(self) -> None:
-        """It has done work since it was started: what happens next is the first in a row."""
+        """Record that work was done since the last start, so that the next restart is the first
+        in a row.
+        """
         self.in_a_row = 0
 
     def count(self, why: str, advice: str = "") -> None:
-        """Count one more. Raises RunStopped where it would be one too many in a row."""
+        """Count a restart. Raises RunStopped where there were too many in a row."""
         self.in_a_row, self.total = self.in_a_row + 1, self.total + 1
         if self.in_a_row > self.allowed:
             times = f" {self.in_a_row} times in a row" if self.in_a_row > 1 else ""

@@ -1,4 +1,4 @@
-"""What Ctrl-C, a preemption (SIGTERM) and a lost terminal (SIGHUP) do to a run."""
+"""Handles Ctrl-C, a preemption (SIGTERM) and a lost terminal (SIGHUP) in a run."""
 
 import gc
 import math
@@ -14,15 +14,15 @@ from typing import Any
 from strop.support.garbage_collection import loaded, may_choose
 
 INTERRUPTED = 130  # exit code of a command that a signal has stopped
-AGAIN_SECONDS = 1.0  # `timeout`, and a shell that hangs up, send one wish twice in a moment
-AFTER_SECONDS = 0.02  # an interrupt that nobody saw comes again
-_heeded = [-math.inf]  # when a signal was heeded last
-_inside: list[Any] = []  # handlers of the blocks that are open
+AGAIN_SECONDS = 1.0  # `timeout`, and a shell that hangs up, send two signals for one request
+AFTER_SECONDS = 0.02  # delay after which a lost interrupt is sent again
+_heeded = [-math.inf]  # when a signal was handled last
+_inside: list[Any] = []  # handlers of the open contexts
 
 
 @contextmanager
 def interrupting() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does."""
+    """Make SIGTERM and SIGHUP inside the context raise KeyboardInterrupt, as Ctrl-C does."""
 
     def handle(number: int, frame: Any) -> None:
         if not _same_wish(number):
@@ -34,9 +34,9 @@ def interrupting() -> Iterator[None]:
 
 @contextmanager
 def asking_first(ask: Callable[[], None]) -> Iterator[None]:
-    """Inside, the first signal calls `ask`, and one after that stops at once.
+    """Make the first signal inside the context call `ask`, and a later one stop at once.
 
-    Raises KeyboardInterrupt then.
+    The later one raises KeyboardInterrupt.
     """
     asked: list[int] = []
 
@@ -53,9 +53,9 @@ def asking_first(ask: Callable[[], None]) -> Iterator[None]:
 
 
 def _same_wish(number: int) -> bool:
-    """Whether a signal, which is no Ctrl-C, comes in a moment after another one that was heeded.
+    """Whether a signal other than Ctrl-C repeats one that was handled a moment ago.
 
-    Blocks lie in each other, and the second may come when the first has ended the inner one.
+    Contexts are nested, and the second signal may come after the first has ended the inner one.
     """
     now = time.monotonic()
     same = number != signal.SIGINT and now - _heeded[-1] <= AGAIN_SECONDS
@@ -66,12 +66,12 @@ def _same_wish(number: int) -> bool:
 
 @contextmanager
 def holding(number: int) -> Iterator[None]:
-    """Inside, a signal does what it did before, whatever handler a library installs for it.
+    """Keep a signal's handler inside the context, even if a library installs another one.
 
-    A handler that is installed from Python is passed over; one that is not ends with the block.
+    A handler that is installed from Python is ignored; another one ends with the context.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # where Python installs none
+        yield  # Python installs handlers only in the main thread
         return
     handled, install = signal.getsignal(number), signal.signal
 
@@ -89,9 +89,9 @@ def holding(number: int) -> Iterator[None]:
 
 @contextmanager
 def explained(kept: Callable[[], str]) -> Iterator[None]:
-    """Inside, an interrupt bears a text: what is kept, and how to go on.
+    """Add a text to an interrupt inside the context: what is saved, and how to resume.
 
-    The innermost block decides, for it knows most; the command line prints it.
+    The innermost context sets it, since it knows most; the command line prints it.
     """
     try:
         yield
@@ -101,10 +101,10 @@ def explained(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def deafen() -> None:
-    """From now on SIGTERM and SIGHUP do nothing in this process, which is about to end.
+    """Ignore SIGTERM and SIGHUP in this process from now on; it is about to end.
 
-    torchrun sends SIGTERM to all processes as soon as one has died, and what the others say about
-    it must not be lost.
+    torchrun sends SIGTERM to all processes as soon as one has died, and the other processes'
+    messages about it must not be lost.
     """
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -113,11 +113,11 @@ def deafen() -> None:
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """Inside, the garbage collector leaves alone what is there already.
+    """Make the garbage collector ignore all existing objects inside the context.
 
-    Libraries, model and data are some 600,000 objects: to pass over them takes a third of a second
-    each time, which steps with many episodes made it do every other step. A longer-lived process
-    that has chosen what is left alone, as one that runs tests, goes on with that.
+    Libraries, model and data are some 600,000 objects: scanning them takes a third of a second each
+    time, and steps with many episodes caused that every other step. Where longer-lived code has
+    frozen objects already, such as a test runner, nothing changes.
     """
     loaded()
     chooses = may_choose()
@@ -131,7 +131,7 @@ def settled() -> Iterator[None]:
 
 
 def _sent_again(otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """What an error becomes that no caller sees, as one in `__del__`: an interrupt comes again."""
+    """A hook for errors that no caller sees, such as in `__del__`: it resends an interrupt."""
 
     def hook(lost: Any) -> None:
         if lost.exc_type is not KeyboardInterrupt:
@@ -146,13 +146,13 @@ def _sent_again(otherwise: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 @contextmanager
 def _handled(handle: Callable[[int, Any], None]) -> Iterator[None]:
-    """Inside, the three signals call `handle`; a hang-up under nohup stays ignored.
+    """Make the three signals call `handle` inside the context; a hang-up under nohup stays ignored.
 
-    What has been set inside in place of `handle` stays, see `deafen`.
+    A handler that was set inside in place of `handle` stays, see `deafen`.
     """
     handled: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     if threading.current_thread() is not threading.main_thread():
-        handled = ()  # only the main thread may: its owner decides what an interrupt means
+        handled = ()  # only the main thread may set handlers
     elif not _inside:
         _heeded[:] = [-math.inf]
     _inside.append(handle)

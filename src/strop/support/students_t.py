@@ -47,7 +47,7 @@ def central_probability(theta: float, df: int) -> float:
 
 @functools.lru_cache(maxsize=256)
 def shift_found(df: int, level: float, power: float) -> float:
-    """The mean difference, in its standard errors, that a two-sided t-test finds with a chance.
+    """The mean difference, in standard errors, that a two-sided t-test finds with this power.
 
         P(|Z + shift| > t_df(1 - level / 2) S) = power,   Z normal, S^2 = chi^2_df / df
 

@@ -1,22 +1,22 @@
-"""Letters that a tokenizer does not know: it reads all of them as one and the same token."""
+"""Finds characters that a tokenizer does not know; it encodes all of them as the same token."""
 
 from typing import Any
 
 from strop.support.errors import UserError
 
-SMALL = 256  # tokens of a vocabulary whose letters can be listed
+SMALL = 256  # most tokens of a vocabulary that a message can list
 
 
 def unknown_letters(tokenizer: Any, text: str) -> list[str]:
-    """What in a text becomes the tokenizer's unknown token, each piece once; mostly nothing.
+    """The pieces of a text that become the tokenizer's unknown token, each once; mostly none.
 
-    The unknown token's own name in the text is not meant: whoever writes it wants it.
+    The unknown token's own name in the text does not count, because it is written on purpose.
     """
     unknown = tokenizer.unk_token_id
     if unknown is None:
         return []
     text = text.replace(tokenizer.unk_token, "")
-    plain = {"add_special_tokens": False}  # some begin every text with what is also their unknown
+    plain = {"add_special_tokens": False}  # some begin every text with their unknown token
     if not tokenizer.is_fast:
         characters = dict.fromkeys(text)
         return [
@@ -28,9 +28,9 @@ def unknown_letters(tokenizer: Any, text: str) -> list[str]:
 
 
 def check_letters(tokenizer: Any, text: str, where: str, how: str = "") -> None:
-    """Raise UserError, beginning with `where`, for a text that the tokenizer does not know.
+    """Raise UserError, beginning with `where`, for a text with characters that are unknown.
 
-    how: who else writes in what it knows, and how; empty: nothing is said of it.
+    how: a hint for writing the text in known characters; empty: no hint.
     """
     lost = unknown_letters(tokenizer, text)
     if not lost:

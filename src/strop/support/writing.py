@@ -1,4 +1,4 @@
-"""Files that are never seen half written, and what is said when a disk is full."""
+"""Writes files so that no reader sees half of one, and reports a full disk."""
 
 import contextlib
 import errno
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from strop.support.errors import RunStopped, UserError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's share, a file's limit
-# Libraries say it in words alone: "(os error 28)"; torch when its archive came out too short.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, the user's quota, a file's limit
+# Some libraries report it only in words: "(os error 28)"; torch, that its archive is too short.
 IN_WORDS = re.compile(
     rf"os error ({'|'.join(map(str, FULL))})\b|No space left|File too large|Disk quota exceeded"
     r"|PytorchStreamWriter|unexpected pos"
@@ -19,11 +19,11 @@ IN_WORDS = re.compile(
 
 
 def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
-    """Write a file so that it is never seen half written. Raises OSError when it cannot be.
+    """Write a file so that no reader sees half of it. Raises OSError when that fails.
 
-    mode: who may read it, where it is new.
+    mode: permissions of a new file.
 
-    What is no file, such as a pipe or a device, is written to as it is and never replaced.
+    A path that is no regular file, such as a pipe or a device, is written to and never replaced.
     """
     if path.exists() and not path.is_file():
         path.write_text(text, encoding="utf-8")
@@ -36,14 +36,14 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(path)
-    except BaseException:  # an interrupt leaves nothing behind either
+    except BaseException:  # an interrupt must not leave the unfinished file either
         with contextlib.suppress(OSError):
             unfinished.unlink()
         raise
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line that is on the disk as a whole or not at all. Raises OSError for the second."""
+    """Append a line to a file, as a whole or not at all. Raises OSError in the second case."""
     with path.open("ab", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         data = f"{line}\n".encode()
@@ -58,14 +58,14 @@ def append_line(path: Path, line: str) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """What may still be written on the disk of a folder that need not be there yet."""
+    """The free space on the disk of a folder, which may not exist yet."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def check_room(folder: Path, what: str, needed: int) -> None:
-    """Raise RunStopped where a disk has less room than something is about to take."""
+    """Raise RunStopped where a disk has less space than is needed."""
     if free_bytes(folder) < needed:
         raise _no_room(folder, what, needed)
 
@@ -78,10 +78,10 @@ def writing(
     failures: tuple[type[Exception], ...] = (OSError,),
     otherwise: type[Exception] = UserError,
 ) -> Iterator[None]:
-    """Inside, `what` is written to the folder. Raises RunStopped for a full disk, `otherwise` for
-    a place that cannot be written to.
+    """Convert errors of writing `what` to the folder inside the context: RunStopped for a full
+    disk, `otherwise` for a place that cannot be written to.
 
-    needed: bytes that it takes, where that is known. failures: how those who write say so.
+    needed: bytes that it takes, where that is known. failures: the writers' exceptions.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""Files of recorded rollouts: which of them are of one task, and where each lies.
+"""Files of recorded rollouts: groups the rollouts by task, and records where each is stored.
 
-All rows are read once, so that a mistake shows before the first step; afterwards the rollouts of a
+All rows are read once, so that an error shows before the first step; afterwards the rollouts of a
 group are read when it is drawn.
 """
 
@@ -37,7 +37,7 @@ class Rows(Protocol):
 
 
 class Place(NamedTuple):
-    """Where a rollout lies: a file, and its rows; several are its events."""
+    """Where a rollout is stored: a file and its rows; several rows are its events."""
 
     file: int
     rows: tuple[int, ...]
@@ -52,13 +52,13 @@ class Group:
     columns: Mapping[str, Any]
     rewarded: int = 0  # rollouts that have a reward
     places: list[Place] = field(default_factory=list)
-    longest: int = 0  # tokens that a call read and said
-    most_said: int = 0  # tokens that a rollout's calls said
+    longest: int = 0  # most tokens of a call, prompt and output
+    most_said: int = 0  # most output tokens of a rollout's calls
     highest_id: int = 0
     where: str = ""  # the rollout with the longest call
 
     def add(self, rollout: Rollout, place: Place) -> None:
-        """One more of its rollouts."""
+        """Add a rollout."""
         self.places.append(place)
         self.rewarded += rollout.reward is not None
         longest = max(turn.size for turn in rollout.turns)
@@ -70,12 +70,12 @@ class Group:
 
 
 class Traces:
-    """The groups of recorded rollouts, in the order in which they begin; uids count them."""
+    """The groups of recorded rollouts, in order of their first rollouts; uids are their indices."""
 
     def __init__(self, files: Sequence[Rows], most: int | None = None) -> None:
         self.files, self.name = files, ""
         found: dict[Any, Group] = {}
-        self.num_silent = 0  # rollouts in which nothing was said
+        self.num_silent = 0  # rollouts in which the model was not called
         for place in _places(files):
             try:
                 rollout = self._read(place)
@@ -101,15 +101,15 @@ class Traces:
             )
 
     def rollouts(self, uid: int) -> tuple[Rollout, ...]:
-        """Those of a group."""
+        """The rollouts of a group."""
         return tuple(self._read(place) for place in self.groups[uid].places)
 
     def crc(self) -> int:
-        """A sum that is another one where the rows are."""
+        """A checksum that changes when the rows do."""
         return zlib.crc32(" ".join(str(file.crc()) for file in self.files).encode())
 
     def _read(self, place: Place) -> Rollout:
-        """A rollout. Raises UserError with its file and line."""
+        """Read a rollout. Raises UserError with its file and line."""
         file = self.files[place.file]
         rows = [file[row] for row in place.rows]
         unit = "line" if isinstance(file, JsonLines) else "row"
@@ -120,7 +120,7 @@ class Traces:
 
 
 def _places(files: Sequence[Rows]) -> list[Place]:
-    """Where the rollouts lie, in the order of their first rows."""
+    """The places of the rollouts, in the order of their first rows."""
     found: dict[Any, Place] = {}
     for number, file in enumerate(files):
         for row in range(len(file)):
@@ -134,8 +134,8 @@ def _places(files: Sequence[Rows]) -> list[Place]:
 
 
 def gathered(rows: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Rollouts of rows that are at hand, each with the number of its first row: events of one
-    rollout are one.
+    """Group rows to rollouts, each with the index of its first row: events of one rollout become
+    one.
     """
     found: dict[Any, tuple[int, list[Any]]] = {}
     for number, row in enumerate(rows):
@@ -156,9 +156,9 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 
 def open_traces(given: str, most: int | None = None) -> Traces:
-    """The recorded rollouts of a file, a folder's files, or those that match a pattern.
+    """Open the recorded rollouts of a file, of a folder's files, or of files matching a pattern.
 
-    most: groups to take. Raises UserError for what cannot be read.
+    most: groups to take. Raises UserError for a file or row that cannot be read.
     """
     traces = Traces([_opened(path) for path in _paths(given)], most)
     if not traces.groups:
@@ -202,7 +202,7 @@ def _opened(path: Path) -> Rows:
 
 
 def _unpacked(path: Path, lines: bool) -> Rows:
-    """The rows of a packed file. Raises UserError for one that is none."""
+    """The rows of a gzip file. Raises UserError for a damaged one."""
     with tempfile.NamedTemporaryFile() as file:
         try:
             file.write(gzip.decompress(path.read_bytes()))
@@ -236,5 +236,5 @@ class OneJson:
         return found
 
     def crc(self) -> int:
-        """The sum of the file."""
+        """The checksum of the file."""
         return self._crc

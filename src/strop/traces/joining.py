@@ -1,17 +1,17 @@
-"""Calls of one rollout become contexts: sequences of tokens that a policy is trained on.
+"""Joins the calls of one rollout to contexts: sequences of tokens that a policy is trained on.
 
-A call goes on from a context whose tokens its prompt begins with. Where a prompt is written anew,
-by a template or an agent that edits its history, it may differ:
+A call continues a context if its prompt begins with the context's tokens. Where a template, or an
+agent that edits its history, rewrites a prompt, it may differ:
 
-    CLEAN    the prompt begins with all that the context holds: what is new is appended
+    CLEAN    the prompt begins with all tokens of the context: the new ones are appended
     REALIGN  it differs only within the context's last answer, in less than `fork_threshold` tokens
-             of what the context holds: the prompt is taken from there on, as text that was given
+             of the context: from there on the prompt's tokens are used, as given text
     FORK     else: the call begins a context of its own
 
-The three are those of TRL 1.16 (`_SampleBuilder.classify_token_drift`), but for two things. The
-newest context that a call can go on from counts, so that calls of several agents may alternate; TRL
-looks at the last one alone. And a prompt that keeps nothing of the last answer, because a template
-drops its thinking or the same prompt is asked again, forks, where TRL overwrites the answer: it
+These are the cases of TRL 1.16 (`_SampleBuilder.classify_token_drift`), with two differences. A
+call continues the newest context that it can, so that calls of several agents may alternate; TRL
+considers only the last one. And a prompt that keeps nothing of the last answer, because a template
+drops its thinking or the same prompt is sent again, forks; TRL overwrites the answer, which then
 would never be learned from.
 """
 
@@ -28,7 +28,7 @@ FORK_THRESHOLD = 1024
 
 
 class Drift(Enum):
-    """How a call's prompt is beside the context that it goes on from."""
+    """How a call's prompt relates to the context that it continues."""
 
     CLEAN = "clean"
     REALIGN = "realign"
@@ -37,9 +37,9 @@ class Drift(Enum):
 
 @dataclass
 class Piece:
-    """A call within its context: tokens that it was given there, and how many of its own stay.
+    """A call within its context: the tokens given to it there, and how many of its own are kept.
 
-    opens: it is the first one of a context.
+    opens: it is the first call of a context.
     """
 
     given: tuple[int, ...]
@@ -49,20 +49,20 @@ class Piece:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Its own tokens that stay."""
+        """The output tokens that are kept."""
         return self.record.output_ids[: self.kept]
 
 
 @dataclass
 class Context:
-    """A sequence so far. begins: where its last answer does."""
+    """A sequence so far. begins: the index at which its last answer begins."""
 
     tokens: list[int] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     begins: int = 0
 
     def drift(self, prompt: Sequence[int], fork_threshold: int) -> tuple[Drift, int]:
-        """How a prompt is beside this context, and in how many tokens of it they differ."""
+        """How a prompt relates to this context, and in how many tokens of it they differ."""
         common = common_prefix(self.tokens, prompt)
         tokens = len(self.tokens) - common
         if tokens == 0:
@@ -72,7 +72,7 @@ class Context:
         return Drift.FORK, tokens
 
     def add(self, record: TurnRecord) -> None:
-        """Go on with a call, whose prompt may differ from this context's last answer."""
+        """Continue with a call, whose prompt may differ from this context's last answer."""
         common = common_prefix(self.tokens, record.prompt_ids)
         if self.pieces and common < len(self.tokens):
             self.pieces[-1].kept = common - self.begins
@@ -83,7 +83,7 @@ class Context:
 
 
 class Transition(NamedTuple):
-    """How a call followed those before it: tokens is the drift, of the newest context in a fork."""
+    """How a call follows earlier ones. tokens: the drift, in a fork from the newest context."""
 
     kind: Drift
     tokens: int
@@ -91,14 +91,14 @@ class Transition(NamedTuple):
 
 @dataclass
 class Joined:
-    """The contexts of a rollout, in the order of their first calls, and how calls followed."""
+    """The contexts of a rollout, in the order of their first calls, and the calls' transitions."""
 
     fork_threshold: int = FORK_THRESHOLD
     contexts: list[Context] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
 
     def add(self, record: TurnRecord) -> None:
-        """Put a call where it belongs."""
+        """Add a call to the context that it continues, or to a new one."""
         if self.contexts:
             context, transition = self._place(record.prompt_ids)
             self.transitions.append(transition)
@@ -109,7 +109,7 @@ class Joined:
         self.contexts[-1].add(record)
 
     def _place(self, prompt: Sequence[int]) -> tuple[Context | None, Transition]:
-        """The newest context that it goes on from cleanly, else the newest that is realigned."""
+        """The newest context that the prompt continues cleanly, else the newest that realigns."""
         found = [
             (context, Transition(*context.drift(prompt, self.fork_threshold)))
             for context in reversed(self.contexts)
@@ -122,12 +122,12 @@ class Joined:
 
     @property
     def pieces(self) -> list[Piece]:
-        """Of all contexts, one context after another."""
+        """The pieces of all contexts, one context after another."""
         return [piece for context in self.contexts for piece in context.pieces]
 
 
 def join(records: Sequence[TurnRecord], fork_threshold: int = FORK_THRESHOLD) -> Joined:
-    """The contexts that the calls of one rollout come to."""
+    """Join the calls of one rollout to contexts."""
     joined = Joined(fork_threshold)
     for record in records:
         joined.add(record)
@@ -148,7 +148,7 @@ def drift_metrics(rollouts: Sequence[Joined]) -> dict[str, float]:
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """With how many equal tokens two sequences begin."""
+    """The length of the common prefix of two sequences."""
     size = min(len(one), len(other))
     if tuple(one[:size]) == tuple(other[:size]):
         return size

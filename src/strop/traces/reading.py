@@ -1,7 +1,7 @@
-"""Recorded rollouts as their makers write them: one function a format, found by its fields.
+"""Reads recorded rollouts in the formats of several packages; a row's fields tell its format.
 
-Beside the fields of its format a row may have those of `strop.Rollout` that say what came of it:
-`reward`, `rewards`, `group`, `exit`, `why` and `columns`. They win over what the format says.
+Beside the fields of its format a row may have those of `strop.Rollout` that describe its result:
+`reward`, `rewards`, `group`, `exit`, `why` and `columns`. They override the format's own.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from strop.traces.records import Rollout, TurnRecord, record_of
 Row = Mapping[str, Any]
 OWN = ("reward", "rewards", "group", "exit", "why", "columns")
 LACKS_IDS = (
-    "has no token ids: text alone cannot be trained on, so let the server tell them "
+    "has no token ids: text alone cannot be trained on, so let the server return them "
     "(return_token_ids)"
 )
 
 
 class NothingSaid(UserError):
-    """A rollout that ended before the model was called: there is nothing in it to train on."""
+    """A rollout that ended before the model was called, so that it has nothing to train on."""
 
 
 class Format(NamedTuple):
-    """A way to write a rollout: what messages call it, whether a row is of it, its fields' meaning.
+    """A format of rollouts: its name in messages, a test whether a row has it, and its reader.
 
-    read: gives the arguments of a `Rollout`.
+    read: returns the arguments of a `Rollout`.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Format(NamedTuple):
 
 
 def rollout_of(row: Row, place: str) -> Rollout:
-    """The rollout of a row. Raises UserError that begins with `place`; NothingSaid is one."""
+    """The rollout of a row. Raises UserError, also NothingSaid, that begins with `place`."""
     format = next((each for each in FORMATS if each.is_of(row)), None)
     if format is None:
         raise UserError(
@@ -60,7 +60,7 @@ def rollout_of(row: Row, place: str) -> Rollout:
 
 
 def row_of(rollout: Rollout) -> dict[str, Any]:
-    """The row that is read as this rollout again, without what is as it would be anyway."""
+    """The row from which this rollout can be read back, without fields that have defaults."""
     usual = Rollout(rollout.turns)
     fields = {name: getattr(rollout, name) for name in OWN}
     fields["exit"] = rollout.exit.label
@@ -80,7 +80,7 @@ def _turn_row(turn: TurnRecord) -> dict[str, Any]:
 
 
 def _own(row: Row) -> dict[str, Any]:
-    """What a row says itself of the rollout's end. Raises UserError for an exit there is not."""
+    """The row's own fields about the rollout's end. Raises UserError for an unknown exit."""
     fields = {name: row[name] for name in OWN if row.get(name) is not None}
     if isinstance(exit := fields.get("exit"), str):
         causes = {cause.label: cause for cause in Exit}
@@ -102,7 +102,7 @@ def _own(row: Row) -> dict[str, Any]:
 
 
 def _numbers(rewards: Mapping[str, Any]) -> dict[str, float]:
-    """Rewards by name; of verifiers' those with a score are what they count."""
+    """Rewards by name; those of verifiers, with score and weight, as their product."""
     found = {}
     for name, value in rewards.items():
         if isinstance(value, Mapping):
@@ -113,7 +113,7 @@ def _numbers(rewards: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _turns(found: Iterable[Callable[[], TurnRecord]]) -> tuple[TurnRecord, ...]:
-    """The records, made one after another, so that what is wrong with one names its place."""
+    """Make the records in order, so that an error names the turn."""
     turns = []
     for number, make in enumerate(found, 1):
         try:
@@ -126,7 +126,7 @@ def _turns(found: Iterable[Callable[[], TurnRecord]]) -> tuple[TurnRecord, ...]:
 def _call(
     prompt: Any, output: Any, logps: Any = None, mask: Any = None, **others: Any
 ) -> Callable[[], TurnRecord]:
-    """What makes a record. Raises UserError, when it is made, without ids."""
+    """A function that makes a record, and raises UserError where ids are missing."""
 
     def make() -> TurnRecord:
         if not prompt or not output:
@@ -151,7 +151,7 @@ def _ours(row: Row) -> dict[str, Any]:
         return lambda: record_of(turn)
 
     if row.get("rewards") and "reward" not in row:
-        raise UserError("it has rewards and no reward: add what they come to")
+        raise UserError("it has rewards and no reward: add their total as reward")
     return {"turns": _turns(map(make, row["turns"]))}
 
 
@@ -165,7 +165,7 @@ def _is_openenv(row: Row) -> bool:
 
 
 def _openenv(row: Row) -> dict[str, Any]:
-    """The mask is over prompt and completion."""
+    """Read a row whose mask covers prompt and completion."""
 
     def make(turn: Row) -> Callable[[], TurnRecord]:
         prompt, mask = turn["prompt_token_ids"], turn.get("loss_mask") or ()
@@ -190,7 +190,7 @@ def _is_verifiers(row: Row) -> bool:
 
 
 def _verifiers(row: Row) -> dict[str, Any]:
-    """A call a sampled message; its prompt is all that lies before it on the way from the root."""
+    """Read one call per sampled message; its prompt is the path from the root up to it."""
     nodes: Sequence[Row] = row["nodes"]
     ended = {
         call.get("node"): _ended(call)
@@ -209,10 +209,10 @@ def _verifiers(row: Row) -> dict[str, Any]:
 
 
 def end_of_trace(row: Row) -> dict[str, Any]:
-    """What came of a trace of verifiers: all of a `Rollout` but its turns."""
+    """The result of a trace of verifiers: all fields of a `Rollout` but its turns."""
     rewards, task = row.get("rewards") or {}, row["task"]
     judged = bool(rewards) and all(each is not None for each in rewards.values())
-    learns = (row.get("agent") or {}).get("trainable", True)  # else it is not the policy's
+    learns = (row.get("agent") or {}).get("trainable", True)  # else the agent is not the policy
     data = task.get("data") or {}
     names = (task.get("key"), task.get("hash"), data.get("id"), data.get("idx"))
     errors = row.get("errors") or ()
@@ -226,7 +226,7 @@ def end_of_trace(row: Row) -> dict[str, Any]:
 
 
 def _rejected(nodes: Sequence[Row]) -> set[int]:
-    """Messages of a compaction that the agent did not go on from: verifiers trains none of them."""
+    """Messages of compactions that the agent abandoned; verifiers trains none of them."""
     links = [(number, link) for number, node in enumerate(nodes)
              for link in node.get("semantic_parents") or ()]  # fmt: skip
     accepted = {link["node"] for _, link in links if link["type"] == "compaction"}
@@ -235,7 +235,7 @@ def _rejected(nodes: Sequence[Row]) -> set[int]:
 
 
 def _sampled(nodes: Sequence[Row], number: int, ended: str) -> Callable[[], TurnRecord]:
-    """The call of a sampled message: of its own tokens those from the first sampled one on."""
+    """The call of a sampled message: its output begins with the first sampled token."""
     node = nodes[number]
     before, at = list[Sequence[int]](), node.get("parent")
     while at is not None:
@@ -258,7 +258,7 @@ def _sampled(nodes: Sequence[Row], number: int, ended: str) -> Callable[[], Turn
     return _call(prompt, ids[first:last], logp, mask[first:last], ended=ended)
 
 
-# Harbor 0.25: `RolloutDetail`, what holds some, and trajectories (ATIF)
+# Harbor 0.25: `RolloutDetail`, records that contain some, and trajectories (ATIF)
 
 
 def _is_detail(row: Row) -> bool:
@@ -267,7 +267,7 @@ def _is_detail(row: Row) -> bool:
 
 
 def _detail(row: Row) -> dict[str, Any]:
-    """A list a turn, of each of the three."""
+    """Read a row with one list per turn for each of prompts, completions and logprobs."""
     return {"turns": _turns(_of_detail(row))}
 
 
@@ -287,7 +287,7 @@ def _is_context(row: Row) -> bool:
 
 
 def _context(row: Row) -> dict[str, Any]:
-    """The main agent's turns, then those of each of its helpers."""
+    """Read the main agent's turns, then those of each of its helpers."""
     return {"turns": _turns(call for each in row["rollout_details"] for call in _of_detail(each))}
 
 
@@ -296,7 +296,7 @@ def _is_trial(row: Row) -> bool:
 
 
 def _trial(row: Row) -> dict[str, Any]:
-    """The result of a trial: result.json. Without a verdict it has no score."""
+    """Read the result of a trial, result.json. Without a verdict it has no score."""
     agent, failed = row["agent_result"] or {}, row.get("exception_info") or {}
     if not agent.get("rollout_details"):
         if failed:
@@ -317,7 +317,7 @@ def _trial(row: Row) -> dict[str, Any]:
 
 
 def _of_trial(rewards: Mapping[str, float]) -> float | None:
-    """Which of a verifier's numbers is the reward. Raises UserError where that is not said."""
+    """The reward among a verifier's numbers. Raises UserError where that is ambiguous."""
     if not rewards:
         return None
     if len(rewards) > 1 and "reward" not in rewards:
@@ -330,7 +330,7 @@ def _is_atif(row: Row) -> bool:
 
 
 def _atif(row: Row) -> dict[str, Any]:
-    """Steps of the agent, then of its helpers; copies of an earlier trajectory's are none of it."""
+    """Read the steps of the agent, then of its helpers, without copies of an earlier trajectory."""
     return {"turns": _turns(_of_trajectory(row))}
 
 
@@ -359,7 +359,7 @@ def _request(row: Row) -> dict[str, Any]:
 
 
 def _of_request(data: Row) -> Callable[[], TurnRecord]:
-    """A call of /v1/chat/completions or /v1/completions that told its ids."""
+    """A call of /v1/chat/completions or /v1/completions whose response has token ids."""
     response = data["response"]
     if isinstance(response, list):
         raise UserError("the response is kept in the pieces of a stream: keep it whole")
@@ -378,7 +378,7 @@ def _logps(choice: Row) -> list[float]:
 
 
 def is_event(row: Row) -> bool:
-    """Whether it is one event of a rollout, whose others have rows of their own."""
+    """Whether the row is one event of a rollout, whose other events have rows of their own."""
     return "event_type" in row and "rollout_id" in row
 
 
@@ -387,20 +387,20 @@ def _is_events(row: Row) -> bool:
 
 
 def _events(row: Row) -> dict[str, Any]:
-    """Its calls that came to something, and the last reward that was told."""
+    """Read the successful calls of a rollout's events, and its last reward."""
     calls = [
         event["data"] for event in row["events"]
         if event["event_type"] == "model_request" and event["data"].get("status", "ok") == "ok"
     ]  # fmt: skip
     if not calls:
-        raise NothingSaid("no call came to something")
+        raise NothingSaid("no call succeeded")
     rewards = [e["data"]["value"] for e in row["events"] if e["event_type"] == "reward"]
     outcome = {"reward": rewards[-1]} if rewards else {}
     return {"turns": _turns(map(_of_request, calls)), **outcome}
 
 
 def _first_choice(response: Row) -> Row:
-    """The only choice of a response; of one without any an empty one."""
+    """The only choice of a response; an empty one where it has none."""
     choices = response.get("choices") or [{}]
     if len(choices) > 1:
         raise UserError(f"the response has {len(choices)} choices: keep each as a rollout")

@@ -1,4 +1,4 @@
-"""What is recorded of an agent: one record for each call of the model, and how it all ended.
+"""Records of an agent's rollouts: one record for each call of the model, and how it ended.
 
 The fields have the names of TRL's `TurnRecord` (1.16); agent-lightning, OpenEnv, verifiers and
 Harbor write the same under other names.
@@ -17,14 +17,14 @@ from strop.engines.base import Event
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 
-UNKNOWN = -1  # version of weights that nobody told
+UNKNOWN = -1  # version of weights that is unknown
 
 
 @dataclass(frozen=True)
 class TurnRecord:
-    """One call of the model: the tokens that it read, and those that it said.
+    """One call of the model: its prompt tokens and its output tokens.
 
-    Every column is as long as `output_ids`, or empty where nobody knows it. Nats throughout.
+    Every column is as long as `output_ids`, or empty where it is unknown. Values are in nats.
     Raises UserError for a column of another length, an id below 0, a number that is not finite,
     and a call without a prompt or an output.
     """
@@ -39,8 +39,8 @@ class TurnRecord:
         float, ...
     ] = ()  # without top_k and the like; empty: as output_log_probs
     ended: str = "stop"  # or "length"
-    reward: float = 0.0  # of this call, beside that of the rollout
-    valid: bool = True  # what it said was understood
+    reward: float = 0.0  # of this call, in addition to the rollout's
+    valid: bool = True  # its output was understood
 
     def __post_init__(self) -> None:
         for name in ("prompt_ids", "output_ids", "output_log_probs", "output_mask", "versions",
@@ -83,11 +83,11 @@ class TurnRecord:
 
     @property
     def size(self) -> int:
-        """Tokens that it read and said."""
+        """The number of prompt and output tokens."""
         return len(self.prompt_ids) + len(self.output_ids)
 
     def events(self, kept: int | None = None) -> list[Event]:
-        """Its first `kept` tokens (None: all) as an engine tells them, one event a version."""
+        """Its first `kept` tokens (None: all) as events of an engine, one event per version."""
         size = len(self.output_ids) if kept is None else kept
         versions = self.versions or (UNKNOWN,) * len(self.output_ids)
         unknown = (math.nan,) * len(self.output_ids)
@@ -109,10 +109,10 @@ class TurnRecord:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What an agent did at one task: its calls of the model, in their order, and what it earned.
+    """An agent's work on one task: its calls of the model, in order, and its reward.
 
-    reward: None leaves it unscored: it trains nothing. group: rollouts of one task are compared
-    with each other. exit: why it ended; columns: what reward functions may read beside.
+    reward: None leaves it unscored, so it is not trained on. group: rollouts of one task are
+    compared with each other. exit: why it ended; columns: further inputs of reward functions.
     """
 
     turns: tuple[TurnRecord, ...]
@@ -128,7 +128,7 @@ class Rollout:
     def from_turns(
         cls, turns: Iterable[Any], reward: float | None = None, group: str = "", **others: Any
     ) -> Rollout:
-        """A rollout of the records of its calls: TurnRecords, or what has their fields.
+        """Make a rollout of the records of its calls: TurnRecords, or objects with their fields.
 
         turns: `strop.TurnRecord`, TRL's, or mappings with `prompt_ids`, `output_ids` and, if known,
         `output_log_probs` and `output_mask`. Raises UserError where one cannot be read.
@@ -137,7 +137,7 @@ class Rollout:
 
     def __post_init__(self) -> None:
         if not self.turns:
-            raise UserError(f"{self.place or 'a rollout'} has no turns: nothing was said in it")
+            raise UserError(f"{self.place or 'a rollout'} has no turns: the model was not called")
         where = self.place or "a rollout"
         if self.reward is not None and not _is_number(self.reward):
             raise UserError(f"{where} has the reward {self.reward}: None is none")
@@ -154,7 +154,7 @@ class Rollout:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a finite number."""
+    """Whether the value is a finite number."""
     return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
@@ -162,7 +162,7 @@ FIELDS = tuple(TurnRecord.__dataclass_fields__)
 
 
 def record_of(given: Any) -> TurnRecord:
-    """A record out of what has its fields, a mapping or another object. Raises UserError."""
+    """Make a record of a mapping or another object with its fields. Raises UserError."""
     if isinstance(given, TurnRecord):
         return given
     if isinstance(given, Mapping):

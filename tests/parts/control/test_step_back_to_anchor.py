@@ -78,7 +78,7 @@ def test_what_is_refused(fields):
 
 def raw_of(lab: Lab, control: str, steps: int = 4, **model: object) -> dict:
     raw = lab.raw("grpo", reward="even", stages={"control": control} if control else {})
-    raw["training"] |= {"steps": steps, "lr": 0.02, "keep_checkpoints": 9}
+    raw["training"] |= {"steps": steps, "lr": 0.02, "save_every": 1, "keep_checkpoints": 9}
     raw["model"] |= model
     return raw
 

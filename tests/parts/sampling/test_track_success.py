@@ -123,6 +123,6 @@ def test_bad_fields_and_a_sampler_without_a_tracker():
     for fields in ({"keep": 1.5}, {"fade": -0.1}, {"window": -1}, {"entry": "best"}):
         with pytest.raises(UserError, match=next(iter(fields))):
             TrackSuccess(**fields)
-    with pytest.raises(UserError, match=r"sampling: draw_uncertain_prompts asks what is known .*"
+    with pytest.raises(UserError, match=r"sampling: draw_uncertain_prompts reads what is known .*"
                                         r"put track_success after it"):  # fmt: skip
         check(reading.replace_stage(grpo(), "sampling", "draw_uncertain_prompts"))

@@ -13,6 +13,7 @@ weights change. Everything else (caches, masks, attention) is the model's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -33,11 +34,13 @@ KNOWN = ("torch.", "transformers.", linear.__name__)  # packages of known module
 Logits = Literal["last", "all", "none"]  # of each row's last token, of all tokens, or of none
 
 
-class Product(NamedTuple):
+@dataclass
+class Product:
     """x W^T + b of layers with the same input, concatenated."""
 
     plain: Tensor | None  # [O, I]; None for a large weight, of which only the packed copy is used
-    packed: Tensor | None  # None: torch's own product
+    packed: Tensor | None  # None for a small weight until it has many rows
+    packs: bool  # False: torch's own product
     size: int  # the weight's number of elements
     bias: Tensor | None
 
@@ -49,14 +52,16 @@ class Product(NamedTuple):
         bias = torch.cat([each.detach() for each in biases]) if biases else None
         packs = all(type(each) is linear.Linear for each in layers)
         large = packs and weight.numel() * linear.PACKED_ROWS >= linear.LEAST
-        packed = linear.packed(weight) if packs else None
-        return cls(None if large else weight, packed, weight.numel(), bias)
+        plain, packed = (None, linear.packed(weight)) if large else (weight, None)
+        return cls(plain, packed, packs, weight.numel(), bias)
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         small = len(x_NI) * self.size < linear.LEAST
-        if self.packed is None or (small and self.plain is not None):
-            assert self.plain is not None
+        if self.plain is not None and (small or not self.packs):
             return nn.functional.linear(x_NI, self.plain, self.bias)
+        if self.packed is None:
+            assert self.plain is not None
+            self.packed = linear.packed(self.plain)
         return linear.product(x_NI, self.packed, self.bias)
 
 

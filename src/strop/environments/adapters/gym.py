@@ -1,6 +1,6 @@
 """An environment of Gymnasium, shown in text: `data.task=gym:FrozenLake-v1`.
 
-Its actions are the numbers of a Discrete space or the texts of a Text space. What is seen is the
+Its actions are the numbers of a Discrete space or the texts of a Text space. The policy sees the
 text that it renders, where it renders one (`ansi`), and its observation: numbers, or a text.
 
 In the plain style an action may be named, and its last name or number counts. In the compact style
@@ -16,7 +16,7 @@ from typing import Any
 from strop.environments.base import Environment, Observation, check_number, check_style
 from strop.support.errors import UserError
 
-# Actions of what comes with Gymnasium and does not name them itself.
+# Names of actions for environments of Gymnasium that do not name them.
 ACTIONS = {
     "FrozenLake": ("left", "down", "right", "up"),
     "FrozenLake8x8": ("left", "down", "right", "up"),
@@ -32,7 +32,7 @@ RULES = {
     "Blackjack": "You see the sum of your cards, the dealer's card, and 1 for an ace that is 11.",
 }
 MOST_TURNS = 32  # where an environment states no limit of its own
-KNOWN = frozenset(string.digits + "+-*/(),:=")  # what a shipped model reads
+KNOWN = frozenset(string.digits + "+-*/(),:=")  # characters that a shipped model reads
 HIGHLIGHT = re.compile(r"\x1b\[(?:4\d|[\d;]*;4\d)(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 COLOURED = re.compile(r"\x1b\[(3\d)(?:;\d+)*m(.*?)\x1b\[0m", re.DOTALL)
 COLOURS = ("grey", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
@@ -89,7 +89,7 @@ class Gym(Environment):
         return Observation(self._text(is_first=True), state=self._state())
 
     def step(self, action: str) -> Observation:
-        """Act, or lose a turn by what is no legal action."""
+        """Act, or lose a turn by an illegal action."""
         chosen = self._read(action)
         if chosen is None:
             text = self._text() if self.is_compact else f"That is not legal.\n{self._legal()}"
@@ -124,7 +124,7 @@ class Gym(Environment):
         return [n for n, may in zip(self.numbers, self.mask, strict=True) if may]
 
     def _state(self) -> str:
-        """What is seen in one line: a text as it is, numbers with commas."""
+        """The observation in one line: a text unchanged, numbers with commas."""
         if isinstance(self.seen, str):
             return self.seen
         return ",".join(map(str, _flat(self.seen)))
@@ -153,7 +153,7 @@ class Gym(Environment):
         return f"Legal actions: {', '.join(legal)}\n"
 
     def _check_compact(self) -> None:
-        """Raise UserError for one whose first sight has characters that few signs cannot say."""
+        """Raise UserError for one whose first view has characters without a compact sign."""
         unknown = sorted(set(self.reset(0).text) - KNOWN)
         if unknown or not self.numbers:
             why = f"shows {''.join(unknown)!r}" if unknown else "takes texts"
@@ -164,7 +164,7 @@ class Gym(Environment):
 
 
 def marked(drawn: str) -> str:
-    """A rendered text whose colours stand as signs: [x] on a background, (blue x) in a colour."""
+    """A rendered text with colours written as signs: [x] on a background, (blue x) in a colour."""
     drawn = HIGHLIGHT.sub(lambda found: f"[{ESCAPES.sub('', found[1])}]", drawn)
     drawn = COLOURED.sub(lambda found: f"({COLOURS[int(found[1]) % 10 % 8]} {found[2]})", drawn)
     return ESCAPES.sub("", drawn)
@@ -213,7 +213,7 @@ def _names(name: str, given: Sequence[str], world: Any, base: str, num: int) -> 
 
 
 def _range(world: Any, max_turns: int, illegal: float) -> tuple[float, float] | None:
-    """Bounds of an episode's sum where the environment has a table of its moves."""
+    """Bounds of an episode's return, where the environment has a table of its moves."""
     table = getattr(world.unwrapped, "P", None)
     if not isinstance(table, Mapping):
         return None

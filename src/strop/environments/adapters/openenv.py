@@ -1,8 +1,8 @@
 """An environment that an OpenEnv server plays: `data.task=openenv:http://127.0.0.1:8000`.
 
-One connection (a WebSocket) is one session. A message `reset`, `step` or `close` goes there, and an
-`observation` or an `error` with a code comes back. A session that is lost is begun again from its
-seed and played up to where it was.
+One connection (a WebSocket) is one session. The client sends a message `reset`, `step` or `close`,
+and the server answers with an `observation` or an `error` with a code. A session that is lost is
+restarted from its seed and replayed to where it was.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from strop.support.errors import UserError
 from strop.support.exits import Exit
 from strop.support.http import Failed, Http, loop_of
 
-# Names under which environments say their text, in the order in which one is taken.
+# Usual names of an observation's text, in order of preference.
 TEXTS = ("text", "prompt", "observation", "message", "content", "output", "response", "question")
 UNREAD = ("VALIDATION_ERROR", "INVALID_JSON")  # the server does not take the action
 CLOSE_SECONDS = 5.0
 
 
 class ServerError(Exception):
-    """An error of the server, with its code; one of capacity is of the moment."""
+    """An error of the server, with its code; an error of capacity is transient."""
 
     def __init__(self, code: str, message: str) -> None:
         advice = ": let it have more (max_concurrent_envs)" if code == "CAPACITY_REACHED" else ""
@@ -77,7 +77,7 @@ class Openenv(Environment):
         self.seed, self.actions, self.is_scored = 0, list[dict[str, Any]](), False
 
     async def reset(self, seed: int) -> Observation:  # type: ignore[override]
-        """Begin the episode of a seed, in a session that is there, or a new one."""
+        """Begin the episode of a seed, in the open session or a new one."""
         self.seed, self.actions, self.is_scored = seed, [], False
         return await _elsewhere(self._reset())
 
@@ -127,7 +127,7 @@ class Openenv(Environment):
         return Observation(text, float(reward or 0.0), done)
 
     async def _play_again(self) -> None:
-        """A new session at the same place of the episode."""
+        """Open a new session and replay the episode up to the same place."""
         await self._ask("reset", {"seed": self.seed, **self.beginning})
         for action in self.actions:
             await self._ask("step", action)
@@ -147,14 +147,14 @@ class Openenv(Environment):
         return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
     async def _ask(self, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """What an observation says. Raises ServerError, LostSession and OSError."""
+        """Send a message and return the reply's data. Raises ServerError, LostSession, OSError."""
         from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-        session, self.session = self.session, None  # what breaks off here is not used again
+        session, self.session = self.session, None  # a session that fails here is not used again
         try:
             if session is None:
                 session = await self.connect(self.place, max_size=None, ping_timeout=None)
-            with contextlib.suppress(ConnectionClosed):  # what it said before is still to be read
+            with contextlib.suppress(ConnectionClosed):  # an earlier message can still be received
                 await session.send(json.dumps({"type": kind, "data": data}))
             answer = json.loads(await session.recv())
         except (ConnectionClosed, InvalidHandshake) as error:
@@ -171,7 +171,7 @@ class Openenv(Environment):
                 str(payload.get("code")), f"{self.place}: {payload.get('message')}"
             )
             if failed.code in ("CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"):
-                await session.close()  # there is no session behind it
+                await session.close()  # the server has no session for it
             else:
                 self.session = session
             raise failed
@@ -191,7 +191,7 @@ class Openenv(Environment):
 
 
 async def _elsewhere(call: Any) -> Observation:
-    """What a call gives in the loop of this process, to which its connections belong."""
+    """Await a call in the loop of this process, to which its connections belong."""
     running = asyncio.run_coroutine_threadsafe(call, loop_of(os.getpid()))
     found: Observation = await asyncio.wrap_future(running)
     return found
@@ -209,7 +209,7 @@ def _connect_of_websockets(url: str) -> Any:
 
 @cache
 def _action_field(place: str) -> str:
-    """The one text of an action, as the server's /schema has it. Raises UserError and Failed."""
+    """The only text field of an action, by the server's /schema. Raises UserError and Failed."""
     client = Http(30.0)
     try:
         schema = client.ask(f"{place}/schema", read=json.loads)["action"]
@@ -238,7 +238,9 @@ def _action_field(place: str) -> str:
 
 
 def _text_field(seen: Mapping[str, Any]) -> str:
-    """The field of an observation that is its text: one of a usual name, else the only one."""
+    """The field of an observation that is its text: the first with a usual name, or else the only
+    one.
+    """
     texts = [name for name, value in seen.items() if isinstance(value, str)]
     usual = [name for name in TEXTS if name in texts]
     return (usual or (texts if len(texts) == 1 else ["*"]))[0]

@@ -1,7 +1,7 @@
 """A game of TextArena: `data.task=textarena:Wordle-v0`, alone or with the policy in every seat.
 
-A player sees what the game has said to it since its last turn. Games draw from Python's and numpy's
-global generators; each episode has a state of these of its own, which is in place while it plays.
+A player sees the game's messages since its last turn. Games draw from Python's and numpy's global
+generators; each episode has its own state of them, which is installed while it plays.
 """
 
 import random
@@ -17,7 +17,7 @@ from strop.support.errors import UserError, did_you_mean
 from strop.support.exits import Exit
 
 MOST_PLAYERS = 15
-LOST = -1.0  # what the package pays for a refused move that ends the game
+LOST = -1.0  # the package's reward for a refused move that ends the game
 
 
 class Textarena(Environment):
@@ -44,7 +44,7 @@ class Textarena(Environment):
         check_number("textarena: max_tokens", max_tokens, 1)
         self.name, self.rewrites = name, whole
         self.world = _made(name, options)
-        self.game = self.world  # without what is wrapped around it
+        self.game = self.world  # without its wrappers
         while hasattr(self.game, "env"):
             self.game = self.game.env
         self.drawn = (random.Random(0).getstate(), np.random.RandomState(0).get_state())
@@ -77,7 +77,7 @@ class Textarena(Environment):
             np.random.RandomState(seed % 2**32).get_state(),
         )
         wrapper = self.world
-        while hasattr(wrapper, "env"):  # they remember the game before
+        while hasattr(wrapper, "env"):  # wrappers remember the previous game
             if hasattr(wrapper, "full_observations"):
                 wrapper.full_observations = {}
             wrapper = wrapper.env
@@ -96,7 +96,7 @@ class Textarena(Environment):
         return Observation(str(text).strip() + "\n", valid=valid, role=role)
 
     def _text(self, player: int, messages: Sequence[Any]) -> str:
-        """What a player has not seen, which its own moves are not."""
+        """The messages that a player has not seen, without its own moves."""
         names = self.game.state.role_mapping
         lines = [
             f"[{names.get(sender, f'Player {sender}')}] {message}" if sender != -1 else message
@@ -120,16 +120,16 @@ class Textarena(Environment):
         return Observation("", done=True, valid=valid, rewards=tuple(map(float, paid)))
 
     def _errors(self) -> int:
-        """Moves in a row that the game has refused."""
+        """The number of moves in a row that the game has refused."""
         return int(getattr(self.game.state, "error_count", 0))
 
     def _smallest(self, players: int) -> int:
-        """The number of players. Raises UserError where the game takes none such."""
+        """The smallest number of players, or the given one. Raises UserError where none works."""
         why: Exception | None = None
         for num in (players,) if players else range(1, MOST_PLAYERS + 1):
             try:
                 self._begin(num, 0)
-            except Exception as error:  # whatever a game says of a number that it does not take
+            except Exception as error:  # games raise anything for a number that they refuse
                 if why is None or isinstance(why, AssertionError):
                     why = error
             else:
@@ -141,7 +141,7 @@ class Textarena(Environment):
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
-        """The global generators are this episode's."""
+        """Install this episode's state of the global generators inside the context."""
         outer = _drawn()
         _draw_from(self.drawn)
         try:

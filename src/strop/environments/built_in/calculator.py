@@ -1,15 +1,15 @@
 """A question of arithmetic and a calculator: call it, then answer.
 
-An action that is an expression (`12*34=`, the sign at the end may be left out) calls the calculator
-and gets its value; an action that is a number is the answer, worth 1 when it is right, and ends the
-episode. The calculator reads whole numbers, brackets and + - * /, and gives exact values.
+An action that is an expression (`12*34=`, where the final sign is optional) calls the calculator
+and gets its value; an action that is a number is the answer, which earns 1 when it is right, and
+ends the episode. The calculator reads whole numbers, brackets and + - * /, and gives exact values.
 
 In the plain style the last expression or number of an action counts. In the compact style
-`1,2,3:7+4=` is the question, after examples of what may be written, and `:11=` the calculator's
-value; an action that is no whole expression is the answer that it begins with.
+`1,2,3:7+4=` is the question, after examples of the digits, and `:11=` the calculator's value; an
+action that is no whole expression counts as the number that it begins with.
 
-Of sums and differences the value is drawn first, each as often as any other, and then a question
-that has it: no answer is right more often than another, so none pays without the question.
+For sums and differences the value is drawn first, uniformly, and then a question with that value:
+no answer is right more often than another, so guessing without the question does not pay.
 """
 
 import random
@@ -88,9 +88,9 @@ class Calculator(Environment):
         return [Call("calculator", {"expression": expression})] if expression else []
 
     def _numbers(self, draw: random.Random, operation: str) -> tuple[int, int]:
-        """Two numbers, the larger first; no value of a sum or difference is likelier than others.
+        """Draw two numbers, the larger first; all values of a sum or difference are equally likely.
 
-        Products are seldom alike, so their numbers are drawn as they are.
+        Products are rarely equal, so their numbers are drawn directly.
         """
         if operation == "+":
             value = draw.randint(3, 2 * self.size - 1)
@@ -104,7 +104,7 @@ class Calculator(Environment):
         return larger, smaller
 
     def _read(self, action: str) -> tuple[str, str]:
-        """(expression, "") of a call, ("", number) of an answer, two empty texts of neither."""
+        """(expression, "") for a call, ("", number) for an answer, two empty texts for neither."""
         text = action.partition("=")[0].strip()
         if not self.is_compact:
             text = (PIECE.findall(text) or [""])[-1].strip()

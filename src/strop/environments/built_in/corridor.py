@@ -37,7 +37,7 @@ class Corridor(Environment):
         self.has_key = False
 
     def reset(self, seed: int) -> Observation:
-        """Start and key in cells of their own choosing; the key is never at the door."""
+        """Draw the cells of the start and of the key; the key is never at the door."""
         draw = random.Random(seed)
         self.key = draw.randint(1, self.size - 1)
         self.position = draw.randint(1, self.size)

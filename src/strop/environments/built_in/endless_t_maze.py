@@ -1,15 +1,15 @@
 """Corridors one after another: the newest sign says where to turn at the end of its corridor.
 
-At the start of a corridor a sign says left or right, and it voids the one before it. Then come
-cells without a sign, and at the end a turn: the right one leads to the next corridor and pays an
-equal share of 1, so that an episode that passes all corridors is worth 1; the wrong one is the end.
+At the start of a corridor a sign says left or right, and it replaces the previous sign. Then come
+cells without a sign, and at the end a turn: the correct turn leads to the next corridor and pays an
+equal share of 1, so that an episode that passes all corridors earns 1; a wrong turn ends it.
 
 In the plain style an action is one of the words left, right, forward. In the compact style `1=` and
 `2=` are the signs for left and right, `-=` is a cell and `+=` the end of a corridor, and an action
 is one character: 1 turns left, 2 turns right, 3 goes forward.
 
-With a window an observation shows the last so many places, without what was done there: where the
-corridor is longer, its end looks alike whatever the sign, and nothing is better than a guess.
+With a window an observation shows that many of the last places, without the actions taken there:
+where the corridor is longer, its end looks the same for both signs, and one can only guess.
 """
 
 import random
@@ -98,7 +98,7 @@ class EndlessTMaze(Environment):
         )
 
     def _place(self) -> str:
-        """What is seen where one stands."""
+        """The text of the current place."""
         sign, length = self.corridors[self.passed]
         if self.is_compact:
             at_start = str(1 + TURNS.index(sign))

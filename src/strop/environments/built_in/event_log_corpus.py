@@ -1,13 +1,13 @@
-"""Questions of what happened in a made-up firm, over documents that are searched, given or absent.
+"""Questions about events in a fictional firm, over documents that are searched, given or absent.
 
 The firm is `strop.environments.event_log`: a log of facts from a seed, documents by templates, and
-questions whose answers and evidence are known. A question is asked at a moment; documents of later
-ones are in the corpus too. Splits are by corpus, so nothing that is learnt of one firm answers a
-question of another split.
+questions whose answers and evidence are known. A question is asked at a certain time; the corpus
+also has later documents. Splits are by corpus, so facts learnt about one firm answer no question of
+another split.
 
-`mode` says how a question is put: `search` gives the tool `search` (BM25), `passages` shows the
-documents that hold the answer, and `closed` shows nothing. What searching adds is search less
-closed; what reading would add if the right documents were found is passages less search.
+`mode` says what a question comes with: `search` gives the tool `search` (BM25), `passages` shows
+the documents that hold the answer, and `closed` shows nothing. Search minus closed is the gain from
+searching; passages minus search is what finding the right documents would add.
 
     Who got to work again what the storage engineer reported on Monday of week 1?
 """
@@ -96,7 +96,7 @@ class EventLogCorpus(ToolEnvironment):
         return replace(shown, measures={"answer": shown.reward, **self._found()})
 
     def judge(self, answer: str) -> float:
-        """1 for the answer, whatever its case."""
+        """1 for the right answer, in any case of its letters."""
         return float(plain(answer) == plain(self.asked.answer))
 
     def columns(self) -> Mapping[str, Any]:
@@ -123,13 +123,13 @@ class EventLogCorpus(ToolEnvironment):
 
 @lru_cache(maxsize=64)
 def made(seed: int, *sizes: int) -> EventLog:
-    """The corpus of a seed, which is made once."""
+    """The corpus of a seed, which is generated once."""
     return event_log(seed, *sizes)
 
 
 @lru_cache(maxsize=64)
 def retriever(most: int, seed: int, *sizes: int) -> Corpus:
-    """Its documents behind BM25."""
+    """The BM25 index of the documents of a seed's corpus."""
     return Corpus([str(each) for each in made(seed, *sizes).documents], most)
 
 
@@ -142,7 +142,7 @@ def bm25_recall(
     seed: int, most: int = RECALL_AT[-1], sizes: Sequence[int] = (12, 10, 60, 200)
 ) -> list[tuple[Asked, list[float]]]:
     """The questions of a corpus that have evidence, each with the recall at 1 .. `most` of a search
-    for the question's own words: what an agent has to beat.
+    for the question's own words: a baseline for agents.
     """
     log, corpus = made(seed, *sizes), retriever(most, seed, *sizes)
     ids = [each.id for each in log.documents]

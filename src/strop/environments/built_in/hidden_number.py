@@ -1,7 +1,7 @@
 """Guess a number between 1 and n; after each guess the environment says higher or lower.
 
 In the plain style an action holds one number among words. In the compact style `1,9=` shows the
-range that is left and later turns show the narrower one as `:5,9=`; the guess is the digits that an
+remaining range and later turns show the narrower one as `:5,9=`; the guess is the digits that an
 action begins with.
 """
 
@@ -15,7 +15,7 @@ class HiddenNumber(Environment):
     """Options: size (the largest number), max_turns (0: as many as halving needs), turn_cost (taken
     from the reward of the hit for each guess before it, never below 0), style.
 
-    The hit is worth 1, or less with a turn_cost: then only a first guess counts as a success.
+    The hit earns 1, or less with a turn_cost: then only a hit at once counts as a success.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""Hidden numbers as a game: an attacker hides a number, defenders look for it.
+"""Hidden numbers as a game: an attacker hides a number, defenders search for it.
 
 The attacker (player 0, role 0) names a number from 1 to n, which nobody else sees. The defenders
 (role 1) guess in turn; every guess and whether the number is higher or lower are public. The
-attacker gets 1 when no guess hits. A hit is worth 1 to the defender who made it and `share` to the
-other ones. An attacker who names no number forfeits: the seed hides one, and defenders play on.
+attacker gets 1 when no guess hits. For a hit, the defender who made it gets 1 and the other ones
+get `share`. An attacker who names no number forfeits: the seed hides one, and the game continues.
 
 In the plain style an action holds one number among words. In the compact style the attacker sees
-`(1,9)=` and defenders the range that is left, `1,9=`, later `:5,9=`; a number is the digits that an
+`(1,9)=` and defenders the remaining range, `1,9=`, later `:5,9=`; a number is the digits that an
 action begins with.
 """
 
@@ -75,11 +75,11 @@ class HideAndGuess(Environment):
         return self._turn(self._range(), valid=number is not None)
 
     def _guesser(self) -> int:
-        """The defender who has the next guess."""
+        """The defender who guesses next."""
         return 1 + self.made % (len(self.roles) - 1)
 
     def _range(self) -> str:
-        """What the next guesser is told."""
+        """The text for the next guesser."""
         is_first = self.made < len(self.roles) - 1  # this defender's
         if self.is_compact:
             return f"{'' if is_first else ':'}{self.low},{self.high}="

@@ -1,18 +1,18 @@
-"""Make a chain of operations faster by fusing some of them into a kernel of one's own.
+"""Make a chain of operations faster by fusing some of them into one's own kernel.
 
-A program is a chain of operations with a cost each and a size. A library runs each of them by
-itself; a kernel runs several in a row, writes no intermediate results, and has a tile, which should
-fit the program's size. Times are those of a model, not of a clock, so they never vary:
+A program has a size and is a chain of operations, each with a cost. A library runs each operation
+alone; a kernel runs several in a row, writes no intermediate results, and has a tile, which should
+fit the program's size. Times come from a model, not from a clock, so they never vary:
 
     library: sum over its operations of (LAUNCH + cost)
     kernel:  LAUNCH + (its costs - SAVED for each inner boundary) * (1 + MISFIT * |tile - best|)
-    speedup = library alone / (kernel + what is left to the library)
+    speedup = library alone / (kernel + library for the other operations)
 
 A kernel over operations in reverse order runs and is wrong; one that begins at operation 0 is
-defined and never called (a decoy): its result is right, and the library's. Every turn is a new
-kernel for the same program and answers with its profile. Its reward is 1 for a right kernel of at
-least `target` speedup; `measures` holds correct, speedup, profiled (the kernel's share of the time)
-and decoy, for recipes such as dr_kernel.
+defined and never called (a decoy): its result is right, but it is the library's. Every turn is a
+new kernel for the same program and is answered with its profile. The reward is 1 for a right kernel
+of at least `target` speedup; `measures` holds correct, speedup, profiled (the kernel's share of the
+time) and decoy, for recipes such as dr_kernel.
 
 In the plain style an action says `fuse 1 to 3 tile 64`. In the compact style `1,2,3:4=` shows the
 operations and the size, an action is first operation, tile (one of - + * /, for sizes 1 to 4), last
@@ -86,7 +86,7 @@ class KernelTiming(Environment):
         )
 
     def profile(self, first: int, tile: int, last: int) -> dict[str, float]:
-        """What the model of time says of a kernel over operations first to last, from 1."""
+        """The modelled times of a kernel over operations first to last, counted from 1."""
         library = float(sum(LAUNCH + cost for cost in self.costs))
         if first == 0:
             return {"correct": 1.0, "speedup": 1.0, "profiled": 0.0, "decoy": 1.0, "time": library}

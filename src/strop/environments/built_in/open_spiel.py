@@ -1,13 +1,13 @@
 """A game of OpenSpiel in which the policy plays every seat: Kuhn poker, tic-tac-toe, and others.
 
-A player sees what the game lets this player see, and answers with the number of an action. Anything
-that is no legal action ends the game: who gave it gets the game's worst outcome less
-`format_penalty`, everyone else gets 0 (arXiv 2510.15414: an immediate loss).
+A player sees what the game shows to that player, and answers with the number of an action. Anything
+but a legal action ends the game: the player who gave it gets the game's worst outcome less
+`format_penalty`, all others get 0 (arXiv 2510.15414: an immediate loss).
 
 In the plain style the last whole number of an action counts. In the compact style
-`0,1:2-=` shows the numbers of the legal actions, once, and then what is seen (here a king, and that
-the other one passed), later turns show `:0-+=`; the action is the number that the answer begins
-with.
+`0,1:2-=` shows the numbers of the legal actions, once, and then the player's view (here a king, and
+that the other player passed), later turns show `:0-+=`; the action is the number that the answer
+begins with.
 """
 
 import random
@@ -18,7 +18,7 @@ from typing import Any
 from strop.environments.base import Environment, Observation, check_number, check_style
 from strop.support.errors import UserError, did_you_mean
 
-# What stands for the characters of a game that the shipped model does not know.
+# Replacements for characters of a game that the shipped model does not know.
 SIGNS = str.maketrans(
     {".": "0", "x": "1", "o": "2", "p": "-", "b": "+", "d": "*", "a": "/", "\n": "", " ": ","}
 )
@@ -56,7 +56,7 @@ class OpenSpiel(Environment):
             self._check_compact()
 
     def reset(self, seed: int) -> Observation:
-        """Deal."""
+        """Begin a game with the seed's chance moves."""
         self.draw = random.Random(seed)
         self.state = self.game.new_initial_state()
         self.shown: set[int] = set()
@@ -64,7 +64,7 @@ class OpenSpiel(Environment):
         return self._observe(())
 
     def step(self, action: str) -> Observation:
-        """Move, or lose by a move that is none."""
+        """Make a move, or lose by an illegal one."""
         player, move = self.state.current_player(), self._read(action)
         rewards = [0.0] * self.game.num_players()
         if move not in self.state.legal_actions():
@@ -101,7 +101,9 @@ class OpenSpiel(Environment):
         return Observation(text, state=state, role=player, rewards=tuple(rewards))
 
     def _seen(self, player: int) -> str:
-        """What the game lets a player know: the board where it lies open, else the own story."""
+        """The player's view of the game: the board under perfect information, else the player's
+        information state.
+        """
         kind = self.game.get_type()
         is_open = kind.information == kind.Information.PERFECT_INFORMATION
         if not kind.provides_observation_string or (
@@ -125,7 +127,7 @@ class OpenSpiel(Environment):
         return f"{rules * is_first}You see:\n{seen}\nLegal actions: {named}\n"
 
     def _check_compact(self) -> None:
-        """Raise UserError for a game whose first sight has characters that few signs cannot say."""
+        """Raise UserError for a game whose first view has characters without a compact sign."""
         shown = self.reset(0).text
         unknown = sorted(set(shown) - KNOWN)
         if unknown:

@@ -1,8 +1,8 @@
-"""A question about a database, answered by a query; queries on the way are run and shown.
+"""A question about a database, answered by a query; intermediate queries are run and shown.
 
 The policy thinks in `<think>`, and may write a query in `<intermediate_sql>`, at whose end it
-stops: the query is run, what it gives is appended in `<result>` (the error, or the columns' names
-and a few rows), and the policy goes on. The query in `<final_sql>` is the answer.
+stops: the query is run, its result is appended in `<result>` (the error, or the columns' names and
+a few rows), and the policy continues. The query in `<final_sql>` is the answer.
 
     <think>Which years are there? <intermediate_sql>SELECT DISTINCT year FROM t</intermediate_sql>
     <result>
@@ -35,7 +35,7 @@ FINAL = re.compile(r"<final_sql>((?:(?!<final_sql>).)*)</final_sql>\s*\Z", re.S)
 TAG = re.compile(r"<(/?)(think|intermediate_sql|result|final_sql)>")
 QUOTED = re.compile(r"""('[^']*'|"[^"]*"|`[^`]*`)""")
 ORDERED = re.compile(r"\border\s+by\b", re.I)
-MOST_COMPARED = 100_000  # rows of two queries that are compared; of more, none is right
+MOST_COMPARED = 100_000  # rows of two queries that are compared; a query with more is wrong
 MOST_CHARACTERS = 2000  # of a result that is shown
 SIZE = 30  # rows of a generated database
 NOTHING = {"format": 0.0, "exact_match": 0.0, "execution": 0.0}
@@ -82,7 +82,7 @@ class TextToSql(Environment):
         self.written, self.executed = "", 0
 
     def reset(self, seed: int) -> Observation:
-        """The tables of the database and the question."""
+        """Open the database of a seed's question; shows its tables and the question."""
         self.close()
         self.written, self.executed = "", 0
         if self.files[0]:
@@ -119,7 +119,7 @@ class TextToSql(Environment):
         return {"answer": self.asked.sql}
 
     def close(self) -> None:
-        """Let go of the episode's database."""
+        """Close the episode's database."""
         if self.database is not None:
             self.database.close()
         self.database = None
@@ -134,7 +134,7 @@ class TextToSql(Environment):
         }
 
     def _gives_the_same(self, sql: str) -> bool:
-        """Whether a query has the rows of the gold query, in its order if that has one."""
+        """Whether a query gives the rows of the gold query, in its order if it has ORDER BY."""
         try:
             _, wanted = self._rows(self.asked.sql)
         except ToolError as error:
@@ -158,8 +158,8 @@ class TextToSql(Environment):
 
 
 def is_well_formed(text: str) -> bool:
-    """Whether thoughts come first, every tag is closed, one final query ends the text, and no
-    result is the policy's own.
+    """Whether thoughts come first, every tag is closed, one final query ends the text, and the
+    policy wrote no result itself.
     """
     opened: list[str] = []
     for closes, name in TAG.findall(text):
@@ -181,7 +181,7 @@ def normalised(sql: str) -> str:
 
 @cache
 def rows_of(path: str) -> tuple[Asked, ...]:
-    """The rows of a file of questions. Raises UserError naming the line that is none."""
+    """The rows of a file of questions. Raises UserError naming the first bad line."""
     found = []
     for number, line in enumerate(text_of(Path(path), "the questions").split("\n"), 1):
         if line.strip():

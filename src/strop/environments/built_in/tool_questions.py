@@ -2,8 +2,8 @@
 
 Generated questions are arithmetic (the tool `calculator`), sums over a table (`sql`) and look-ups
 in a collection of documents (`search`), by seed. A file has rows with `question` and `answer`, and
-the tools are named: `calculator`, `python`, `sql` with `database`, `search` with `corpus`, and all
-those of an MCP server, `mcp`.
+its tools are given by name: `calculator`, `python`, `sql` with `database`, `search` with `corpus`,
+and all tools of an MCP server, `mcp`.
 
     Which trade had Bakoro?   ->   search {"query": "Bakoro"}   ->   potter
 """
@@ -119,7 +119,7 @@ class ToolQuestions(ToolEnvironment):
         return f"{self.asked.text} Use a tool, then answer with the value alone.\n"
 
     def judge(self, answer: str) -> float:
-        """1 for the answer, whatever its case."""
+        """1 for the right answer, in any case of its letters."""
         return float(plain(answer) == plain(self.asked.answer))
 
     def columns(self) -> Mapping[str, Any]:
@@ -127,7 +127,7 @@ class ToolQuestions(ToolEnvironment):
         return {"answer": self.asked.answer, "kind": self.asked.kind}
 
     def close(self) -> None:
-        """End what belongs to the episode: the server, and what was generated."""
+        """Close the episode's own resources: the server, and the generated database and corpus."""
         if self.server is not None:
             self.server.end()
         if not self.files[0]:
@@ -160,7 +160,7 @@ def _check_names(option: str, given: Sequence[str], known: Sequence[str]) -> Non
 
 @cache
 def lines_of(path: str) -> tuple[str, ...]:
-    """The lines of a file that are not empty. Raises UserError."""
+    """The non-empty lines of a file. Raises UserError."""
     lines = text_of(Path(path), "the corpus").split("\n")
     found = tuple(line.strip() for line in lines if line.strip())
     if not found:
@@ -170,7 +170,7 @@ def lines_of(path: str) -> tuple[str, ...]:
 
 @cache
 def rows_of(path: str) -> tuple[Mapping[str, str], ...]:
-    """The rows of a file of questions. Raises UserError naming the line that is none."""
+    """The rows of a file of questions. Raises UserError naming the first bad line."""
     found = []
     for number, line in enumerate(text_of(Path(path), "the questions").split("\n"), 1):
         if not line.strip():

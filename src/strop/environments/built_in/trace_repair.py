@@ -1,16 +1,16 @@
 """Repair a short program, one of whose operators is wrong, with or without a trace of its run.
 
 A line is `x = x op c`, op one of + - *, everything modulo 10. An action names a line and the
-operator that belongs there. It is tested on inputs that are shown with what they should give, and
-on others that are held back, so that a repair which only fits what is shown is not right.
+operator that belongs there. It is tested on inputs that are shown with their expected results, and
+on others that are held back, so that a repair which only fits the shown tests is not right.
 
 In the plain style an action says `2 +`. In the compact style `+3-2*5:4,1:0,7=` is a program and its
 tests, with the trace `+3-2*5:4,755,1:0,315,7=`, and an action is two characters, `2+`.
 
-With several attempts each repair is made in the best program so far, the first of which is the one
-that is given. One becomes the best when it passes more tests than any before it. An attempt pays
-what it adds to the share of tests that the best passes, so that an episode pays the last share less
-the first and nothing is earned by going round. Two attempts in a row that add nothing are the end.
+With several attempts each repair is made in the best program so far, which at first is the given
+one. A program becomes the best when it passes more tests than any before it. An attempt earns the
+increase of the share of tests that the best passes, so that an episode earns the last share less
+the first, and cycles earn nothing. Two attempts in a row without an increase end the episode.
 Every attempt has a context of its own: the best program, and the last two repairs that failed.
 """
 
@@ -25,7 +25,7 @@ from strop.support.errors import UserError
 
 MODULUS = 10
 OPERATORS = "+-*"
-STREAK = 2  # attempts in a row without a better program, after which an episode is over
+STREAK = 2  # attempts in a row without a better program, after which an episode ends
 REMEMBERED = 2  # failed repairs that are shown
 COMPACT = re.compile(r"(\d)([-+*])")
 PLAIN = re.compile(r"(\d)[^\d+*-]*([-+*])")
@@ -63,7 +63,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Task:
-    """A program, the repair that makes it right, and tests: inputs with what they should give."""
+    """A program, the repair that makes it right, and tests: inputs with expected results."""
 
     program: Program
     answer: Repair
@@ -82,14 +82,14 @@ class Task:
 
 @dataclass
 class Best:
-    """What the best program so far passes, of `tests`, and how many attempts ago it was found."""
+    """How many of `tests` the best program so far passes, and how many attempts ago it came."""
 
     tests: int
     passed: int
     streak: int = 0
 
     def take(self, passed: int) -> float:
-        """Note what an attempt passes; what it is worth, 0 unless it is the new best."""
+        """Record the tests that an attempt passes; returns its reward, 0 unless it is the best."""
         worth = max(passed - self.passed, 0) / self.tests
         self.streak = 0 if worth else self.streak + 1
         self.passed = max(passed, self.passed)
@@ -97,12 +97,12 @@ class Best:
 
     @property
     def is_over(self) -> bool:
-        """All tests pass, or the last attempts have added nothing."""
+        """Whether all tests pass, or the last attempts were no better."""
         return self.passed == self.tests or self.streak == STREAK
 
 
 def task_of(seed: int, lines: int, shown: int, held_back: int) -> Task:
-    """The task of a seed; at least one of the tests that are shown fails."""
+    """The task of a seed; the program fails at least one of the tests that are shown."""
     draw = random.Random(seed)
     while True:
         right = Program(tuple((draw.choice(OPERATORS), draw.randint(1, 9)) for _ in range(lines)))
@@ -190,7 +190,7 @@ class TraceRepair(Environment):
         return Observation(text, reward, done, state=text, valid=valid, measures=measures or {})
 
     def _tests(self) -> Sequence[tuple[int, int, list[int]]]:
-        """Input, what it should give, and the trace of the tests that are shown."""
+        """The input, the expected result and the trace of each test that is shown."""
         return [(x, wanted, self.program.trace(x)) for x, wanted in self.task.tests[: self.shown]]
 
     def _compact(self) -> str:
