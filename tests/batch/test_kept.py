@@ -51,7 +51,7 @@ def test_a_known_draw_without_its_set_is_refused():
     known = batch_of([packed(1), None, b""], logp_behavior_T=[-1.0, NAN, -2.0], **drawn)
     check_known(known)  # of the void one nothing is known, and nothing needed
     check_known(known.set(version_T=torch.full((3,), -1)))
-    with pytest.raises(UserError, match=r"of 1 tokens of this step .* sampling_mask=weigh"):
+    with pytest.raises(UserError, match=r"for 1 tokens of this step .* sampling_mask=weigh"):
         check_known(known.set(logp_behavior_T=torch.tensor([-1.0, -3.0, -2.0])))
-    with pytest.raises(UserError, match="of 3 tokens"):
+    with pytest.raises(UserError, match="for 3 tokens"):
         check_known(flat_batch((2, 1), logp_behavior_T=[-1.0] * 3, **drawn))

@@ -141,7 +141,7 @@ def test_rules_are_options_or_refused(table):
     refused = {
         (BanTokens((1,)),): r"cannot apply BanTokens\(ids=\(1,\)\): it takes one TopK, one MinP",
         (TopK(2), TopK(3)): r"cannot apply TopK\(k=3\)",
-        (TopP(0.9), MinP(0.1)): "cuts by top_p last, and here MinP comes behind",
+        (TopP(0.9), MinP(0.1)): "cuts by top_p last, and here MinP comes after",
     }
     with serve(table, 4) as served, opened(served) as engine:
         for rules, why in refused.items():
@@ -159,7 +159,7 @@ def test_without_log_probabilities_none_is_told(table):
     with serve(table, 4) as served, opened(served, logprobs=False) as engine:
         assert engine.capabilities == {"rules"}
         (found,) = sample(engine, [Request((0,), 3, 0.5)])
-        with pytest.raises(UserError, match="log-probabilities are not asked for"):
+        with pytest.raises(UserError, match="log-probabilities are not requested"):
             engine.start(0, Request((0,), 3, want=WANT))
     assert all(map(math.isnan, joined(found, "logp")))
     assert not any("logprobs" in body for body in served.bodies)
@@ -349,7 +349,7 @@ NONE = '{"choices": [{"token_ids": [], "logprobs": null, "finish_reason": "stop"
         ((200, "<html>"), "not JSON; is it a completions server"),
         ((200, '{"choices": []}'), r"no completion: \{\"choices"),
         ((200, "[3]"), r"no completion: \[3\]"),
-        ((200, LOST), "made 2 other tokens of the prompt's 1: switch off"),
+        ((200, LOST), "read 2 tokens that differ from the prompt's 1: switch off"),
         ((200, VOID), "not every token has a log-probability; engine.logprobs=false"),
         ((200, NONE), r"an answer without a token \(stop\)"),
     ],
@@ -381,7 +381,7 @@ def test_a_server_without_token_ids_is_refused(table):
 def test_a_server_whose_log_probabilities_cannot_be_understood_is_refused():
     even = TableEngine(by_last_token({i: [0.25] * 4 for i in range(4)}), context_length=64)
     with serve(even, 4) as served:
-        refused(served, r"cannot be found out; .*logprobs=false")
+        refused(served, r"it is unclear which log-probabilities it gives; .*logprobs=false")
         with opened(served, logprobs=False) as engine:
             assert engine.client.logprob_kind == "nothing"
 

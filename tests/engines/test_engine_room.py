@@ -170,7 +170,7 @@ def test_a_bound_is_kept_with_branches_kept_rows_and_pieces():
 
 def test_a_request_that_could_not_fit_is_refused():
     e = engine(num_slots=4, max_cached_tokens=100)
-    with pytest.raises(UserError, match=r"come to 101 tokens, and engine.cache_tokens .* for 100"):
+    with pytest.raises(UserError, match=r"have 101 tokens, and engine.cache_tokens .* for 100"):
         e.start(0, Request((1, 2), 99))
     (found,) = sample(e, [Request((1, 2), 98, rules=(BanTokens((0,)),))])
     assert len(joined(found)) == 98

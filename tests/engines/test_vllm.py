@@ -338,7 +338,7 @@ def test_vllm_in_this_process_needs_it_here_and_one_process(model, monkeypatch):
             begin()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    for count, why in ((2, "among several training processes"), (1, "has a vLLM by now")):
+    for count, why in ((2, "with several training processes"), (1, "already has a vLLM")):
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda number=count: number)
         with pytest.raises(UserError, match=why):
             begin()

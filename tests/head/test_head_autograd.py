@@ -37,7 +37,7 @@ def test_push_loss_backward_runs_once():
     head, hidden_TD, id_T, adjoints = make()
     loss, _ = push_loss(head, hidden_TD, id_T, sliced(adjoints), DIFFERENTIABLE)
     loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="handed on already"):
+    with pytest.raises(RuntimeError, match="already passed on"):
         loss.backward()
 
 

@@ -314,6 +314,6 @@ def test_an_engine_that_tells_no_experts_is_refused(model):
     assert "experts" in engine.capabilities
     engine.capabilities -= {"experts"}
     policy = Policy(model)
-    with pytest.raises(Exception, match=r"'vllm' does not tell them: take engine\.kind=local"):
+    with pytest.raises(Exception, match=r"'vllm' does not report them: take engine\.kind=local"):
         routing.check("R3", frozenset(), policy, engine, "vllm")
     routing.check("R2", frozenset(), policy, engine, "vllm")

@@ -145,9 +145,9 @@ def test_a_run_says_that_its_model_cannot(lab, runner, tmp_path):
     raw = lab.raw(model={"attention": "eager"}, training={"steps": 1})
     run = runner.start(raw, tmp_path / "run")
     assert run.world.policy.share == "off"
-    said = [note for note in run.world.services.notes if "alike" in note]
+    said = [note for note in run.world.services.notes if "common prefixes" in note]
     assert len(said) == 1
-    assert "Qwen3ForCausalLM cannot share it, its attention is eager" in said[0]
+    assert "Qwen3ForCausalLM cannot share them, its attention is eager" in said[0]
     raw["training"]["share_prefixes"] = "on"
     with pytest.raises(UserError, match="share_prefixes=on: Qwen3ForCausalLM cannot"):
         runner.start(raw, tmp_path / "other")

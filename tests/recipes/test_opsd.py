@@ -158,5 +158,5 @@ def test_answers_of_rows():
 def test_contexts_that_are_written_anew_are_refused():
     batch = batch_of([[9], [9]]).set(sequence_T=torch.tensor([0] * 3 + [1] * 10))
     assert segments.key_of(batch["rollout_T"], batch["sequence_T"])[1] > batch.size("B")
-    with pytest.raises(UserError, match="writes the context of later turns anew"):
+    with pytest.raises(UserError, match="writes the context of later turns"):
         reprompted(batch)

@@ -282,7 +282,7 @@ def test_what_is_no_agent_is_refused(lab: Any, here: Path, task: str, message: s
 
 
 def test_a_method_that_draws_in_a_way_of_its_own_is_refused(agent: Path, lab: Any) -> None:
-    with pytest.raises(UserError, match="draws answers in a way of its own, and an agent"):
+    with pytest.raises(UserError, match="samples answers in its own way, and an agent"):
         strop.train("spo_tree", model=str(lab.model), task=f"agent:{agent}:once", **SHORT)
 
 

@@ -108,10 +108,10 @@ def test_recorded_steps_without_their_checkpoints_are_not_trained_over(
     before = (folder / "metrics.jsonl").read_bytes()
     result = strop("train", "--resume", folder)
     assert result.code == 2
-    assert "has recorded 3 steps and has no checkpoint to go on from" in result.err
+    assert "has recorded 3 steps and has no checkpoint to resume from" in result.err
     assert f"strop train --config {folder}/config.toml --out OTHER" in result.err
     (folder / "report.html").touch()
-    with pytest.raises(UserError, match="has no checkpoint to go on from"):
+    with pytest.raises(UserError, match="has no checkpoint to resume from"):
         runner.resume(folder, training={"save_every": 0})
     assert (folder / "metrics.jsonl").read_bytes() == before
     (folder / "report.html").unlink()
@@ -148,7 +148,7 @@ def test_a_checkpoint_without_sums_is_said_to_be_unchecked(done, runner, strop, 
     place = folder / "checkpoints/step-000003"
     assert checkpoint.unchecked(place) == []
     (place / "files.json").unlink()
-    told = r"step-000003 has no files.json: whether its files are as they were written cannot be"
+    told = r"step-000003 has no files.json: whether its files were changed later cannot be"
     run = runner.resume(folder)
     assert re.search(told, run.world.services.notes[-1])
     run.close()

@@ -282,5 +282,5 @@ def test_a_reward_that_raises_whatever_it_is_given_is_told_before_step_1(lab, ru
     run = runner.start({**lab.raw(), "reward": {"functions": functions}}, tmp_path / "run")
     told = [note for note in run.world.services.notes if "before step 1" in note]
     assert len(told) == 1
-    assert "the reward function always failed on all that it was given" in told[0]
+    assert "the reward function always failed on all answers that it was given" in told[0]
     assert "RuntimeError: it is broken" in told[0]

@@ -39,7 +39,7 @@ def test_processes_that_are_stopped_while_they_join_say_so_once(number, tmp_path
     said = "".join(output.read_text() for output in outputs)
     assert said.count("interrupted: ") == 1
     assert (
-        "of 3 waited for the others to join; no step was begun: give the same command again\n"
+        "of 3 waited for the others to join; no step was started: give the same command again\n"
         in (said)
     )
     assert "Traceback" not in said
@@ -56,7 +56,7 @@ def test_a_lost_connection_says_what_may_have_happened(monkeypatch):
         ranks._met(lose, "process 1 of 2")
     assert str(stopped.value) == (
         "process 1 of 2 could not join the others: one was not started, ended or cannot be reached "
-        "from here (Failed to recv, got 0 bytes); no step was begun: give the same command again"
+        "from here (Failed to recv, got 0 bytes); no step was started: give the same command again"
     )
 
 

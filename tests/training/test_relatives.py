@@ -113,7 +113,7 @@ def test_a_run_that_collects_ahead_is_not_told_to_set_the_engines_staleness(lab,
     raw = raw_of(lab, "areal_decoupled_ppo", steps=2)
     raw["training"] |= {"max_staleness": 1}
     found = Runner().whole(raw, tmp_path).likeness
-    assert found.once == "answers are of older weights, which they are from step 2 on"
+    assert found.once == "answers come from older weights, as they do from step 2 on"
 
 
 def test_the_line_and_what_the_doctor_makes_of_it(lab, tmp_path):

@@ -93,7 +93,7 @@ def test_what_fails_is_told(teacher):
         reference = ServedReference(server.url, teacher.tokenizer)
         assert reference.columns(batch.keep(torch.tensor([True, False])), ("logp_T",), 1.0)
         with pytest.raises(
-            RunStopped, match=r"nothing of rollout 1, of 70 tokens: its context has"
+            RunStopped, match=r"does not score rollout 1, of 70 tokens: its context has"
         ):
             reference.columns(batch, ("logp_T",), 1.0)
 

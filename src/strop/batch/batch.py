@@ -27,11 +27,11 @@ from strop.support.devices import to_device
 LEVELS = {"T": "token", "K": "turn", "B": "rollout", "P": "prompt group"}
 SizeName = Literal["num_turns", "num_rollouts", "num_groups"]
 SIZED_BY = {"T": "turn_T", "K": "rollout_K", "B": "group_B", "P": "uid_P"}
-# Rows of a table, by the name that a part asks for: an int, known without a wait for the device.
+# The tables whose sizes parts read under these names: ints, known without a wait for the device.
 SIZES = {"num_turns": "K", "num_rollouts": "B", "num_groups": "P"}
-# The kept sets of tokens (`strop.batch.kept`): where in the ids of all a token's begin, how many.
+# The kept sets of tokens (`strop.batch.kept`): where a token's ids begin, how many, and all ids.
 KEPT_AT, NUM_KEPT, KEPT_IDS = "kept_at_T", "num_kept_T", "kept_ids"
-EXPERTS = "experts_behavior_T"  # void where no engine that tells them drew the rollout
+EXPERTS = "experts_behavior_T"  # void where no engine that reports them drew the rollout
 DERIVED = ("rollout_T", "group_T", "group_K", "length_B", "size_B", "index_B", *SIZES)
 
 
@@ -47,7 +47,7 @@ def level_of(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Columns by name. Methods return new batches; nothing is changed in place.
+    """The columns by name. Methods return new batches; nothing is changed in place.
 
     Raises ValueError when a column's length does not fit its table or parents are out of order.
     """
@@ -111,9 +111,9 @@ class Batch:
         raise KeyError(f"no column {name}; there are {', '.join(sorted(self.columns))}")
 
     def contexts(self) -> tuple[Tensor, int]:
-        """The context [T] that each token stands in, counted from 0 in order, and their number.
+        """The context [T] of each token, counted from 0 in order, and the number of contexts.
 
-        A rollout is one, unless `sequence_T` says where in it new ones begin.
+        A rollout is one context, unless `sequence_T` says where in it new ones begin.
         """
         if "sequence_T" not in self.columns:
             return self["rollout_T"], self.size("B")
@@ -128,7 +128,7 @@ class Batch:
         return Batch({**self.columns, **columns}, dict(self._derived), _in_order=True)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on another device; itself where it is there already."""
+        """The same batch on another device; itself if it is already there."""
         if all(column.device == torch.device(device) for column in self.columns.values()):
             return self
         moved = {
@@ -205,7 +205,7 @@ class Batch:
         return Batch(columns, _in_order=True)._merge_groups()
 
     def _with_sets(self) -> "Batch":
-        """The batch with columns of kept sets; where it had none, no token's is known."""
+        """The batch with columns of kept sets; if it had none, all sets are unknown."""
         if KEPT_IDS in self.columns:
             return self
         none_T = torch.where(self["mask_T"], -1, 0)
@@ -213,7 +213,7 @@ class Batch:
         return self.set(**{KEPT_AT: torch.zeros_like(none_T), NUM_KEPT: none_T, KEPT_IDS: ids})
 
     def _with_void(self, other: "Batch") -> "Batch":
-        """This batch with the experts that only the other one was told of: unknown ones."""
+        """This batch with unknown experts, if only the other batch has the column of experts."""
         if EXPERTS not in other.columns or EXPERTS in self.columns:
             return self
         theirs = other.columns[EXPERTS]
@@ -237,10 +237,10 @@ class Batch:
     def split(self, token_budget: int, pass_tokens: int = 0) -> list[Tensor]:
         """Rollout indices of micro-batches whose padded contexts stay within `token_budget` tokens.
 
-        Rollouts of like length go together, in micro-batches with the fewest places, where each
-        costs `pass_tokens` places of its own (0: as few micro-batches as the budget allows). A
-        rollout longer than the budget gets a micro-batch of its own. Raises ValueError when the
-        budget is below 1.
+        Rollouts of similar length go together, in micro-batches with the fewest places in total,
+        where each micro-batch costs `pass_tokens` further places (0: as few micro-batches as the
+        budget allows). A rollout longer than the budget gets its own micro-batch. Raises ValueError
+        when the budget is below 1.
         """
         if token_budget < 1:
             raise ValueError(f"token_budget must be at least 1, it is {token_budget}")
@@ -269,7 +269,7 @@ NEVER = np.iinfo(np.int64).max
 def _cuts(widths: np.ndarray, before: np.ndarray, budget: int, fixed: int) -> list[int]:
     """Where passes over rollouts of rising `widths` end, from 0, with the fewest places.
 
-    A pass ends behind all rollouts of a width, or takes as many as the budget allows: one more of
+    A pass ends after all rollouts of a width, or takes as many as the budget allows: one more of
     the same width would only be cheaper in it than in the next.
     """
     num = len(widths)
@@ -310,7 +310,7 @@ def position_of(rollout_T: Tensor, num: int) -> Tensor:
 def to_padded(
     values_T: Tensor, rollout_T: Tensor, num: int, width: int | None = None, fill: float = 0
 ) -> Tensor:
-    """`values_T` [T, ...] as rows [num, width, ...]; `fill` right of each rollout's last token.
+    """`values_T` [T, ...] as rows [num, width, ...], padded with `fill` on the right.
 
     width: default the longest rollout. Raises ValueError when a rollout does not fit into it.
     """
@@ -345,8 +345,8 @@ def from_padded(columns: Mapping[str, Tensor], mask_BL: Tensor) -> Batch:
     """A batch from padded columns; each row is a rollout of one turn, cut after its last mask.
 
     columns: named as in the batch; token columns are [B, L, ...], the others as they are. Without
-    `group_B` each rollout is its own group. Float values outside the mask become 0, so nothing
-    that stands there matters. Raises ValueError when a column's shape does not fit the mask.
+    `group_B` each rollout is its own group. Float values outside the mask become 0, so whatever
+    stands there does not matter. Raises ValueError when a column's shape does not fit the mask.
     """
     mask_BL = mask_BL.bool()
     num, device = mask_BL.shape[0], mask_BL.device

@@ -1,14 +1,14 @@
-"""What every column of a batch is: one record each.
+"""Describes every column of a batch by one record.
 
-`STANDARD` holds the columns that the trainer, the engines or many parts know. A part declares the
-others that it brings, with the class attribute `declares` beside `writes`:
+`STANDARD` holds the columns that the trainer, the engines or many parts know. A part declares any
+further columns that it adds, with the class attribute `declares` beside `writes`:
 
     declares: ClassVar[tuple[Column, ...]] = (
         Column("budget_B", "int", "most tokens it was given", "tokens", door=("budgets",)),
     )
 
-Nothing else lists a column: the padded door, the checks of an algorithm, docs/BATCH.md and the
-batches of the tests read the records. The table follows from the name's suffix (`level_of`).
+Nothing else lists columns: the padded door, the checks of an algorithm, docs/BATCH.md and the
+batches of the tests read the records. A column's table follows from its suffix (`level_of`).
 """
 
 import re
@@ -29,19 +29,20 @@ RANDOM = {"float": "normal", "int": "key:5", "bool": "flag:0.75"}
 
 @dataclass(frozen=True)
 class Column:
-    """One column: name, dtype ("float", "int" or "bool"), meaning, and what is known beside it.
+    """One column: name, dtype ("float", "int" or "bool"), meaning, and further properties.
 
     unit: empty for a plain number. writer: the stage or folder whose parts write it, `refresh` or
-    `loss` for what the trainer computes, `batch` for what follows from other columns; empty: the
-    part that declares it.
+    `loss` for a column that the trainer computes, `batch` for one that follows from others; empty:
+    the part that declares it.
 
     door: its names at the padded door, the usual one first; several columns may share one. Empty:
-    its own name without the suffix. None: it has none there, it follows from the others. also:
-    further names that are taken and not listed. where: of a name that is a mask, the number that
-    the column has there. presumed: it has a value there without being given.
+    its own name without the suffix. None: it has none there, because it follows from the others.
+    also: further names that are accepted but not listed. where: for a name that is a mask, the
+    number that the column has there. presumed: it has a value there without being given.
 
-    current: a loss term may read it as it is now, with gradient; numbered: its name has a number
-    before the suffix (nucleus_entropy_0.8_T). was: the current column that it is as the step began.
+    current: a loss term may read its current value, with gradient; numbered: its name has a number
+    before the suffix (nucleus_entropy_0.8_T). was: the current column whose value at the start of
+    the step it is.
 
     random: how `drawn` makes one. "normal", "uniform" (0 to 1), "positive" (above 0.1), "logp"
     (below -0.1), "key:N" (a whole number below N; "key:LOW:N"), "distinct" (whole numbers, no two
@@ -71,7 +72,7 @@ class Column:
     def drawn(
         self, shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        """A random one, as `random` says; dtype: of one with fractions."""
+        """A random column, as `random` says; dtype: that of a float column."""
         kind, *numbers = self.random.split(":")
         if kind == "flag":
             return torch.rand(shape, generator=rng) < float(numbers[0])
@@ -90,7 +91,7 @@ class Column:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names at the padded door, the usual one first; none where it has none."""
+        """The names at the padded door, the usual one first; empty where it has none."""
         if self.door is None:
             return ()
         return self.door or (self.name.rpartition("_")[0] if level_of(self.name) else self.name,)
@@ -281,8 +282,8 @@ class Placed(Protocol):
 def of(places: Iterable[tuple[str, Placed]], kinds: Iterable[type] = ()) -> dict[str, Column]:
     """The standard columns and those of the parts at these places (`algorithm.uses()`), by name.
 
-    A column that a place renames is what the part's own would be, under the other name. kinds:
-    further parts. Raises UserError where two parts declare a name differently.
+    A column that a place renames has the record of the part's own column, under the other name.
+    kinds: further parts. Raises UserError where two parts declare a name differently.
     """
     uses = [use for _, use in places]
     found = together([*(type(use.part) for use in uses), *kinds])
@@ -314,14 +315,14 @@ def together(kinds: Iterable[type]) -> dict[str, Column]:
 
 
 def is_current(column: str) -> bool:
-    """Whether the column is the policy's of now, [T], and carries gradient."""
+    """Whether the column [T] is the current policy's, with gradient."""
     number = _NUMBER.fullmatch(column)
     base = KNOWN.get(f"{number.group(1)}_T") if number else None
     return column in CURRENT or (base is not None and base.numbered)
 
 
 def has_gradient(column: str) -> bool:
-    """Whether gradient flows through the column: of the policy, or of a critic's head, as now."""
+    """Whether gradient flows through the column: of the current policy, or of a critic's head."""
     whole = column.endswith("_TV") and column in KNOWN and KNOWN[column].current
     return whole or is_current(column) or is_head(column)
 
@@ -332,12 +333,12 @@ def is_value(column: str) -> bool:
 
 
 def is_head(column: str) -> bool:
-    """Whether the column is that of a head as it is now."""
+    """Whether the column holds a head's current values."""
     return is_value(column) and not column.endswith(("_old_T", "_slow_T"))
 
 
 def old_value(column: str) -> str:
-    """The column of a head as it was when the step began: value_low_T -> value_low_old_T."""
+    """The column of a head's values at the start of the step: value_low_T -> value_low_old_T."""
     return f"{column.removesuffix('_T')}_old_T"
 
 

@@ -1,7 +1,7 @@
 """Rows with equal keys: their runs, their order, and the sums that `segments` takes over them.
 
-Rows of a key mostly lie together. Reducing whole runs by numpy and then the few runs by their keys
-takes a quarter of the time of putting row after row where its key says.
+Rows of a key mostly lie together. Reducing whole runs by numpy, and then the few runs by their
+keys, takes a quarter of the time of a scatter row by row.
 """
 
 import itertools
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-SHORTEST = 4  # rows of a run in the mean; with fewer, row after row is as fast
+SHORTEST = 4  # mean rows per run; with fewer, row by row is as fast
 
 
 class Runs(NamedTuple):
@@ -24,10 +24,10 @@ class Runs(NamedTuple):
     key_R: Tensor
 
 
-# By key column, with the version that it had: a step asks for the runs of the same few columns.
-# Whoever writes into a tensor by torch raises its version. A write through `.numpy()` does not, and
-# none may be made: nothing here writes into what torch and numpy share, columns of a batch are
-# never changed in place, and tests hold all parts to that, whatever they write with.
+# By key column, with its version: a step needs the runs of the same few columns again and again.
+# A write by torch raises a tensor's version. A write through `.numpy()` does not, so it is not
+# allowed: nothing here writes into memory that torch and numpy share, columns of a batch are never
+# changed in place, and tests hold all parts to that, whatever they write with.
 _known: MutableMapping[Tensor, tuple[int, Runs | None]] = WeakTensorKeyDictionary()
 
 
@@ -67,7 +67,7 @@ def _found(key_N: Tensor) -> Runs | None:
 
 
 def _is_plain(values_N: Tensor | None) -> bool:
-    """Whether numpy knows the values, and nobody asks for a gradient."""
+    """Whether numpy can hold the values, and no gradient is needed."""
     if values_N is None:
         return True
     wants_gradient = values_N.requires_grad and torch.is_grad_enabled()
@@ -101,7 +101,7 @@ def _reduced(ufunc: np.ufunc, values_N: Tensor, runs: Runs, **options: Any) -> T
 
 
 def rows_where(where_N: Tensor) -> Tensor:
-    """Rows [M] int where it is true."""
+    """The rows [M] int where the mask is true."""
     if where_N.device.type == "cpu":  # numpy's is several times as fast
         return torch.from_numpy(np.flatnonzero(where_N.numpy()))
     return where_N.nonzero().squeeze(1)
@@ -132,8 +132,8 @@ LONG_BLOCK, SHORT_BLOCK = 16, 4
 def sums_to_end(values_N: Tensor, size_S: Tensor, factor: float | Tensor) -> Tensor:
     """y_n = values_n + factor_n y_{n+1} [N] in runs of `size_S` rows, which lie end to end.
 
-    A run is cut into blocks from its end. All blocks go through their sums at once, a row after
-    another; then what follows a block is added, which is the same question about the blocks.
+    A run is cut into blocks from its end. All blocks are summed at once, row by row; then the sum
+    of the rows after each block is added, which is the same problem over the blocks.
     """
     num, num_runs = values_N.shape[0], size_S.shape[0]
     width = LONG_BLOCK if num >= LONG_BLOCK // 2 * num_runs else SHORT_BLOCK
@@ -165,7 +165,7 @@ def sums_to_end(values_N: Tensor, size_S: Tensor, factor: float | Tensor) -> Ten
 
 
 def _in_blocks(values_N: Tensor, slot_N: Tensor, shape: tuple[int, int]) -> Tensor:
-    """The values at their slots of the blocks, a column a block; 0 elsewhere."""
+    """The values at their slots of the blocks, one column per block; 0 elsewhere."""
     wide_N = values_N.new_zeros(shape[0] * shape[1]).index_copy_(0, slot_N, values_N)
     return wide_N.view(shape).t().contiguous()
 
@@ -238,7 +238,8 @@ def in_order(
 ) -> list[Tensor]:
     """The members [num] that a sort would put at these places [num] of their keys, from 0.
 
-    size [num]: members of each key; of one without members the answer is any number. No gradient.
+    size [num]: members of each key; for a key without members the result is any number. No
+    gradient.
     """
     if size.shape[0] == 1 and values_N.device.type == "cpu":  # nothing has to be sorted
         member_N = values_N if where_N is None else at(values_N, rows_where(where_N))
@@ -253,7 +254,7 @@ def in_order(
 
 
 def largest(values_N: Tensor, number: int) -> Tensor:
-    """Whether a row is one of the `number` largest [N] bool; of equal ones the first are."""
+    """Whether a row is one of the `number` largest [N] bool; of equal ones the first count."""
     if number <= 0:
         return torch.zeros_like(values_N, dtype=torch.bool)
     least = at_places(values_N, (values_N.shape[0] - number,))
@@ -268,9 +269,9 @@ def _is_narrow(values_N: Tensor) -> bool:
 
 
 def _packed(values_N: Tensor, key_N: Tensor) -> Tensor:
-    """One int64 a row, in the order of keys and, in a key, of values: one sort in place of two.
+    """One int64 per row, ordered by key and then by value: one sort in place of two.
 
-    A float's bits, those of a negative one turned over, are in the order of the floats; -0 is 0.
+    A float's bits, inverted for a negative one, have the order of the floats; -0 is 0.
     """
     bits_N = (values_N.float() + 0.0).view(torch.int32).long()
     return (key_N << 32) + (bits_N ^ ((bits_N >> 63) & 0x7FFFFFFF))

@@ -321,15 +321,15 @@ def one_key(rows_N: Tensor) -> Tensor:
 def key_of(*columns_N: Tensor) -> tuple[Tensor, int]:
     """One key [N] for equal rows of several int columns, and how many different ones there are.
 
-    Keys are in the order of the rows, the first column's before the second's. The columns become
-    one number, whose place among the numbers that there are is counted or, where these are few
-    among very many, found by a sort.
+    Keys are in the order of the rows, by the first column, then by the second. The columns become
+    one number, whose rank among the existing numbers is counted or, where these are few among very
+    many possible ones, found by a sort.
     """
     return _counted(*_joined(*columns_N))
 
 
 def wide_key_of(*columns_N: Tensor) -> tuple[Tensor, int]:
-    """`key_of`, but there may be keys without rows, four times as many as rows: it costs less."""
+    """`key_of`, but with up to four times as many keys as rows, some without rows: it is faster."""
     key_N, span = _joined(*columns_N)
     return (key_N, span) if _is_counted(key_N, span) else _counted(key_N, span)
 
@@ -348,12 +348,12 @@ def _joined(*columns_N: Tensor) -> tuple[Tensor, int]:
 
 
 def _is_counted(key_N: Tensor, span: int) -> bool:
-    """Whether the numbers are so close together that counting them costs less than a sort."""
+    """Whether the numbers are so dense that counting them costs less than a sort."""
     return span <= 4 * key_N.shape[0] + 1024
 
 
 def _counted(key_N: Tensor, span: int) -> tuple[Tensor, int]:
-    """The place [N] of every number below `span` among those that there are, and their number."""
+    """The rank [N] of every number below `span` among the existing ones, and how many there are."""
     if not key_N.numel():
         return key_N, 0
     if not _is_counted(key_N, span):
@@ -368,8 +368,8 @@ def _counted(key_N: Tensor, span: int) -> tuple[Tensor, int]:
 def count_of(key_N: Tensor) -> int:
     """The smallest `num` that fits a key: its largest value and one more, 0 without rows.
 
-    It waits for the device. Only for a key whose number nobody knows: those of a table are the
-    batch's `num_groups`, `num_rollouts` and `num_turns`, and `key_of` gives its own.
+    It waits for the device. Use it only for a key whose number is unknown: those of a table are the
+    batch's `num_groups`, `num_rollouts` and `num_turns`, and `key_of` returns its own.
     """
     return int(key_N.max()) + 1 if key_N.numel() else 0
 

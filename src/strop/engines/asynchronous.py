@@ -1,8 +1,9 @@
-"""The engine that strategies are handed: requests are awaited, and their order changes nothing.
+"""The engine that strategies get: they await requests, whose order changes nothing.
 
-One book of requests stands over every engine: what was begun, what came of it, and whose cache a
-new request may go on from. An engine beneath it starts a request, cancels one, works for a while.
-The event loop of the coroutines, at the end, lets it work where an ordinary one would sleep.
+One `AsyncEngine` stands over every engine. It records the requests that were started, their
+results, and whose cache a new request may continue from. The engine beneath it starts a request,
+cancels one, and works for a while. The event loop, at the end of this file, runs the engine
+whenever an ordinary loop would sleep.
 """
 
 from __future__ import annotations
@@ -44,32 +45,32 @@ ACCOUNT: ContextVar[Account] = ContextVar("account")
 
 
 class Begun:
-    """A request on its way: await it for its Answer. `done`: its end has been told."""
+    """A request in progress: await it for its Answer. `done`: it has ended."""
 
     def __init__(self, book: AsyncEngine, request: Request, account: Account) -> None:
         self.book, self.request, self.account = book, request, account
-        self.id = -1  # at the engine; -1: that never had it
+        self.id = -1  # its number at the engine; -1: the engine never had it
         self.events: list[Event] = []
-        self.passes = 0  # told before it was begun again: the engine tells them anew
+        self.passes = 0  # reported before a restart, after which the engine reports them again
         self.done = False
         self.refused: UserError | None = None
         self.waiters: list[Waiter] = []
 
     def answer(self) -> Answer:
-        """What came of it so far. Raises UserError where the engine refused it."""
+        """Its answer so far. Raises UserError where the engine refused the request."""
         if self.refused is not None:
             raise self.refused
         return Answer(self.request, tuple(self.events))
 
     def rest(self) -> Request:
-        """What is still to be drawn."""
+        """The request for the tokens that are still to be sampled."""
         if not self.events:
             return self.request
         answer = self.answer()
         return answer.more(self.request.max_tokens - len(answer.ids))
 
     def stop(self) -> Answer:
-        """End it now; what it has drawn is in the answer, which has ended as "aborted"."""
+        """End it now; the answer has the tokens so far, and has ended as "aborted"."""
         self.book.stop(self)
         return self.answer()
 
@@ -86,7 +87,7 @@ class Waiter:
         self.future = asyncio.get_running_loop().create_future()
 
     def count(self) -> bool:
-        """One more has ended; whether this was the last one that it waits for."""
+        """Count one more end; returns whether it was the last one that this waits for."""
         self.left -= 1
         if self.left or self.future.done():
             return False
@@ -95,36 +96,36 @@ class Waiter:
 
 
 class AsyncEngine:
-    """Draws answers for coroutines, on one engine; several runs may share it.
+    """Samples answers for coroutines, on one engine; several runs may share it.
 
-    What is drawn depends on (seed, position, weights) alone, so an answer is the same whatever runs
-    beside it. A request that begins with all tokens, or some, of one of the same weights that
-    ended with `keep` goes on from its cache, found by content. before_step: called before the
-    engine works.
+    A token depends on (seed, position, weights) alone, so an answer is the same whatever runs
+    beside it. A request that begins with some or all tokens of one that ended with `keep`, under
+    the same weights, continues from its cache, which is found by content. before_step: called
+    before the engine works.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.before_step: Callable[[], None] = lambda: None
-        self.queue: deque[Begun] = deque()  # the engine does not have them
-        self.running: dict[int, Begun] = {}  # it has them
+        self.queue: deque[Begun] = deque()  # requests that the engine does not have yet
+        self.running: dict[int, Begun] = {}  # requests that it has
         self.next_id = 0
-        self.prefixes: dict[str, Prefixes] = {}  # by the weights that they were drawn with
+        self.prefixes: dict[str, Prefixes] = {}  # by the weights that sampled them
         self.resting: list[asyncio.Future[None]] = []
-        self.outer: list[asyncio.Future[None]] = []  # who waits for these too
-        self.woken = False  # a coroutine may go on
-        # Coroutines have waited for other things than requests, which several processes hear of in
-        # different orders; what they begin then has an order of its own.
+        self.outer: list[asyncio.Future[None]] = []  # those that wait for `resting` too
+        self.woken = False  # a coroutine may continue
+        # Coroutines have waited for other things than requests, which finish in different orders in
+        # several processes; the requests that they start then are sorted.
         self.unordered = False
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What it can do beside sampling, out of `base.CAPABILITIES`."""
+        """The engine's capabilities, out of `base.CAPABILITIES`."""
         return self.engine.capabilities
 
     @property
     def version(self) -> int:
-        """Of the weights that sample now."""
+        """The version of the current sampling weights."""
         return self.engine.version
 
     def begin(self, request: Request) -> Begun:
@@ -143,13 +144,13 @@ class AsyncEngine:
         return begun
 
     async def generate(self, request: Request) -> Answer:
-        """The answer to a request; cancelled, it is drawn no further."""
+        """The answer to a request; cancellation stops the request."""
         return (await self.generate_all([request]))[0]
 
     async def generate_all(self, requests: Sequence[Request]) -> list[Answer]:
-        """The answers to requests that are drawn beside each other, in the order of these.
+        """The answers to concurrent requests, in the order of the requests.
 
-        Cancelled, they are drawn no further.
+        Cancellation stops the requests.
         """
         begun = [self.begin(request) for request in requests]
         try:
@@ -161,9 +162,9 @@ class AsyncEngine:
         return [each.answer() for each in begun]
 
     async def stream(self, request: Request, every: int) -> AsyncIterator[Answer]:
-        """The answer so far after every so many new tokens, and whole at last.
+        """Yields the answer so far after every so many new tokens, and the whole one at the end.
 
-        The next piece is drawn once it is asked for.
+        The next piece is sampled when it is requested.
         """
         answer, left, whole = Answer(request, ()), request.max_tokens, True
         while whole and left:
@@ -183,9 +184,9 @@ class AsyncEngine:
             await waiter.future
 
     async def some(self, begun: Sequence[Begun]) -> list[Begun]:
-        """Wait until some of these have ended: those, in the order of `begun`.
+        """Wait until some of these have ended; returns them, in the order of `begun`.
 
-        What ends in one step of the engine ends at once.
+        Requests that end in one step of the engine end together.
         """
         if not any(each.done for each in begun):
             waiter = Waiter(1)
@@ -198,19 +199,19 @@ class AsyncEngine:
         return [each for each in begun if each.done]
 
     def settled(self, outer: bool = False) -> asyncio.Future[None]:
-        """Await it to go on when all other coroutines wait, before the engine's next step.
+        """Await it to continue when all other coroutines wait, before the engine's next step.
 
-        outer: also those that wait in this way.
+        outer: also those coroutines that wait in this way.
         """
         waiting = self.outer if outer else self.resting
         waiting.append(asyncio.get_running_loop().create_future())
         return waiting[-1]
 
     def sample(self, requests: Sequence[Request]) -> list[Answer]:
-        """The answers to requests, outside of coroutines; it steps the engine itself.
+        """The answers to requests, outside of coroutines; this call steps the engine itself.
 
-        Other runs of this engine go on meanwhile. The last event of a request that failed says so.
-        Raises UserError when all did.
+        Other runs of this engine continue meanwhile. The last event of a failed request says so.
+        Raises UserError when all failed.
         """
         with self.open_account() as account:
             begun = [self.begin(request) for request in requests]
@@ -220,7 +221,7 @@ class AsyncEngine:
             return [each.answer() for each in begun]
 
     def drop(self, answer: Answer) -> None:
-        """A hint: nothing goes on from this answer, so its cache need not be held."""
+        """A hint: no request continues from this answer, so its cache need not be kept."""
         held = self.prefixes.get(answer.request.weights)
         id = None if held is None else held.id_of(answer.sequence)
         if id is not None:
@@ -229,17 +230,17 @@ class AsyncEngine:
                 account.kept.discard(id)
                 self._release(id)
 
-    # ---- from here on: for those who run coroutines
+    # ---- from here on: for the event loop
 
     def busy(self) -> bool:
-        """Whether a step can bring something."""
+        """Whether a step has work to do."""
         return bool(self.queue or self.running)
 
     def step(self, seconds: float | None = None) -> None:
-        """Hand requests on as far as the engine takes them, let it work, and tell what came.
+        """Pass requests to the engine as far as it takes them, let it work, and record its events.
 
-        seconds: the longest that it waits for what is drawn elsewhere; None: until some comes.
-        Raises RuntimeError where nothing is there to work on.
+        seconds: the longest wait for events of an engine that samples elsewhere; None: no limit.
+        Raises RuntimeError where there is no request.
         """
         if not self.busy():
             raise RuntimeError("the engine has nothing to run: begin a request, or return")
@@ -247,7 +248,7 @@ class AsyncEngine:
             self.queue = deque(sorted(self.queue, key=lambda b: (b.request.ids, b.request.seed)))
         while self.queue and len(self.running) < self.engine.most_requests:
             self._hand_on(self.queue.popleft())
-        self.before_step()  # an engine that renews alone knows by now what goes on
+        self.before_step()  # an engine that renews alone knows by now which requests continue
         if not self.running:  # all were refused
             return
         broken = []
@@ -264,13 +265,13 @@ class AsyncEngine:
         self.queue.extendleft(reversed(broken))
 
     def idle(self) -> None:
-        """Do what is done before each step, while there is nothing to draw for now."""
+        """Call `before_step` while there is nothing to sample."""
         self.before_step()
 
     def settle(self, outer: bool = True) -> bool:
-        """Let those go on who wait for all others to wait; whether there were any.
+        """Wake the coroutines that wait for all others to wait; returns whether there were any.
 
-        outer: also those that wait for these, too.
+        outer: if there are none, wake those that wait for these, too.
         """
         if self.resting:
             resting, self.resting = self.resting, []
@@ -303,7 +304,7 @@ class AsyncEngine:
 
     @contextmanager
     def open_account(self, **options: Any) -> Iterator[Account]:
-        """Inside, requests are begun on an account, which is closed at the end."""
+        """Inside, new requests belong to an account, which is closed at the end."""
         account = Account(**options)
         token = ACCOUNT.set(account)
         try:
@@ -313,7 +314,7 @@ class AsyncEngine:
             self.close(account)
 
     def close(self, account: Account) -> None:
-        """Stop what an account has open, and let the caches go that are held for it."""
+        """Stop an account's open requests, and release the caches that are kept for it."""
         for begun in list(account.open):
             self.stop(begun)
         for id in account.kept:
@@ -322,10 +323,10 @@ class AsyncEngine:
         if not (self.running or self.queue or self.prefixes):
             self.engine.forget()
 
-    # ---- from here on: how
+    # ---- implementation
 
     def _hand_on(self, begun: Begun) -> None:
-        """Give a request to the engine, with the place of the tokens that it has by now."""
+        """Give a request to the engine, with a source for the tokens that it has so far."""
         request = begun.rest()
         held = self.prefixes.get(request.weights)
         source = None if held is None else held.find(request.ids)
@@ -376,7 +377,7 @@ class AsyncEngine:
 
 
 async def gather(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Run coroutines beside each other; their values, in order. Where one raises, all end."""
+    """Run coroutines concurrently; returns their values, in order. If one raises, all end."""
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)
@@ -387,32 +388,33 @@ async def gather(work: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
 
 
 def asynchronous(engine: Engine) -> AsyncEngine:
-    """The one AsyncEngine over an engine, which goes with it."""
+    """The one AsyncEngine over an engine, created on first use and stored with it."""
     found: AsyncEngine | None = vars(engine).get("_asynchronous")
     if found is None:
         found = vars(engine)["_asynchronous"] = AsyncEngine(engine)
     return found
 
 
-LOOK_SECONDS = 0.02  # at what else is awaited, while requests are drawn elsewhere
+LOOK_SECONDS = 0.02  # between checks of other awaited work, while requests are sampled elsewhere
 
 
 class _Stepping(selectors.DefaultSelector):
-    """Steps the engine while all coroutines wait, until one of them can go on."""
+    """Steps the engine while all coroutines wait, until one of them can continue."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         super().__init__()
         self.engine = engine
-        self.num_outside = 0  # calls in other threads that are awaited
+        self.num_outside = 0  # awaited calls in other threads
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready; meanwhile the engine works."""
+        """The ready events; the engine works until there are some."""
         ready = super().select(0)
         if ready or timeout == 0:
             return ready
         engine = self.engine
         outside = timeout is not None or self.num_outside or len(self.get_map()) > 1
-        # Who steps the engine itself goes on when it has work, or nothing else can bring any.
+        # Code that steps the engine itself continues when the engine has work, or when nothing else
+        # can bring any.
         if engine.settle(outer=engine.busy() or not outside):
             return ready
         if outside and engine.engine.lockstep:
@@ -433,14 +435,14 @@ class _Stepping(selectors.DefaultSelector):
 
 
 class EngineLoop(asyncio.SelectorEventLoop):
-    """The loop of one run, or of several beside each other, on one engine."""
+    """The event loop of one run, or of several concurrent ones, on one engine."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.stepping = _Stepping(engine)
         super().__init__(self.stepping)
 
     def elsewhere(self, work: Future[T]) -> asyncio.Future[T]:
-        """What another thread does, to be awaited; meanwhile as in `run_in_executor`."""
+        """Make another thread's work awaitable; meanwhile the loop acts as in `run_in_executor`."""
         self.stepping.num_outside += 1
         future = asyncio.wrap_future(work, loop=self)
         future.add_done_callback(self._finished)
@@ -449,7 +451,7 @@ class EngineLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """As ever; while it is awaited, the loop sleeps where the engine has nothing to do."""
+        """As usual; while the call is awaited, the loop sleeps if the engine has nothing to do."""
         self.stepping.num_outside += 1
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(self._finished)
@@ -459,12 +461,12 @@ class EngineLoop(asyncio.SelectorEventLoop):
         self.stepping.num_outside -= 1
 
     def __del__(self) -> None:
-        """Close it where nobody did, as where an error has left runs in flight."""
+        """Close the loop if nobody did, such as after an error that left runs in flight."""
         if not self.is_closed():
             self.close()
 
     def end(self) -> None:
-        """Cancel what still runs, and close the loop."""
+        """Cancel the remaining tasks, and close the loop."""
         left = asyncio.all_tasks(self)
         for task in left:
             task.cancel()
@@ -477,7 +479,7 @@ class EngineLoop(asyncio.SelectorEventLoop):
 
 
 async def elsewhere(work: Future[T]) -> T:
-    """Await what another thread does, in the loop of an engine or in another one."""
+    """Await another thread's work, in the loop of an engine or in another one."""
     loop = asyncio.get_running_loop()
     if isinstance(loop, EngineLoop):
         return await loop.elsewhere(work)
@@ -485,15 +487,15 @@ async def elsewhere(work: Future[T]) -> T:
 
 
 async def on(account: Account, work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine whose requests are on an account."""
+    """Run a coroutine whose requests belong to an account."""
     ACCOUNT.set(account)
     return await work
 
 
 def run(engine: AsyncEngine, work: Coroutine[Any, Any, Any], account: Account) -> Any:
-    """Run a coroutine to its end from ordinary code, and close its account; its value.
+    """Run a coroutine to its end from ordinary code, close its account, and return its value.
 
-    Where this thread has a running event loop, as in a notebook, it runs in another one. Raises
+    If this thread has a running event loop, as in a notebook, it runs in another thread. Raises
     RuntimeError inside a coroutine of this engine: await there, or call `engine.sample`.
     """
     try:
@@ -514,7 +516,7 @@ def run(engine: AsyncEngine, work: Coroutine[Any, Any, Any], account: Account) -
 
 
 def _beside(engine: AsyncEngine, work: Coroutine[Any, Any, Any], account: Account) -> Any:
-    """Run it in a thread; an interrupt cancels it and is raised here once it has ended."""
+    """Run the coroutine in a thread; an interrupt cancels it, and is raised here after its end."""
     found: Future[Any] = Future()
     loop = EngineLoop(engine)
     task = loop.create_task(on(account, work))
@@ -529,7 +531,7 @@ def _beside(engine: AsyncEngine, work: Coroutine[Any, Any, Any], account: Accoun
         except BaseException as error:
             found.set_exception(error)
         else:
-            found.set_result(value)  # once nothing here touches the engine any more
+            found.set_result(value)  # only now, when this thread no longer uses the engine
 
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(go,), daemon=True)
@@ -537,7 +539,7 @@ def _beside(engine: AsyncEngine, work: Coroutine[Any, Any, Any], account: Accoun
         thread.start()
         return found.result()
     except KeyboardInterrupt:
-        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+        with contextlib.suppress(RuntimeError):  # the loop has already ended
             loop.call_soon_threadsafe(task.cancel)
         found.exception()
         raise

@@ -1,6 +1,6 @@
-"""What every engine takes and gives: Request, Event, Answer and the Engine protocol.
+"""The interface of all engines: Request, Event, Answer and the Engine protocol.
 
-It also counts what its passes took, as running sums, from which the costs of a pass can be told.
+`Passes` keeps running sums over an engine's passes, from which the cost of a pass can be estimated.
 
 Nothing here imports torch, so strategies and their tests can be read and run without a model.
 """
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 Rule = Callable[["Tensor"], "Tensor"]
-Source = tuple[int, int] | None  # a request, and with how many of its tokens another one begins
-# broken: the engine draws it no further; the book begins it again behind its tokens, so that no
-# answer ever ends so.
+Source = tuple[int, int] | None  # a request, and how many of its tokens another one begins with
+# broken: the engine has stopped the request; `AsyncEngine` restarts it after its tokens so far, so
+# that no answer ever ends so.
 Ended = Literal["", "stop", "length", "aborted", "failed", "broken"]
 EXPERTS = "experts"  # which of a layer's experts each token went through
-# What an engine can tell of the tokens that it draws, beside their log-probabilities.
+# What an engine can report about sampled tokens, beside their log-probabilities.
 STATISTICS = frozenset({"entropy", "kept", "logp_model", "top", EXPERTS})
-# rules: it applies those of a request. weights: it takes new ones.
-WAITING = 8  # requests that wait for each that can run; an engine is handed no more
+WAITING = 8  # most requests that wait in an engine for each that can run
+# rules: the engine applies those of a request. weights: it accepts new ones.
 CAPABILITIES = frozenset({"rules", "weights"}) | STATISTICS - {EXPERTS}
-ADAPTERS = "adapters"  # it draws each request with the adapter that this names
+ADAPTERS = "adapters"  # the engine samples each request with the adapter that the request names
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Request:
     """One sequence to continue.
 
     A draw depends only on (seed, position), where position counts all tokens before the drawn one,
-    prompt included; so a result does not depend on the slot or on what else is in the batch, and
-    two requests with equal ids and seed give the same tokens. Members of a group need own seeds.
+    prompt included; so a result does not depend on the slot or on the rest of the batch, and two
+    requests with equal ids and seed give the same tokens. Members of a group need different seeds.
 
     temperature 0 is greedy: the most likely token that the rules allow (the lowest id on ties).
     Raises UserError for an empty prompt or a field out of range.
@@ -53,13 +53,13 @@ class Request:
     temperature: float = 1.0  # >= 0
     rules: tuple[Rule, ...] = ()  # hashable, picklable; each maps scaled logits [N, V] to [N, V]
     num_top: int = 0  # most likely tokens to report, before temperature and rules
-    stop_ids: tuple[int, ...] = ()  # a drawn one ends the request and is its last token
-    stop_strings: tuple[str, ...] = ()  # end once the text of the new tokens holds one of them
+    stop_ids: tuple[int, ...] = ()  # a sampled one ends the request and is its last token
+    stop_strings: tuple[str, ...] = ()  # end once the text of the new tokens contains one of them
     seed: int = 0  # any integer; its lowest 64 bits count
     want: frozenset[str] = frozenset()  # of STATISTICS ("top" needs num_top)
-    keep: bool = False  # a hint: requests that begin with its tokens follow, so hold its cache
-    drawn: int = 0  # the last so many of ids were drawn for it before: stop strings see them
-    weights: str = ""  # the adapter that draws it; empty: the model as it is, or its first
+    keep: bool = False  # a hint: requests that begin with its tokens will follow, so keep its cache
+    drawn: int = 0  # how many of the last ids were sampled for it before: stop strings see them
+    weights: str = ""  # the adapter to sample with; empty: the model as it is, or its first adapter
 
     def __post_init__(self) -> None:
         if not self.ids:
@@ -82,8 +82,8 @@ class Request:
     def is_stopped(self, new: Sequence[int], decode: Callable[[Sequence[int]], str]) -> bool:
         """Whether the newest of its new tokens completes a stop string in their text.
 
-        Each token of a match holds at least one of its bytes, so that a window of so many tokens,
-        and a few more for the start of a word and special tokens, is enough.
+        Each token of a match contains at least one of its bytes, so a window of as many tokens, and
+        a few more for the start of a word and special tokens, is enough.
         """
         window = max(len(string.encode()) for string in self.stop_strings) + 4
         text = decode(new[-window:])
@@ -94,7 +94,7 @@ class Request:
     ) -> tuple[int, bool]:
         """How many of the new tokens belong to its answer, and whether the last one ends it.
 
-        tokens: its prompt and what it has drawn before these.
+        tokens: its prompt and the tokens before the new ones.
         """
         known = [*tokens[len(self.ids) - self.drawn :]]
         for size, token in enumerate(new, 1):
@@ -104,7 +104,7 @@ class Request:
         return len(new), False
 
     def check_fits(self, context_length: int, vocab_size: int) -> None:
-        """Raise UserError where a model cannot have its tokens."""
+        """Raise UserError for a prompt that fills the context, or for unknown token ids."""
         if len(self.ids) >= context_length:
             raise UserError(
                 f"the prompt has {len(self.ids)} tokens, the context {context_length}; "
@@ -123,35 +123,36 @@ class Event(NamedTuple):
     """New tokens of one request, all sampled by one version of the weights.
 
     Joining the events of a request in order gives its new tokens; the last one has `ended` set.
-    Every column is as long as `ids`, or empty when it was not wanted. Nats throughout.
+    Every column is as long as `ids`, or empty when it was not requested. All logs are in nats.
     """
 
     request: int
     ids: tuple[int, ...]  # new tokens
-    # under the sampling distribution (temperature, rules); greedy: 0.0; not told: NaN
+    # under the sampling distribution (temperature, rules); greedy: 0.0; not reported: NaN
     logp: tuple[float, ...]
     version: int  # of the weights that sampled these tokens
     logp_model: tuple[float, ...] = ()  # at the temperature, without rules; greedy: temperature 1
     entropy: tuple[float, ...] = ()  # of that same distribution, in nats
     top: tuple[Mapping[int, float], ...] = ()  # num_top log-probs before temperature and rules
     ended: Ended = ""
-    why: str = ""  # of a request that failed
+    why: str = ""  # the reason why a request failed
     kept: tuple[bytes, ...] = ()  # int32 ids of the tokens that the rules left; empty: all of them
-    # The experts of the passes since the last event, int16 [layers * k] each: those that drew `ids`
-    # from the token before them, and before the first event's those of the prompt's other tokens.
+    # The experts of the passes since the last event, int16 [layers * k] each: of the passes that
+    # sampled `ids`; in the first event preceded by those of the prompt's other tokens.
     experts: tuple[bytes, ...] = ()
 
     def values_of(self, statistic: str) -> tuple[float, ...]:
-        """Of each new token "logp_model" or "entropy"; NaN where the engine does not tell it.
+        """The "logp_model" or "entropy" of each new token; NaN where the engine does not report it.
 
-        Of a token whose kept set is told, the model is what is drawn from: "logp_model" is `logp`.
+        If kept sets are reported, "logp_model" is `logp`: the model is then the distribution that
+        the tokens were sampled from.
         """
         if statistic == "logp_model" and self.kept:
             return self.logp
         return getattr(self, statistic) or (math.nan,) * len(self.ids)
 
     def part(self, first: int, last: int | None = None) -> Event:
-        """Its tokens from `first` up to `last`, with all that is told of them."""
+        """Its tokens from `first` up to `last`, with all their columns."""
         columns = ("ids", "logp", "logp_model", "entropy", "top", "kept")
         cut = {name: getattr(self, name)[first:last] for name in columns}
         if self.experts and last is not None:  # those before the first token stay with it
@@ -161,7 +162,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request came to so far: all its events, oldest first. A value, not a handle."""
+    """The result of a request so far: all its events, oldest first. A value, not a handle."""
 
     request: Request
     events: tuple[Event, ...]
@@ -178,20 +179,20 @@ class Answer:
 
     @property
     def ended(self) -> Ended:
-        """How; empty where it has not."""
+        """How it ended; empty where it has not."""
         return self.events[-1].ended if self.events else ""
 
     @property
     def failed(self) -> bool:
-        """Whether it could not go on; it may have no token then."""
+        """Whether the request failed; it may have no token then."""
         return self.ended == "failed"
 
     def first(self, size: int) -> Answer:
-        """Its first new tokens only, which have not ended."""
+        """The answer cut to its first `size` new tokens, without an end."""
         return Answer(self.request, first_tokens(self.events, size))
 
     def more(self, max_tokens: int, given: Sequence[int] = (), **changes: Any) -> Request:
-        """The request that goes on behind these tokens and, if any, `given` ones.
+        """The request that continues after these tokens and, if any, `given` ones.
 
         With the same seed its tokens are those of one longer request, and stop strings are found
         across the join, unless something was given in between. changes: other fields.
@@ -201,9 +202,9 @@ class Answer:
         return replace(self.request, ids=ids, max_tokens=max_tokens, drawn=drawn, **changes)
 
     def __add__(self, other: Answer) -> Answer:
-        """This answer and what followed it at once as one: with the end of the other."""
+        """Joins this answer and the one that directly followed it, whose end it gets."""
         before = tuple(event._replace(ended="") if event.ended else event for event in self.events)
-        passes = sum(len(event.experts) for event in before)  # those of its prompt, and of ours
+        passes = sum(len(event.experts) for event in before)  # of the prompt and of our tokens
         if passes and other.events:
             first, *rest = other.events
             other = Answer(other.request, (first._replace(experts=first.experts[passes:]), *rest))
@@ -213,7 +214,7 @@ class Answer:
 
 
 def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
-    """The events of the first tokens only, none of them an end."""
+    """The events cut to the first `number` tokens, none of them an end."""
     kept = []
     for event in events:
         size = min(number, len(event.ids))
@@ -224,20 +225,20 @@ def first_tokens(events: Sequence[Event], number: int) -> tuple[Event, ...]:
 
 
 def taken_out(events: list[Event], id: int) -> list[Event]:
-    """The events of a request, which are taken out of these."""
+    """Remove the events of a request from `events` and return them."""
     own = [event for event in events if event.request == id]
     events[:] = [event for event in events if event.request != id]
     return own
 
 
 class Ends(NamedTuple):
-    """Of some requests: how many came to an end, and why the others failed."""
+    """The ends of some requests: how many ended well, and why the others failed."""
 
     num_well: int = 0
     failures: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise UserError where requests failed and none did not."""
+        """Raise UserError where all requests failed."""
         if self.failures and not self.num_well:
             number = len(self.failures)
             every = (
@@ -248,95 +249,95 @@ class Ends(NamedTuple):
 
 @dataclass(eq=False)
 class Account:
-    """What the requests of one run came to. on_failure: told why one failed."""
+    """The record of the requests of one run. on_failure: called with the reason of a failure."""
 
     on_failure: Callable[[str], None] = lambda why: None
     open: dict[Any, None] = field(default_factory=dict)  # `asynchronous.Begun`, oldest first
     kept: set[int] = field(default_factory=set)  # requests whose cache is held for it
     num_begun: int = 0
-    num_well: int = 0  # that came to an end
-    num_drawn: int = 0  # tokens of all
+    num_well: int = 0  # requests that ended well
+    num_drawn: int = 0  # tokens of all requests
     failures: list[str] = field(default_factory=list)
 
     @property
     def ends(self) -> Ends:
-        """Of its requests so far."""
+        """The ends of its requests so far."""
         return Ends(self.num_well, tuple(self.failures))
 
 
 class Engine(Protocol):
-    """Generates. Strategies do not call it: `engines.asynchronous` keeps the book of requests.
+    """Samples tokens. Strategies do not call it: `engines.asynchronous` keeps track of requests.
 
-    It starts a request, cancels one, and works for a while; it keeps of a request what drawing it
-    takes, and forgets it with its last event. One that asked to `keep` its cache is a source until
-    it is cancelled.
+    It starts a request, cancels one, and works for a while. It holds the state of a request while
+    it samples, and drops it with the last event. A request with `keep` remains as a source until it
+    is cancelled.
 
-    An engine is a class over this one. What is written out here holds for an engine that keeps no
+    An engine is a subclass of this one. The methods written out here suit an engine that stores no
     weights but those that it samples with.
     """
 
     capabilities: frozenset[str]  # out of CAPABILITIES, and ADAPTERS
-    version: int  # of the weights that sample now
-    most_requests: int = 1 << 62  # requests that it is handed at once
-    longest: int | None = None  # tokens of a sequence that it has room for; None: as the model has
-    drafts: tuple[int, int] = (0, 0)  # tokens drafted so far, those of them that were then drawn
-    passes: Passes | None = None  # what its passes took so far; None: it does not measure them
-    notes: tuple[str, ...] = ()  # what to tell whoever runs it, once
-    renews_alone: bool = False  # what it has begun ends with the weights that were there then
-    lockstep: bool = False  # several processes hand it the same requests, and poll it together
+    version: int  # of the current sampling weights
+    most_requests: int = 1 << 62  # most requests that it is given at a time
+    longest: int | None = None  # most tokens of a sequence; None: as many as the model allows
+    drafts: tuple[int, int] = (0, 0)  # tokens drafted so far, and how many of them were accepted
+    passes: Passes | None = None  # costs of its passes so far; None: it does not measure them
+    notes: tuple[str, ...] = ()  # notes for the user, shown once
+    renews_alone: bool = False  # requests end under the weights with which they started
+    lockstep: bool = False  # several processes give it the same requests, and poll it together
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
-        """Draw a request, whose events have this number; UserError when it cannot fit the context.
+        """Start a request, whose events have this number; UserError when it cannot fit the context.
 
-        id: greater than those of all that were begun before it. source: a request that has ended
-        with `keep`, and with how many of its tokens, prompt included, this one begins; an engine
-        that holds its cache need not compute them again.
+        id: greater than the ids of all earlier requests. source: a request that has ended with
+        `keep`, and how many of its tokens, prompt included, this one begins with; an engine that
+        has its cache need not compute them again.
         """
         ...
 
     def cancel(self, id: int) -> list[Event]:
-        """Draw a request no further, and let go of its slot or cache; what was not told of it yet.
+        """Stop a request, and free its slot or cache; returns its events that are not reported yet.
 
-        `poll` tells no more of it. Nothing happens where it is forgotten by now.
+        `poll` reports no more of it. Nothing happens where the request is already dropped.
         """
         ...
 
     def poll(self, seconds: float | None = None) -> list[Event]:
-        """Advance all running requests by one token or more; return what there is to report.
+        """Advance all running requests by one token or more; returns the events to report.
 
-        Called while some are under way. One that draws elsewhere waits for an event, for no longer
-        than so many seconds; None: until there is one.
+        Called while requests are in progress. An engine that samples elsewhere waits for an event,
+        for at most so many seconds; None: until there is one.
 
-        A request that cannot go on ends as "failed" and says why; it may have no token. The others
-        go on. What is raised is of the engine as a whole.
+        A request that cannot continue ends as "failed" with a reason; it may have no token. The
+        others continue. An exception concerns the engine as a whole.
         """
         ...
 
     def forget(self) -> None:
-        """Nothing is under way: let go of what ended requests have left, and of what only speeds
-        requests up.
+        """Free what ended requests have left, and all that only speeds requests up. Called while no
+        request is in progress.
         """
         return
 
     def load_weights(self, state: Any, version: int) -> None:
-        """Sample with other weights from the next token on; state None: those in the model.
+        """Sample with other weights from the next token on; state None: the model's own.
 
         Raises UserError where the engine lacks the capability "weights".
         """
         ...
 
     def newest(self) -> AbstractContextManager[None]:
-        """Inside, samples are drawn with the newest weights that it was given."""
+        """Inside, the engine samples with the newest weights that it was given."""
         return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside the newest weights; empty: nothing."""
+        """The state that a checkpoint needs beside the newest weights; empty: none."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any], version: int) -> None:
-        """Go on from a checkpoint: the model has its weights by now, `state` is what was held.
+        """Resume from a checkpoint, whose weights the model already has; `state`: the saved state.
 
-        Raises UserError when that is of an engine of other settings.
+        Raises UserError for the state of an engine with other settings.
         """
         if state:
             raise UserError(
@@ -346,7 +347,7 @@ class Engine(Protocol):
         self.load_weights(None, version)
 
     def close(self) -> None:
-        """Let go of what it holds outside this process."""
+        """Free what it holds outside this process."""
         return
 
 
@@ -356,7 +357,8 @@ PASSES, SECONDS = "passes", "seconds"
 class Sums:
     """Sums over passes of 1, of sizes, of seconds and of the products of each two of these.
 
-    All that least squares of the seconds need, whatever the number of passes. sizes: their names.
+    These sums are all that a least-squares fit of the seconds needs, whatever the number of passes.
+    sizes: the names of the sizes.
     """
 
     def __init__(self, *sizes: str) -> None:
@@ -364,7 +366,7 @@ class Sums:
         self.values = [0.0] * len(names(self.terms))
 
     def add(self, *numbers: float) -> None:
-        """One more pass: its sizes, then its seconds."""
+        """Add a pass: its sizes, then its seconds."""
         values, place, terms = self.values, 0, (1.0, *numbers)
         for first, own in enumerate(terms):
             for other in terms[first:]:
@@ -377,10 +379,10 @@ class Sums:
 
 
 class Passes:
-    """Of an engine: decode steps by their rows and the tokens in the caches of these, and passes
-    over prompts and over caches read again by their tokens.
+    """The costs of an engine's passes: decode steps by their rows and the tokens in these rows'
+    caches, and prefill passes, also those that recompute caches, by their tokens.
 
-    places: of the caches that decode steps read, those in vain among them.
+    places: cache positions that decode steps read, padding included.
     """
 
     def __init__(self) -> None:
@@ -388,12 +390,12 @@ class Passes:
         self.places = 0
 
     def add_decode(self, bands: Sequence[Band], tokens: int, seconds: float) -> None:
-        """One more decode step, of the rows of these bands with so many tokens in their caches."""
+        """Add a decode step of the rows of these bands, with so many tokens in their caches."""
         self.places += sum((band.end - band.first) * band.used for band in bands)
         self.decode.add(bands[-1].end, tokens, seconds)
 
     def add_prefill(self, tokens: int, seconds: float) -> None:
-        """Passes that rows were let in with, over so many tokens."""
+        """Add prefill passes over so many tokens."""
         if tokens:
             self.prefill.add(tokens, seconds)
 
@@ -406,7 +408,7 @@ class Passes:
 
 
 def names(terms: tuple[str, ...]) -> list[str]:
-    """Of the sums of each term and of the products of each two; the first term is the 1."""
+    """Names of the sums of each term and of the products of each two; the first term is the 1."""
     return [
         other if not place else f"{first}_{other}"
         for place, first in enumerate(terms)

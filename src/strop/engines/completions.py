@@ -1,8 +1,8 @@
 """An engine over a server with OpenAI's completions protocol that returns token ids.
 
-Token ids go out and come back; no text is ever made into tokens again. vLLM and SGLang are such
-servers (`return_token_ids`). They sample with weights of their own: for scores and samples, not for
-training.
+Token ids go out and come back; no text is ever tokenised again. vLLM and SGLang are such servers
+(`return_token_ids`). They sample with weights of their own, so they serve for scores and samples,
+not for training.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ RETRIES = Retries(tries=5, first_wait_seconds=0.5)
 CUTS: dict[type, tuple[str, str]] = {
     MinP: ("min_p", "p"), TopK: ("top_k", "k"), TopP: ("top_p", "p")
 }  # fmt: skip
-# What log-probabilities are that are not the ones wanted, and how to get these.
-MOST_FAILURES = 16  # requests that fail with no answer between them; then the server is at fault
+MOST_FAILURES = 16  # failed requests without an answer in between; then the server is at fault
+# By kind: which log-probabilities a server gives that are not the wanted ones, and the remedy.
 OTHERS: dict[LogprobKind, str] = {
     "model": "those at temperature 1: sample there, or start vLLM with --logprobs-mode "
     "processed_logprobs",
     "drawn": "those of what top_k, top_p and min_p leave: sample without, or start vLLM with "
     "--logprobs-mode raw_logprobs",
-    "nothing": "not asked for",
+    "nothing": "not requested",
 }
 
 
@@ -54,7 +54,7 @@ class CompletionsSettings(EngineSettings):
     needs_model: ClassVar[bool] = False
     url: str = Field(default="http://127.0.0.1:8000", description="the server, without /v1")
     model: str = Field(
-        default="", description="the server's name of the model; empty: the only one it serves"
+        default="", description="the model's name at the server; empty: the only one it serves"
     )
     api_key_env: str = Field(
         default="", description="environment variable with the server's key; empty: none"
@@ -65,7 +65,7 @@ class CompletionsSettings(EngineSettings):
     timeout_seconds: float = Field(
         default=600.0, gt=0, le=1e6, description="longest wait for an answer"
     )
-    logprobs: bool = Field(default=True, description="ask for the tokens' log-probabilities")
+    logprobs: bool = Field(default=True, description="request the tokens' log-probabilities")
 
     @field_validator("url")
     @classmethod
@@ -75,18 +75,18 @@ class CompletionsSettings(EngineSettings):
         return url.rstrip("/").removesuffix("/v1")
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
-        """The engine. Raises UserError where the server cannot be had or returns no token ids."""
+        """Open the engine. Raises UserError if the server is unavailable or returns no ids."""
         client, longest = self.meet(self.url, tokenizer, context_length)
         return CompletionsEngine(client, tokenizer, self.num_parallel, longest)
 
     def meet(self, url: str, tokenizer: Any, context_length: int) -> tuple[Client, int]:
-        """The server at this place, and its longest sequence. Raises UserError."""
+        """A client of the server at this URL, and its longest sequence. Raises UserError."""
         client = self.client(url)
         limit = client.meet(self.model, len(tokenizer))
         return client, min(context_length, limit or context_length)
 
     def client(self, url: str) -> Client:
-        """What calls the server. Raises UserError where its key is not to be had."""
+        """The client that calls the server. Raises UserError where its key is missing."""
         key = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
         if self.api_key_env and not key:
             raise UserError(
@@ -102,14 +102,14 @@ class Asked:
 
     id: int
     request: Request
-    call: Call = field(default_factory=Call)  # the one that is under way
+    call: Call = field(default_factory=Call)  # the current call
     cancelled: bool = False
 
 
 class CallEngine(Engine):
-    """Draws elsewhere, each request by a call whose answer comes at any time.
+    """Samples elsewhere, each request by a call whose answer may come at any time.
 
-    Whoever makes the calls puts what is answered into `answers`, with whose it is.
+    Subclasses make the calls, and put each answer into `answers`, with its request.
     """
 
     def __init__(self, context_length: int) -> None:
@@ -121,7 +121,7 @@ class CallEngine(Engine):
         self.answers: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
 
     def poll(self, seconds: float | None = None) -> list[Event]:
-        """Wait for an answer; return what there is to report. Raises what `_take` does."""
+        """Wait for an answer; returns the events to report. Raises as `_take` does."""
         with suppress(queue.Empty):
             while not self.events and self.pending:
                 self._take(*self.answers.get(timeout=seconds))
@@ -131,7 +131,7 @@ class CallEngine(Engine):
         return events
 
     def _take(self, asked: Any, answer: Any) -> None:
-        """Report what a request was answered. Raises where the server answers none."""
+        """Report the answer to a request. Raises where the server answers no request."""
         raise NotImplementedError
 
     def _room(self, request: Request) -> int:
@@ -148,17 +148,17 @@ class CallEngine(Engine):
 
 
 class CompletionsEngine(CallEngine):
-    """Samples by calls of /v1/completions, `num_parallel` at once, one for each request.
+    """Samples by calls of /v1/completions, one for each request, `num_parallel` at a time.
 
-    The server has the beginning of a request that goes on from another one in its prefix cache.
-    Whether equal seeds give equal tokens, whatever else runs, is up to the server.
+    A request that continues another one finds its prefix in the server's prefix cache. Whether
+    equal seeds give equal tokens, whatever else runs, is up to the server.
 
-    An answer ends where the request says, whatever else the server takes for an end: what lies
-    behind is cut off, what it broke off is begun again behind that. A call that fails for the
-    moment is tried again; what fails for good ends its request as "failed", the others go on. Where
-    MOST_FAILURES do so one after another, `poll` raises UserError.
+    An answer ends where the request says, whatever the server takes for an end: surplus tokens are
+    cut off, and an answer that the server ended too early is continued. A call with a transient
+    failure is retried; a permanent failure ends its request as "failed", and the others continue.
+    After MOST_FAILURES in a row `poll` raises UserError.
 
-    A log-probability of an event is NaN where the server's are of something else.
+    A log-probability of an event is NaN where the server's are those of another distribution.
     """
 
     def __init__(
@@ -185,9 +185,9 @@ class CompletionsEngine(CallEngine):
             self.threads[-1].start()
 
     def cancel(self, id: int) -> list[Event]:
-        """Break its call off; another one may be asked."""
+        """Cancel its call; its thread may take another request."""
         if (row := self.pending.pop(id, None)) is not None:
-            row.cancelled = True  # before the thread that asks looks
+            row.cancelled = True  # before its thread checks this
             row.call.cancel()
         return taken_out(self.events, id)
 
@@ -196,7 +196,7 @@ class CompletionsEngine(CallEngine):
         raise UserError(f"the server at {self.client.url} takes no weights from here")
 
     def close(self) -> None:
-        """Let the threads and the connections go."""
+        """End the threads and close the connections."""
         for id in list(self.pending):
             self.cancel(id)
         for _ in self.threads:
@@ -204,10 +204,10 @@ class CompletionsEngine(CallEngine):
         self.threads = []
         self.client.close()
 
-    # ---- from here on: how
+    # ---- implementation
 
     def _check(self, request: Request) -> None:
-        """UserError where the server cannot do it."""
+        """Raise UserError for a request that the server cannot sample."""
         self._check_fits(request)
         kind = self.client.logprob_kind
         if "logp_model" in request.want and not knows(kind, request)[1]:
@@ -215,7 +215,7 @@ class CompletionsEngine(CallEngine):
         self._options(request)
 
     def _work(self) -> None:
-        """A thread's life: ask what there is to ask, one after another."""
+        """The loop of a thread: send the queued requests, one after another."""
         while (row := self.asked.get()) is not None:
             try:
                 answer: Answer | Exception = self._persist(row)
@@ -224,7 +224,7 @@ class CompletionsEngine(CallEngine):
             self.answers.put((row, answer))
 
     def _persist(self, row: Asked) -> Answer:
-        """Ask until there is an answer, or no more hope of one. Raises Failed."""
+        """Call until there is an answer or a permanent failure. Raises Failed."""
         request = row.request
         options = self._options(request)
         options["seed"] = seed_behind(request, bits=63)
@@ -232,7 +232,7 @@ class CompletionsEngine(CallEngine):
         return RETRIES(lambda: self._pass(row, options), lambda wait: row.call.over.wait(wait))
 
     def _pass(self, row: Asked, options: dict[str, Any]) -> Answer:
-        """Ask once, but for what is broken off by a change at the server. Raises Failed."""
+        """Call once, and again after a call that a change at the server cut off. Raises Failed."""
         while True:
             with self.gate.passing():
                 row.call = Call()
@@ -247,7 +247,7 @@ class CompletionsEngine(CallEngine):
                         raise
 
     def _take(self, row: Asked, answer: Answer | Exception) -> None:
-        """Report what a request was answered."""
+        """Report the answer to a request."""
         if row.cancelled:
             return
         if isinstance(answer, Exception):
@@ -256,7 +256,7 @@ class CompletionsEngine(CallEngine):
         self.num_failed = 0
         request = row.request
         size, stopped = request.until_stop(request.ids, answer.ids, self.decode)
-        ended: Ended = "broken"  # by the server, as at an end-of-text token that is no end of it
+        ended: Ended = "broken"  # by the server, such as at an end-of-text token that is no stop id
         if stopped or size >= self._room(request):
             ended = "stop" if stopped else "length"
         void, zeros, logp = (math.nan,) * size, (0.0,) * size, answer.logp[:size]
@@ -273,7 +273,7 @@ class CompletionsEngine(CallEngine):
         self.events.append(event)
 
     def _fail(self, row: Asked, error: Exception) -> None:
-        """End a request that has no answer. UserError where the server gives none to anybody."""
+        """End a failed request. Raises UserError where the server answers no request at all."""
         if not isinstance(error, Failed):
             raise error
         why = (
@@ -286,11 +286,11 @@ class CompletionsEngine(CallEngine):
         self._end(Event(row.id, (), (), self.version, ended="failed", why=why))
 
     def _model_of(self, request: Request) -> dict[str, Any]:
-        """Which model of the server draws it now, where it is not the one that was met."""
+        """The option `model` of a request, where it is not the client's own model."""
         return {}
 
     def _options(self, request: Request) -> dict[str, Any]:
-        """How the tokens are drawn and end, as the server is told. UserError for another rule."""
+        """The server's options for sampling and ends. Raises UserError for an unsupported rule."""
         kinds = [type(rule) for rule in request.rules]
         for place, kind in enumerate(kinds):
             if kind not in CUTS or kind in kinds[:place]:
@@ -301,7 +301,7 @@ class CompletionsEngine(CallEngine):
         if TopP in kinds[:-1]:
             raise UserError(
                 f"a completions server cuts by top_p last, and here {kinds[-1].__name__} comes "
-                "behind it: give one of the two, or take engine.kind=local"
+                "after it: give one of the two, or take engine.kind=local"
             )
         cuts = {CUTS[type(rule)][0]: getattr(rule, CUTS[type(rule)][1]) for rule in request.rules}
         return {
@@ -313,7 +313,7 @@ class CompletionsEngine(CallEngine):
 
 
 def knows(kind: LogprobKind, request: Request) -> tuple[bool, bool]:
-    """Whether log-probabilities of this kind are those of what is drawn from, and the model's."""
+    """Whether log-probabilities of this kind are the sampling distribution's, and the model's."""
     cut = bool(request.rules) and request.temperature > 0
     if kind == "drawn":
         return True, not cut

@@ -1,6 +1,6 @@
-"""What an engine asks of a server with OpenAI's completions protocol, and what it understands.
+"""A client of servers with OpenAI's completions protocol.
 
-The protocol as of vLLM and SGLang: `return_token_ids` is not OpenAI's.
+It is the protocol of vLLM and SGLang: `return_token_ids` is not OpenAI's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Literal, NamedTuple
 from strop.support.errors import UserError
 from strop.support.http import Call, Failed, Http
 
-NOISE = 0.05  # nats by which a server's answers to one question may differ
-# A server's log-probabilities are of the model as it is, of the model at the request's temperature,
-# or of what is drawn from: at the temperature, cut by top_p and the like.
+NOISE = 0.05  # nats by which a server's answers to one request may differ
+# A server's log-probabilities are those of the model as it is, of the model at the request's
+# temperature, or of the sampling distribution: at the temperature, cut by top_p and the like.
 LogprobKind = Literal["model", "tempered", "drawn", "nothing"]
-# How to draw from the model as it is, and how to answer. What is left out here, a server takes from
-# the model's generation_config.json.
+# Options to sample from the model as it is, and for the answer's form. A server takes options that
+# are left out from the model's generation_config.json.
 PLAIN: dict[str, Any] = {
     "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
     "presence_penalty": 0.0, "frequency_penalty": 0.0, "return_token_ids": True,
@@ -30,7 +30,7 @@ NO_LOGPROBS = "engine.logprobs=false does without log-probabilities"
 
 
 class Gate:
-    """Lets calls through; shut, while something changes at the server, none begins."""
+    """Lets calls through; while it is shut, because the server changes, no call begins."""
 
     def __init__(self) -> None:
         self.is_open, self.broken = True, ""
@@ -38,7 +38,7 @@ class Gate:
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Around a call: wait until it may begin. Raises Failed where none ever may again."""
+        """Wraps a call: wait until it may begin. Raises Failed where no call ever may again."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_open or self.broken)
             if self.broken:
@@ -53,7 +53,7 @@ class Gate:
 
     @contextmanager
     def shut(self) -> Iterator[None]:
-        """Inside no call begins; after an exception none ever does."""
+        """Inside, no call begins; after an exception no call ever does."""
         self.is_open = False
         try:
             yield
@@ -66,21 +66,21 @@ class Gate:
                 self._changed.notify_all()
 
     def empty(self, seconds: float) -> bool:
-        """Wait until no call is under way; False where one is after so long."""
+        """Wait until no call is in progress; returns False if one still is after so long."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._inside, seconds)
 
 
 class Answer(NamedTuple):
-    """What a server says to one prompt."""
+    """A server's answer to one prompt."""
 
     ids: tuple[int, ...]
-    logp: tuple[float, ...]  # empty where none were asked for
-    best: tuple[float, ...]  # those of the likeliest tokens in their places, where asked for
+    logp: tuple[float, ...]  # empty where none were requested
+    best: tuple[float, ...]  # of the likeliest tokens in these places, if requested
 
 
 class Client:
-    """Calls to one server for one model; `told`: what its log-probabilities are of."""
+    """Calls to one server for one model; `logprob_kind`: which log-probabilities it gives."""
 
     def __init__(self, url: str, key: str, timeout_seconds: float, logprobs: bool) -> None:
         self.url, self.timeout_seconds, self.logprobs = url, timeout_seconds, logprobs
@@ -90,9 +90,8 @@ class Client:
         self.logprob_kind: LogprobKind = "nothing"
 
     def meet(self, model: str, vocab_size: int) -> int | None:
-        """See that it is there, has the model and returns ids; its context, where it tells it.
-
-        Raises UserError.
+        """Check that the server answers, has the model and returns ids; returns its context, if
+        known. Raises UserError.
         """
         try:
             limit = self._choose(self.call("/v1/models"), model)
@@ -105,7 +104,7 @@ class Client:
     def ask(
         self, prompt: Sequence[int], call: Call | None = None, top: int = 0, **options: Any
     ) -> Answer:
-        """Continue token ids; `call` may be broken off by others. Raises Failed."""
+        """Continue token ids; other threads may cancel `call`. Raises Failed."""
         body = {**PLAIN, "model": self.model, "prompt": list(prompt), **options}
         found = self.call(
             "/v1/completions", body | ({"logprobs": top} if self.logprobs else {}), call
@@ -129,8 +128,8 @@ class Client:
             )
         if taken is not None and taken != list(prompt):
             raise Failed(
-                f"it made {len(taken)} other tokens of the prompt's {len(prompt)}: switch off what "
-                "changes prompts there (templates, truncation)"
+                f"it read {len(taken)} tokens that differ from the prompt's {len(prompt)}: switch "
+                "off whatever changes prompts there (templates, truncation)"
             )
         if not ids:
             raise Failed(f"an answer without a token ({choice.get('finish_reason')})")
@@ -142,7 +141,7 @@ class Client:
         self, path: str, body: Mapping[str, Any] | None = None, call: Call | None = None,
         as_json: bool = True,
     ) -> Any:  # fmt: skip
-        """What the server says, None: nothing: to a GET, with a body to a POST. Raises Failed."""
+        """The answer to a GET, or with a body to a POST; None: an empty one. Raises Failed."""
         try:
             read = _json if as_json else bytes.decode
             return self.http.ask(self.url + path, body, read=read, call=call)
@@ -151,11 +150,11 @@ class Client:
             raise Failed(f"no answer in {limit}") from error
 
     def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         self.http.close()
 
     def _choose(self, listed: Any, model: str) -> int | None:
-        """Take the model of this name, or the only one; its longest sequence, if that is told."""
+        """Choose the model of this name, or the only one; returns its context, if known."""
         try:
             served: dict[str, int | None]
             bases = [each for each in listed["data"] if not each.get("parent")]  # no adapters
@@ -169,12 +168,14 @@ class Client:
         return served[self.model]
 
     def _find_out(self, vocab_size: int) -> LogprobKind:
-        """What the log-probabilities are of, by that of a token that is likely and not certain.
+        """Find out which log-probabilities the server gives, by a token that is likely but not
+        certain.
 
-        Behind top_k=1 it is 0, and at temperature 2 it is less, where these count.
+        If top_k and temperature count, its log-probability is 0 with top_k=1, and lower at
+        temperature 2.
         """
         low, high = 10 * NOISE - math.log(vocab_size), -2 * NOISE
-        for number in (2, 3, 5, 8):  # tokens from all over the vocabulary, for lack of a text
+        for number in (2, 3, 5, 8):  # tokens from all over the vocabulary, as there is no text
             ids = tuple(vocab_size * place // number for place in range(number))
             plain = self.ask(ids, top=1, max_tokens=16)
             if not self.logprobs:
@@ -187,13 +188,13 @@ class Client:
                     hot = self.ask(before, top=1, max_tokens=1, temperature=2.0).best[0]
                     return "tempered" if hot < best - NOISE else "model"
         raise Failed(
-            "what its log-probabilities are of cannot be found out; start vLLM with "
-            f"--logprobs-mode raw_logprobs; {NO_LOGPROBS}"
+            "it is unclear which log-probabilities it gives; start vLLM with --logprobs-mode "
+            f"raw_logprobs; {NO_LOGPROBS}"
         )
 
 
 def _json(body: bytes) -> Any:
-    """What an answer says, None where it is empty. Raises Failed."""
+    """The JSON of an answer, None where it is empty. Raises Failed."""
     try:
         return json.loads(body) if body else None
     except (ValueError, RecursionError) as error:

@@ -1,8 +1,8 @@
 """The table of engines, and the settings that each is opened from: the section [engine] of a run.
 
-A new engine is one file in this folder and one line of `ENGINES`. The file has a class over
+A new engine is one file in this folder and one line of `ENGINES`. The file has a subclass of
 `EngineSettings`: its fields are the engine's own settings (`engine.NAME` on the command line), its
-`open` gives the engine.
+`open` returns the engine.
 """
 
 import importlib
@@ -24,10 +24,10 @@ ENGINES: dict[str, Any] = {
 
 
 class EngineSettings(BaseModel):
-    """What the answers are sampled with; every kind of engine adds fields of its own.
+    """The engine that samples answers; every kind of engine adds fields of its own.
 
     needs_model: the engine samples with a model of this process, which is loaded for it. trains:
-    the model lies where the engine is, and is trained there; `load` gives what stands for it here.
+    the engine's service holds the model and trains it; `load` returns a stand-in for this process.
     bounded_by: the setting, if any, that bounds the tokens of a prompt with its answer.
     """
 
@@ -45,7 +45,7 @@ class EngineSettings(BaseModel):
         return kind
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
-        """The engine. Raises UserError where it cannot be had.
+        """Open the engine. Raises UserError where it is not available.
 
         model: the one that is trained or scored, None where `needs_model` is False. num_slots: most
         sequences at once. context_length: most tokens of a sequence.
@@ -53,10 +53,10 @@ class EngineSettings(BaseModel):
         raise UserError(f"{type(self).__name__} has no method open: give it one, for an engine")
 
     def load(self, config: Any, source: str) -> Any:
-        """What stands for a model that is trained where the engine is, as `Loaded` has it.
+        """A `Loaded` that stands for a model which the engine's service trains.
 
         config: the run's. source: a checkpoint or another model; empty: the run's own. Raises
-        UserError where it cannot be had.
+        UserError where it is not available.
         """
         raise NotImplementedError(f"{type(self).__name__} trains and has no method load")
 
@@ -64,15 +64,15 @@ class EngineSettings(BaseModel):
         """Raise UserError for settings that make no sense in a run of so many steps."""
 
     def check_method(self, method: Any) -> None:
-        """Raise UserError where the method cannot be trained where the engine is."""
+        """Raise UserError for a method that the engine's service cannot train."""
 
     @property
     def most_tokens(self) -> int:
-        """Tokens of a prompt with its answer from which they need a check; 0: none is too long."""
+        """Most tokens of a prompt with its answer; 0: there is no bound."""
         return int(getattr(self, self.bounded_by)) if self.bounded_by else 0
 
     def check_longest(self, num_tokens: int) -> None:
-        """Raise UserError where a prompt with its answer, of so many tokens, could not be had."""
+        """Raise UserError where a prompt with its answer, of so many tokens, is too long."""
         if 0 < self.most_tokens < num_tokens:
             raise UserError(
                 f"engine.{self.bounded_by} is {self.most_tokens}, but a prompt with its answer may "
@@ -89,7 +89,7 @@ class EngineSettings(BaseModel):
 
 
 def settings_of(kind: str) -> type[EngineSettings]:
-    """The settings of a kind of engine; those that all have where there is no such kind."""
+    """The settings class of a kind of engine; the common one where there is no such kind."""
     place = ENGINES.get(kind, EngineSettings)
     if isinstance(place, str):
         module, _, name = place.partition(":")
@@ -98,13 +98,13 @@ def settings_of(kind: str) -> type[EngineSettings]:
     if found is not EngineSettings and found.open is EngineSettings.open:
         raise UserError(
             f"the engine {kind!r}: {found.__name__} has no method open(model, tokenizer, *, "
-            "num_slots, context_length), which gives the engine: add it"
+            "num_slots, context_length), which returns the engine: add it"
         )
     return found
 
 
 def kinds_with(path: str) -> list[str]:
-    """The kinds of engine that have this setting, `engine.NAME`, of their own."""
+    """The kinds of engine that have this setting, `engine.NAME`, beside the common ones."""
     section, _, name = path.partition(".")
     if section != "engine" or name in EngineSettings.model_fields:
         return []

@@ -1,4 +1,4 @@
-"""Whose cache a request may go on from: ended requests, found by the content of their tokens."""
+"""Finds the ended request whose cache a new request can continue from, by their tokens."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ BLOCK = 8  # tokens that requests must share
 
 
 class Prefixes:
-    """Requests that have ended with their caches held, by the blocks of their tokens.
+    """Ended requests whose caches are kept, by the blocks of their tokens.
 
-    Each beginning of whole blocks has a chained hash. Of the requests that share the longest chain
-    with the asked tokens the one with the longest common beginning is found. Where none shares a
-    block, a request is found of which all tokens are a beginning: what goes on from a short one
+    Each prefix of whole blocks has a chained hash. Among the requests that share the longest chain
+    with the given tokens, `find` takes the one with the longest common prefix. Where none shares a
+    block, it takes a request all of whose tokens are a prefix: what continues a short request
     belongs to it too, with its weights.
     """
 
@@ -26,7 +26,7 @@ class Prefixes:
         return bool(self.tokens)
 
     def add(self, id: int, tokens: tuple[int, ...]) -> None:
-        """Hold a request of these tokens."""
+        """Add a request with these tokens."""
         self.tokens[id] = tokens
         self.ids.setdefault(tokens, {})[id] = None
         self.chains[id] = _chains(tokens)
@@ -34,7 +34,7 @@ class Prefixes:
             self.by_chain.setdefault(chain, {})[id] = None
 
     def remove(self, id: int) -> None:
-        """Hold it no longer."""
+        """Remove a request."""
         tokens = self.tokens.pop(id)
         del self.ids[tokens][id]
         if not self.ids[tokens]:
@@ -45,12 +45,12 @@ class Prefixes:
                 del self.by_chain[chain]
 
     def id_of(self, tokens: tuple[int, ...]) -> int | None:
-        """The newest request of exactly these tokens."""
+        """The newest request with exactly these tokens."""
         found = self.ids.get(tokens)
         return next(reversed(found)) if found else None
 
     def find(self, tokens: tuple[int, ...]) -> tuple[int, int] | None:
-        """A request, and with how many of its tokens these begin; None: there is none."""
+        """A request and the number of its tokens that these begin with; None: there is none."""
         chains = _chains(tokens)
         for number in range(len(chains), 0, -1):
             if found := self.by_chain.get(chains[number - 1]):
@@ -63,9 +63,9 @@ class Prefixes:
     def _longest(
         self, found: Iterable[int], tokens: tuple[int, ...], known: int
     ) -> tuple[int, int] | None:
-        """Of requests that share so many tokens, but no block more, the one that shares most.
+        """The one that shares most, among requests that share `known` tokens but no further block.
 
-        None where they only have one hash.
+        None where only their hashes are equal.
         """
         rest, best, most = tokens[known : known + BLOCK], -1, -1
         for id in found:
@@ -82,7 +82,7 @@ class Prefixes:
 
 
 def _chains(tokens: Sequence[int]) -> list[int]:
-    """A hash of each beginning of whole blocks, the shortest first."""
+    """The hash of each prefix of whole blocks, the shortest first."""
     found, chain = [], 0
     for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
         chain = hash((chain, *tokens[start : start + BLOCK]))

@@ -1,8 +1,8 @@
 """Rules that narrow the sampling distribution; each maps scaled logits [N, V] to logits [N, V].
 
-What a rule removes gets -inf. Rules of a request are applied in their order, each to what the
-rules before it left. A user's own rule is any hashable, picklable callable of the same shape; one
-that is a `SharedRule` is known to vLLM's workers too.
+A removed token gets -inf. Rules of a request are applied in their order, each to the result of the
+one before. A user's own rule is any hashable, picklable callable of the same shape; a `SharedRule`
+is known to vLLM's workers too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strop.support.errors import UserError
 
 
 class SharedRule:
-    """A rule that is a function of `strop_rules` with the rule's fields for its numbers."""
+    """A rule that calls a function of `strop_rules` with the rule's fields as its arguments."""
 
     function: ClassVar[str]
 

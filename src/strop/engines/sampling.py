@@ -1,4 +1,4 @@
-"""Draws one token for each row and records what was asked for.
+"""Draws one token for each row and records the requested statistics.
 
 A draw is inverse-CDF sampling from one uniform number per row, and that number is a hash of
 (seed, position): nothing else in the batch can change it.
@@ -41,8 +41,8 @@ def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArra
 
 
 def seed_behind(request: Request, bits: int) -> int:
-    """A seed of so many bits, made of the request's and of the number of tokens before: what goes
-    on does not repeat what it goes on from.
+    """A seed of so many bits, made from the request's and the number of its prompt's tokens, so
+    that a continuation does not repeat the draws of the request that it continues.
     """
     seed = np.array([request.seed & (2**64 - 1)], np.uint64)
     return int(mix(mix(seed) + np.uint64(len(request.ids)))[0] >> np.uint64(64 - bits))
@@ -54,23 +54,23 @@ Asked = TypeVar("Asked", bound=Hashable)
 
 @dataclass(frozen=True)
 class Plan:
-    """How to treat each row of a batch; None where no row asks, so that nothing is computed."""
+    """How to treat each row of a batch; a field is None if no row needs it, and costs nothing."""
 
     temperature: Tensor | None  # [N, 1]; None: all 1
     greedy: Tensor | None  # [N, 1] bool
     rules: tuple[tuple[Rows, tuple[Rule, ...]], ...]  # rows that share these rules
     model: Rows | None  # rows that want logp_model or entropy
     top: Rows | None
-    kept: np.ndarray  # [N] bool: rows that want to know what their rules keep; on the host
-    num_top: int  # most that any row asks for
+    kept: np.ndarray  # [N] bool: rows that want the sets that their rules keep; on the host
+    num_top: int  # the largest number that any row requests
     stops: np.ndarray  # [sets, V] bool: tokens that end a request; on the host
     stop_set: np.ndarray  # [N] row of `stops`
     refused: dict[tuple[Rule, ...], str]  # why rules could not be applied; filled by `draw`
 
     @property
     def plain(self) -> bool:
-        """Whether all want the model's statistics and draw from what the model says: then what was
-        drawn has them.
+        """Whether all rows want the model's statistics and sample from the model's distribution:
+        then the statistics of the draw are the model's.
         """
         drawn = self.greedy is None and not self.rules
         return drawn and isinstance(self.model, slice)
@@ -83,7 +83,7 @@ class Plan:
         return LOGP + 1 if self.model is None else TOP
 
     def ends(self, records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of records on the host: which tokens end their request, and which could not be drawn."""
+        """From records on the host: which tokens end their request, and which draws failed."""
         return self.stops[self.stop_set, records[:, TOKEN].astype(np.int64)], np.isnan(
             records[:, LOGP]
         )
@@ -95,9 +95,9 @@ def make_plan(
     device: torch.device,
     like: np.ndarray | None = None,
 ) -> Plan:
-    """Sort the rows of a batch by what they ask for.
+    """Group the rows of a batch by their sampling options.
 
-    like [N]: which of the requests each row is drawn like; None: a row for each request.
+    like [N]: the index of the request that each row is sampled like; None: one row per request.
     """
     like = np.arange(len(requests)) if like is None else like
 
@@ -135,14 +135,14 @@ def make_plan(
 
 
 def _numbered(values: Sequence[Asked]) -> tuple[list[Asked], np.ndarray]:
-    """The values that differ, and the number of each one's own among them."""
+    """The distinct values, and the index of each value among them."""
     numbers: dict[Asked, int] = {}
     of = [numbers.setdefault(value, len(numbers)) for value in values]
     return list(numbers), np.array(of)
 
 
-# Of each row the int32 ids that its rules kept, as bytes: empty where that is all, and where it is
-# not wanted.
+# For each row the int32 ids that its rules kept, as bytes: empty where they kept all, and where the
+# set is not wanted.
 Sets: TypeAlias = np.ndarray
 
 
@@ -181,7 +181,7 @@ def _scaled(logits: Tensor, temperature: Tensor | None) -> Tensor:
 def _pick(
     logits: Tensor, temperature: Tensor | None, uniform: Tensor, entropy: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Token ids [N, 1], their log-probabilities [N, 1], and the entropies [N] if asked for."""
+    """Token ids [N, 1], their log-probabilities [N, 1], and the entropies [N] if wanted."""
     scaled = _scaled(logits, temperature)
     drawn = _weights(scaled, entropy)
     token = _search(drawn.weight, uniform[:, None])
@@ -191,7 +191,7 @@ def _pick(
 
 @functools.cache
 def _compiled_pick() -> Callable[..., tuple[Tensor, Tensor, Tensor | None]]:
-    """The same for a GPU, which then reads the logits some three times instead of some ten."""
+    """`_pick` compiled for a GPU, which then reads the logits about three times, not ten."""
     compiled: Callable[..., tuple[Tensor, Tensor, Tensor | None]] = torch.compile(_pick)
 
     def pick(
@@ -208,19 +208,19 @@ def _compiled_pick() -> Callable[..., tuple[Tensor, Tensor, Tensor | None]]:
 def _with_greedy(
     ruled: Tensor, greedy: Tensor, token: Tensor, logp: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same, but the likeliest token with certainty where it is asked for."""
+    """The same tokens, but the likeliest one with certainty in greedy rows."""
     most, likeliest = ruled.max(-1, keepdim=True)
-    # 0 times a logit: 0, but NaN where there was nothing to choose from
+    # 0 times a logit is 0, but NaN where no token was allowed
     return torch.where(greedy, likeliest, token), torch.where(greedy, 0 * most, logp)
 
 
 def _kept(ruled: Tensor, wanted: np.ndarray) -> Sets:
-    """The sets that are left of the rows that want to know them."""
+    """The sets that the rules leave, for the rows that want them."""
     place = np.flatnonzero(wanted)
     rows = torch.from_numpy(place).to(ruled.device)
-    inside = ruled[rows] > -torch.inf  # of logits that are not numbers: nothing
+    inside = ruled[rows] > -torch.inf  # False for NaN logits
     number = inside.sum(-1)
-    inside &= (number < ruled.shape[-1])[:, None]  # all of them is an empty set
+    inside &= (number < ruled.shape[-1])[:, None]  # the whole vocabulary is written as empty
     ids = inside.nonzero()[:, 1].to(torch.int32).cpu().numpy()
     ends = inside.sum(-1).cumsum(0).cpu().numpy()
     found = np.full(len(wanted), b"", dtype=object)
@@ -230,12 +230,12 @@ def _kept(ruled: Tensor, wanted: np.ndarray) -> Sets:
 
 
 class Weights(NamedTuple):
-    """Of the tokens [N, V], relative to the likeliest."""
+    """Weights of the tokens [N, V], relative to the likeliest."""
 
     weight: Tensor
     most: Tensor  # [N, 1] the largest logit
     log_total: Tensor  # [N, 1] of all weights; NaN if no logit is finite
-    entropy: Tensor | None  # [N], where it was asked for
+    entropy: Tensor | None  # [N], if wanted
 
     def logp(self, logits: Tensor, token: Tensor) -> Tensor:
         """Log-probabilities [N, 1]. Large logits are subtracted first, or rounding would show."""
@@ -256,10 +256,10 @@ def _weights(logits: Tensor, entropy: bool) -> Weights:
 
 
 def _search(weight: Tensor, uniform_N1: Tensor) -> Tensor:
-    """Token ids [N, 1]: the first at which the running sum is more than such a share of the whole.
+    """Token ids [N, 1]: the first whose running sum exceeds the share `uniform` of the total.
 
-    The sum runs over blocks of a large vocabulary first, then inside one: float64 throughout would
-    be most of the time of a draw.
+    In a large vocabulary the sum runs over blocks first, then inside one: float64 throughout would
+    take most of the time of a draw.
     """
     num, size = weight.shape
     if size <= SMALL:
@@ -274,7 +274,7 @@ def _search(weight: Tensor, uniform_N1: Tensor) -> Tensor:
     before = torch.where(block > 0, ends.gather(1, (block - 1).clamp_(min=0)), 0)
     chosen = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK))[:, 0]
     inside = chosen.cumsum(-1, dtype=torch.float64).add_(before)
-    # Rounding may put the aim behind the block: then it is the last token of any weight.
+    # Rounding may put the aim after the block: then take the last token with any weight.
     last = torch.searchsorted(inside, inside[:, -1:].contiguous())
     return block * BLOCK + torch.minimum(torch.searchsorted(inside, aim, right=True), last)
 

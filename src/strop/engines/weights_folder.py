@@ -1,4 +1,4 @@
-"""Versions of a model's weights for another process, each in a folder whole or not there at all."""
+"""Hands versions of a model's weights to another process; each is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from strop.support.writing import writing
 
 IN_MEMORY = Path("/dev/shm")  # of Linux; files there lie in main memory
 PREFIX = "strop-weights-"
-JUST_MADE_SECONDS = 60.0  # a folder as young as that may be about to be locked
+JUST_MADE_SECONDS = 60.0  # a younger folder may not be locked yet
 FAILURES = (OSError, RuntimeError, SafetensorError)
 
 
 class WeightsFolder:
-    """A folder in memory where there is room, else on disk; who reads a version deletes it.
+    """A folder in memory if there is room, else on disk; the reader of a version deletes it.
 
-    It is gone after `close`. One whose process was killed is deleted when the next one is made: its
-    process holds a lock on it, which the kernel frees.
+    `close` deletes the folder. The folder of a killed process is deleted when the next one is made:
+    each process holds a lock on its folder, which the kernel releases.
     """
 
     def __init__(self, size: int, advice: str, chosen: str = "") -> None:
-        """size: bytes that may lie there at once. chosen: where, if that matters.
+        """size: most bytes at a time. chosen: the place, if it matters.
 
-        advice: what to do where there is no room, for which this raises UserError.
+        Raises UserError where there is no room; advice: what its message says to do.
         """
         self.size = size
         places = [Path(chosen)] if chosen else [IN_MEMORY, Path(tempfile.gettempdir())]
@@ -53,9 +53,8 @@ class WeightsFolder:
         )
 
     def put(self, name: str, save: Callable[[Path], object]) -> Path:
-        """Where the file or folder lies that `save` has written; before, nothing of that name does.
-
-        Raises RunStopped where it cannot be written.
+        """Call `save` to write a file or folder, and return its path, which exists only when it is
+        complete. Raises RunStopped where it cannot be written.
         """
         unfinished, path = self.path / f".{name}", self.path / name
         try:
@@ -67,12 +66,12 @@ class WeightsFolder:
         return path
 
     def clear(self) -> None:
-        """Delete what nobody has read."""
+        """Delete all versions that nobody has read."""
         for path in self.path.iterdir():
             _delete(path)
 
     def close(self) -> None:
-        """Delete it."""
+        """Delete the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self.handle >= 0:
             os.close(self.handle)
@@ -80,13 +79,13 @@ class WeightsFolder:
 
 
 def write(model: Any, folder: WeightsFolder, name: str, base: bool = False) -> Path:
-    """Write model and weights in Hugging Face's layout, as `merged` has them."""
+    """Write the model with the weights of `merged`, in Hugging Face's layout."""
     weights = merged(model, base)
     return folder.put(name, lambda path: model.save_pretrained(path, state_dict=weights))
 
 
 def adapters_of(model: nn.Module) -> tuple[str, ...]:
-    """The names of the model's adapters, the base before several; empty where it has none."""
+    """The names of the model's adapters, after BASE if there are several; empty without any."""
     if (routes := routes_of(model)) is not None:
         return (BASE, *routes.known)
     found = (getattr(module, "active_adapters", ()) for module in model.modules()
@@ -95,14 +94,14 @@ def adapters_of(model: nn.Module) -> tuple[str, ...]:
 
 
 def rank_of(model: nn.Module) -> int:
-    """The largest rank of its adapters; 0 where it has none."""
+    """The largest rank of the model's adapters; 0 where it has none."""
     ranks = [rank for module in model.modules() for rank in getattr(module, "r", {}).values()]
     return max(ranks, default=0)
 
 
 def merged(model: nn.Module, base: bool = False) -> dict[str, Tensor]:
-    """The weights by their names without adapters: W + alpha / rank * B A in place of W, or W alone
-    where there are several adapters. base: W alone in any case.
+    """The weights by their names in a model without adapters: W + alpha / rank * B A in place of W,
+    or W alone where there are several adapters. base: W alone in any case.
     """
     own, several = model.state_dict(), base or routes_of(model) is not None
     for name, module in model.named_modules():
@@ -118,9 +117,7 @@ def merged(model: nn.Module, base: bool = False) -> dict[str, Tensor]:
 
 
 def write_adapter(model: nn.Module, folder: WeightsFolder, adapter: str, name: str) -> Path:
-    """Write one of the model's adapters in PEFT's layout; the base, beside several, as one that
-    adds nothing.
-    """
+    """Write one of the model's adapters in PEFT's layout; BASE becomes an adapter that adds 0."""
     routes, factor = routes_of(model), float(adapter != BASE)
     if routes is not None and adapter == BASE:
         adapter = routes.known[0]
@@ -151,11 +148,11 @@ def write_adapter(model: nn.Module, folder: WeightsFolder, adapter: str, name: s
 
 
 def _sweep(place: Path) -> None:
-    """Delete the folders there whose processes are gone."""
+    """Delete the folders in a place whose processes are gone."""
     for path in place.glob(f"{PREFIX}*"):
         try:
             handle = os.open(path, os.O_RDONLY)
-        except OSError:  # it has just been deleted, or is another user's
+        except OSError:  # it was just deleted, or belongs to another user
             continue
         try:
             old = time.time() - os.fstat(handle).st_mtime > JUST_MADE_SECONDS
@@ -166,9 +163,10 @@ def _sweep(place: Path) -> None:
 
 
 def _locked(handle: int) -> bool:
-    """Lock a folder until it is closed; whether that could be done.
+    """Lock a folder until its handle is closed; returns whether that succeeded.
 
-    Not where another process has it, nor on a disk without locks: there nothing is ever swept.
+    It fails where another process has the lock, and on a disk without locks, where folders are
+    never swept.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What the head is given, and what it does to one chunk of tokens, in buffers that are reused.
+"""The head's arguments, and its computation on one chunk of tokens, in reused buffers.
 
 Axes: C tokens of the chunk, V vocabulary, D hidden size. Everything here runs without autograd;
 the derivatives are written out, and the tests compare each with autograd of the plain formula.
@@ -67,7 +67,7 @@ def kind_of(name: str) -> tuple[str, float] | None:
 def measure_subset(
     name: str, exp_CV: Tensor, id_C: Tensor, needs_slope: bool
 ) -> tuple[Tensor, Slope | None]:
-    """The column [C] and, where it is needed and there is one, its derivative."""
+    """The column [C] and, if it is needed and exists, its derivative."""
     found = kind_of(name)
     assert found is not None, name
     kind, number = found
@@ -88,7 +88,7 @@ def measure_subset(
 
 
 def _top(kind: str, exp_CV: Tensor, number: int) -> Tensor:
-    """Of the `number` likeliest tokens: their part of the entropy, the others', or the last one."""
+    """The entropy's part from the `number` likeliest tokens, from the others, or the last token."""
     top_CS, index_CS = exp_CV.topk(min(max(number, 1), exp_CV.shape[1]), dim=-1)
     if kind == "top_token":
         return index_CS[:, -1].to(exp_CV.dtype)  # exact below 2^24 tokens
@@ -131,7 +131,7 @@ def nucleus_entropy(logq_TV: Tensor, mass: float, below: bool) -> Tensor:
 def add_slopes(
     grad_CV: Tensor, slopes: Mapping[str, Slope], adjoints: Mapping[str, Tensor]
 ) -> None:
-    """Add what the adjoints of these columns give to dL/dz, in place."""
+    """Add the contribution of these columns' adjoints to dL/dz, in place."""
     for name, slope in slopes.items():
         if name in adjoints:
             values = slope.values * adjoints[name].unsqueeze(1)
@@ -141,9 +141,9 @@ def add_slopes(
                 grad_CV.scatter_add_(1, slope.index_CS, values)
 
 
-# Of one [chunk, vocabulary] buffer. On two CPU cores (V 151,936, D 1,024) the three products took
-# 7% longer with half of it and 9% less with twice. On a GPU the gradient of the weight is read and
-# written for each chunk, which takes as long as the products of some 150 tokens.
+# The size of one [chunk, vocabulary] buffer. On two CPU cores (V 151,936, D 1,024) the three
+# products took 7% longer with half of it and 9% less with twice. On a GPU the gradient of the
+# weight is read and written for each chunk, which takes as long as the products of some 150 tokens.
 CHUNK_BYTES, CHUNK_BYTES_ELSEWHERE = 128 * 2**20, 2**30
 NAMES = ("logp_T", "entropy_T", "mean_logp_T", "sum_pi_squared_T")
 OF_KERNELS = {"logp_T", "entropy_T"}
@@ -169,7 +169,7 @@ class Head:
     softcap: float | None = None  # bound of the raw logits, above 0
     scale: float = 1.0  # factor of the raw logits
     chunk_tokens: int | None = None  # None: as many as CHUNK_BYTES hold
-    onednn: bool = True  # where it can make the products; see `strop.support.linear`
+    onednn: bool = True  # use oneDNN where it can compute the products; see `strop.support.linear`
 
     def __post_init__(self) -> None:
         if self.weight.ndim != 2 or self.weight.shape[0] == 0:
@@ -192,8 +192,8 @@ class Distribution:
 
     `objective(rows, logq_TV, **reads) -> objective_T` gets the chunk's rows (a slice of the
     tokens), the current log-probabilities [chunk, V] and, by name, those of the other policies
-    that it reads. Gradient flows through `logq_TV` alone. What multiplies the column in the loss
-    is its adjoint and stays outside.
+    that it reads. Gradient flows through `logq_TV` alone. The column's factor in the loss is its
+    adjoint and stays outside.
     """
 
     objective: Callable[..., Tensor]
@@ -206,13 +206,13 @@ Others = Mapping[str, tuple[Head, Tensor]]  # another policy's head and its hidd
 
 @dataclass(frozen=True, eq=False)
 class HeadCall:
-    """Which columns of which head; checked when made."""
+    """The requested columns of a head, checked when this is made."""
 
     head: Head
     names: tuple[str, ...]
     distributions: Distributions
     others: Others
-    kept: Kept | None = None  # what logp_T is over; None: the whole vocabulary
+    kept: Kept | None = None  # the sets that logp_T is over; None: the whole vocabulary
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -250,7 +250,7 @@ class HeadCall:
                 )
 
 
-CAST_BYTES = 16 * 2**20  # of a bfloat16 weight this much at a time exists in float32
+CAST_BYTES = 16 * 2**20  # a bfloat16 weight is converted to float32 in blocks of this size
 
 
 def working_dtype(*tensors: Tensor) -> torch.dtype:
@@ -259,7 +259,7 @@ def working_dtype(*tensors: Tensor) -> torch.dtype:
 
 
 def _weight_blocks(weight_VD: Tensor, dtype: torch.dtype) -> Iterator[tuple[slice, Tensor]]:
-    """Yields the weight in the working type: whole when it has that type, else block by block."""
+    """Yields the weight in the working dtype: whole if it has that dtype, else block by block."""
     vocabulary, width = weight_VD.shape
     if weight_VD.dtype == dtype:
         yield slice(0, vocabulary), weight_VD
@@ -271,25 +271,25 @@ def _weight_blocks(weight_VD: Tensor, dtype: torch.dtype) -> Iterator[tuple[slic
 
 
 def multiplies_bfloat16(*tensors: Tensor) -> bool:
-    """Whether products of these are made of bfloat16 as it is: see `strop.head.fused`."""
+    """Whether products of these multiply bfloat16 directly: see `strop.head.fused`."""
     suit = all(t.dtype == torch.bfloat16 and t.device.type == "cuda" for t in tensors)
     return suit and fused.ADDS_WIDE
 
 
 def measured_by_kernels(names: tuple[str, ...], dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernels of `strop.head.fused` make these columns."""
+    """Whether the kernels of `strop.head.fused` compute these columns."""
     suits = dtype == torch.float32 and OF_KERNELS.issuperset(names)
     return suits and not why_no_kernels(device)
 
 
 class ChunkLogits:
-    """The scaled logits of one head, and the way back from them, for one chunk after another.
+    """The scaled logits of one head, and their backward pass, for one chunk after another.
 
         z = softcap * tanh(inner * (h W^T + b)) / temperature     inner = scale / softcap
         z = inner * (h W^T + b)                                   inner = scale / temperature
 
-    The lower line holds without softcap. `inner` goes to the hidden states, which are small, so
-    that the logits are not passed over once more. Each call overwrites what the last returned.
+    The lower line holds without softcap. `inner` is applied to the hidden states, which are small,
+    to save one pass over the logits. Each call overwrites the result of the last one.
     """
 
     def __init__(self, head: Head, dtype: torch.dtype, chunk: int, differentiable: bool) -> None:
@@ -301,7 +301,7 @@ class ChunkLogits:
         self._slope_CV = torch.empty_like(self._logits_CV) if keeps_slope else None
 
     def forward(self, hidden_CD: Tensor) -> Tensor:
-        """The logits [C, V] of these hidden states; remembers what `backward` needs."""
+        """The logits [C, V] of these hidden states; stores the tensors that `backward` needs."""
         head, size = self.head, hidden_CD.shape[0]
         logits_CV = self._logits_CV[:size]
         self._as_it_is = multiplies_bfloat16(hidden_CD, head.weight)
@@ -356,8 +356,8 @@ class ChunkLogits:
 class Softmax(NamedTuple):
     """The softmax of a chunk, unnormalised: p = exp_CV / sum_C1, log p = shifted_CV - log_sum_C1.
 
-    `shifted_CV` is None where nothing asked for it; then `exp_CV` took over its buffer. `slopes`
-    are the derivatives of the columns over a part of the vocabulary; logp_T is one at `cut_C`.
+    `shifted_CV` is None where nothing needs it; then `exp_CV` reuses its buffer. `slopes` are the
+    derivatives of the columns over a part of the vocabulary; logp_T is one of these at `cut_C`.
     """
 
     shifted_CV: Tensor | None
@@ -382,7 +382,7 @@ def measure(
     needs_slopes: bool = False,
     kept: Kept | None = None,
 ) -> tuple[Softmax, dict[str, Tensor]]:
-    """The softmax of a chunk (overwriting its logits) and the columns that `names` asks for.
+    """The softmax of a chunk (overwriting its logits) and the columns `names`.
 
     Without a scratch buffer exp overwrites the logits, which only entropy and distributions read
     again.
@@ -438,8 +438,8 @@ def grad_logits(
         d mean_logp / dz_j = 1/V - p_j
         d L / dz_j         = g_j - p_j sum_k g_k          for g = dL / d log p
 
-    All of them have a factor p_j, so one product with p serves all; the rest is added after it, and
-    of a logp over a kept set what stands in `strop.head.kept`.
+    All of them have terms with the factor p_j, so one product with p serves all; the rest is added
+    after it. For a logp over a kept set the derivative in `strop.head.kept` replaces the first.
     """
     zero_C = torch.zeros_like(softmax.sum_C1.squeeze(1))
     logp_C = adjoints.get("logp_T", zero_C)

@@ -1,14 +1,14 @@
-"""The head on a GPU: products of bfloat16 as they are, and logits that are read once each way.
+"""The head on a GPU: direct bfloat16 products, and logits that are read once in each direction.
 
-Of hidden states and a weight in bfloat16 every product of two numbers is exact in float32, in which
-a GPU adds them up and writes the logits: they are as they were of float32 copies, at ten times the
-speed. Only dL/dz is rounded to bfloat16 on its way to the gradients, of which those of the weight
-are added up in float32.
+If hidden states and weight are bfloat16, every product of two numbers is exact in float32, in which
+a GPU sums them and writes the logits: they equal those of float32 copies, at ten times the speed.
+Only dL/dz is rounded to bfloat16 before the gradients are computed; those of the weight are summed
+in float32.
 
     log p = z_id - log sum_j exp z_j        dL/dz_j = g [j = id] - p_j (g + e (log p_j + H))
 
-g and e are the adjoints of log p and of the entropy H. Where no other column is asked for, one
-kernel reads the logits to measure and one to push, in place of some ten passes over them.
+g and e are the adjoints of log p and of the entropy H. If no other column is requested, one kernel
+reads the logits to measure and one to push, in place of some ten passes over them.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ ADDS_WIDE = hasattr(torch.ops.aten.addmm, "dtype_out")  # torch 2.8 and newer
 
 
 def add_product(out_NO: Tensor, x_NI: Tensor, y_IO: Tensor, factor: float, keep: bool) -> None:
-    """out += factor x y, in place, of bfloat16; without `keep` what is there does not count."""
+    """out += factor x y, in place, for bfloat16 x and y; without `keep`: out = factor x y."""
     if out_NO.dtype == x_NI.dtype:
         out_NO.addmm_(x_NI, y_IO, beta=int(keep), alpha=factor)
         return
@@ -34,18 +34,18 @@ def add_product(out_NO: Tensor, x_NI: Tensor, y_IO: Tensor, factor: float, keep:
 
 
 class Measured(NamedTuple):
-    """The logits of a chunk, and of each row what the way back needs."""
+    """The logits of a chunk, and the values of each row that the backward pass needs."""
 
     logits_CV: Tensor
     id_C: Tensor
     log_sum_C: Tensor
-    entropy_C: Tensor  # of no meaning where it was not asked for
+    entropy_C: Tensor  # meaningless unless it was requested
 
 
 def measure(
     logits_CV: Tensor, id_C: Tensor, names: tuple[str, ...]
 ) -> tuple[Measured, dict[str, Tensor]]:
-    """The columns of a chunk; its logits stay as they are."""
+    """The columns of a chunk; its logits are not changed."""
     from strop.head import kernels
 
     num, vocabulary = logits_CV.shape

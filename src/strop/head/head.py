@@ -8,9 +8,9 @@
 Two calls, one loop over chunks of tokens; `[tokens, vocabulary]` never exists:
 
 - `columns` measures, without gradient: one product with the weight.
-- `push_loss` asks for the adjoint dL/d(column) of each chunk as soon as its columns are known and
+- `push_loss` requests the adjoint dL/d(column) of each chunk as soon as its columns are known and
   forms the gradients of hidden states, weight and bias at once: three products, nothing recomputed.
-  It gives a scalar whose `backward()` hands the gradients on.
+  It returns a scalar whose `backward()` passes the gradients on.
 
 A `Distribution` makes a further column from the whole next-token distributions of a chunk, of the
 current policy and of others. It is pushed like the rest; autograd differentiates it in the chunk.
@@ -18,7 +18,7 @@ current policy and of others. It is pushed like the rest; autograd differentiate
 Numbers are float32 at least, also for bfloat16 hidden states and weights, and float64 if any is. On
 a GPU dL/dz is rounded to bfloat16 where both are: see `strop.head.fused`.
 
-At the end stand a model's trunk, which makes the hidden states, and its head.
+At the end are the functions that find a model's trunk, which makes the hidden states, and its head.
 """
 
 from __future__ import annotations
@@ -99,14 +99,14 @@ def push_loss(
 
     `adjoints_of(rows, columns)` is called once for each chunk with the chunk's detached columns
     (autograd records inside it, so it may differentiate small formulas of them) and returns
-    dL/d(column) [chunk] by name; a name left out has adjoint 0. Adjoints that are known already
+    dL/d(column) [chunk] by name; a name left out has adjoint 0. Adjoints that are known beforehand
     are sliced: `lambda rows, _: {"logp_T": adjoint_T[rows]}`.
 
-    Gradients are formed in the forward pass, the adjoints taken as constants; `loss.backward()`
-    scales them and hands them to whatever made the hidden states and the weight, so tied
+    Gradients are formed in the forward pass, with the adjoints as constants; `loss.backward()`
+    scales them and passes them to whatever made the hidden states and the weight, so tied
     embeddings, adapters, sharding and checkpointing need nothing special. Backward runs once.
-    Raises UserError as `columns` does, and for an adjoint of a column that is not there or has
-    none.
+    Raises UserError as `columns` does, and for an adjoint of a column that is missing or has no
+    gradient.
     """
     call = HeadCall(head, names, distributions or {}, others or {}, kept)
     loss, *values = _PushLoss.apply(
@@ -116,7 +116,7 @@ def push_loss(
 
 
 class _PushLoss(torch.autograd.Function):
-    """Gradients in the forward pass, scaled by what comes back."""
+    """Computes gradients in the forward pass, and scales them in the backward pass."""
 
     @staticmethod
     def forward(
@@ -133,7 +133,7 @@ class _PushLoss(torch.autograd.Function):
         gradients = allocate(call.head, hidden_TD, needs)
         loss, found = run(call, hidden_TD, id_T, adjoints_of, gradients)
         # Not save_for_backward: it would hold a second reference, and autograd would then copy
-        # the weight's gradient instead of taking it over.
+        # the weight's gradient instead of reusing it.
         ctx.gradients = [*gradients] if grad_enabled else None
         ctx.dtypes = [None if t is None else t.dtype for t in (hidden_TD, weight_VD, bias_V)]
         values = tuple(found[name] for name in call.all_names)
@@ -145,7 +145,7 @@ class _PushLoss(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
-            raise RuntimeError("The gradients of push_loss were handed on already; push again.")
+            raise RuntimeError("The gradients of push_loss were already passed on; push again.")
         handed: list[Tensor | None] = []
         for dtype in ctx.dtypes:
             gradient = gradients.pop(0)
@@ -154,7 +154,7 @@ class _PushLoss(torch.autograd.Function):
 
 
 class Gradients(NamedTuple):
-    """Where a run writes gradients; None is not computed."""
+    """The tensors that a run writes gradients to; None is not computed."""
 
     hidden_TD: Tensor | None = None
     weight_VD: Tensor | None = None
@@ -162,7 +162,7 @@ class Gradients(NamedTuple):
 
 
 def allocate(head: Head, hidden_TD: Tensor, needs: tuple[bool, ...]) -> Gradients:
-    """Room for the gradients that are needed (hidden, weight, bias)."""
+    """Allocate the gradients that are needed (hidden, weight, bias)."""
     dtype = working_dtype(hidden_TD, head.weight)
     hidden = torch.empty_like(hidden_TD) if needs[0] else None
     weight_VD = torch.zeros_like(head.weight, dtype=dtype) if needs[1] else None
@@ -180,8 +180,8 @@ def run(
     adjoints_of: AdjointsOf | None,
     gradients: Gradients,
 ) -> tuple[Tensor, Columns]:
-    """All chunks in order: the loss, sum of adjoint * column, whose gradient is right and whose
-    value is not, and the columns; without `adjoints_of` nothing but these is computed.
+    """Run all chunks in order. Returns the loss, sum of adjoint * column, which has the right
+    gradient but not the right value, and the columns; without `adjoints_of` only these are made.
     """
     call.check(hidden_TD, id_T)
     workspace = _Workspace(call, hidden_TD, gradients)
@@ -203,7 +203,7 @@ def run(
 
 
 def _adjoints(adjoints_of: AdjointsOf, rows: slice, columns: Columns) -> Columns:
-    """The adjoints of a chunk, checked, in the type of its columns."""
+    """Check the adjoints of a chunk, and convert them to the dtype of its columns."""
     with torch.enable_grad():
         given = adjoints_of(rows, dict(columns))
     adjoints = {}
@@ -224,9 +224,9 @@ def _adjoints(adjoints_of: AdjointsOf, rows: slice, columns: Columns) -> Columns
 class _Workspace:
     """The [chunk, vocabulary] buffers of one run, allocated once and reused by every chunk.
 
-    One for the logits; one more for exp when entropy or a distribution is asked for; one more
-    with softcap; one for each other policy. Where kernels measure, the second one is of the type in
-    which the products are made.
+    There is one for the logits; one more for exp when entropy or a distribution is requested; one
+    more with softcap; one for each other policy. Where kernels measure, the second one has the
+    dtype of the products.
     """
 
     def __init__(self, call: HeadCall, hidden_TD: Tensor, gradients: Gradients) -> None:
@@ -299,7 +299,7 @@ class _Workspace:
         objectives: tuple[Tensor | None, Columns],
         adjoints: Mapping[str, Tensor],
     ) -> None:
-        """Adds what the adjoints of a chunk give to the gradients."""
+        """Adds the contribution of a chunk's adjoints to the gradients."""
         if not self.pushes:
             return
         if isinstance(softmax, fused.Measured):
@@ -382,7 +382,7 @@ def check_head(model: Any) -> None:
 
 @dataclass
 class ExtraColumns:
-    """Columns [policy tokens] with gradient that are not the head's, and the adjoints they get."""
+    """Columns [policy tokens] with gradient that the head does not compute, and their adjoints."""
 
     columns: Mapping[str, Tensor]
     adjoints: dict[str, Tensor] = field(default_factory=dict)
@@ -392,7 +392,7 @@ class ExtraColumns:
         return {name: column[rows].detach() for name, column in self.columns.items()}
 
     def split(self, adjoints_of: AdjointsOf) -> AdjointsOf:
-        """The same for the head, which is handed its own adjoints; the others are kept here."""
+        """Returns adjoints for the head alone; those of the extra columns are stored here."""
         if not self.columns:
             return adjoints_of
 
@@ -406,6 +406,6 @@ class ExtraColumns:
         return own
 
     def loss(self) -> Tensor | float:
-        """Sum of adjoint * column, to differentiate beside the head's."""
+        """Sum of adjoint * column, to differentiate together with the head's loss."""
         pairs = [(adjoint * self.columns[name]).sum() for name, adjoint in self.adjoints.items()]
         return torch.stack(pairs).sum() if pairs else 0.0

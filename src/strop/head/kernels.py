@@ -1,6 +1,6 @@
 """Kernels of the head in Triton, which comes with torch for GPUs: see `strop.head.fused`."""
 
-# Triton reads the functions below as text: types would mean nothing to it
+# Triton reads the source of the functions below: it ignores types
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 import triton
@@ -12,7 +12,7 @@ def measure(
     logits, ids, logp, log_sum, entropy,
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, ENTROPY: tl.constexpr,
 ):  # fmt: skip
-    """One row: the largest logit so far, sum exp(z - it) and sum exp(z - it) (z - it)."""
+    """One row: the largest logit m so far, sum exp(z - m) and sum exp(z - m) (z - m)."""
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * VOCABULARY
     most, total, weighted = -1e30, 0.0, 0.0

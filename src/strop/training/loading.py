@@ -43,8 +43,8 @@ def load_model(
     """The run's model and tokenizer; its head is checked. Raises UserError.
 
     source: a checkpoint of the run, or any model or adapter, to load in place of the start.
-    weights: without them the model only tells its sizes and tokens. ranks: the processes of a run,
-    each with a device of its own. given: the model, where it is in memory already.
+    weights: False loads only the sizes and the tokenizer. ranks: the processes of a run, each with
+    a device of its own. given: the model, if it is in memory already.
     """
     settings = config.model
     if config.engine.trains:

@@ -1,4 +1,4 @@
-"""The loop over steps: train, evaluate, log, save; stops cleanly and goes on exactly."""
+"""The loop over steps: train, evaluate, log, save; it stops cleanly and resumes exactly."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +47,7 @@ Evaluator = Callable[[World, Algorithm, str, Sequence[Prompt]], dict[str, float]
 
 
 class Watcher(Protocol):
-    """Sees the run go by: progress on a terminal."""
+    """Receives the progress of a run, for example to show it on a terminal."""
 
     def begin(self, run: "Run", before: list[dict[str, float]]) -> None: ...
     def step(self, run: "Run", metrics: dict[str, float]) -> None: ...
@@ -67,26 +67,26 @@ class Run:
     state: dict[str, Any] = field(default_factory=dict)
     done: int = 0  # steps
     saved: int = -1  # step of the newest checkpoint
-    stored: dict[str, set[int]] = field(default_factory=dict)  # by checkpoint: files of stores
+    stored: dict[str, set[int]] = field(default_factory=dict)  # files of stores, by checkpoint
     stop_asked: bool = False
     likeness: Likeness | None = None  # to other methods, once a step has shown it
 
     @property
     def checkpoints(self) -> Path:
-        """Where the run's checkpoints lie."""
+        """The folder of the run's checkpoints."""
         return self.record.folder / "checkpoints"
 
     def stopping(self) -> bool:
-        """Whether any process was asked to stop, as all of them answer it."""
+        """Whether any process was asked to stop; all processes get the same answer."""
         stopping = self.ranks.some(self.stop_asked)
-        # Never cleared here: a signal may arrive while the processes ask each other, and then
-        # counts after the next step.
+        # Never cleared here: a signal that arrives while the processes ask each other counts after
+        # the next step.
         self.stop_asked = self.stop_asked or stopping
         return stopping
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done, or nothing better is to be waited for."""
+        """Whether all steps are done, or the run stops early (`training.patience`)."""
         return self.done >= self.config.training.steps or self.race.over
 
     @property
@@ -129,7 +129,7 @@ class Run:
             self.prune()
 
     def prune(self) -> None:
-        """Drop the oldest checkpoints but for the best one, and what only they refer to."""
+        """Delete the oldest checkpoints except the best one, and the files only they refer to."""
         keep = self.config.training.keep_checkpoints
         checkpoint.prune(self.checkpoints, keep, self.race.step)
         self.sweep()
@@ -144,7 +144,7 @@ class Run:
         stores.sweep(files_in(self.state), self.done)
 
     def close(self) -> None:
-        """End the processes of grader and collector, let the engine and the folder go."""
+        """End the processes of grader and collector, close the engine and unlock the folder."""
         self.world.collector.close()
         self.world.services.close()
         self.world.engine.close()
@@ -156,7 +156,7 @@ def start(
 ) -> Run:
     """A new run in `folder`; everything is checked before anything is written. Raises UserError.
 
-    given: the configuration's model, where it is in memory already.
+    given: the configuration's model, if it is in memory already.
     """
     record = Record(folder)
     ranks.from_first(record.check_free)
@@ -176,11 +176,12 @@ def start(
 
 
 def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE) -> Run:
-    """The run in `folder` at its newest checkpoint, or that of `step`; what is later is cut off.
+    """Resumes the run in `folder` at its newest checkpoint, or that of `step`, and discards the
+    records of later steps.
 
-    `config` is the run's own, or the same with more steps and other intervals, which is then
-    written down. Raises UserError for fewer steps than are done, for other data, and while another
-    process runs it.
+    `config` is the run's own, or the same with more steps and other intervals; the folder's
+    config.toml is rewritten. Raises UserError for fewer steps than are done, for other data, and
+    while another process runs it.
     """
     record = Record(folder)
     ranks.from_first(record.lock.take)
@@ -207,7 +208,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE)
                 "give more"
             )
         run.race = race_of(config, folder, run.done)
-        ranks.wait()  # until all have read what is cut off now
+        ranks.wait()  # until all processes have read the files that are now cut
         if ranks.first:
             _write_again(run, starts)
         if not run.finished:
@@ -219,7 +220,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE)
 
 
 def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
-    """Cut off what is later than the run's step, and write down that it goes on."""
+    """Discard the records of later steps, and record that the run resumes."""
     config = run.config
     run.record.cut_after(run.done)  # first: it may refuse
     checkpoint.forget_after(run.checkpoints, run.done)
@@ -231,7 +232,7 @@ def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
 
 
 def _load(run: Run, place: Path) -> None:
-    """Weights, optimiser and state of a checkpoint."""
+    """Load weights, optimiser and state from a checkpoint."""
     saved = checkpoint.read(place)
     run.loaded.load_weights(place)
     run.world.take_over()
@@ -254,7 +255,7 @@ def _load(run: Run, place: Path) -> None:
 
 
 def _open_stores(run: Run, data: dict[str, dict[str, int]]) -> None:
-    """Let parts keep rollouts in the run's folder. Raises UserError for another run's store.
+    """Let parts store rollouts in the run's folder. Raises UserError for another run's store.
 
     data: the fingerprint of the run's rows.
     """
@@ -266,7 +267,9 @@ def _open_stores(run: Run, data: dict[str, dict[str, int]]) -> None:
 
 
 def _open_live(run: Run) -> None:
-    """Take rollouts in, where others post them, and say where. Raises UserError."""
+    """Open the server for posted rollouts, if the task has them, and note its address. Raises
+    UserError.
+    """
     live = run.world.services.live
     if live.source is None:
         return
@@ -274,15 +277,15 @@ def _open_live(run: Run) -> None:
     def stopping() -> bool:
         return run.stop_asked
 
-    if isinstance(run.world.collector, AsynchronousCollector):  # its process takes them in
+    if isinstance(run.world.collector, AsynchronousCollector):  # its process opens the server
         address = live.prepare(run.record.folder)
         run.world.collector.stopping = stopping
     else:
         address = live.open(run.record.folder)
         live.stopping = stopping
     run.world.services.notes.append(
-        f"rollouts are taken in at {address.url}/v1/rollouts, and calls of the model answered at "
-        f"{address.url}/v1; the key is in {run.record.folder / ADDRESS}"
+        f"post rollouts to {address.url}/v1/rollouts, and call the model at {address.url}/v1; the "
+        f"key is in {run.record.folder / ADDRESS}"
     )
 
 
@@ -330,7 +333,9 @@ def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
 
 @contextmanager
 def attended(run: Run, watcher: Watcher) -> Iterator[None]:
-    """Inside, a first Ctrl-C, SIGTERM or SIGHUP asks the run to stop, and garbage waits."""
+    """Inside, a first Ctrl-C, SIGTERM or SIGHUP asks the run to stop, and garbage collection is
+    restrained.
+    """
 
     def ask() -> None:
         run.stop_asked = True
@@ -341,10 +346,10 @@ def attended(run: Run, watcher: Watcher) -> Iterator[None]:
 
 
 def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str, float]]:
-    """The metrics of each remaining step, which is done when they are given; the last one and one
-    after which the run is asked to stop are saved behind it.
+    """Yields the metrics of each remaining step when the step is done; saves after the last one,
+    and after one at which the run is asked to stop.
 
-    Raises as `go`.
+    Raises as `go` does.
     """
     settings = run.config.training
     with tracked(run, watcher) as watcher:
@@ -373,7 +378,7 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
 
 
 def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
-    """The next step, with its line and tables in the run's folder."""
+    """Run the next step, and write its line and tables to the run's folder."""
     settings = run.config.training
     tokens = _looking_on(run)
     stepped = _one_step(run, tokens)
@@ -388,7 +393,7 @@ def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
 def _write_down(
     run: Run, stepped: Stepped, tokens: Tokens | None, metrics: dict[str, float]
 ) -> None:
-    """Write a step's line and tables; those of the oldest steps go."""
+    """Write a step's line and tables, and delete the tables of the oldest steps."""
     settings, record, services = run.config.training, run.record, run.world.services
     if _due(run.done, settings.rollouts_every, settings.steps):
         record.write_rollouts(run.done, stepped.batch, services)
@@ -401,20 +406,22 @@ def _write_down(
 
 
 def _is_best(run: Run, metrics: dict[str, float]) -> bool:
-    """Whether no step was better: as the first process sees it, so that all save alike."""
+    """Whether the step is the best so far, by the first process's metrics so that all agree."""
     race = run.race
     return bool(race.name) and race.take(run.done, run.ranks.from_first(lambda: metrics))
 
 
 def _looking_on(run: Run) -> Tokens | None:
-    """What keeps the tokens of the next step, where its rollouts are written."""
+    """The recorder of the next step's tokens; None where its rollouts are not written."""
     settings = run.config.training
     due = _due(run.done + 1, settings.rollouts_every, settings.steps)
     return Tokens(settings.inspect) if due and settings.inspect else None
 
 
 def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
-    """The next step; a failure names it. Its weights are then spoilt, the checkpoint's are not."""
+    """Run the next step; an error names it, and leaves weights that are spoilt (a checkpoint's are
+    not).
+    """
     step = run.done + 1
     run.world.services.begin_step(step)
     rows = relatives.watching(run, step, generators(run.world.seed, step))
@@ -456,5 +463,5 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
 
 
 def _due(step: int, every: int, last: int) -> bool:
-    """Whether something happens now: every so many steps, and at the end; never where every = 0."""
+    """Whether `step` is the last one or a multiple of `every`; never where every = 0."""
     return every > 0 and (step == last or step % every == 0)

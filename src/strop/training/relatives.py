@@ -1,8 +1,8 @@
 """Whether a run's method has done what its parent, or `grpo`, `rloo` or `gae`, would have done.
 
 With one update a step every ratio is 1, so a method whose idea is a ratio is then its parent. Such
-a run is told so once, from the rows of its first step (`learner/same_rows.py`), with the setting
-that would part the two: the line "Differs once" of the recipe's docstring.
+a run says so once, from the rows of its first step (`learner/same_rows.py`), with the setting
+that would separate the two: the line "Differs once" of the recipe's docstring.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from strop.training.learner.same_rows import SameRows
 from strop.training.record.likeness import Likeness
 from strop.training.settings.config import RunConfig
 
-LESS = ("clip_low", "clip_high", "beta")  # often hold nothing, or mean another thing
+LESS = ("clip_low", "clip_high", "beta")  # often without effect, or with another meaning
 USUAL = ("grpo", "rloo", "gae")
 ON_FRESH_ROWS = ("ratio", "objective", "correction")  # slots that see ratios of 1 in a first update
 
@@ -43,13 +43,13 @@ class Relative:
 
 
 def step_to_look_at(config: RunConfig) -> int:
-    """The first step whose rollouts are as old as those of the run are."""
+    """The first step whose rollouts are as old as the run's usually are."""
     return 1 + int(getattr(config.engine, "staleness", 0))
 
 
 def watching(run: Any, step: int, rng_of: RngOf) -> SameRows | None:
-    """What looks on in a step that decides; None in others, where another process looks, and of
-    several adapters, whose updates are apart.
+    """The spectator of a step that decides; None in other steps and other processes, and with
+    several adapters, whose updates are separate.
     """
     looks = step == step_to_look_at(run.config) and run.ranks.first and not run.config.roles.play
     world = run.world
@@ -86,8 +86,8 @@ def look(
         _lasts(config, own, other.algorithm) for other in equal.values()
     )
     once = entry.line("Differs once") if entry is not None else ""
-    if config.training.max_staleness and "engine.staleness" in once:  # the two go not together
-        once = "answers are of older weights, which they are from step 2 on"
+    if config.training.max_staleness and "engine.staleness" in once:  # they exclude each other
+        once = "answers come from older weights, as they do from step 2 on"
     shown = tuple(other.shown for other in equal.values())
     return Likeness(name, step, shown, lasting, once, apart)
 
@@ -105,7 +105,7 @@ def _late(stage: str) -> tuple[int, str]:
 
 def _lasts(config: RunConfig, own: Algorithm, other: Algorithm) -> bool:
     """Whether methods that are equal on fresh rows stay so: they differ in parts that see a ratio
-    of 1, keep no state and follow no schedule, and no critic tells tokens apart later.
+    of 1, keep no state and follow no schedule, and no critic distinguishes tokens later.
     """
     if own.value_columns():
         return False
@@ -128,7 +128,7 @@ def relatives(config: RunConfig, method: Method, entry: Entry | None) -> Iterato
     the plan, the average and the numbers that the run's recipe has in common with it, at first
     without clip and penalty.
 
-    Those that cannot be had so, or are the run's method part by part, are left out.
+    Methods that cannot be built so, or equal the run's method part by part, are left out.
     """
     given, default, common = _own(config, entry)
     parent = entry.line("Parent") if entry is not None else ""
@@ -166,7 +166,7 @@ def _under(
     arguments: Mapping[str, Any], closer: bool,
 ) -> Relative | None:  # fmt: skip
     """A recipe with those of the arguments that it has, under the run's options; closer: with the
-    plan and the average of the run's method. None where it cannot be had.
+    plan and the average of the run's method. None where it cannot be built.
     """
     known = inspect.signature(catalogue.load("recipe", name)).parameters
     taken = {k: v for k, v in arguments.items() if k in known and v != known[k].default}
@@ -206,8 +206,8 @@ def _for_task(config: RunConfig, method: Method) -> Algorithm:
 
 
 def _with_options(own: Algorithm, default: Algorithm | None, other: Algorithm) -> Algorithm:
-    """The other method with the stages, slots and numbers in which the run's method is not its
-    recipe's default, as far as it has them.
+    """The other method with the stages, slots and numbers in which the run's method differs from
+    its recipe's default, as far as the other has them.
     """
     if default is None:
         return other

@@ -1,4 +1,4 @@
-"""Roles with adapters of their own in a run: what that needs, and what happens after each step."""
+"""Roles with adapters of their own: the checks before a run, and the work after each step."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ from strop.training.settings.config import RunConfig
 from strop.training.world import World
 
 LEAGUE = "league"  # in a run's state
-# What a part asks for whose answers or scores would be of no role.
+# Services whose answers or scores would belong to no role, and what a part does with each.
 OF_NO_ROLE = {"sampling": "draws further answers", "scoring": "has answers scored"}
 
 
@@ -67,7 +67,7 @@ def check(config: RunConfig, method: Method, task: Task, ranks: Ranks) -> None:
             wanted = OF_NO_ROLE.keys() & {each.name for each in parts.parameters(other.part)}
             if other.part is not use.part and wanted:
                 why = OF_NO_ROLE[sorted(wanted)[0]]
-                raise UserError(f"roles.play: {path} {why}, and does not say as whom: leave it out")
+                raise UserError(f"roles.play: {path} {why}, in no role: leave it out")
     _check_players(config, task)
 
 
@@ -96,18 +96,18 @@ def check_engine(config: RunConfig, engine: Engine) -> None:
 
 
 def charts(config: RunConfig) -> tuple[LineChart, ...]:
-    """What the report shows of a league."""
+    """The report's charts of a league."""
     if not config.roles.league_every:
         return ()
     curves = tuple(Curve(f"league/elo/{name}", name) for name in config.roles.trained)
-    caption = "Elo of the adapters of now, from games against their copies."
+    caption = "Elo of the current adapters, from games against their copies."
     return (LineChart("Elo", caption, curves, section="League", zero=False),)
 
 
 def after_step(
     config: RunConfig, world: World, loaded: Loaded, step: int, state: dict[str, Any]
 ) -> dict[str, float]:
-    """Swap roles and let the league go on, where there are such; the league's metrics."""
+    """Reset the optimisers at a swap of roles and update the league; returns its metrics."""
     every = config.roles.swap_every
     if every and step % every == 0 and config.roles.reset_on_swap:
         world.policy.forget_moments()
@@ -128,7 +128,7 @@ def after_step(
 
 
 def take_up(world: World, loaded: Loaded, place: Path, state: Mapping[str, Any]) -> None:
-    """Go on with the league of a checkpoint."""
+    """Restore the league from a checkpoint."""
     league = world.services.sampling.cast.league
     if league is not None and LEAGUE in state:
         league.load_state_dict(state[LEAGUE])

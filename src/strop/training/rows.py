@@ -1,4 +1,4 @@
-"""The rows of a run as its model takes them: in which form, which fit, and what to say of them."""
+"""The rows of a run: the form in which the model reads them, which fit, and notes about them."""
 
 import itertools
 from array import array
@@ -32,9 +32,9 @@ def chat_of(data: DataSettings, task: Task, tokenizer: Any) -> Chat:
 
 
 def put(task: Task, tokenizer: Any, chat: Chat) -> Task:
-    """The task with its prompts as the model is to see them. Raises UserError."""
+    """The task with its prompts in the form that the model reads. Raises UserError."""
     chat.check(tokenizer)
-    if task.agent:  # it makes its own prompts of its rows
+    if task.agent:  # an agent makes its own prompts from the rows
         return task
 
     def as_seen(prompt: Prompt) -> Prompt:
@@ -62,11 +62,11 @@ def validated(config: RunConfig, task: Task) -> Iterator[Prompt]:
 
 
 def longest_given(rollout: Any, prompts: Iterable[Prompt], loaded: Loaded) -> int | None:
-    """Tokens of the longest answer that the data give; None where answers are sampled."""
+    """Tokens of the longest answer in the data; None where answers are sampled."""
     columns = rollout.given
     if not columns:
         return None
-    if rollout.max_tokens or rollout.needs_traces:  # the second: as the task says
+    if rollout.max_tokens or rollout.needs_traces:  # traces: the task gives the length
         return 0
     longest, bounds = 0, Bounds(loaded.tokenizer)
     for prompt in prompts:
@@ -80,7 +80,7 @@ def longest_given(rollout: Any, prompts: Iterable[Prompt], loaded: Loaded) -> in
 def check_longest(config: RunConfig, services: RunServices, rollout: Any) -> None:
     """Raise UserError where a prompt with its answer has no room in the engine.
 
-    What an environment says between actions is not counted: it is not known before.
+    An environment's observations are not counted, because they are not known in advance.
     """
     room, limits, texts = config.engine.most_tokens, services.limits, services.texts
     if not room:
@@ -97,9 +97,8 @@ def check_longest(config: RunConfig, services: RunServices, rollout: Any) -> Non
 
 
 def settle(config: RunConfig, services: RunServices, rollout: Any) -> None:
-    """Find a row that the run cannot take before step 1, or leave it out where that is asked for.
-
-    Raises UserError.
+    """Refuse rows that the model cannot take before step 1, or drop those that are too long where
+    `data.overlong` says so. Raises UserError.
     """
     task, evaluation = services.task, config.evaluation
     if config.data.overlong == "refuse":
@@ -120,7 +119,7 @@ def settle(config: RunConfig, services: RunServices, rollout: Any) -> None:
 def fitting(
     services: RunServices, rollout: Any, prompts: Sequence[Prompt], split: str
 ) -> tuple[Sequence[Prompt], list[str]]:
-    """The prompts whose rows are not too long, and how many others there were, in words.
+    """The prompts whose rows are not too long, and a note that counts the others.
 
     Raises UserError where none is left, and for a row that is wrong otherwise.
     """
@@ -167,10 +166,10 @@ def check_row(services: RunServices, rollout: Any, prompt: Prompt) -> None:
 
 
 def _check_beside_records(services: RunServices, prompt: Prompt) -> None:
-    """As `check_row`, of a group of recorded rollouts, or of a prompt that is validated on."""
+    """Like `check_row`, for a group of recorded rollouts or a validation prompt."""
     task, limits = services.task, services.limits
     if prompt.uid < MAX_SPLIT_ROWS:
-        if task.traces is not None:  # else they are to come
+        if task.traces is not None:  # else the rollouts are posted later
             _check_recorded(services, task.traces.groups[prompt.uid])
         return
     size = len(services.texts.first_ids(prompt))
@@ -183,7 +182,7 @@ def _check_beside_records(services: RunServices, prompt: Prompt) -> None:
 
 
 def _check_recorded(services: RunServices, group: Group) -> None:
-    """Raise TooLong for a group with a call that does not fit, UserError for tokens of others."""
+    """Raise TooLong for a group with a call that does not fit, UserError for unknown tokens."""
     most = services.limits.context_tokens
     if group.longest > most:
         raise TooLong(
@@ -199,7 +198,7 @@ def _check_recorded(services: RunServices, group: Group) -> None:
 
 
 def surely_fits(services: RunServices, rollout: Any, prompt: Prompt) -> bool:
-    """Whether a row is known to be right without its tokens; else they have to be seen."""
+    """Whether a row is known to fit without tokenising it; else its tokens must be checked."""
     limits, bounds = services.limits, services.texts.bounds
     most = bounds.prompt(prompt)
     if most is None or most > limits.prompt_tokens:
@@ -213,7 +212,7 @@ def surely_fits(services: RunServices, rollout: Any, prompt: Prompt) -> bool:
 
 
 def add_notes(config: RunConfig, services: RunServices) -> None:
-    """Note what is easily overlooked, and spoils a run."""
+    """Add notes about things that are easily overlooked and spoil a run."""
     if config.data.files and "name" not in config.model.model_fields_set:
         services.notes.append(
             "no --model was given: this trains tiny, the model that ships with strop. It knows "
@@ -242,7 +241,7 @@ def add_notes(config: RunConfig, services: RunServices) -> None:
 
 
 def plain_text(prompts: Sequence[Prompt], tokenizer: Any, chat: Chat) -> str:
-    """A warning where prompts pass a chat template by and nobody has said so; else empty."""
+    """A warning where prompts bypass the chat template and no setting says so; else empty."""
     if not chat.speaks(tokenizer):
         return ""
     seen = looked_at(prompts)

@@ -61,8 +61,8 @@ def load_prompts(
 ) -> Task:  # fmt: skip
     """Prompts and reward functions. Raises UserError.
 
-    needs_reward: refuse a task whose answers nothing scores. heldout: False where nobody reads the
-    held-out episodes of an environment, which are not begun then. uses_columns: as in `load_data`.
+    needs_reward: refuse a task whose answers nothing scores. heldout: False leaves out the held-out
+    episodes of an environment, where nobody reads them. uses_columns: as in `load_data`.
     """
     if data.files:
         rows_of_files = _from_files(data, seed, uses_columns)
@@ -91,7 +91,7 @@ def load_prompts(
 
 
 def _validated_beside(task: Task, data: DataSettings, reward: RewardSettings) -> Task:
-    """The task of recorded rollouts with prompts to validate on, to which answers are sampled.
+    """The task of recorded rollouts with validation prompts, for which answers are sampled.
 
     Raises UserError where nothing scores the rollouts.
     """
@@ -115,7 +115,9 @@ def _validated_beside(task: Task, data: DataSettings, reward: RewardSettings) ->
 
 
 def _from_files(data: DataSettings, seed: int, uses_columns: bool) -> Task:
-    """The task of the user's files; `validation_size` rows are carved off without a file."""
+    """The task of the user's files; without a validation file, `validation_size` rows are set aside
+    from the training data.
+    """
     plain, named = validation_sets(data.validation_files)
     carved = 0 if named else data.validation_size
     task = load_data(
@@ -190,7 +192,7 @@ def make_services(
 
 
 def _grader(config: RunConfig, specs: Sequence[RewardSpec], ranks: Ranks) -> Grader:
-    """What calls reward functions, of a run in one or several processes. Raises UserError."""
+    """The grader of a run in one or several processes. Raises UserError."""
     return shared_grader(
         ranks, specs, maker(config.ray), timeout_seconds=config.reward.timeout_seconds,
         num_workers=config.reward.num_workers,
@@ -198,8 +200,8 @@ def _grader(config: RunConfig, specs: Sequence[RewardSpec], ranks: Ranks) -> Gra
 
 
 def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
-    """Open what scores validation sets, and held-out prompts, in place of the reward. Raises
-    UserError.
+    """Open the graders that score validation sets and held-out prompts in place of the reward.
+    Raises UserError.
 
     A source that scores several sets is opened once.
     """
@@ -215,27 +217,26 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
             services.notes += opened[source].check_rewards()
     if task.is_recorded and not task.rewards and sets.keys() - services.judges.keys():
         raise UserError(
-            "validation samples answers, of which recorded rewards say nothing: give a reward "
-            "function that scores them, --reward NAME or evaluation.reward=NAME, or leave "
-            "validation out"
+            "validation samples answers, which have no recorded rewards: give a reward function "
+            "that scores them, --reward NAME or evaluation.reward=NAME, or leave validation out"
         )
 
 
 def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
-    """Open what plays the task's environment, if that is not this process; the first process of
-    several has it, and plays for all what may fail in one of them alone. Or open where the task's
-    agents come from. Raises UserError.
+    """Open the workers that play the task's environment, if this process does not play it; of
+    several processes the first opens them, and plays for all where one alone might fail. For a task
+    of agents, open their server. Raises UserError.
     """
     if services.task.live is not None and not ranks.alone:
         raise UserError(
-            f"{services.task.name} answers calls when they come, and several processes draw in "
-            "step: train with one process, or with engines on Ray"
+            f"{services.task.name} answers calls when they come, and several processes sample in "
+            "lockstep: train with one process, or with engines on Ray"
         )
     if services.task.agent:
         if not ranks.alone:
             raise UserError(
                 f"the agent {services.task.agent} calls the model when it likes, and several "
-                "processes draw in step: train with one process, or with engines on Ray"
+                "processes sample in lockstep: train with one process, or with engines on Ray"
             )
         services.agents.open()
     source, episodes = services.task.environment, services.episodes
@@ -267,7 +268,7 @@ def make_world(
 ) -> World:
     """Policy, reference, engine and services of a run. Raises UserError.
 
-    learns: without it there is what stages 1 to 4 need: no optimiser, reference or critic.
+    learns: False makes only what stages 1 to 4 need, without optimiser, reference or critic.
     """
     roles.check(config, method, task, ranks)
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
@@ -281,7 +282,7 @@ def make_world(
     try:
         if learns:
             open_judges(config, services, ranks)
-        if not (learns and config.training.max_staleness):  # else the process that collects has it
+        if not (learns and config.training.max_staleness):  # else the collector's process does
             open_environment_workers(config, services, ranks)
         most, asked = loaded.context, config.data.max_prompt_tokens
         later = zip(rollouts[1:], longest[1:], strict=True)
@@ -315,7 +316,7 @@ def _world(
     policy = _policy(config, loaded, services, ranks)
     settings = config.engine
     if learns and training.max_staleness and settings.kind != "local":
-        settings = read({})  # the other process has the run's own
+        settings = read({})  # the collector's process uses the run's own
     engine = _engine(config, settings, loaded, ranks, apart=learns and training.max_staleness > 0)
     check_trainable(engine, settings.kind)
     check_engine(method.uses(), engine, settings.kind)
@@ -356,7 +357,7 @@ def _world(
 
 
 def _policy(config: RunConfig, loaded: Loaded, services: RunServices, ranks: Ranks) -> Policy:
-    """The policy, here or where the model is trained."""
+    """The policy, in this process or on the service that trains the model."""
     training = config.training
     if isinstance(loaded, Remote):
         return loaded.policy(training)
@@ -374,7 +375,7 @@ def _policy(config: RunConfig, loaded: Loaded, services: RunServices, ranks: Ran
 def _engine(
     config: RunConfig, settings: EngineSettings, loaded: Loaded, ranks: Ranks, apart: bool
 ) -> Engine:
-    """The engine that this process samples with; one outside several processes is heard by all.
+    """The engine that this process samples with; several processes share one that is not local.
 
     apart: another process collects.
     """
@@ -388,9 +389,9 @@ def _engine(
 
 
 def _share(when: prefix_sharing.When, model: Any, services: RunServices) -> prefix_sharing.When:
-    """When prefixes are shared: as asked for where the model can, else never, with a note.
+    """When prefixes are shared: as the setting says if the model can, else never, with a note.
 
-    Raises UserError for a model that is told to and cannot.
+    Raises UserError for the setting `on` and a model that cannot.
     """
     reason = prefix_sharing.why_not(model) if when != "off" else ""
     if not reason:
@@ -400,8 +401,8 @@ def _share(when: prefix_sharing.When, model: Any, services: RunServices) -> pref
             f"training.share_prefixes=on: {type(model).__name__} cannot, {reason}; leave it out"
         )
     services.notes.append(
-        f"what rollouts begin with alike is computed for each: {type(model).__name__} cannot "
-        f"share it, {reason}"
+        f"the common prefixes of rollouts are computed for each of them: {type(model).__name__} "
+        f"cannot share them, {reason}"
     )
     return "off"
 
@@ -409,7 +410,7 @@ def _share(when: prefix_sharing.When, model: Any, services: RunServices) -> pref
 def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
     """A critic with the heads that the method's terms train; None when there are none.
 
-    Raises UserError where it is to begin with other heads, or there is none.
+    Raises UserError for a `critic.start` with other heads, or where there is no critic.
     """
     columns = method.value_columns()
     if not columns:
@@ -436,13 +437,13 @@ def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
 
 
 def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded) -> Policy | None:
-    """The policy that reference terms compare with, when something reads it: `model.reference`, or
-    that of the starting weights, as a frozen copy or as the same model with its adapters off. One
-    that is to be renewed is always a copy.
+    """The policy that reference terms compare with, if something reads it: `model.reference`, or
+    the starting weights, as a frozen copy or as the same model with its adapters off. A reference
+    that is renewed is always a copy.
 
-    Raises UserError for one that is renewed and not read, for another model that nothing reads,
-    that is to be renewed, or that has other tokens, and where the model's own start would be all
-    that it learns from.
+    Raises UserError for a reference that is renewed and not read; for a `model.reference` that
+    nothing reads, that would be renewed, or that has other tokens; and where the policy would learn
+    from its own starting weights alone.
     """
     reads, renews = method.reads(), "moves_reference" in method.facts()
     if config.model.reference:
@@ -472,8 +473,8 @@ def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded
 
 
 def _keep_copies(config: RunConfig, method: Method, world: World) -> None:
-    """Keep the copies of the weights that the method's controls move. Raises UserError for an
-    explorer with which nothing explores, or which the run's engine cannot sample with.
+    """Make the copies of the weights that the method's controls move. Raises UserError for an
+    explorer that no part explores with, or that the run's engine cannot sample with.
     """
     facts, copies = method.facts(), WeightCopies(world.policy)
     if facts & {f"moves_{name}" for name in COPIES}:
@@ -525,8 +526,8 @@ def _served(config: RunConfig, method: Method, loaded: Loaded) -> ServedReferenc
     if wide:
         raise UserError(
             f"model.reference={name}: the method reads {wide[0]}, of every token of the "
-            "vocabulary, and a server says how likely the drawn token is: name a folder, or take "
-            "on_policy_distillation or opsd(sampled=True)"
+            "vocabulary, and a server gives the log-probability of the drawn token alone: name a "
+            "folder, or take on_policy_distillation or opsd(sampled=True)"
         )
     return ServedReference(name, loaded.tokenizer)
 
@@ -556,7 +557,7 @@ def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: L
 
 
 def _share_out(policy: Policy, reference: Policy | None, engine: Engine, loaded: Loaded) -> Engine:
-    """Put the policy's weights in shards; requests of an engine of each process are dealt out."""
+    """Shard the policy's weights; if every process has an engine, distribute requests over them."""
     model, adapter, shell = shards.trained_copy(loaded)
     if reference is not None and reference.model is policy.model:
         reference.model, reference.switch = model, adapter.disable_adapter

@@ -3,7 +3,7 @@
     1 sampling    which prompts, how many rollouts each
     2 rollout     a strategy over an engine
     3 reward      scores, whole groups at a time
-    4 curation    which rows make up the groups; may ask for more of 1 to 3
+    4 curation    which rows make up the groups; may request more rounds of 1 to 3
     5 refresh     columns of the current policy that something below reads
     6 advantage   baseline, scale, credit, weight
     7 selection   which tokens learn, which count in averages
@@ -53,9 +53,9 @@ def train_step(
     world: World, method: Method, state: Mapping[str, Any], step: int,
     spectators: Sequence[Spectator] = (),
 ) -> Stepped:  # fmt: skip
-    """Run step `step` (counted from 1). `state` is read, never changed; weights are.
+    """Run step `step` (counted from 1). It changes the weights and only reads `state`.
 
-    spectators: keep what happens to rows and tokens; the step is the same without.
+    spectators: record what happens to rows and tokens, and leave the step as it is.
     """
     clock = Clock(on_stage=lambda stage: world.ranks.at(f"step {step}, {stage}"))
     rng_of = generators(world.seed, step)
@@ -100,7 +100,7 @@ def train_step(
     with clock("update"):
         if world.copies is not None:
             world.copies.follow(knobs, chains.state["knobs"])
-        world.renew_engine(step)  # after the anchor: nothing is drawn under weights that are left
+        world.renew_engine(step)  # after the copies: a step back to the anchor changes the weights
     world.collector.learnt(step, batch)
     if isinstance(method, Phases):
         metrics["phase"] = float(number)
@@ -112,7 +112,7 @@ def train_step(
 
 
 def _refreshed(algorithm: Algorithm, batch: Batch, models: StepModels) -> Batch:
-    """The batch with the columns of the models of now that the step asks for."""
+    """The batch with the columns of the current models that the step reads."""
     wanted, policy = wanted_columns(algorithm), models.policy
     if policy.experts is None:
         return refresh(batch, wanted, models)
@@ -131,7 +131,7 @@ def _each_after(spectators: Sequence[Spectator]) -> Callable[[str, Use, Batch], 
 
 
 def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:
-    """The parts' own updates of their state, and the controls' new knobs."""
+    """Run the parts' own updates of their state and the controls, which set new knobs."""
     metrics = chains.metrics
     chains.learn(algorithm.uses(), batch)
     chains.control(algorithm.control, batch, metrics)

@@ -1,4 +1,4 @@
-"""What a training step acts on."""
+"""The world of a run: everything that a training step acts on."""
 
 import functools
 from collections.abc import Container, Mapping, Sequence
@@ -28,13 +28,13 @@ from strop.training.services.texts import Limits
 
 
 class BatchCollector:
-    """Gives every step its batch: in this process, or ahead in another one.
+    """Gives every step its batch, collected in this process or ahead of time in another one.
 
-    What is written out here holds for one that begins nothing before its step.
+    The methods written out here suit a collector that starts nothing before its step.
     """
 
     def begin(self, step: int, state: Mapping[str, Any]) -> None:
-        """What can be made ready for a step, so that it loads while the trainer does something."""
+        """Start whatever a step needs that can load while the trainer is busy."""
 
     def collect(
         self, world: "World", algorithm: Algorithm, step: int, chains: Chains, clock: Clock
@@ -43,20 +43,20 @@ class BatchCollector:
         raise NotImplementedError
 
     def renew(self, step: int) -> None:
-        """The weights of now are those after `step`."""
+        """Called when the current weights are those after `step`."""
 
     def learnt(self, step: int, batch: Batch) -> None:
-        """The step has been trained on this batch."""
+        """Called when the step has trained on this batch."""
 
     def kept(self, done: int) -> dict[str, Any]:
-        """What a checkpoint of step `done` holds of the steps to come, under names of its own."""
+        """The state of later steps that a checkpoint of step `done` stores, under own names."""
         return {}
 
     def take_up(self, kept: Mapping[str, Any]) -> None:
-        """Go on with what a checkpoint held."""
+        """Restore the state that a checkpoint stored."""
 
     def close(self) -> None:
-        """End what was begun."""
+        """End what was started."""
 
 
 @dataclass
@@ -73,13 +73,13 @@ class World:
     lr: float | Schedule
     collector: BatchCollector
     critic: Critic | None = None
-    limits: tuple[Limits, ...] = ()  # of every phase of the method
-    served: ServedReference | None = None  # a reference that is elsewhere
+    limits: tuple[Limits, ...] = ()  # one of each phase of the method
+    served: ServedReference | None = None  # a reference behind a server
     copies: WeightCopies | None = None  # of the policy's weights, where the method keeps any
 
     @functools.cached_property
     def known(self) -> Container[int]:
-        """The prompts of the pool, to look one up."""
+        """The prompts of the pool, for membership tests."""
         return frozenset(self.pool) if isinstance(self.pool, tuple) else self.pool
 
     @property
@@ -93,12 +93,12 @@ class World:
             self.policy.shell.whole()
 
     def take_over(self) -> None:
-        """Train the weights that the model that was loaded holds, where shards are trained."""
+        """Train the loaded model's weights from here on, where shards are trained."""
         if self.policy.shell is not None:
             self.policy.shell.take_over()
 
     def run_columns(self, algorithm: Algorithm, step: int) -> dict[str, Tensor]:
-        """The columns of the run as a whole."""
+        """The columns that describe the run as a whole."""
         use, longest = algorithm.rollout, self.services.limits.episode_tokens
         if use.part.max_tokens not in (0, longest):
             raise UserError(
@@ -109,21 +109,21 @@ class World:
         return {name: torch.tensor(value) for name, value in numbers.items()}
 
     def collect(self, algorithm: Algorithm, chains: Chains, step: int, clock: Clock) -> Batch:
-        """Stages 1 to 4 of a step. Raises UserError where kept sets are needed and not known."""
+        """Run stages 1 to 4. Raises UserError where kept sets are needed and not known."""
         batch = self.collector.collect(self, algorithm, step, chains, clock)
         if algorithm.rollout.part.renormalises:
             check_known(batch)
         return batch
 
     def renew_engine(self, step: int) -> None:
-        """Sample with the weights of now, which are those after `step`."""
+        """Sample with the current weights, which are those after `step`."""
         self.engine.load_weights(None, step)
         self.collector.renew(step)
 
     def act(self, algorithm: Algorithm, phase: int = 1) -> StepModels:
-        """The models at the temperature of the rollouts, for a step and what its parts ask for.
+        """The models at the temperature of the rollouts, for a step and its parts' requests.
 
-        phase: of the method, whose limits hold from now on.
+        phase: of the method; its limits hold from now on.
         """
         if self.limits:
             self.services.limit_to(self.limits[phase - 1])

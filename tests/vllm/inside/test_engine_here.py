@@ -196,7 +196,7 @@ def test_an_update_that_is_broken_off_leaves_nothing_to_sample_with(engine, load
         patch.setattr(engine.vllm, "collective_rpc", fail)
         with pytest.raises(RuntimeError, match="half of"):
             engine.load_weights(None, 7)
-    with pytest.raises(UserError, match="an update was broken off"):
+    with pytest.raises(UserError, match="an update was interrupted"):
         sample(engine, requests(1))
     assert engine.version != 7
     engine.load_weights(None, 8)
@@ -204,7 +204,7 @@ def test_an_update_that_is_broken_off_leaves_nothing_to_sample_with(engine, load
 
 
 def test_there_is_one_at_a_time(engine, loaded):
-    with pytest.raises(UserError, match="this process has a vLLM by now"):
+    with pytest.raises(UserError, match="this process already has a vLLM"):
         read({"kind": "vllm_here"}).open(
             loaded.model, loaded.tokenizer, num_slots=1, context_length=9
         )

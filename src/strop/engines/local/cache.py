@@ -1,9 +1,9 @@
 """A key-value cache in slots, for rows of different lengths, and the masks that go with it.
 
 Rows of about one length lie side by side in bands. A forward pass works on all running rows
-together, but attention reads every row up to the longest of its band. All rows grow by a token a
-step, so bands stay as good as they are until a row ends or comes. Rows of one length are one band,
-and then the pass is what it is without bands.
+together, but attention reads every row up to the longest of its band. All rows grow by one token
+per step, so bands stay good until a row ends or comes. Rows of one length are one band, and then
+the pass is the same as without bands.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ MASK_KINDS = ("full_attention", "sliding_attention")
 
 @dataclass
 class Span:
-    """Which rows and places one forward pass writes, and how far it may look.
+    """The rows and places that one forward pass writes, and how far it attends.
 
-    rows: a slice (all slots from 0, read in place) or slot numbers [N] (their cache is gathered).
+    rows: a slice (all slots from 0, read in place) or slot indices [N] (their cache is gathered).
     write: [N, Q] place of each new token in its slot; padding goes to the spare last place.
     used: number of places that attention sees, the longest row's length.
-    slot_T: of new tokens that come end to end; `write` is [T, 1] then. None: Q of each row.
-    fresh: all that it looks at is new.
+    slot_T: the slots of new tokens that come end to end; then `write` is [T, 1]. None: each row has
+    Q new tokens.
+    fresh: attention sees only new tokens.
     """
 
     rows: slice | Tensor
@@ -66,7 +67,7 @@ class SlotLayer(CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         span = self.cache.span
         written = self.cache.written(key_states.shape[1])
-        several = key_states.shape[2] > 1  # heads come first, and are to come last but one
+        several = key_states.shape[2] > 1  # then heads must move behind tokens
         for store, new in ((self.keys, key_states), (self.values, value_states)):
             size = store.shape[3]
             vectors = new.transpose(1, 2) if several else new
@@ -93,7 +94,7 @@ BLOCK = 64  # places that a slot grows by, at least
 
 
 def roomy(length: int, doubles: bool = False) -> int:
-    """Places of a slot that is made for `length` tokens: some more, so that growing stays rare."""
+    """Places of a slot for `length` tokens: some more, so that growing stays rare."""
     if doubles:
         return max(4 * BLOCK, 1 << length.bit_length())
     return -(-(length + 1 + length // 8) // BLOCK) * BLOCK
@@ -103,8 +104,8 @@ class SlotCache(Cache):
     """Slots of a growing number of places; `begin` comes before each forward pass.
 
     The last place is never read: padding of shorter rows is written there. max_tokens: most places
-    of all slots together; None: no bound. notes: numbers of each token that are kept beside its
-    keys and values, as one more layer.
+    of all slots together; None: no bound. notes: whether one more layer stores further numbers of
+    each token beside its keys and values.
     """
 
     def __init__(
@@ -117,23 +118,23 @@ class SlotCache(Cache):
         self.max_tokens = max_tokens
         self.lines = 0  # slots that have memory
         self.places = 0
-        self.doubles = False  # rather than growing often
-        self.moved = 0  # times that stores came to lie elsewhere
-        # The line of memory that each slot has. Rows that change slots take their lines along
-        # where all that reads the cache asks for them; elsewhere they are copied.
+        self.doubles = False  # whether it grows by doubling
+        self.moved = 0  # how often stores were reallocated
+        # The line of memory of each slot. Rows that change slots take their lines along if all
+        # readers of the cache look lines up; otherwise they are copied.
         self.line = np.arange(num_slots)
         self.line_N = torch.arange(num_slots, device=device)
         self.takes_lines = False
-        self._begins: dict[int, tuple[int, Tensor]] = {}  # by heads: places, and what they give
+        self._begins: dict[int, tuple[int, Tensor]] = {}  # `_begin` by heads, with its places
         self.begin(Span(slice(0, 0), torch.zeros(0, 0, dtype=torch.int64, device=device), 0))
 
     def begin(self, span: Span) -> None:
-        """Make ready for a forward pass that writes and reads what `span` says."""
+        """Prepare for a forward pass that writes and reads the places of `span`."""
         self.span = span
         self._written: dict[int, Tensor] = {}
 
     def note(self, values: Tensor) -> None:
-        """Keep the notes [N, Q, size] of the tokens that the pass has written."""
+        """Store the notes [N, Q, size] of the tokens that the pass has written."""
         values = values[:, None]
         self.layers[-1].update(values, values[..., :1])
 
@@ -143,14 +144,14 @@ class SlotCache(Cache):
         return found
 
     def stores(self, number: int, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of a layer, all of them, for values like these [N, heads, size]."""
+        """All keys and values of a layer, created for values like these [N, heads, size]."""
         layer = self.layers[number]
         if not layer.is_initialized:
             layer.lazy_initialization(value[:, :, None], value[:, :, None])
         return layer.keys, layer.values
 
     def written(self, heads: int) -> Tensor:
-        """[N * Q * heads] vectors of a store that this pass writes; one index for all layers."""
+        """Indices [N * Q * heads] of a store's vectors that this pass writes, for all layers."""
         if heads not in self._written:
             span = self.span
             lines = span.rows if span.slot_T is None else span.slot_T
@@ -159,7 +160,7 @@ class SlotCache(Cache):
         return self._written[heads]
 
     def _begin(self, heads: int) -> Tensor:
-        """[slots, heads] the first vector of each slot and head in a store."""
+        """Index [slots, heads] of the first vector of each slot and head in a store."""
         if self._begins.get(heads, (0,))[0] != self.places:
             number = torch.arange(self.num_slots * heads, device=self.span.write.device)
             self._begins[heads] = (self.places, self.places * number.view(-1, heads))
@@ -168,8 +169,8 @@ class SlotCache(Cache):
     def reserve(self, length: int, lines: int) -> None:
         """Make room for `length` tokens (and the spare place) in the first `lines` slots.
 
-        length: at least of the longest row that is to stay; rows behind `lines` may lose theirs.
-        There must be room for so much within `max_tokens`.
+        length: at least that of the longest row to keep; rows beyond `lines` may lose their cache.
+        All this must fit within `max_tokens`.
         """
         if length < self.places and lines <= self.lines:
             return
@@ -182,14 +183,14 @@ class SlotCache(Cache):
         if self.max_tokens is not None:
             wanted = lines if wanted * places > self.max_tokens else wanted
             places = min(places, self.max_tokens // wanted)
-        assert places > length, "rows were let in for which there is no room"
+        assert places > length, "rows were admitted for which there is no room"
         self._resize(wanted, places)
 
     def _resize(self, lines: int, places: int) -> None:
-        """Give every layer stores of this size, with what there was as far as it fits.
+        """Give every layer stores of this size, with the old content as far as it fits.
 
         Each store moves into the memory that the one before it has left, so that only the first
-        takes new memory, unless all have to grow.
+        needs new memory, unless all have to grow.
         """
         kept_lines, kept_places = min(lines, self.lines), min(places, self.places)
         self.lines, self.places = lines, places
@@ -209,8 +210,8 @@ class SlotCache(Cache):
                 layer.memory[name], left = left, own
 
     def shrink(self, num_bytes: int) -> bool:
-        """Give the memory back if it is more than `num_bytes`: whether it was. Nothing may be in
-        the slots.
+        """Free the memory if it is more than `num_bytes`; returns whether it was. The slots must be
+        empty.
         """
         large = self.num_bytes() > num_bytes
         if large:
@@ -225,19 +226,19 @@ class SlotCache(Cache):
         return large
 
     def num_bytes(self) -> int:
-        """Memory that all stores have, used or not."""
+        """Bytes of all stores, used or not."""
         memory = (m for layer in self.live_layers() for m in layer.memory.values())
         return sum(each.numel() * each.element_size() for each in memory)
 
     def clear(self, slots: Sequence[int] | Tensor, places: slice | Tensor = slice(None)) -> None:
-        """Zero what lies in these slots: all of it, or one place of each."""
+        """Zero these slots: all of their places, or one place of each."""
         lines = slots if isinstance(slots, Tensor) else self.lines_of(slots)
         for layer in self.live_layers():
             for store in (layer.keys, layer.values):
                 store[lines, :, places] = 0
 
     def reset_lines(self) -> None:
-        """Give each slot the line of its number; nothing may be in the slots."""
+        """Give each slot the line with its own index; the slots must be empty."""
         self.line = np.arange(self.num_slots)
         self.line_N.copy_(to_device(self.line, self.device))
 
@@ -247,8 +248,8 @@ class SlotCache(Cache):
         return found
 
     def move(self, source: np.ndarray, target: np.ndarray, length: int) -> None:
-        """Slots `target` have what `source` had, `length` places of it at most, all at once; what
-        is in `source` alone then is of no use.
+        """Move the content of slots `source`, at most `length` places, to slots `target`, all at
+        once; slots that are only in `source` then have no useful content.
         """
         if not self.takes_lines:
             self.copy(source.tolist(), target.tolist(), length)
@@ -265,7 +266,7 @@ class SlotCache(Cache):
         read_last = {slot: turn for turn, slot in enumerate(source)}
         if self.device.type == "cpu" and all(
             read_last.get(slot, turn) <= turn for turn, slot in enumerate(target)
-        ):  # in turn no slot is read after it was written, and nothing has to be put aside
+        ):  # copied in this order no slot is read after it was written, so no buffer is needed
             for one, others in _runs(source, target):
                 for store in stores:
                     store[others].copy_(store[one])
@@ -279,8 +280,8 @@ class SlotCache(Cache):
 
 
 def _runs(source: Sequence[int], target: Sequence[int]) -> Iterator[tuple[int, slice]]:
-    """What is copied, and to which slots beside each other at once, as to a group's."""
-    run: tuple[int, int, int] | None = None  # a source, its first target, and behind the last one
+    """Groups copies of one source to adjacent targets, such as the slots of a prompt group."""
+    run: tuple[int, int, int] | None = None  # a source, its first target, and the end
     for one, other in zip(source, target, strict=True):
         if one == other:
             continue
@@ -322,13 +323,13 @@ class Attention:
         else:  # one window for all layers, as in Mistral
             self.kinds = ("sliding_attention",)
         self.dtype = model.dtype
-        self.size = self.width = 0  # positions that `steps` reach to, places of `lines`
+        self.size = self.width = 0  # positions that `steps` covers, places of `lines`
         self.steps: list[Tensor] = []
-        self.lines: list[Tensor] = []  # of every mask that there can be
+        self.lines: list[Tensor] = []  # the rows of all possible masks
 
     def masks(self, positions: Tensor, used: int) -> Tensor | dict[str, Tensor]:
-        """Masks [N, 1, Q, used] of queries at `positions` [N, Q] below it, as models take them."""
-        # CUDA kernels take a mask as it is only where its lines begin at multiples of 16
+        """Masks [N, 1, Q, used] of queries at `positions` [N, Q], as models take them."""
+        # CUDA kernels take a mask without a copy only if its rows begin at multiples of 16
         width = -(-used // 16) * 16
         if width > self.size or self.steps[0].device != positions.device:
             self.size = 2 * width
@@ -342,9 +343,9 @@ class Attention:
         return dict(zip(self.kinds, found, strict=True)) if len(found) > 1 else found[0]
 
     def _steps(self, kind: str, device: torch.device) -> Tensor:
-        """[2 size] what is added to the score of a place, by its distance behind a query, + size.
+        """Values [2 size] added to the score of a place, indexed by size + its offset to the query.
 
-        The line of the mask for a query at p is the stretch of it that begins at size - p.
+        The mask's row for a query at position p is the stretch that begins at size - p.
         """
         behind = torch.arange(2 * self.size, device=device) - self.size
         seen = behind <= 0
@@ -356,13 +357,14 @@ class Attention:
         return steps.masked_fill_(seen, 0)
 
 
-# Keys and values, in bytes, that are read in the time of one more call of attention. Of a GPU not
-# measured: a call of some 40 microseconds.
+# Keys and values, in bytes, that are read in the time of one more call of attention. The value for
+# a GPU is not measured: it assumes a call of some 40 microseconds.
 CALL_BYTES, CALL_BYTES_ELSEWHERE = 2**17, 2**27
-# What bands must save, of the places of all rows and in calls: less is not worth other roundings.
+# Bands must save this share of all rows' places, and the time of so many calls: smaller savings do
+# not justify results that round differently.
 LEAST_SAVED, LEAST_CALLS = 1 / 16, 8
-MOVED = 3  # places that are read in the time in which one is moved
-TILE = 16  # places that attention adds up at once: whole ones leave a row's bits as they are
+MOVED = 3  # places that are read in the time of moving one
+TILE = 16  # places that attention sums at once: whole tiles leave a row's bits unchanged
 
 
 class Band(NamedTuple):
@@ -374,7 +376,7 @@ class Band(NamedTuple):
 
 
 class Bands:
-    """How rows are parted, and when they had better change places.
+    """How rows are divided into bands, and when rows should be moved.
 
     call: places of a row that are read in the time of one more call.
     """
@@ -384,14 +386,14 @@ class Bands:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the rows, and what their order has cost."""
+        """Reset the bands, and the cost of the rows' order."""
         self.cuts = np.zeros(1, np.int64)  # the first row of each band
-        self.owed = self.waste = 0  # places read in vain: since rows moved, and by each step
-        self.price = 0  # of moving, as places
+        self.owed = self.waste = 0  # places read needlessly: since rows moved, and per step
+        self.price = 0  # the cost of moving rows, in places
         self.moves = (np.empty(0, np.int64),) * 2
 
     def part(self, length_N: np.ndarray) -> None:
-        """Find bands of the rows as they lie, and which had better lie elsewhere."""
+        """Find the bands of the rows in their order, and the rows that should be moved."""
         self.cuts, read = self._cuts(length_N)
         longest_first = np.argsort(-length_N, kind="stable")
         cuts, least = self._cuts(length_N[longest_first])
@@ -407,9 +409,9 @@ class Bands:
         self.price = MOVED * len(target) * int(length_N[target].max())
 
     def take_step(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Rows that change places before this step, from and to.
+        """Rows to move before this step, from and to.
 
-        They do when reading in vain has cost as much as moving.
+        Rows move when needless reads have cost as much as moving them.
         """
         self.owed += self.waste
         if not self.waste or self.owed < self.price:
@@ -418,9 +420,9 @@ class Bands:
         return self.moves
 
     def close(self, place_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows that change places so that these become the first, from and to.
+        """Rows to move, from and to, so that the rows at `place_N` become the first.
 
-        place_N: where they lie, in order. Each stays in its band, so that bands stay in order.
+        place_N: their places, in order. Each stays in its band, so that bands stay in order.
         """
         band = np.searchsorted(self.cuts, place_N, "right")
         size = np.bincount(band)
@@ -433,14 +435,14 @@ class Bands:
         return place_N[~stays], np.flatnonzero(free)
 
     def of(self, length_N: np.ndarray) -> list[Band]:
-        """The bands of the rows, which have so many tokens by now."""
+        """The bands of the rows, given their current lengths."""
         longest = np.maximum.reduceat(length_N, self.cuts)
         used = np.minimum(-(-longest // TILE) * TILE, longest.max())
         ends = [*self.cuts[1:].tolist(), len(length_N)]
         return [Band(*own) for own in zip(self.cuts.tolist(), ends, used.tolist(), strict=True)]
 
     def sort(self, length_N: np.ndarray) -> np.ndarray:
-        """Rows that are to come, those of the longest band first, else in their order."""
+        """An order for new rows: the longest band first, and the given order within a band."""
         if len(length_N) < 2:
             return np.arange(len(length_N))
         longest_first = np.argsort(-length_N, kind="stable")
@@ -461,10 +463,10 @@ class Bands:
 
 
 def parted(length_N: np.ndarray, call: int, first: int = 0) -> tuple[list[int], int]:
-    """Cut where it saves most, and both parts again, while it saves more than a call.
+    """Cut the rows where it saves most, and both parts again, while that saves more than a call.
 
-    The first row of each part, the first of all being `first`, and what all parts are: rows times
-    the longest.
+    Returns the first row of each part, counted from `first`, and the size of all parts: rows times
+    the longest, summed.
     """
     number, longest = len(length_N), int(length_N.max(initial=0))
     if number > 1 and number * (longest - int(length_N.min())) > call:
@@ -486,13 +488,13 @@ def attend_newest(
     """Attention [N, 1, heads, size] of one query a row [N, heads, 1, size] over keys and values
     [N, heads of keys, places, size] under a mask [N, 1, 1, places].
 
-    Heads with the same keys are queries beside each other, so that no key is copied for them.
+    Heads that share keys become several queries of one head, so that no key is copied for them.
     """
     number, heads, _, size = query.shape
     together = heads // key.shape[1]
     rows = query.reshape(number, heads // together, together, size)
     if together == 1 and query.dtype == torch.bfloat16 and query.device.type == "cpu":
-        rows = rows.expand(-1, -1, 2, -1)  # what torch computes faster than a single one
+        rows = rows.expand(-1, -1, 2, -1)  # torch computes two queries faster than one
     found = nn.functional.scaled_dot_product_attention(
         rows, key, value, attn_mask=mask, scale=scale
     )

@@ -33,21 +33,21 @@ from strop.support.errors import UserError
 from strop.support.experts import experts_of
 
 UNBOUNDED = 1 << 40
-# Tokens of prompts that are computed in the time that a further pass takes, and most of one pass,
-# whose intermediate results a processor had better hold in its caches.
+# Prompt tokens that are computed in the time of the fixed cost of a pass, and most tokens of one
+# pass, whose intermediate results should fit into a processor's caches.
 PASS, PASS_ELSEWHERE = 64, 512
 MOST, MOST_ELSEWHERE = 2048, 8192
-PLACE = "_name_or_path"  # where a model's configuration says that it lies
-# What models raise for arguments that they do not take.
+PLACE = "_name_or_path"  # the path of a model in its configuration
+# Exceptions that models raise for arguments that they do not take.
 REFUSED = (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError)
 
 
-# Of some tokens, the logits that are held against those of a plain forward pass.
+# From some tokens to the logits that are compared with those of a plain forward pass.
 Trial = Callable[[list[int]], Tensor]
 
 
 class Tried(NamedTuple):
-    """What trials of a kind of model found: attributes of its `CachedModel`."""
+    """The results of trials of a kind of model: attributes of its `CachedModel`."""
 
     why_not_fused: str
     why_no_bands: str
@@ -55,7 +55,7 @@ class Tried(NamedTuple):
     call: int
 
 
-# By `kind_of` a model, and whether several tokens and graphs were tried: a process tries each once.
+# By `kind_of` a model, and whether several tokens and graphs were tried; each is tried only once.
 TRIED: dict[tuple[Any, bool, bool], Tried] = {}
 
 
@@ -75,13 +75,13 @@ class Part(NamedTuple):
 class CachedModel:
     """The module as it is (never copied), its attention masks and its cache in slots.
 
-    max_cached: most tokens in the cache; None: no bound. Who calls reserves room in `cache` first.
+    max_cached: most tokens in the cache; None: no bound. Callers reserve room in `cache` first.
     several: `decode_several` will be called.
     call: places of a layer that are read in the time of one more call of attention.
     why_no_bands: why its layers read all rows up to the longest; empty where they take bands.
-    experts: those that it routes tokens to, which the cache then notes; None: it has none.
-    why_not_fused: why the model's own modules make its passes; empty where `fused` does, on a GPU
-    `gpu_pass`, which makes those of decoding alone.
+    experts: the model's experts, whose choices the cache then records; None: it has none.
+    why_not_fused: why the model's own modules make its passes; empty where `fused` makes them, or
+    on a GPU `gpu_pass`, which makes only those of decoding.
     why_no_graphs: why decoding passes are not recorded as CUDA graphs; empty where they are.
 
     Raises UserError when the model's architecture can't be cached in slots: a short decode of the
@@ -99,7 +99,7 @@ class CachedModel:
         self.device: torch.device = next(model.parameters()).device
         self.num_layers: int = config.num_hidden_layers
         self.packed = False
-        self.reads: list[Tensor] = []  # weights that recorded passes read; empty: to be looked up
+        self.reads: list[Tensor] = []  # weights that recorded passes read; empty: not looked up yet
         self.routes = routes_of(model)
         self.experts = experts_of(model)
         self.without: Callable[[], AbstractContextManager[Any]] = torch.no_grad
@@ -150,14 +150,14 @@ class CachedModel:
                 why_no_bands = self._why_not(self._decoded(lengths, bands), length, lengths)
             if several:
                 self._check_several(lengths, bands)
-        # recorded passes read all rows together, or each as far as it reaches
+        # recorded passes read all rows together, or each row up to its own length
         call = self._call() if why_no_graphs else UNBOUNDED
         return Tried(why_not_fused, why_no_bands, why_no_graphs, call)
 
     def _tried_on_gpu(self, lengths: Sequence[int], why_no_graphs: str) -> tuple[str, str]:
-        """Why the pass for GPUs is not made, and why passes are not recorded.
+        """Why `gpu_pass` is not used, and why passes are not recorded.
 
-        Without the first the model's own modules are recorded.
+        If `gpu_pass` is not used, the model's own modules are recorded.
         """
         whole = [Band(0, len(lengths), lengths[0])]
         if self.device.type != "cuda":
@@ -170,9 +170,9 @@ class CachedModel:
         def tried() -> str:
             self.graphs = self._graphs(len(lengths), checks=True)
             try:
-                with torch.inference_mode():  # as later: what is compiled for it is for it alone
+                with torch.inference_mode():  # as later: code is compiled for this mode alone
                     return self._why_not(self._decoded(lengths, whole), lengths[0], lengths)
-            except Exception as error:  # of compilers of all kinds; what they said is told
+            except Exception as error:  # compilers raise many kinds; the message is reported
                 return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             finally:
                 self.graphs = None
@@ -194,7 +194,7 @@ class CachedModel:
         return Graphs(self._newest, self._lent, num_slots, self.device, checks)
 
     def _newest(self, token_N: Tensor, place_N: Tensor, used: int) -> Tensor:
-        """The pass that `graphs` records."""
+        """The decoding pass that `graphs` records."""
         if self.gpu_pass is not None:
             return self.gpu_pass(token_N, place_N, self.cache)
         position_N1 = place_N.clamp(min=0)[:, None]
@@ -203,7 +203,7 @@ class CachedModel:
         return self.forward(token_N[:, None], position_N1, span)
 
     def _lent(self) -> Any:
-        """What recorded passes read that others may let go of."""
+        """Tensors that recorded passes read, so that they stay even if their owners drop them."""
         lent = self.gpu_pass and self.gpu_pass.angles
         return [*self.attention.steps], lent, dict(self.cache._begins)
 
@@ -217,7 +217,7 @@ class CachedModel:
         if not self.reads:
             more = self.gpu_pass.tensors() if self.gpu_pass is not None else []
             self.reads = [*self.model.parameters(), *more]
-        # looked up at each step: a sharded model's weights go and come back between steps
+        # looked up at each step: a sharded model's weights are freed and gathered between steps
         where = tuple(each.data_ptr() for each in self.reads)
         self.graphs.holds((where, self.cache.moved))
         return self.graphs(token_N, place_N, self.cache.lines, used)
@@ -242,7 +242,7 @@ class CachedModel:
         logits: Logits,
         **more: Any,
     ) -> Tensor | None:
-        """A pass; which logits it gives, see `Fused`. places: those that attention asks from."""
+        """A pass; `logits` is as in `Fused`. places: the positions of attention's queries."""
         self.cache.begin(span)
         masks = self.attention.masks(places, span.used)
         if self.fused is not None and self.fused.layers:
@@ -273,7 +273,7 @@ class CachedModel:
             return self.forward(tokens[:, None], places, span, strop_bands=Parted(bands))
 
     def release(self) -> None:
-        """Let go of what passes on a GPU were recorded with."""
+        """Free the recorded passes of a GPU and their copies of weights."""
         if self.graphs is not None:
             self.graphs.holds(None)
         if self.gpu_pass is not None:
@@ -292,7 +292,7 @@ class CachedModel:
         """Logits [T, V] after each of several new tokens of the first rows, from `first_N` on."""
         used = max(band.used for band in bands)
         columns = torch.arange(ragged.width, device=self.device)
-        places = (first_N[:, None] + columns).clamp_(max=used - 1)  # padding may lie behind it
+        places = (first_N[:, None] + columns).clamp_(max=used - 1)  # padding may lie beyond it
         position_T = first_N[ragged.row_T] + ragged.column_T
         rows = slice(0, ragged.num_rows)
         span = Span(rows, position_T[:, None], used, ragged.row_T)
@@ -307,8 +307,8 @@ class CachedModel:
     def fill(self, parts: Sequence[Part], max_tokens: int | None = None) -> None:
         """Compute the cache of these parts, longest first, in passes of at most max_tokens.
 
-        Parts of about one length make a pass, so that there is little padding. They are computed
-        when it returns, on a GPU too, where their seconds would else be a later pass's.
+        Parts of about one length share a pass, so that there is little padding. All are computed
+        when this returns, on a GPU too, where their time would otherwise count for a later pass.
         """
         if not parts:
             return
@@ -340,7 +340,7 @@ class CachedModel:
             self._run(ids_NQ, position_NQ, position_NQ, span, "none")
 
     def under(self, weights: Sequence[str], dim: int = 0) -> AbstractContextManager[None]:
-        """Inside, the rows of a pass, `dim` of what a layer reads, have these adapters."""
+        """Inside, the rows of a pass, along `dim` of a layer's input, have these adapters."""
         if self.routes is None:
             return nullcontext()
         return self.routes.by_row(weights, self.device, dim)
@@ -359,16 +359,16 @@ class CachedModel:
 
     @contextmanager
     def generating(self) -> Iterator[None]:
-        """`evaluating`, without gradient and with weights packed where the layers can do it.
+        """`evaluating`, without gradient and with weights packed where the layers support it.
 
-        What is computed inside can have no part in a gradient later. Layers that gather their
-        weights from several processes keep them; classes that are not of transformers may keep
-        anything.
+        Tensors computed in inference mode can take no part in a later gradient. So it is not used
+        for layers that gather their weights from several processes and cache them, nor for classes
+        outside transformers, which may cache anything.
         """
         if not self.packed:
             self.reads = []
             if self.gpu_pass is not None and why_not(self.model, adapters=True):
-                # its adapters are others now; when weights change, no slot holds anything
+                # its adapters have changed; when weights change, all slots are empty
                 self.gpu_pass, self.cache.takes_lines = None, False
                 self.cache.reset_lines()
                 self.release()
@@ -389,7 +389,7 @@ class CachedModel:
             yield
 
     def unpack(self) -> None:
-        """Before the weights change, or to have the memory back."""
+        """Drop packed copies, before the weights change or to free their memory."""
         linear.unpack(self.model)
         linear.undo_norms(self.model)
         if self.fused is not None:
@@ -397,13 +397,13 @@ class CachedModel:
         self.packed = False
 
     def renew(self, state: Mapping[str, Tensor] | None) -> None:
-        """Go on with other weights; see load_state. None: they were changed in place."""
+        """Use other weights; see load_state. None: they were changed in place."""
         self.unpack()
         if state is not None:
             load_state(self.model, state)
 
     def _why_not_fused(self, lengths: Sequence[int], bands: Sequence[Band]) -> str:
-        """The same without the modules, which `fused` then does; empty where it can."""
+        """Why `fused` cannot make the passes; empty where it can."""
         self.fused = Fused(self.model)
         self.fused.pack()
         reason = self._why_not(self._decoded(lengths, bands), lengths[0], lengths)
@@ -413,7 +413,7 @@ class CachedModel:
         return reason
 
     def _decoded(self, lengths: Sequence[int], bands: Sequence[Band]) -> Trial:
-        """Prefills rows of these lengths but for their last token, which it decodes."""
+        """A trial that prefills rows of these lengths but their last tokens, and decodes those."""
 
         def decoded(tokens: list[int]) -> Tensor:
             self.fill([Part(i, tokens, 0, n - 1) for i, n in enumerate(lengths) if n > 1])
@@ -447,8 +447,8 @@ class CachedModel:
             raise UserError(f"the local engine can't {what}: {reason}; leave engine.speculate out")
 
     def _why_not(self, decoded: Trial, length: int, ends: Sequence[int]) -> str:
-        """Why `decoded` does not give, of a trial's tokens, the logits after the first n; empty
-        where it does.
+        """Why `decoded` does not give the logits after the first n of a trial's tokens, for each n
+        in `ends`; empty where it does.
         """
         tokens = [index % self.vocab_size for index in range(3, 3 + length)]
         self.cache = self._cache(2)
@@ -467,9 +467,9 @@ class CachedModel:
 
 
 def kind_of(model: nn.Module) -> tuple[Any, ...] | None:
-    """What trials of a model depend on: code, attention and sizes of its modules, but no weights.
+    """A key of all that a model's trials depend on: code, attention and sizes, but no weights.
 
-    None: its modules have hooks, or a forward of their own, so that it is like no other.
+    None: its modules have hooks, or forward methods of their own, so it must be tried itself.
     """
     modules = [*model.modules()]
     for each in modules:
@@ -512,7 +512,7 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def attending_by(config: Any, name: str) -> Iterator[None]:
-    """Inside, the layers of a configuration attend by the function that transformers has under
+    """Inside, the layers of a configuration attend by the function registered in transformers under
     this name.
     """
     before = config._attn_implementation

@@ -1,7 +1,7 @@
-"""What a row may go on with: the token that followed the same few tokens in another row before.
+"""Predicts a row's next token: the one that followed the same few tokens in an earlier row.
 
-A table holds one token for each end of a text, and the chance that it is drawn there. Rows are
-looked up and entered together; what shares a place in the table drives the older one out.
+A table holds one token for each ending of a text, and the chance that it is drawn there. Rows are
+looked up and entered together; a new entry replaces an older one in the same place of the table.
 """
 
 import numpy as np
@@ -9,16 +9,16 @@ import numpy as np
 from strop.engines.local.slots import RECENT
 from strop.engines.sampling import mix
 
-# Ends that are looked up, the first one known counts: their tokens, and whether of the own group
-# alone. What other groups have written helps where no longer end is known.
+# Endings that are looked up; the first known one counts. Each has a number of tokens, and says
+# whether only the own group's text counts. Other groups' text helps where no longer one is known.
 ENDS = ((8, True), (4, True), (5, False))
-PLACES = 1 << 18  # of the table
-MEMORY = 0.9  # of what was foretold and what came, a step
+PLACES = 1 << 18  # entries of the table
+MEMORY = 0.9  # decay per step of the sums of predicted and accepted drafts
 PRIOR = 8.0  # tokens' worth of trust before any were drawn
 
 
 class Continuations:
-    """The table. `foretell` looks up, `learn` enters, `judge` tells how good the chances were."""
+    """The table. `foretell` looks up, `learn` enters, `judge` records how good the chances were."""
 
     def __init__(self) -> None:
         length, own = (np.array(each) for each in zip(*ENDS, strict=True))
@@ -34,7 +34,7 @@ class Continuations:
         self.foretold = self.came = 0.0
 
     def clear(self) -> None:
-        """Forget all."""
+        """Empty the table."""
         self.key[:] = 0
         self.foretold = self.came = 0.0
 
@@ -43,8 +43,8 @@ class Continuations:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Tokens [N, K] and the chances [N, K] that they and those before them are drawn.
 
-        recent [N, RECENT]: newest tokens; most [N]: no more than so many. A row has none from where
-        the chance is below `least` on: there it is 0.
+        recent [N, RECENT]: newest tokens; most [N]: most tokens of a row. A row's tokens end where
+        the chance falls below `least`; from there on it is 0.
         """
         wide = int(most.max(initial=0))
         token, chance = np.zeros((len(most), wide), np.int64), np.zeros((len(most), wide))
@@ -64,19 +64,19 @@ class Continuations:
     def learn(
         self, recent: np.ndarray, group: np.ndarray, token: np.ndarray, chance: np.ndarray
     ) -> None:
-        """Enter what was drawn after each of these ends, and how likely it was there."""
+        """Enter the token that was drawn after each of these endings, with its probability."""
         key = self._keys(recent, group)
         place = key & np.uint64(PLACES - 1)
         known, before = self.key[place] == key, self.chance[place]
         same = known & (self.token[place] == token)
         stays = known & ~same & (before > chance)
-        other = np.minimum(before, 1 - chance)  # of the token that stays
+        other = np.minimum(before, 1 - chance)  # the chance of the token that stays
         now = np.where(same, (before + chance) / 2, np.where(stays, (before + other) / 2, chance))
         self.token[place] = np.where(stays, self.token[place], token)
         self.key[place], self.chance[place] = key, now
 
     def judge(self, foretold: float, came: int) -> None:
-        """Take in that so many drafts were right where the chances said `foretold`."""
+        """Record that `came` drafts were accepted where the chances predicted `foretold`."""
         self.foretold = MEMORY * self.foretold + foretold
         self.came = MEMORY * self.came + came
 
@@ -93,7 +93,7 @@ class Continuations:
         return self.token[chosen].astype(np.int64), chance
 
     def _keys(self, recent: np.ndarray, group: np.ndarray) -> np.ndarray:
-        """[ends, N] what stands for each end, never 0."""
+        """Keys [ends, N] of the endings, never 0."""
         tokens = (recent + 1).astype(np.uint64) @ self.by_token
         groups = group.astype(np.uint64)[:, None] * self.by_group
         return mix((tokens + groups + self.salt).T) | np.uint64(1 << 63)

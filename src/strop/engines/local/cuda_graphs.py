@@ -1,9 +1,9 @@
-"""Decoding passes that a GPU repeats by itself: recorded once as CUDA graphs, then replayed.
+"""Records decoding passes once as CUDA graphs, then replays them.
 
-A pass for one new token a row is some hundred to two thousand kernels, and launching them one by
+A pass for one new token per row is some hundred to two thousand kernels, and launching them one by
 one takes many times as long as computing them. A recorded pass is one launch. It reads and writes
-the same memory every time, so its numbers of rows and places are rounded up: rows that are too many
-stand at place -1 and do nothing that counts.
+the same memory every time, so its numbers of rows and places are rounded up: surplus rows stand at
+place -1, and their results are not used.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import Tensor
 LEAST_ROWS, LEAST_PLACES = 8, 64  # of a recorded pass
 SHARE = 8  # places are rounded up by at most this part of them
 
-# A pass of the first so many rows, of whose caches it reads so many places: logits [N, V] after
-# tokens [N] at places [N].
+# A pass over the first rows: (tokens [N], their places [N], number of places to read) -> logits
+# [N, V].
 Pass = Callable[[Tensor, Tensor, int], Tensor]
 
 
 class Recorded(NamedTuple):
-    """A pass, the logits that it writes, and what it reads of others' that has to stay."""
+    """A recorded pass, the logits that it writes, and other owners' tensors that it reads."""
 
     replay: Callable[[], None]
     logits: Tensor
@@ -33,10 +33,10 @@ class Recorded(NamedTuple):
 
 
 class Graphs:
-    """The recorded passes of a model. They hold as long as nothing that they read has moved.
+    """The recorded passes of a model. They are valid until a tensor that they read has moved.
 
-    run: the pass. reads: what it reads beside the cache and the weights, to be kept for it. checks:
-    a pass that waits for the GPU, which cannot be recorded, is refused before that is tried.
+    run: the pass. reads: gives the tensors, beside cache and weights, to keep alive for it. checks:
+    before recording, refuse a pass that waits for the GPU, which cannot be recorded.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Graphs:
         self.recorded: dict[tuple[int, int], Recorded] = {}
         self.token = torch.zeros(num_slots, dtype=torch.long, device=device)
         self.place = torch.full((num_slots,), -1, dtype=torch.long, device=device)
-        self.where: object = None  # what the passes read lies
-        self.logits: Tensor | None = None  # of passes that are recorded for many numbers of places
+        self.where: object = None  # the addresses of the tensors that the passes read
+        self.logits: Tensor | None = None  # shared by passes for different numbers of places
         self.stream: Any = None  # the stream that passes are recorded on
         self.pool: Any = None  # memory that they share, since only one runs at a time
 
     def holds(self, where: object) -> None:
-        """Forget all if what they read lies elsewhere than when they were recorded."""
+        """Drop all passes if the tensors that they read have moved since the recording."""
         if where != self.where:
             self.recorded.clear()
             self.where, self.pool, self.logits = where, None, None
@@ -61,7 +61,7 @@ class Graphs:
     def __call__(self, token_N: Tensor, place_N: Tensor, lines: int, used: int) -> Tensor:
         """Logits [N, V] of a pass over the first N of `lines` slots; the next pass writes there.
 
-        used: places that it reads; 0: it knows how many.
+        used: places that it reads; 0: the pass determines the number itself.
         """
         number = len(token_N)
         size = min(max(LEAST_ROWS, 1 << (number - 1).bit_length()), lines)
@@ -81,7 +81,7 @@ class Graphs:
         if self.stream is None:
             self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         self.stream.wait_stream(here)
-        with torch.cuda.stream(self.stream):  # what is made once is not to be recorded
+        with torch.cuda.stream(self.stream):  # so that one-time work is not recorded
             self._pass(token, place, used)
             if self.checks:
                 with _refusing_waits():
@@ -94,13 +94,13 @@ class Graphs:
             ):
                 logits = self._pass(token, place, used)
         finally:
-            torch.cuda.set_stream(here)  # torch leaves the other one where recording fails
+            torch.cuda.set_stream(here)  # torch leaves the other stream set if recording fails
         self.pool = graph.pool()
         return Recorded(graph.replay, logits, self.reads())
 
     def _pass(self, token_N: Tensor, place_N: Tensor, used: int) -> Tensor:
-        """The pass, whose logits all those with `used` write to one place: each of its own would
-        hold memory of its own.
+        """Run the pass; all passes with `used` write their logits to one tensor, because separate
+        ones would each need memory.
         """
         found = self.run(token_N, place_N, used)
         if not used:
@@ -112,7 +112,7 @@ class Graphs:
 
 @contextmanager
 def _refusing_waits() -> Iterator[None]:
-    """Inside, what waits for the GPU raises RuntimeError."""
+    """Inside, an operation that waits for the GPU raises RuntimeError."""
     torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -121,14 +121,14 @@ def _refusing_waits() -> Iterator[None]:
 
 
 def rounded(used: int, most: int) -> int:
-    """Places that a pass is recorded for, to read `used` of at most `most`."""
+    """The number of places, at most `most`, of the recorded pass that reads `used` places."""
     step = max(LEAST_PLACES, (1 << (used.bit_length() - 1)) // SHARE)
     return min(-(-used // step) * step, most)
 
 
 def copied(values: Tensor) -> Callable[[], np.ndarray]:
-    """Begin to copy to the host, behind what the device was given so far and before what it is
-    given next. The result waits for it.
+    """Start a copy to the host, after the device's current work and before any later work. The
+    returned function waits for it.
     """
     found = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     found.copy_(values, non_blocking=True)

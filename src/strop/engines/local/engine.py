@@ -34,8 +34,8 @@ from strop.support.adapted import routes_of
 from strop.support.devices import to_device
 from strop.support.errors import UserError
 
-KEPT_CACHE_BYTES = 256 * 2**20  # a cache up to this size stays between rollouts
-KEPT_CACHE_SHARE = 1 / 8  # on a GPU up to this part of its memory: recorded passes stay with it
+KEPT_CACHE_BYTES = 256 * 2**20  # a cache up to this size is kept between rollouts
+KEPT_CACHE_SHARE = 1 / 8  # on a GPU up to this share of its memory: recorded passes are kept too
 
 
 class LocalEngine(Engine):
@@ -46,13 +46,13 @@ class LocalEngine(Engine):
     prefill, forks copy their parent's cache. The module is used as it is, so a trainer may change
     its weights in place and then call load_weights(None, version).
 
-    Where the cache is bounded, rows are let in as far as it has room. One that grows beyond it
-    takes the place of the shortest, which wait and go on where they were, with the same tokens.
+    Where the cache is bounded, rows are admitted as far as it has room. A row that outgrows it
+    evicts the shortest ones, which wait and later resume where they were, with the same tokens.
 
     decode: token ids -> text, for stop strings only; by default the tokenizer's.
-    max_prefill_tokens: most tokens, padding included, of a prefill pass; None: as the device likes.
+    max_prefill_tokens: most tokens, padding included, of a prefill pass; None: by the device.
     max_cached_tokens: most tokens that the cache has room for: slots times the longest row.
-    speculate: most tokens that a row drafts in a step from what others wrote; see Speculation.
+    speculate: most tokens that a row drafts in a step from other rows' text; see Speculation.
     cuda_graphs: on a GPU, record decoding passes and replay them; see cuda_graphs.py.
     """
 
@@ -76,7 +76,7 @@ class LocalEngine(Engine):
         routed = routes_of(model) is not None
         self.version = version
         self.most_requests = (WAITING + 1) * num_slots
-        self.passes = None if speculate else Passes()  # a pass that checks drafts is like no other
+        self.passes = None if speculate else Passes()  # passes that check drafts do not compare
         self.longest = max_cached_tokens
         self.model = CachedModel(
             model, num_slots, max_cached_tokens, several=speculate > 0, cuda_graphs=cuda_graphs
@@ -89,7 +89,7 @@ class LocalEngine(Engine):
         self.max_prefill_tokens = max_prefill_tokens
         if why := self.model.why_no_bands:
             self.notes = (
-                f"every step reads all answers under way up to the longest: {type(model).__name__} "
+                f"every step reads all running answers up to the longest: {type(model).__name__} "
                 f"cannot read those of one length together, {why}",
             )
         elif (why := self.model.why_no_graphs) and cuda_graphs and self.model.device.type != "cpu":
@@ -100,38 +100,38 @@ class LocalEngine(Engine):
         elif self.model.graphs is not None and (why := self.model.why_not_fused):
             self.notes = (
                 f"the modules of {type(model).__name__} are recorded as they are, "
-                f"which is slower than a pass of its own: {why}",
+                f"which is slower than strop's fused pass: {why}",
             )
         self.slots = Slots(num_slots, self.model.cache, self.model.device, self.model.call)
         self.speculation = (
             Speculation(self.model, self.slots, speculate, self._draw) if speculate else None
         )
-        self.known: dict[int, Row] = {}  # under way, or ended with `keep`
+        self.known: dict[int, Row] = {}  # waiting or running rows, and those ended with `keep`
         self.waiting: deque[Row] = deque()
         self.events: list[Event] = []  # not yet returned by `poll`
         self.plan: Plan | None = None
-        # of the pass that has begun ahead: its logits, and since when it runs
+        # of the pass that was started ahead: its logits, and its start time
         self.next_pass: tuple[Tensor, float] | None = None
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
-        """Draw a request; UserError when it cannot fit the context."""
+        """Start a request; UserError when it cannot fit the context."""
         self._check(request)
         row = Row(id, request, list(request.ids))
         row.prompt_hash = row.group = hash((request.weights, request.ids))
         parent = None if source is None else self.known.get(source[0])
         if source is not None and parent is not None:
-            assert parent.request.weights == request.weights, "caches are of their weights"
+            assert parent.request.weights == request.weights, "a cache belongs to its weights"
             row.source, row.group = (parent, source[1]), parent.group
         self.known[id] = row
         self.waiting.append(row)
 
     def cancel(self, id: int) -> list[Event]:
-        """Draw a request no further and free its slot; what was not told of it yet."""
+        """Stop a request and free its slot; returns its events that are not reported yet."""
         row = self.known.pop(id, None)
         if row is None:
             return []
         if row.status == "waiting":
-            if row in self.waiting:  # else an interrupt came while it was let in
+            if row in self.waiting:  # else an interrupt came while it was admitted
                 self.waiting.remove(row)
         elif row.status == "running":
             self.events += self.slots.report([row.slot], [""], self.version)
@@ -141,24 +141,24 @@ class LocalEngine(Engine):
         return taken_out(self.events, id)
 
     def forget(self) -> None:
-        """Let go of all caches: they would take room from the update."""
+        """Free all caches, which would take room from the update."""
         for id in list(self.known):
             self.cancel(id)
         self.next_pass = None
         if self.slots.cache.shrink(kept_bytes(self.model.device)):
             self.model.release()
         self.model.unpack()
-        if self.speculation is not None:  # a run that is resumed here must draft the same
+        if self.speculation is not None:  # so that a run that is resumed here drafts the same
             self.speculation.known.clear()
 
     @property
     def drafts(self) -> tuple[int, int]:  # type: ignore[override]
-        """Tokens that were drafted so far, and those of them that were drawn."""
+        """Numbers of tokens that were drafted so far, and of those that were accepted."""
         made = self.speculation
         return (0, 0) if made is None else (made.drafted, made.accepted)
 
     def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
-        """Sample with other weights from the next token on; all caches are computed afresh.
+        """Sample with other weights from the next token on; all caches are recomputed.
 
         state: parameters by name, tied ones may be left out; None: the module's own weights were
         changed in place. Raises UserError when names are missing or unknown.
@@ -171,7 +171,7 @@ class LocalEngine(Engine):
         self.version = version
 
     def poll(self, seconds: float | None = None) -> list[Event]:
-        """Give every running row one token; return what there is to report."""
+        """Give every running row one token; returns the events to report."""
         with self.model.generating():
             if self.waiting and not self.slots.table["running"].all():
                 self._admit()
@@ -181,14 +181,14 @@ class LocalEngine(Engine):
         events, self.events = self.events, []
         return events
 
-    # ---- from here on: how
+    # ---- implementation
 
     def _check(self, request: Request) -> None:
         request.check_fits(self.context_length, self.vocab_size)
         bound, most = self.slots.cache.max_tokens, self._limit(request)
         if bound is not None and most > bound:
             raise UserError(
-                f"a request may come to {most} tokens, and engine.cache_tokens gives room for "
+                f"a request may have {most} tokens, and engine.cache_tokens gives room for "
                 f"{bound}: raise it, or lower rollout.max_tokens"
             )
         if request.weights and self.model.routes is not None:
@@ -218,7 +218,7 @@ class LocalEngine(Engine):
             del self.known[row.id]
 
     def _suspend(self, slots: Sequence[int]) -> None:
-        """Report what running rows have drawn and take their slots; they wait before all others."""
+        """Report running rows' new tokens and free their slots; they wait before all others."""
         unread = [s for s in slots if len(self.slots.row(s).tokens) < self._length(s)]
         self.events += self.slots.report(unread, [""] * len(unread), self.version)
         for slot in reversed(slots):
@@ -228,7 +228,7 @@ class LocalEngine(Engine):
             self.waiting.appendleft(row)
 
     def _make_room(self, number: int) -> int:
-        """Let the cache have room for the running rows' next token; how many still run."""
+        """Give the cache room for the running rows' next token; returns how many still run."""
         slots = self.slots
         if slots.longest >= slots.cache.places:
             if surplus := slots.surplus(number):
@@ -259,7 +259,7 @@ class LocalEngine(Engine):
         taken = np.flatnonzero(table["taken"])
         by_prompt = dict(zip(table["prompt"][taken].tolist(), taken.tolist(), strict=True))
         leaders: dict[int, Fill] = {}
-        first, second = [], []  # the second take their prompt from the first
+        first, second = [], []  # the second copy their prompt's cache from the first
         for row, slot in zip(waiting, slots, strict=True):
             leader = leaders.get(row.prompt_hash)
             found = by_prompt.get(row.prompt_hash)
@@ -288,7 +288,7 @@ class LocalEngine(Engine):
         return Fill(row, slot, source.slot, shared)
 
     def _fill(self, fills: list[Fill]) -> None:
-        """Copy what other slots hold, compute the rest of each row but for its last token."""
+        """Copy shared caches from other slots, and compute each row's rest but its last token."""
         if not fills:
             return
         copies = [fill for fill in fills if fill.shared and fill.source != fill.slot]
@@ -311,7 +311,7 @@ class LocalEngine(Engine):
             self.passes.add_prefill(sum(lengths), time.perf_counter() - begun)
 
     def _draw(self, number: int) -> tuple[Plan, np.ndarray]:
-        """Give each of the first rows a token: by which plan, and its records."""
+        """Draw a token for each of the first rows; returns the plan and the records."""
         slots, tokens, begun = self.slots, self.slots.tokens, time.perf_counter()
         positions, uniform = slots.numbers(number)
         bands = slots.read(number)
@@ -334,9 +334,9 @@ class LocalEngine(Engine):
         return self.plan, records
 
     def _to_host(self, record: Tensor, next_N: Tensor, bands: Sequence[Band]) -> np.ndarray:
-        """The records on the host. Where passes are recorded, the rows' next one has begun by then:
-        a GPU computes it while the host looks at what was drawn. If a row has ended, its part of
-        that is in vain.
+        """Copy the records to the host. Where passes are recorded as graphs, the next pass is
+        started before: the GPU computes it while the host processes the records. If a row has
+        ended, its part of that pass is wasted.
         """
         slots = self.slots
         self.next_pass = slots.origin = None
@@ -351,7 +351,7 @@ class LocalEngine(Engine):
         begun = time.perf_counter()
         try:
             found = await_records()
-        except BaseException:  # an interrupt: tokens were drawn that nobody knows of
+        except BaseException:  # an interrupt: tokens were drawn that are not recorded
             self._suspend(range(len(record)))
             raise
         self.next_pass, slots.origin = (logits, begun), np.arange(len(slots.rows))
@@ -382,7 +382,7 @@ class LocalEngine(Engine):
             self._end(row, row.request.keep)
 
     def _fail(self, slots: list[int], plan: Plan) -> None:
-        """End rows for which no token could be drawn; the others do not notice."""
+        """End rows for which no token could be drawn; the others are not affected."""
         rows = [self.slots.row(slot) for slot in slots]
         usual = (
             "no token could be drawn: the model's logits are not finite, or the rules {} leave none"
@@ -400,7 +400,7 @@ class LocalEngine(Engine):
 
 
 def kept_bytes(device: torch.device) -> int:
-    """The largest cache that stays between rollouts."""
+    """Bytes of the largest cache that is kept between rollouts."""
     if device.type != "cuda":
         return KEPT_CACHE_BYTES
     whole = torch.cuda.get_device_properties(device).total_memory

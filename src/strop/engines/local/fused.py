@@ -1,13 +1,13 @@
 """A model's forward pass without its modules, for generating on a CPU: fewer and larger operators.
 
-Of a model whose layers are those of Llama:
+For a model whose layers are those of Llama:
 
-    q, k, v = one product;  q and k are normed (Qwen3) and turned by their positions together
+    q, k, v = one product;  q and k are normed (Qwen3) and rotated by their positions together
     gate, up = one product
     where only caches are filled, the last layer ends with its keys and values
 
-Weights are laid side by side, and as oneDNN reads them fastest where they are large; the copies are
-let go before weights change. Everything else (caches, masks, attention) is the model's own.
+Weights are concatenated, and packed for oneDNN where they are large; the copies are dropped before
+weights change. Everything else (caches, masks, attention) is the model's own.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from strop.engines.local.gpu_pass import is_adapted, why_not_adapted
 from strop.support import linear
 
 CLASSES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-ROPES = ("default", "linear", "llama3")  # whose angles depend on the position alone
+ROPES = ("default", "linear", "llama3")  # their angles depend on the position alone
 DTYPES = (torch.float32, torch.bfloat16)
 LINEAR = (nn.Linear, linear.Linear)
-KNOWN = ("torch.", "transformers.", linear.__name__)  # where its modules come from
-Logits = Literal["last", "all", "none"]  # of each row's last token, of all, or the caches alone
+KNOWN = ("torch.", "transformers.", linear.__name__)  # packages of known modules
+Logits = Literal["last", "all", "none"]  # of each row's last token, of all tokens, or of none
 
 
 @dataclass
 class Product:
-    """x W^T + b of layers that read the same, side by side."""
+    """x W^T + b of layers with the same input, concatenated."""
 
-    plain: Tensor | None  # [O, I]; None of a large one, which is always read as it is packed
-    packed: Tensor | None  # None of a small one until it has many rows
-    packs: bool  # else: torch's own product
-    size: int  # of the weight
+    plain: Tensor | None  # [O, I]; None for a large weight, of which only the packed copy is used
+    packed: Tensor | None  # None for a small weight until it has many rows
+    packs: bool  # False: torch's own product
+    size: int  # the weight's number of elements
     bias: Tensor | None
 
     @classmethod
     def of(cls, *layers: nn.Linear) -> Product:
-        """The layers' weights in one."""
+        """Concatenate the layers' weights."""
         weight = torch.cat([each.weight.detach() for each in layers])
         biases = [each.bias for each in layers if each.bias is not None]
         bias = torch.cat([each.detach() for each in biases]) if biases else None
@@ -66,21 +66,21 @@ class Product:
 
 
 class Layer(NamedTuple):
-    """What a layer needs in a pass."""
+    """The weights and norms of one layer."""
 
-    attention: Any  # the module, which attention is told of
+    attention: Any  # the module, an argument of the attention function
     qkv: Product
     out: Product
     gate_up: Product
     down: Product
     heads: Tensor | None  # [query and key heads, 1 or size] weights of the norms of q and k
-    before: Any  # norms
-    after: Any
-    kind: str  # of its mask
+    before: Any  # the norm before attention
+    after: Any  # the norm after attention
+    kind: str  # the kind of its mask
 
 
 class Fused:
-    """The pass of such a model: `pack` it before it is called, `unpack` before weights change."""
+    """The fused pass of a model: `pack` it before it is called, `unpack` before weights change."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.trunk = model, model.model
@@ -94,14 +94,14 @@ class Fused:
         self.angles: tuple[Tensor, Tensor] | None = None
 
     def pack(self) -> None:
-        """Lay weights side by side, as they are now."""
+        """Concatenate and pack the current weights."""
         kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * len(
             self.trunk.layers
         )
         self.layers = tuple(map(self._layer, self.trunk.layers, kinds))
 
     def unpack(self) -> None:
-        """Let them go."""
+        """Drop the packed copies."""
         self.layers = ()
 
     def _layer(self, layer: Any, kind: str) -> Layer:
@@ -122,7 +122,7 @@ class Fused:
     ) -> Tensor | None:  # fmt: skip
         """Logits [N, V] after each row's last token or [N, Q, V]; None where none are wanted.
 
-        used: no position is as large. more: what the model's attention is told beside.
+        used: all positions are below it. more: further arguments of the model's attention.
         """
         hidden = nn.functional.embedding(ids_NQ, self.trunk.embed_tokens.weight)
         turn = self._turn(position_NQ, used, hidden.dtype)
@@ -184,7 +184,7 @@ def _over_rows(product: Product, x: Tensor) -> Tensor:
 
 
 def _normed(norm: Any, x: Tensor) -> Tensor:
-    """As layers of transformers do it."""
+    """Apply a norm as layers of transformers do."""
     if x.dtype != torch.float32:
         found: Tensor = norm(x)
         return found
@@ -198,7 +198,7 @@ def _head_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def why_not(model: Any, adapters: bool = False) -> str:
-    """Why a model's pass is not made so; empty where it is. adapters: of low rank, may be there."""
+    """Why a model's pass cannot be fused; empty where it can. adapters: LoRA is supported."""
     name = type(model).__name__
     if name not in CLASSES or not type(model).__module__.startswith("transformers."):
         return f"{name} is not one of {', '.join(CLASSES)}"

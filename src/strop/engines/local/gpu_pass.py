@@ -1,11 +1,11 @@
-"""The pass that gives each row its next token, for models like Llama on a GPU: few, large kernels.
+"""The decoding pass for models like Llama on a GPU, with few and large kernels.
 
-    a layer:  out, norm, gate and up, silu, down, norm, q k v, turning    compiled as one function
+    a layer:  out, norm, gate and up, silu, down, norm, q k v, rotation   compiled as one function
               attention of the newest token, which writes the cache       `newest_attention`
 
-torch.compile joins what lies between products, so that a layer is some ten kernels, and two more
-for each product that has an adapter. Weights that are read together lie side by side, in copies
-that are brought up to date in place: recorded passes (`cuda_graphs`) go on reading them.
+torch.compile fuses the operations between products, so that a layer is some ten kernels, and two
+more for each product that has an adapter. Weights that are read together are concatenated, in
+copies that are updated in place, so that recorded passes (`cuda_graphs`) can keep reading them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from torch.nn.functional import embedding, linear, silu
 
 from strop.engines.local.cache import SlotCache
 
-LEAST_HEAD = 16  # numbers that tensor cores multiply at once, at least
+LEAST_HEAD = 16  # least head size that tensor cores can multiply
 
 
 class Product(NamedTuple):
-    """x W^T + b of layers that read the same, side by side; with adapters + (x A^T) B^T."""
+    """x W^T + b of layers with the same input, concatenated; with adapters + (x A^T) B^T."""
 
     weight: Tensor
     bias: Tensor | None
-    first: Tensor | None  # A, those of the layers side by side
-    second: Tensor | None  # B, scaled; each layer reads what its own A gives
+    first: Tensor | None  # A of all layers, concatenated
+    second: Tensor | None  # B, scaled and block-diagonal: each layer reads its own A's output
 
     def __call__(self, x: Tensor) -> Tensor:
         found = linear(x, self.weight, self.bias)
@@ -38,7 +38,7 @@ class Product(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Of a layer. heads: of the norms of q and k, [query and key heads, size]; None: none."""
+    """The weights of a layer. heads: those of the norms of q and k [query and key heads, size]."""
 
     before: Tensor
     qkv: Product
@@ -50,7 +50,7 @@ class Weights(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Query heads, heads of keys, the size of one, and what norms add to the mean square."""
+    """Numbers of query heads and of key heads, the size of a head, and the eps of the norms."""
 
     queries: int
     shared: int
@@ -59,7 +59,7 @@ class Sizes(NamedTuple):
 
 
 class GpuPass:
-    """`pack` it before it is called, and again after weights change."""
+    """The pass. Call `pack` before it, and again after weights change."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.trunk = model, model.model
@@ -76,7 +76,7 @@ class GpuPass:
         self.first, self.between, self.last = _functions(self.sizes, model.device.type == "cuda")
 
     def pack(self) -> None:
-        """Lay weights side by side, in the copies of before where there are any."""
+        """Concatenate weights, into the earlier copies if there are any."""
         with torch.inference_mode(False), torch.no_grad():
             for number, layer in enumerate(self.trunk.layers):
                 new = _weights(layer)
@@ -84,19 +84,19 @@ class GpuPass:
                     self.layers.append(new)
                     continue
                 for own, other in zip(_leaves(self.layers[number]), _leaves(new), strict=True):
-                    if own.data_ptr() != other.data_ptr():  # else it is the module's own
+                    if own.data_ptr() != other.data_ptr():  # else it is the module's own tensor
                         own.copy_(other)
 
     def release(self) -> None:
-        """Let the copies go."""
+        """Drop the copies."""
         self.layers, self.angles = [], None
 
     def tensors(self) -> list[Tensor]:
-        """The weights that it reads and the module has not."""
+        """The weights that the pass reads, copies included."""
         return [each for layer in self.layers for each in _leaves(layer)]
 
     def reach(self, places: int) -> None:
-        """Know the angles of so many positions."""
+        """Compute the angles of so many positions."""
         if self.angles is None or len(self.angles[0]) < places:
             like = self.trunk.embed_tokens.weight
             position = torch.arange(places, device=like.device)[None]
@@ -105,8 +105,8 @@ class GpuPass:
             self.angles = cos, torch.cat([-sin[:, :half], sin[:, half:]], -1)
 
     def __call__(self, token_N: Tensor, place_N: Tensor, cache: SlotCache) -> Tensor:
-        """Logits [N, V] after tokens of the first N slots at their places. Nothing runs in a slot
-        whose place is -1: its logits mean nothing.
+        """Logits [N, V] after tokens of the first N slots at their places. A slot with place -1 is
+        idle, and its logits mean nothing.
         """
         from strop.engines.local.newest_attention import attend
 
@@ -132,7 +132,7 @@ class GpuPass:
 
 
 def _by_rows(tensor: Tensor) -> Tensor:
-    """The tensor, marked as one whose number of rows differs from pass to pass."""
+    """Mark the tensor's number of rows as varying from pass to pass."""
     torch._dynamo.maybe_mark_dynamic(tensor, 0)
     return tensor
 
@@ -143,7 +143,7 @@ def _leaves(weights: Weights) -> list[Tensor]:
 
 
 def _weights(layer: Any) -> Weights:
-    """A layer's, those that are read together side by side."""
+    """A layer's weights; those that are read together are concatenated."""
     own, mlp = layer.self_attn, layer.mlp
     heads = None
     if hasattr(own, "q_norm"):
@@ -181,7 +181,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def why_not_heads(size: int) -> str:
-    """Why the kernel does not attend with heads of so many numbers; empty where it does."""
+    """Why the kernel does not support heads of this size; empty where it does."""
     fits = size >= LEAST_HEAD and size & (size - 1) == 0
     return "" if fits else f"its heads are of {size} numbers, no power of 2 from {LEAST_HEAD} on"
 
@@ -192,7 +192,7 @@ def is_adapted(layer: Any) -> bool:
 
 
 def why_not_adapted(layer: Any) -> str:
-    """Why the layer's adapter is none of x A^T B^T; empty where it is, and where it has none."""
+    """Why the layer's adapter is not x A^T B^T; empty where it is, and where there is none."""
     if not is_adapted(layer):
         return ""
     names = layer.active_adapters
@@ -210,17 +210,17 @@ def why_not_adapted(layer: Any) -> str:
 
 
 def plus(hidden: Tensor, more: Tensor) -> Tensor:
-    """The sum, but no product that is added in place: for that, what is there would be copied."""
+    """The sum, written so that torch does not add a product in place, which would copy `hidden`."""
     return (hidden.float() + more.float()).to(hidden.dtype)
 
 
 def _functions(sizes: Sizes, compiles: bool) -> tuple[Callable[..., Any], ...]:
-    """What comes before the first attention, between two, and after the last."""
+    """The functions before the first attention, between two, and after the last."""
     queries, shared, size, eps = sizes
     both, half = queries + shared, size // 2
 
     def norm(x: Tensor, weight: Tensor) -> Tensor:
-        wide = x.float()  # rounded once, as the norms of models on a GPU do: see support.linear
+        wide = x.float()  # rounded once, as in the norms of models on a GPU: see support.linear
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
         return (wide * scale * weight.float()).to(x.dtype)
 

@@ -1,13 +1,13 @@
-"""Attention of the newest token of each row on a GPU, over as much of its cache as it has.
+"""Attention of the newest token of each row on a GPU, over the used part of the row's cache.
 
     o_h = sum_s softmax_s(scale q_h . k_s) v_s        s: the places of the row up to its newest
 
-One Triton kernel puts the new key and value into the cache and attends. It reads every row as far
-as that reaches, so that no mask is built and rows of different lengths cost what they hold. torch's
-kernels for such rows (`varlen_attn`) pad the few queries that share a key to 64 or 128.
+One Triton kernel writes the new key and value into the cache and attends. It reads every row up to
+its own length, so that no mask is built and a row costs as much as its length. torch's kernels for
+such rows (`varlen_attn`) pad the few queries that share a key to 64 or 128.
 """
 
-# Triton reads the function below as text: types would mean nothing to it
+# Triton reads the source of the function below: it ignores types
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LEAST_ROWS = 16  # of a product of tensor cores
-TILE, TILE_BYTES = 64, 2**14  # most places that are read at once, and most of their keys
-WARPS, STAGES = 2, 3  # of a program, and of its reading ahead
+LEAST_ROWS = 16  # least rows of a product on tensor cores
+TILE, TILE_BYTES = 64, 2**14  # most places read at once, and most bytes of their keys
+WARPS, STAGES = 2, 3  # warps of a program, and stages of its prefetch
 
 
 @triton.jit
@@ -28,10 +28,10 @@ def _attend(
     WINDOW: tl.constexpr, TOGETHER: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """A program for each row and head of keys."""
+    """One program per row and key head."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     place = tl.load(places + row)
-    if place < 0:  # nothing runs there
+    if place < 0:  # no row runs in this slot
         return
     one, each = tl.arange(0, ROWS)[:, None], tl.arange(0, SIZE)
     mine = one < TOGETHER
@@ -70,7 +70,7 @@ def _attend(
 
 
 def tile_of(size: int, num_bytes: int) -> int:
-    """Places that are read at once, of heads of so many numbers of so many bytes."""
+    """Places that are read at once, for heads of `size` numbers of `num_bytes` bytes each."""
     return max(16, min(TILE, TILE_BYTES // (size * num_bytes)))
 
 
@@ -78,12 +78,12 @@ def attend(
     query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, lines: Tensor,
     places: Tensor, scale: float, window: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Attention [N, heads * size] of queries [N, heads, size], and the caches with the new tokens.
+    """Attention [N, heads * size] of queries [N, heads, size]; writes the new tokens to the caches.
 
-    key, value: [N, heads of keys, size], of the new tokens. keys, values: the cache [lines, heads
-    of keys, places, size], written in place. lines, places: [N] int64, where each new token goes:
-    it sees what is before. A row at place -1 is left out: its attention is not computed. window:
-    no more than so many places, its own among them.
+    key, value: [N, key heads, size] of the new tokens. keys, values: the cache [lines, key heads,
+    places, size], written in place. lines, places: [N] int64, where each new token goes; it sees
+    the places before. A row at place -1 is left out: its attention is not computed. window: most
+    places that a token sees, its own included; None: all.
     """
     number, heads, size = query.shape
     shared = key.shape[1]

@@ -1,8 +1,8 @@
 """Forward passes whose rows differ: in the number of their new tokens, or in length.
 
-New tokens come end to end, so that everything but attention works on as many as there are;
-attention alone pads the queries of each row to the longest. Of keys and values, the rows' caches,
-it reads those of each band as far as that reaches.
+New tokens come end to end, so that everything but attention works without padding; only attention
+pads the queries of each row to the longest. It reads the rows' cached keys and values band by band,
+each up to the longest row of the band.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ NAME = "strop_ragged"  # among the attention functions of transformers
 
 @dataclass(frozen=True)
 class Ragged:
-    """New tokens of rows, end to end: of which row each is, and which one of it; at most `width`.
+    """New tokens of rows, end to end: each one's row, and its place in that row, below `width`.
 
-    row, column: on the host. index_T: its place where every row is padded to `width`.
+    row, column: on the host. index_T: a token's place if every row is padded to `width`.
     """
 
     row: np.ndarray
@@ -37,7 +37,7 @@ class Ragged:
 
 
 def lay_out(number_N: np.ndarray, device: torch.device) -> Ragged:
-    """So many new tokens for each row, at least one."""
+    """Lay out `number_N` new tokens of each row, at least one."""
     ends, width = number_N.cumsum(), int(number_N.max())
     row = np.repeat(np.arange(len(number_N)), number_N)
     column = np.arange(ends[-1]) - np.repeat(ends - number_N, number_N)
@@ -46,7 +46,7 @@ def lay_out(number_N: np.ndarray, device: torch.device) -> Ragged:
 
 
 class Parted:
-    """The bands of one forward pass, and what each of them sees of its masks, for all layers."""
+    """The bands of one forward pass, and each band's part of its masks, for all layers."""
 
     def __init__(self, bands: Sequence[Band]) -> None:
         self.used = [band.used for band in bands]
@@ -54,16 +54,16 @@ class Parted:
         self._seen: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
     def rows(self, stored: Tensor) -> list[Tensor]:
-        """Of each band, from [N, ...]."""
+        """The rows of each band, from [N, ...]."""
         return [*torch.split(stored, self.sizes)] if len(self.sizes) > 1 else [stored]
 
     def places(self, stored: Tensor, dim: int = 2) -> list[Tensor]:
-        """Of each band, as far as it reaches, from keys or values [N, heads, places, size]."""
+        """The used places of each band, from keys or values [N, heads, places, size]."""
         parts = zip(self.rows(stored), self.used, strict=True)
         return [part.narrow(dim, 0, used) for part, used in parts]
 
     def masks(self, mask: Tensor) -> list[Tensor]:
-        """The same from [N, 1, Q, places]; computed once, for layers are handed the same ones."""
+        """The masks of each band, from [N, 1, Q, places]; made once, since layers share them."""
         if id(mask) not in self._seen:
             self._seen[id(mask)] = mask, self.places(mask, 3)
         return self._seen[id(mask)][1]
@@ -109,7 +109,7 @@ def _newest(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, bands: Parted,
     options: dict[str, Any],
 ) -> Tensor:  # fmt: skip
-    """The same of one query a row: what transformers does at each call is done for all at once."""
+    """`attend` for one query per row, without what transformers does again at each call."""
     parts = zip(
         *(bands.rows(query), bands.places(key), bands.places(value), bands.masks(mask)), strict=True
     )

@@ -1,4 +1,4 @@
-"""The settings of the local engine, which samples with the weights of now or of some steps ago."""
+"""The settings of the local engine, which samples with current or with earlier weights."""
 
 import re
 from pathlib import Path
@@ -18,19 +18,19 @@ class LocalSettings(EngineSettings):
 
     bounded_by: ClassVar[str] = "cache_tokens"
     staleness: int = Field(
-        default=0, ge=0, description="steps that the sampling weights are behind those trained"
+        default=0, ge=0, description="steps by which sampling weights lag behind trained weights"
     )
     cache_tokens: int = Field(
         default=0,
         ge=0,
         le=2**40,
-        description="tokens that the cache has room for: sequences times the longest; 0: no bound",
+        description="tokens in the cache: number of sequences times the longest; 0: no bound",
     )
     speculate: int = Field(
         default=0,
         ge=0,
         le=64,
-        description="most tokens that an answer drafts at once from what others of its group wrote",
+        description="most tokens that an answer drafts per step from its group's other answers",
     )
     cuda_graphs: bool = Field(
         default=True,
@@ -38,7 +38,7 @@ class LocalSettings(EngineSettings):
     )
 
     def check(self, num_steps: int) -> None:
-        """Raise UserError for an age that no step of the run would see."""
+        """Raise UserError for a staleness that no step of the run would reach."""
         if self.staleness >= num_steps:
             raise UserError(
                 f"engine.staleness is {self.staleness}, but the run has only {num_steps} steps: "
@@ -46,15 +46,15 @@ class LocalSettings(EngineSettings):
             )
 
     def newest(self) -> EngineSettings:
-        """The same without an age."""
+        """The same settings without staleness."""
         return self.model_copy(update={"staleness": 0})
 
     def copies(self) -> tuple[int, int]:
-        """One to sample from, and the versions held."""
+        """One copy to sample from, and the stored versions."""
         return (1, self.staleness + 1) if self.staleness else (0, 0)
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
-        """The engine. Raises UserError when main memory has no room for the weights it holds."""
+        """Open the engine. Raises UserError when main memory has no room for the stored weights."""
         options: dict[str, Any] = {
             "num_slots": num_slots,
             "context_length": context_length,
@@ -77,7 +77,7 @@ class LocalSettings(EngineSettings):
 
 
 def free_memory() -> int | None:
-    """Bytes of main memory that are free to take; None where it cannot be told."""
+    """Bytes of main memory that are available; None where that is unknown."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:

@@ -1,6 +1,6 @@
-"""The rows of the local engine: what each request has so far, and which slot holds its cache.
+"""The rows of the local engine: the state of each request, and the slot that holds its cache.
 
-What rows have drawn that is in no event yet is a record a token, written for all rows at once.
+Tokens that are in no event yet have one record each; a step writes those of all rows at once.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from strop.support.devices import to_device
 class Records:
     """Records [tokens, width] of each slot since its last report; columns of `sampling.draw`.
 
-    What a step has drawn is put away as it came; it is dealt out to the rows once one is asked for.
-    `sets` has their kept sets, in the same places; None: no row wanted them yet.
+    The records of a step are stored as they come, and distributed to the slots when one is read.
+    `sets` has their kept sets, in the same places; None: no row has wanted them yet.
     """
 
     def __init__(self, num_slots: int) -> None:
         self.store = np.zeros((0, num_slots, 2))
         self.sets: np.ndarray | None = None
-        self.number = np.zeros(num_slots, np.int64)  # of each slot's, those of `steps` left out
-        self.steps: list[np.ndarray] = []  # of the first slots each
+        self.number = np.zeros(num_slots, np.int64)  # of each slot's records, without `steps`
+        self.steps: list[np.ndarray] = []  # each has a record for each of the first slots
 
     def append(self, told_NW: np.ndarray, sets_N: Sets | None = None) -> None:
-        """One more record for each of the first slots."""
+        """Append a record for each of the first slots."""
         if sets_N is not None or (self.steps and self.steps[-1].shape != told_NW.shape):
             self.deal()
         self.steps.append(told_NW)
@@ -48,7 +48,7 @@ class Records:
     def append_several(
         self, ragged: Ragged, number_N: np.ndarray, told_TW: np.ndarray, sets_T: Sets | None = None
     ) -> None:
-        """The first `number_N` of the records that each of the first slots has in `told_TW`."""
+        """Append the first `number_N` of the records in `told_TW` of each of the first slots."""
         self.deal()
         before = self.number[: len(number_N)]
         self._reserve(int((before + number_N).max()), told_TW.shape[1])
@@ -61,7 +61,7 @@ class Records:
         before += number_N
 
     def deal(self) -> None:
-        """Give each slot what the steps have drawn for it."""
+        """Distribute the records of the steps to the slots."""
         if not self.steps:
             return
         told_SNW, self.steps = np.stack(self.steps), []
@@ -84,19 +84,19 @@ class Records:
         return [self.sets[: self.number[slot], slot].tolist() for slot in slots]
 
     def forget(self, slots: Sequence[int]) -> None:
-        """What these slots had is told, or of no use."""
+        """Drop the records of these slots, which were reported or are not needed."""
         self.deal()
         self.number[slots] = 0
         if self.sets is not None:
             self.sets[:, slots] = b""
 
     def take_back(self, slots: Sequence[int]) -> None:
-        """Forget the newest record of each of these slots."""
+        """Drop the newest record of each of these slots."""
         self.deal()
         self.number[slots] -= 1
 
     def move(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Slots `target` have what `source` had, all at once."""
+        """Move the records of slots `source` to slots `target`, all at once."""
         self.deal()
         most = int(self.number[source].max())
         self.store[:most, target] = self.store[:most, source]
@@ -116,7 +116,7 @@ class Records:
             self._sets()
 
     def _sets(self) -> np.ndarray:
-        """The kept sets, with as many places as there are for records."""
+        """The kept sets, grown to as many places as there are for records."""
         old, (length, slots, _) = self.sets, self.store.shape
         if old is None or len(old) < length:
             self.sets = np.full((length, slots), b"", dtype=object)
@@ -130,8 +130,8 @@ def event_of(
     id: int, request: Request, record: np.ndarray, version: int, ended: Ended,
     sets: Sequence[bytes] = (),
 ) -> Event:  # fmt: skip
-    """What the records [N, columns of `sampling.draw`] of a row's new tokens say, and their kept
-    sets; those of a request without rules are all empty.
+    """The event of a row's new tokens, from their records [N, columns of `sampling.draw`] and kept
+    sets; without rules all kept sets are empty.
     """
     kept: tuple[bytes, ...] = ()
     if "kept" in request.want:
@@ -158,20 +158,20 @@ def event_of(
     )
 
 
-AHEAD = 16  # most steps that random numbers are made for at once
-RECENT = 8  # newest tokens that are kept on the host, of each row
+AHEAD = 16  # most steps whose random numbers are made at once
+RECENT = 8  # newest tokens of each row that are kept on the host
 FIELDS = np.dtype(
     [
         ("length", np.int64),  # tokens so far, prompt included; all but the last are cached
         ("limit", np.int64),  # ends with "length" at this many tokens
         ("seed", np.uint64),
         ("prompt", np.int64),  # hash of the prompt, to find rows that share it
-        ("group", np.int64),  # hash of the prompt that a row and what it forked from began with
+        ("group", np.int64),  # hash of the prompt of a row or of the one that it was forked from
         ("recent", np.int64, (RECENT,)),  # newest tokens, -1 before the first; for drafts alone
-        ("like", np.int64),  # the request of `Slots.kinds` that is drawn in the same way
+        ("like", np.int64),  # the request of `Slots.kinds` with the same sampling options
         ("strings", np.bool_),  # has stop strings
         ("running", np.bool_),
-        ("taken", np.bool_),  # holds a cache that is still of use: running or kept
+        ("taken", np.bool_),  # holds a cache that is still needed: running or kept
     ],
     align=True,
 )
@@ -186,18 +186,18 @@ class Row:
     tokens: list[int]  # prompt and new tokens, up to the last report
     status: Literal["waiting", "running", "ended"] = "waiting"
     slot: int = -1  # -1: has no cache
-    source: tuple[Row, int] | None = None  # one that it begins like, and for how many tokens
-    heir: Row | None = None  # who went on in its slot
+    source: tuple[Row, int] | None = None  # a row with the same prefix, and the prefix's tokens
+    heir: Row | None = None  # the row that continued in its slot
     prompt_hash: int = 0
-    group: int = 0  # hash of the prompt that it and what it goes on from began with
+    group: int = 0  # hash of its prompt, or of the prompt of the row that it continues
 
     def begins_as(self, other: Row) -> bool:
-        """Whether the prompt of both is the same, and so is its cache."""
+        """Whether both have the same prompt and weights, and so the same cache of the prompt."""
         own, theirs = self.request, other.request
         return own.ids == theirs.ids and own.weights == theirs.weights
 
     def found_source(self) -> tuple[Row, int] | None:
-        """Who has the cache of its beginning now, and of how many tokens; None: nobody."""
+        """The row that has the cache of its prefix now, and the prefix's tokens; None: none has."""
         if self.source is None:
             return None
         row, size = self.source
@@ -210,7 +210,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Fill:
-    """A row that is to run in `slot`, the first `shared` tokens of which are in slot `source`."""
+    """A row that will run in `slot`; slot `source` has the cache of its first `shared` tokens."""
 
     row: Row
     slot: int
@@ -221,32 +221,33 @@ class Fill:
 class Slots:
     """A fixed number of rows with caches; running rows come first after `compact`.
 
-    Numbers that change at every token are columns of one array each, on the host (`table`,
-    `records`) or on the device (`last`), so that a step has no loop over rows. While the same rows
-    run, a step looks at none of these columns but `last`: `compact` notes what it has to know.
+    Values that change at every token are columns of arrays, on the host (`table`, `records`) or on
+    the device (`last`), so that a step has no loop over rows. While the same rows run, a step reads
+    none of these columns but `last`: `compact` notes what it has to know.
 
-    longest: tokens of the longest running row. tokens: of all of them. texts: some of these have
-    stop strings. quiet: in fewer than so many steps none of them comes to its limit.
+    longest: tokens of the longest running row. tokens: those of all running rows. texts: whether
+    some of them have stop strings. quiet: number of steps before which none reaches its limit.
     """
 
     def __init__(self, num_slots: int, cache: SlotCache, device: torch.device, call: int) -> None:
         self.cache = cache
         self.bands = Bands(call)  # of the running rows, once `arrange` was called
-        self.parted = False  # whether they are those of the rows that run now
+        self.parted = False  # whether they are up to date
         self.rows: list[Row | None] = [None] * num_slots
         self.table = np.zeros(num_slots, FIELDS)
         self.last = torch.zeros(num_slots, dtype=torch.long, device=device)  # newest token
         self.records = Records(num_slots)
-        self.number = -1  # of running rows, which are the first; -1: not known
+        self.number = -1  # number of running rows, which are the first; -1: unknown
         self.longest = self.tokens = self.quiet = 0
         self.texts = False
         self.changed = True  # the set of running rows differs from the last plan's
-        self.ahead: list[tuple[Tensor, Tensor]] = []  # what `numbers` gives next, the nearest last
-        self.reach = 1  # steps that it is made for
-        # of each slot, the row that it was in a pass which has begun; None: the rows differ now
+        self.ahead: list[tuple[Tensor, Tensor]] = []  # the next results of `numbers`, nearest last
+        self.reach = 1  # number of steps to make at the next refill of `ahead`
+        # for each slot, its row in a pass that has already started; None: the rows are others now
         self.origin: np.ndarray | None = None
-        self.adapters: list[str] = []  # of the rows that run; empty: it has to be looked up
-        self.kinds: dict[tuple[Any, ...], tuple[int, Request]] = {}  # one of each way to draw
+        self.adapters: list[str] = []  # of the running rows; empty: must be looked up
+        # by sampling options: an index, and a request that has them
+        self.kinds: dict[tuple[Any, ...], tuple[int, Request]] = {}
 
     def choose(self, number: int) -> list[int]:
         """Up to `number` slots to fill: free ones, then those of kept rows."""
@@ -257,16 +258,17 @@ class Slots:
         return chosen
 
     def held(self) -> list[int]:
-        """Slots of kept rows, in the order in which they are given up: the oldest first."""
+        """Slots of kept rows, in the order in which they are evicted: the oldest first."""
         held = np.flatnonzero(self.table["taken"] & ~self.table["running"]).tolist()
         held.sort(key=lambda slot: self.row(slot).id)
         return held
 
     def heirs(self, waiting: Sequence[Row]) -> dict[int, int]:
-        """Rows by id with the slot of an ended one, in which they go on without a copy.
+        """Rows by id with the slot of an ended row, in which they continue without a copy.
 
-        That is the first that begins with all of its tokens; one that begins with fewer, if no
-        other does, where slots are short, so that the cache would be taken away all the same.
+        The slot goes to the first row that begins with all of the ended row's tokens. Where slots
+        are short, so that the cache would be evicted anyway, it may also go to the only row that
+        begins with some of them.
         """
         sources = [(row, *each) for row in waiting if (each := row.found_source()) is not None]
         if not sources:
@@ -279,7 +281,7 @@ class Slots:
                 continue
             if size >= len(source.tokens) or (short and users[source.id] == 1):
                 found[row.id] = source.slot
-                self.table["running"][source.slot] = True  # nobody else may choose it
+                self.table["running"][source.slot] = True  # so that no other row takes it
         return found
 
     def row(self, slot: int) -> Row:
@@ -288,7 +290,7 @@ class Slots:
         return row
 
     def place(self, rows: Sequence[Row], slots: Sequence[int], context_length: int) -> None:
-        """Let rows run in slots whose cache holds all their tokens but the last."""
+        """Start rows in slots whose cache holds all their tokens but the last."""
         if not self.table["running"].any():
             self.kinds.clear()
             self.bands.clear()
@@ -316,13 +318,13 @@ class Slots:
         return self.kinds.setdefault((*asked, request.want), (len(self.kinds), request))[0]
 
     def ways(self, number: int) -> tuple[list[Request], np.ndarray]:
-        """Requests that are drawn differently, and which of them each of the first rows is like."""
+        """Requests with different sampling options, and each first row's index among them."""
         numbers, like = np.unique(self.table["like"][:number], return_inverse=True)
         kinds = [request for _, request in self.kinds.values()]
         return [kinds[kind] for kind in numbers.tolist()], like
 
     def free(self, slot: int) -> None:
-        """Take the row's cache away."""
+        """Free a slot and its row's cache."""
         row = self.rows[slot]
         if row is not None:
             row.slot = -1
@@ -331,12 +333,12 @@ class Slots:
         self._change()
 
     def hold(self, slot: int) -> None:
-        """Stop the row but leave its cache."""
+        """Stop the row but keep its cache."""
         self.table["running"][slot] = False
         self._change()
 
     def _change(self) -> None:
-        """Forget what was made ready for the rows that ran."""
+        """Discard everything that was prepared for the previous set of running rows."""
         self.changed = True
         self.parted = False
         self.adapters = []
@@ -344,7 +346,7 @@ class Slots:
         self.ahead, self.reach = [], 1
 
     def compact(self) -> int:
-        """Move running rows to the first slots; return their number."""
+        """Move running rows to the first slots; returns their number."""
         if self.number < 0:
             self.number = self._close_up()
             running = self.table[: self.number]
@@ -355,7 +357,7 @@ class Slots:
         return self.number
 
     def _close_up(self) -> int:
-        """Fill the holes among running rows; held rows that lie there go behind them."""
+        """Fill the holes among running rows; held rows in between move behind them."""
         running = self.table["running"]
         number = int(np.count_nonzero(running))
         if not running[:number].all():
@@ -395,12 +397,12 @@ class Slots:
         return self.adapters
 
     def sorted(self, rows: list[Row]) -> list[Row]:
-        """Rows that are to come in the order in which they had better lie."""
+        """New rows in the order in which they are best placed."""
         order = self.bands.sort(np.array([len(row.tokens) for row in rows]))
         return [rows[place] for place in order.tolist()]
 
     def pack(self) -> None:
-        """Move running rows to the first slots and held ones to those behind them."""
+        """Move running rows to the first slots and held ones to the slots after them."""
         self.compact()
         taken = self.table["taken"]
         number = int(taken.sum())
@@ -413,9 +415,9 @@ class Slots:
                 self.rows[slot] = None
 
     def fitting(self, sizes: Sequence[tuple[int, int]]) -> int:
-        """How many of these waiting rows, (tokens, limit) each, the cache's bound lets in.
+        """How many of these waiting rows, (tokens, limit) each, the cache's bound admits.
 
-        They and the running rows have room to grow, so that none has to leave again soon.
+        They and the running rows have room to grow, so that none is soon evicted again.
         """
         if (most := self.cache.max_tokens) is None:
             return len(sizes)
@@ -433,9 +435,9 @@ class Slots:
         return chosen
 
     def surplus(self, number: int) -> list[int]:
-        """Slots of those of `number` running rows that have to leave so that the longest can grow.
+        """Slots of the running rows, out of `number`, to evict so that the longest can grow.
 
-        They are the shortest, the cheapest to compute again, and of these the youngest.
+        They are the shortest, which are the cheapest to recompute, and of these the youngest.
         """
         if self.cache.max_tokens is None:
             return []
@@ -445,14 +447,14 @@ class Slots:
         return sorted(np.lexsort((age, running["length"]))[:over].tolist())
 
     def grow(self, number: int) -> None:
-        """Let the cache have room for the next token of `number` running rows."""
+        """Give the cache room for the next token of `number` running rows."""
         if self.cache.max_tokens is not None:
             self._give_up_held(number, self._places_ahead(number))
         lines, length = self.extent()
         self.cache.reserve(length, lines)
 
     def _places_ahead(self, number: int) -> int:
-        """Places for the next token of the longest row and some more, so that growing is rare."""
+        """Places for the longest row's next token and some more, so that growing is rare."""
         running = self.table[:number]
         return min(int(running["length"].max()) + BLOCK // 4, int(running["limit"].max()))
 
@@ -490,10 +492,10 @@ class Slots:
         self.records.move(source, target)
 
     def numbers(self, number: int) -> tuple[Tensor, Tensor]:
-        """[number] on the device: the position of each row's newest token, its random number.
+        """[number] on the device: the position of each row's newest token, and its random number.
 
-        They go there together, and for some steps at once while the same rows run: it costs the
-        same whatever its size.
+        They are copied together, and for several steps at once while the same rows run, because a
+        copy costs the same whatever its size.
         """
         if not self.ahead:
             steps = np.arange(self.reach - 1, -1, -1)[:, None]
@@ -507,8 +509,8 @@ class Slots:
         return self.ahead.pop()
 
     def write(self, records: np.ndarray, sets: Sets | None) -> None:
-        """Append one token to each of the first rows, with its records [N, width] and kept sets on
-        the host. The tokens are in `last`.
+        """Append one token to each of the first rows, with their records [N, width] and kept sets
+        on the host. The tokens are in `last`.
         """
         self.records.append(records, sets)
         self.table["length"][: len(records)] += 1
@@ -520,7 +522,7 @@ class Slots:
         self, ragged: Ragged, number_N: np.ndarray, token_T: Tensor, records: np.ndarray,
         sets: Sets | None,
     ) -> None:  # fmt: skip
-        """Append the first `number_N` of the tokens that each of the first rows has drawn."""
+        """Append the first `number_N` of the tokens sampled for each of the first rows."""
         self.records.append_several(ragged, number_N, records, sets)
         newest = np.flatnonzero(ragged.column == number_N[ragged.row] - 1)
         self.last[: ragged.num_rows] = token_T[torch.from_numpy(newest).to(token_T.device)]
@@ -528,7 +530,7 @@ class Slots:
         self.number, self.quiet, self.ahead, self.origin = -1, 0, [], None
 
     def fail(self, slots: Sequence[int], why: Sequence[str], version: int) -> list[Event]:
-        """Take back the newest token of rows for which none could be drawn; their last events.
+        """Remove the newest token of rows for which none could be drawn; returns their last events.
 
         Their caches are cleared: a NaN there would reach the slot's next row, masked or not.
         """
@@ -540,7 +542,7 @@ class Slots:
         return [event._replace(why=reason) for event, reason in zip(events, why, strict=True)]
 
     def report(self, slots: Sequence[int], ended: Sequence[Ended], version: int) -> list[Event]:
-        """Turn what each row has sampled since its last report into one event a row."""
+        """Make one event per row from the tokens that it has sampled since its last report."""
         events = []
         known = zip(self.records.of(slots), self.records.sets_of(slots), strict=True)
         for slot, reason, (record, sets) in zip(slots, ended, known, strict=True):
@@ -554,7 +556,7 @@ class Slots:
         return events
 
     def _experts(self, row: Row, slot: int, new: int) -> tuple[bytes, ...]:
-        """Those of the passes that drew the row's newest tokens; at first its prompt's too."""
+        """The experts of the passes that sampled a row's new tokens; at first its prompt's too."""
         end = int(self.table["length"][slot]) - 1
         is_first = len(row.tokens) == len(row.request.ids)
         noted = self.cache.noted(slot, 0 if is_first else end - new, end).cpu().numpy()

@@ -1,11 +1,11 @@
-"""Several tokens of a row in one forward pass: drafts from what other rows have written.
+"""Speculative decoding: several tokens of a row in one pass, with drafts from other rows' text.
 
-A draft is what followed the same few tokens before. One pass computes the logits after the newest
-token and after each draft, and every place draws as it always does, with the random number of the
-request's seed and that place. A row keeps what it has drawn up to the first token that is not the
-draft. That is rejection sampling from a draft that is sure of itself: token x is taken with
-probability p(x), and in its place comes a draw from p without x. Because the random numbers are
-those of a row that has no drafts, so are its tokens, whatever was drafted.
+A draft is the token that followed the same few tokens before. One pass computes the logits after
+the newest token and after each draft, and every position draws as usual, with the random number of
+the request's seed and that position. A row keeps its draws up to the first one that differs from
+the draft. This is rejection sampling from a draft with probability 1: token x is accepted with
+probability p(x), and replaced otherwise by a draw from p without x. Because the random numbers are
+the same as without drafts, so are the tokens, whatever was drafted.
 """
 
 from collections.abc import Callable
@@ -21,23 +21,23 @@ from strop.engines.local.ragged import Ragged, lay_out
 from strop.engines.local.slots import RECENT, Slots
 from strop.engines.sampling import LOGP, TOKEN, Plan, Sets, draw, make_plan, uniforms
 
-# What a step costs beside its tokens, in what one token more costs: as such, for each row, and for
-# each row of a step with drafts, whose attention is padded. Measured on a CPU with the shipped
-# models (benchmarks/speculation.py); a GPU takes many tokens in the time of one.
+# The fixed costs of a step, in units of the cost of one more token: per step, per row, and per row
+# of a step with drafts, whose attention is padded. Measured on a CPU with the shipped models
+# (benchmarks/speculation.py); a GPU computes many tokens in the time of one.
 STEP, ROW, PADDED = 64.0, 1.0, 0.3
 STEP_ELSEWHERE = 1024.0
 
 
 class Drawn(NamedTuple):
-    """What a pass has drawn, token by token; all on the host."""
+    """The tokens that a pass has drawn, one entry each; all on the host."""
 
     plan: Plan
-    row: np.ndarray  # of which row each is
-    column: np.ndarray  # and which of its new tokens
-    records: np.ndarray  # records
-    stops: np.ndarray  # it ends its request
-    fails: np.ndarray  # none could be drawn
-    sets: Sets | None = None  # what its rules kept
+    row: np.ndarray  # the token's row
+    column: np.ndarray  # its index among the row's new tokens
+    records: np.ndarray  # its record
+    stops: np.ndarray  # whether it ends its request
+    fails: np.ndarray  # whether no token could be drawn
+    sets: Sets | None = None  # the sets that its rules kept
 
     @property
     def token(self) -> np.ndarray:
@@ -45,12 +45,12 @@ class Drawn(NamedTuple):
 
 
 class Speculation:
-    """Draws for the rows of `slots`, up to `most` drafts a row and step.
+    """Draws for the rows of `slots`, with up to `most` drafts per row and step.
 
-    Drafts take no room of their own: a row has no more of them than the cache has places for, and
-    none beyond its limit. Rows with stop strings have none.
+    Drafts need no extra room: a row has no more of them than the cache has places for, and none
+    beyond its limit. Rows with stop strings have none.
 
-    drafted, accepted: tokens so far.
+    drafted, accepted: numbers of tokens so far.
     """
 
     def __init__(
@@ -66,15 +66,17 @@ class Speculation:
         self.step_cost = STEP if model.device.type == "cpu" else STEP_ELSEWHERE
 
     def draw(self, number: int) -> tuple[Plan, np.ndarray, np.ndarray]:
-        """Give each of the first rows one token or more: the plan, which stopped, which failed."""
+        """Draw at least one token for each of the first rows; returns the plan, and which rows have
+        stopped and failed.
+        """
         draft, chance = self._drafts(number)
         drafts = (chance > 0).sum(axis=1)
         if not drafts.any():
             return self._without(number)
         ragged, token_T, drawn = self._pass(draft, drafts)
         if drawn.fails.any():
-            # A draft may be a token that the model is not finite after, and it spoils what is
-            # before it too. Only rows that fail without drafts are to fail.
+            # After a draft the model's logits may not be finite, which spoils the positions before
+            # it too. Only rows that fail without drafts should fail.
             self._erase(ragged)
             return self._without(number)
         new = np.full((number, ragged.width), -1)
@@ -100,12 +102,12 @@ class Speculation:
         return plan, drawn.stops, drawn.fails
 
     def _drafts(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens [N, K] and their chances, 0 where there is none; none at all if they cost more."""
+        """Tokens [N, K] and their chances, 0 where there is none; empty if drafts do not pay."""
         table, places = self.slots.table[:number], self.slots.cache.places
         length = table["length"]
         room = np.minimum(table["limit"], places) - length - 1
         most = np.where(table["strings"], 0, np.clip(room, 0, self.most))
-        worth = self.step_cost / number + ROW + 1  # of a token: what it costs without drafts
+        worth = self.step_cost / number + ROW + 1  # the cost of a token without drafts
         token, chance = self.known.foretell(table["recent"], table["group"], most, 1 / worth)
         if (chance * worth - (chance > 0)).sum() <= PADDED * number:
             return token[:, :0], chance[:, :0]
@@ -133,10 +135,10 @@ class Speculation:
         return ragged, token_T, Drawn(plan, row, column, records, *plan.ends(records), sets)
 
     def _remember(self, drawn: Drawn, new: np.ndarray, kept: np.ndarray) -> None:
-        """Learn what rows have drawn, and what their newest tokens are."""
+        """Enter the drawn tokens in the table, and update each row's recent tokens."""
         table = self.slots.table[: len(kept)]
         text = np.concatenate([table["recent"], new], axis=1)
-        # What ends a request is no draft: what comes after it is of no use.
+        # A token that ends a request is not learnt: the drafts after it would be wasted.
         useful = ~drawn.stops & ~drawn.fails
         learnt = np.flatnonzero(useful & (drawn.column < kept[drawn.row]))
         row, column = drawn.row[learnt], drawn.column[learnt]
@@ -147,7 +149,7 @@ class Speculation:
         table["recent"] = text[every, kept[:, None] + np.arange(RECENT)]
 
     def _erase(self, ragged: Ragged) -> None:
-        """Take the drafts' keys and values out of the cache."""
+        """Clear the drafts' keys and values in the cache."""
         lengths = torch.from_numpy(self.slots.table["length"][ragged.row]).to(self.model.device)
         drafts = ragged.column_T > 0
         places = (lengths - 1 + ragged.column_T)[drafts]

@@ -1,4 +1,4 @@
-"""The local engine behind its trainer: it samples with the weights of some steps ago."""
+"""The local engine with stale weights: it samples with those of some steps ago."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StaleWeightsEngine(LocalEngine):
 
     It holds the trained weights of the last `staleness` + 1 versions in main memory, and a copy of
     `model` that it samples from; weights that are not trained are shared with `model`. Until there
-    are so many versions the oldest one stays: at the beginning that is the weights of the start.
+    are so many versions, the oldest one, which is the starting weights, is used.
 
     load_weights(None, version) takes the newest version from `model`; events carry the version of
     the weights that drew them.
@@ -39,7 +39,7 @@ class StaleWeightsEngine(LocalEngine):
         self.held.append((self.version, _copied(self.source)))
 
     def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
-        """Hold these weights as the newest ones, sample with the oldest held from now on."""
+        """Store these weights as the newest ones, and sample with the oldest stored from now on."""
         if state is not None and (missing := sorted(self.source.keys() - state.keys())):
             raise UserError(f"these weights lack {missing[0]} and {len(missing) - 1} more names")
         self.held.append((version, _copied(self.source if state is None else state)))
@@ -47,7 +47,7 @@ class StaleWeightsEngine(LocalEngine):
 
     @contextmanager
     def newest(self) -> Iterator[None]:
-        """Inside, samples are drawn with the newest weights."""
+        """Inside, the engine samples with the newest weights."""
         self._sample_with(-1)
         try:
             yield
@@ -55,7 +55,7 @@ class StaleWeightsEngine(LocalEngine):
             self._sample_with(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The weights held, oldest first."""
+        """The stored weights, oldest first."""
         return {
             "staleness": self.staleness,
             "versions": [version for version, _ in self.held],
@@ -63,12 +63,12 @@ class StaleWeightsEngine(LocalEngine):
         }
 
     def load_state_dict(self, state: Mapping[str, Any], version: int) -> None:
-        """Take over what `state_dict` gave. UserError when it is of another staleness."""
+        """Restore a state of `state_dict`. Raises UserError for one of another staleness."""
         saved = state.get("staleness", 0)
         if saved != self.staleness:
             raise UserError(
                 f"the checkpoint holds weights for engine.staleness={saved}, the run "
-                f"has {self.staleness}: go on with the first, or start a run"
+                f"has {self.staleness}: resume with the first, or start a run"
             )
         self.held.clear()
         self.held.extend(zip(state["versions"], state["weights"], strict=True))

@@ -1,8 +1,9 @@
 """One engine shared by several processes: the first one calls it, all receive its events.
 
-For an engine that samples outside the processes, such as a vLLM server. Every process runs the same
-strategies and begins the same requests. Those of the first reach the engine, and it broadcasts
-every event in the order of arrival, so all have the same rollouts whatever the engine's timing.
+This is for an engine that samples outside the processes, such as a vLLM server. Every process runs
+the same strategies and starts the same requests. Only the first process sends them to the engine,
+and it broadcasts every event in the order of arrival, so all have the same rollouts whatever the
+engine's timing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from strop.engines.pool.one_per_process import Asked
 
 
 class SharedEngine(Engine):
-    """`open` makes the engine, in the first process alone; to the others its answers are told.
+    """`open` makes the engine in the first process, which broadcasts its answers to the others.
 
     shell: puts the newest weights into the model that is handed over, where shards are trained.
     """
@@ -40,14 +41,14 @@ class SharedEngine(Engine):
         self.queue.append(Asked(id, request, source))
 
     def cancel(self, id: int) -> list[Event]:
-        """Draw a request no further; what only the first process could know is told to nobody."""
+        """Stop a request; its unreported events, which only the first process has, are dropped."""
         self.queue = [each for each in self.queue if each.id != id]
         for engine in self.first:
             engine.cancel(id)
         return []
 
     def poll(self, seconds: float | None = None) -> list[Event]:
-        """Wait, in the first process, until there is something to tell; all hear it."""
+        """Wait, in the first process, until there are events; all processes receive them."""
         queue, self.queue = self.queue, []
 
         def ask() -> list[Event]:
@@ -60,7 +61,7 @@ class SharedEngine(Engine):
         return list(events)
 
     def forget(self) -> None:
-        """Let go of what only speeds requests up, where the engine is."""
+        """Free, in the engine, all that only speeds requests up."""
         for engine in self.first:
             engine.forget()
 
@@ -71,13 +72,13 @@ class SharedEngine(Engine):
         self.version = version
 
     def load_state_dict(self, state: Mapping[str, Any], version: int) -> None:
-        """Go on from a checkpoint: the model has its weights by now."""
+        """Resume from a checkpoint, whose weights the model already has."""
         self._whole()
         self.ranks.from_first(lambda: self.first[0].load_state_dict(state, version))
         self.version = version
 
     def close(self) -> None:
-        """Let go of the engine, where it is."""
+        """Close the engine in the first process."""
         for engine in self.first:
             engine.close()
 

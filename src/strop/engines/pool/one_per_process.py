@@ -1,10 +1,10 @@
 """One engine in each of several processes, behind the interface of one; they split the requests.
 
-Every process runs the same strategies and begins the same requests. A process draws the answers of
-its own share of them; then all gather the answers of the others. What is drawn depends on (seed,
-position, weights) alone, so the answers are those of one engine. Events come when all that runs has
-ended. Where that is too late, because a strategy ends answers on the way, `dealing` is off: every
-process draws all.
+Every process runs the same strategies and starts the same requests. A process samples its own share
+of the answers; then all gather those of the others. A token depends on (seed, position, weights)
+alone, so the answers are those of one engine. Events come when all running requests have ended.
+Where that is too late, because a strategy stops answers early, `dealing` is off: every process
+samples all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOBODY = -1
 
 
 class Asked(NamedTuple):
-    """What an engine is to start."""
+    """A request that an engine is to start."""
 
     id: int
     request: Request
@@ -39,16 +39,16 @@ class ParallelEngine(Engine):
         self.capabilities = inner.capabilities
         self.dealing = True
         self.queue: list[Asked] = []
-        self.keeper: dict[int, int] = {}  # number of the process that has the cache of a request
+        self.keeper: dict[int, int] = {}  # index of the process that has the cache of a request
 
     @property
     def version(self) -> int:  # type: ignore[override]
-        """Of the weights that sample now."""
+        """The version of the current sampling weights."""
         return self.inner.version
 
     @property
     def drafts(self) -> tuple[int, int]:  # type: ignore[override]
-        """Of this process: tokens that were drafted so far, and those that were drawn."""
+        """This process's numbers of drafted and of accepted tokens so far."""
         return self.inner.drafts
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
@@ -56,18 +56,18 @@ class ParallelEngine(Engine):
         self.queue.append(Asked(id, request, source))
 
     def cancel(self, id: int) -> list[Event]:
-        """Draw a request no further, wherever that was done; what was not told of it yet."""
+        """Stop a request in all processes; returns this one's events that are not reported yet."""
         self.queue = [each for each in self.queue if each.id != id]
         self.keeper.pop(id, None)
         return self.inner.cancel(id)
 
     def forget(self) -> None:
-        """Let go of all caches."""
+        """Free all caches."""
         self.keeper.clear()
         self.inner.forget()
 
     def poll(self, seconds: float | None = None) -> list[Event]:
-        """Run to where all have ended, and tell; or one step of all, not `dealing`."""
+        """Run until all requests have ended, and report; or one step of all if not `dealing`."""
         self.shell.whole()
         queue, self.queue = self.queue, []
         if not self.dealing:
@@ -84,8 +84,8 @@ class ParallelEngine(Engine):
         return sorted(events, key=lambda event: event.request)
 
     def _deal(self, queue: Sequence[Asked]) -> list[int]:
-        """Who draws what: neighbours together, which share a prompt; what goes on from a request
-        beside that.
+        """The process of each request: neighbours, which share a prompt, go together, and a request
+        goes where the one is that it continues.
         """
         sources = [-1 if each.source is None else each.source[0] for each in queue]
         owners = [self.keeper.get(source, NOBODY) for source in sources]
@@ -98,7 +98,7 @@ class ParallelEngine(Engine):
         return owners
 
     def _run(self, asked: Sequence[Asked]) -> list[Event]:
-        """Draw these until each has ended; their events."""
+        """Sample these until all have ended; returns their events."""
         events, open, waiting = list[Event](), set[int](), list(reversed(asked))
         while open or waiting:
             while waiting and len(open) < self.inner.most_requests:
@@ -115,18 +115,18 @@ class ParallelEngine(Engine):
         self.inner.load_weights(state, version)
 
     def newest(self) -> AbstractContextManager[None]:
-        """Inside, samples are drawn with the newest weights."""
+        """Inside, the engine samples with the newest weights."""
         return self.inner.newest()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside the newest weights."""
+        """The state that a checkpoint needs beside the newest weights."""
         return self.inner.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], version: int) -> None:
-        """Go on from a checkpoint: the model has its weights by now."""
+        """Resume from a checkpoint, whose weights the model already has."""
         self.shell.whole()
         self.inner.load_state_dict(state, version)
 
     def close(self) -> None:
-        """Let go of what the inner engine holds."""
+        """Close the inner engine."""
         self.inner.close()

@@ -1,10 +1,10 @@
-"""A pool of engine workers, each in a process of its own, behind the interface of one engine.
+"""A pool of engine workers, each in a separate process, behind the interface of one engine.
 
 A request goes to the worker with the fewest requests, or to the one that has its neighbour with the
-same prompt; one that begins with the tokens of another goes to the worker that holds that. What is
-drawn depends on (seed, position, weights) alone, so a request has the same tokens on any worker. A
-worker that is lost loses nothing: its open requests are broken off, and begun again behind the
-tokens received by another one, or by itself once it is restarted.
+same prompt; a request that begins with the tokens of another goes to the worker that has its cache.
+A token depends on (seed, position, weights) alone, so a request has the same tokens on any worker.
+A lost worker loses nothing: its open requests are restarted after the tokens received so far, on
+another worker, or on itself once it is restarted.
 
 `Workers` carries the messages (strop.training.cluster.engine_actors does it over Ray). Among
 several training processes the first one sends them, and all receive the same answers in the same
@@ -21,15 +21,15 @@ from typing import Any, NamedTuple, Protocol
 from strop.engines.base import WAITING, Engine, Event, Request, Source, taken_out
 
 NOWHERE = -1
-NEIGHBOURS = 16  # more requests than the idlest engine has, for one with its neighbour's prompt
-AHEAD = 2  # requests that an engine is handed, for each that it can run at once
+NEIGHBOURS = 16  # surplus over the idlest engine up to which a neighbour's prompt decides
+AHEAD = 2  # requests that an engine is given, for each that it can run at a time
 
-# What an engine is told: the name of a method of `Engine`, and what that is given.
+# An order to an engine: the name of a method of `Engine`, and its arguments.
 Order = tuple[Any, ...]
 
 
 class Facts(NamedTuple):
-    """What an engine has. place: of its process, (node, process id)."""
+    """The properties of an engine. place: that of its process, (node, process id)."""
 
     capabilities: frozenset[str]
     longest: int | None
@@ -38,43 +38,43 @@ class Facts(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What an engine brought in a turn: events under the ids of here."""
+    """The result of an engine's turn: events under the pool's request ids."""
 
     events: tuple[Event, ...]
     drafts: tuple[int, int] = (0, 0)
 
 
 class Lost(NamedTuple):
-    """An engine is gone, with all that it had."""
+    """An engine is lost, with all its requests and caches."""
 
     why: str
 
 
 class Back(NamedTuple):
-    """It is there again, empty, with the newest weights."""
+    """An engine is restarted: empty, with the newest weights."""
 
 
 News = Turn | Lost | Back
 
 
 class Workers(Protocol):
-    """Speaks with the engines, which have numbers from 0 on."""
+    """Communicates with the engines, which are numbered from 0."""
 
     def facts(self) -> list[Facts]:
-        """Of every engine, once it can work. Raises UserError."""
+        """The facts of every engine, once all are ready. Raises UserError."""
         ...
 
     def publish(self, weights: Mapping[str, Any], version: int) -> None:
-        """Let all engines draw with these from their next turns on."""
+        """Let all engines sample with these weights from their next turns on."""
         ...
 
     def exchange(
         self, orders: Mapping[int, list[Order]], busy: set[int], wait: float, behind: set[int]
     ) -> list[tuple[int, News]]:
-        """Give orders, let the engines with orders or in `busy` work on, and tell what came.
+        """Give orders, let the engines with orders or in `busy` work, and return their news.
 
-        wait: so many seconds, or until something has come. behind: who draws on with the weights
-        that it has. Raises what an engine raised, RunStopped where none is left.
+        wait: most seconds to wait for news. behind: engines that keep their current weights. Raises
+        an engine's error, and RunStopped where no engine is left.
         """
         ...
 
@@ -85,7 +85,7 @@ class Workers(Protocol):
 
 @dataclass(eq=False)
 class Known:
-    """A request that waits for an engine, or that one draws or keeps the cache of."""
+    """A request that waits for an engine, runs on one, or whose cache one keeps."""
 
     id: int
     request: Request
@@ -96,10 +96,10 @@ class Known:
 class EnginePool(Engine):
     """The workers' engines as one.
 
-    model: its trained weights are those that are drawn with. first: as Ranks.from_first, what a
-    function gives in the process that has the workers. ready: called before the weights are read.
-    renews_alone: an engine takes new weights once all that it has begun has ended, whatever others
-    do; until then it is handed what goes on from that, and nothing new.
+    model: its trained weights are the sampling weights. first: like Ranks.from_first, calls a
+    function in the process that has the workers. ready: called before the weights are read.
+    renews_alone: an engine takes new weights once all its requests have ended, whatever the others
+    do; until then it gets requests that continue those, and no new ones.
     """
 
     def __init__(
@@ -120,16 +120,16 @@ class EnginePool(Engine):
         self.most_requests = (WAITING + AHEAD) * self.num_slots * len(facts)
         self.alive = dict.fromkeys(range(len(facts)), True)
         self.version = 0
-        self.lost = 0  # engines, so far
+        self.lost = 0  # number of lost engines so far
         self.drafted = dict.fromkeys(self.alive, (0, 0))
-        self.drafted_before = 0, 0  # by those that were lost
+        self.drafted_before = 0, 0  # by lost engines
         self.known: dict[int, Known] = {}
-        self.queue: list[Known] = []  # for no engine yet
+        self.queue: list[Known] = []  # requests without an engine yet
         self.orders: dict[int, list[Order]] = {number: [] for number in self.alive}
         self.open: dict[int, set[int]] = {number: set() for number in self.alive}
         self.events: list[Event] = []
-        self.behind: set[int] = set()  # engines that draw to the end with older weights
-        self.last: tuple[int, tuple[int, ...]] = (NOWHERE, ())  # who got one last, and its prompt
+        self.behind: set[int] = set()  # engines that finish their requests with older weights
+        self.last: tuple[int, tuple[int, ...]] = (NOWHERE, ())  # engine and prompt of the last one
 
     @property
     def _all_workers(self) -> Workers:
@@ -138,7 +138,7 @@ class EnginePool(Engine):
 
     @property
     def drafts(self) -> tuple[int, int]:  # type: ignore[override]
-        """Tokens that all engines drafted so far, and those of them that were drawn."""
+        """Numbers of drafted and of accepted tokens of all engines so far."""
         made = [self.drafted_before, *self.drafted.values()]
         return sum(all for all, _ in made), sum(drawn for _, drawn in made)
 
@@ -148,7 +148,7 @@ class EnginePool(Engine):
         self.queue.append(self.known[id])
 
     def cancel(self, id: int) -> list[Event]:
-        """Draw a request no further; once its engine has heard of it, what was not told yet."""
+        """Stop a request; once its engine has stopped, returns its events not reported yet."""
         if (known := self.known.get(id)) is None:
             return []
         if known.engine == NOWHERE:
@@ -161,20 +161,20 @@ class EnginePool(Engine):
         return taken_out(self.events, id)
 
     def forget(self) -> None:
-        """Let the engines know: caches only take room from the update."""
+        """Tell the engines to free their caches, which take room from the update."""
         for orders in self.orders.values():
             orders.append(("forget",))
         self._exchange(wait=0)
 
     def poll(self, seconds: float | None = None) -> list[Event]:
-        """Wait until an engine brings something; what has come."""
+        """Wait until an engine has news; returns the events that have come."""
         self._hand_out()
         self._exchange(0 if self.events else math.inf if seconds is None else seconds)
         found, self.events = self.events, []
         return found
 
     def load_weights(self, state: Mapping[str, Any] | None, version: int) -> None:
-        """Let all draw with other weights; state None: those of the model, trained here."""
+        """Let all engines sample with other weights; state None: those of the trained model."""
         self.ready()
         own = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
         weights = own if state is None else {name: state[name] for name in own}
@@ -183,19 +183,19 @@ class EnginePool(Engine):
         if self.renews_alone:
             self.behind = set(self.open)
             self._hand_out()
-        self._exchange(wait=0)  # so that they come while something else is done
+        self._exchange(wait=0)  # so that they load while this process does other work
 
     def close(self) -> None:
         """End the engines."""
         if self.workers is not None:
             self.workers.close()
 
-    # ---- from here on: how
+    # ---- implementation
 
     def _hand_out(self) -> None:
-        """Give waiting requests to engines that have room, in the order that they came in."""
-        self.queue.sort(key=lambda known: known.id)  # what was broken off before all else
-        if self.behind:  # which are so until nothing goes on from what they have begun
+        """Give waiting requests to engines that have room, in the order in which they came."""
+        self.queue.sort(key=lambda known: known.id)  # requests of lost engines come first
+        if self.behind:  # an engine stays behind until no request continues one of its own
             self.queue = [known for known in self.queue if not self._hand_on(known)]
             self.behind = {number for number in self.behind if self.open[number]}
         self.queue = [known for known in self.queue if not self._hand(known)]
@@ -203,7 +203,7 @@ class EnginePool(Engine):
     def _hand_on(self, known: Known) -> bool:
         """Give a request to the engine that has its source; False where there is none.
 
-        A request that shares no more than what its source was given goes on from nothing.
+        A request that shares no more than its source's prompt does not count as a continuation.
         """
         above = None if known.source is None else self.known.get(known.source[0])
         if known.source is None or above is None or known.source[1] <= len(above.request.ids):
@@ -228,7 +228,7 @@ class EnginePool(Engine):
         self.open[engine].add(known.id)
 
     def _idlest(self, ids: tuple[int, ...]) -> int:
-        """Who gets a request with this prompt; NOWHERE where nobody has room."""
+        """The engine for a request with this prompt; NOWHERE where none has room."""
         loads = {
             number: len(self.open[number])
             for number, up in self.alive.items()
@@ -243,7 +243,7 @@ class EnginePool(Engine):
         return least if loads[least] < AHEAD * self.num_slots else NOWHERE
 
     def _exchange(self, wait: float = math.inf) -> None:
-        """Let the engines work, and take in what came."""
+        """Let the engines work, and process their news."""
         orders = {number: own for number, own in self.orders.items() if own}
         self.orders = {number: [] for number in self.orders}
         busy = {number for number, ids in self.open.items() if ids}
@@ -270,7 +270,7 @@ class EnginePool(Engine):
             self.events.append(event)
 
     def _lose(self, number: int) -> None:
-        """Break off what an engine had."""
+        """Mark an engine as lost, and restart its requests."""
         self.alive[number], self.lost = False, self.lost + 1
         self.behind.discard(number)
         for id in sorted(self.open[number]):

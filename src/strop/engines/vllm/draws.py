@@ -1,7 +1,7 @@
 """Draws tokens inside a vLLM of this process, as strop's own engine does.
 
-It stands among vLLM's processors of logits, draws every row's token by its request and leaves vLLM
-no other one to take. So temperature, rules, seeds and statistics are those of the local engine.
+It is one of vLLM's logits processors: it draws every row's token by its request and leaves vLLM no
+other one to take. So temperature, rules, seeds and statistics are those of the local engine.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from strop.engines.base import Request
 from strop.engines.sampling import Plan, draw, make_plan, uniforms
 from strop.engines.vllm.inside.strop_processors import PerRequest
 
-ASKED = "strop"  # the argument of a request with what is drawn for
+ASKED = "strop"  # the argument of a request that holds its `Drawn`
 
 
 class Drawn(Protocol):
-    """What a token is drawn for. tokens: those before it. record: of the newest draw."""
+    """A row whose tokens are drawn. tokens: those so far. record: that of the newest draw."""
 
     request: Request
     tokens: list[int]
@@ -35,15 +35,15 @@ class Draws(PerRequest[Drawn]):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.plan: Plan | None = None
-        self.planned: list[Request] = []  # what the plan is for
+        self.planned: list[Request] = []  # the requests of the plan
 
     def read(self, params: Any) -> Drawn | None:
-        """What the request's tokens are drawn for."""
+        """The row of a request."""
         found: Drawn | None = (params.extra_args or {}).get(ASKED)
         return found
 
     def change(self, logits: Tensor, rows: dict[int, Drawn]) -> Tensor:
-        """Logits of which the token that was drawn alone is possible."""
+        """Logits in which only the drawn token is possible."""
         drawn = list(rows.values())
         requests = [each.request for each in drawn]
         if self.plan is None or self.planned != requests:

@@ -1,7 +1,7 @@
 """vLLM in this process, without a server: it runs the model, strop draws the tokens.
 
-It needs vLLM in strop's own environment. What is drawn is what the local engine draws: it depends
-on a request's seed and place and on the weights alone, with every rule and statistic.
+It needs vLLM in strop's own environment. Tokens are drawn as in the local engine: they depend on a
+request's seed, on the position and on the weights alone, with every rule and statistic.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from strop.support.errors import UserError
 
 PLACE = "make room in one of them"
 WORKER = "strop.engines.vllm.inside.strop_in_vllm.Weights"
-# In this process, with the threads that it has, and telling nobody.
+# Run in this process, with its threads, and report no usage.
 SURROUNDINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -52,20 +52,20 @@ class InProcessSettings(VllmOptions):
     """vLLM in this process."""
 
     def copies(self) -> tuple[int, int]:
-        """vLLM's own, on the model's device."""
+        """vLLM's own copy, on the model's device."""
         return 1, 0
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
-        """The engine. Raises UserError where vLLM is not in this environment, or cannot begin."""
+        """Open the engine. Raises UserError where vLLM is not installed or does not start."""
         if importlib.util.find_spec("vllm") is None:
             raise UserError(
                 "engine.kind=vllm_here: this environment has no vLLM (pip install 'strop[vllm]'); "
                 "engine.kind=vllm with engine.python takes one of another environment"
             )
         if torch.distributed.is_initialized():
-            why = "this process has a vLLM by now, and there is one at a time"
+            why = "this process already has a vLLM, and there can be only one"
             if torch.distributed.get_world_size() > 1:
-                why = "it has no place among several training processes: take engine.kind=vllm"
+                why = "it does not work with several training processes: take engine.kind=vllm"
             raise UserError(f"engine.kind=vllm_here: {why}")
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         folder = WeightsFolder(size, PLACE)
@@ -78,7 +78,7 @@ class InProcessSettings(VllmOptions):
             raise
 
     def _begin(self, model: Any, folder: WeightsFolder, num_slots: int) -> Any:
-        """vLLM with the weights of now."""
+        """Start vLLM with the current weights."""
         os.environ.update(SURROUNDINGS)  # vLLM reads them while it loads
         from vllm.engine.arg_utils import EngineArgs
         from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -100,40 +100,40 @@ class InProcessSettings(VllmOptions):
         parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
         try:
             args = EngineArgs.from_cli_args(parser.parse_args(words))
-        except SystemExit as error:  # it has said what it does not understand
+        except SystemExit as error:  # vLLM has printed the reason
             raise UserError(f"engine.args: vLLM does not take {self.args!r}") from error
         args.logits_processors = [Draws]
         try:
             return LLMEngine.from_engine_args(args)
         except (RuntimeError, ValueError, NotImplementedError) as error:
-            raise UserError(f"vLLM cannot begin: {error}") from error
+            raise UserError(f"vLLM does not start: {error}") from error
         finally:
             shutil.rmtree(start, ignore_errors=True)
 
 
 @dataclass(eq=False)
 class Own:
-    """A request, and what is drawn for it."""
+    """A request, and the tokens drawn for it."""
 
     id: int
     request: Request
     tokens: list[int]  # the prompt's and the new ones
     record: np.ndarray = field(default_factory=lambda: np.empty(0))  # of the newest draw
-    kept: bytes = b""  # what its rules left
+    kept: bytes = b""  # the set that its rules left
     refused: str = ""
     records: list[np.ndarray] = field(default_factory=list)  # of all draws
     sets: list[bytes] = field(default_factory=list)  # kept sets of these
 
     def __deepcopy__(self, memo: Any) -> Own:
-        """vLLM copies what a request is asked with; this one is known to both sides."""
+        """Return itself: vLLM copies a request's arguments, but both sides share this object."""
         return self
 
 
 class InProcessEngine(Engine):
-    """Samples by steps of a vLLM in this process, with the weights of a model of it.
+    """Samples by steps of a vLLM in this process, with the weights of a model of this process.
 
-    New weights break off what vLLM has under way, and empty its prefix cache. Of a model with
-    several adapters vLLM has the base once, and new weights are new adapters.
+    New weights abort vLLM's running requests, which are restarted, and empty its prefix cache. With
+    several adapters vLLM has the base model once, and new weights are new adapters.
     """
 
     def __init__(
@@ -152,13 +152,13 @@ class InProcessEngine(Engine):
         self.num_adapters = 0
         self.broken = ""
         self.routes = routes_of(model)
-        self.adapters: dict[str, Any] = {}  # as vLLM asks for them, by name
+        self.adapters: dict[str, Any] = {}  # vLLM's `LoRARequest` of each, by name
         if self.routes is not None:
             self.capabilities |= {ADAPTERS}
             self._write_adapters()
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
-        """Give a request to vLLM; UserError where it cannot be drawn."""
+        """Give a request to vLLM; UserError where it cannot be sampled."""
         self._check(request)
         row = self.running[id] = Own(id, request, list(request.ids))
         weights = request.weights or ("" if self.routes is None else self.routes.known[0])
@@ -168,13 +168,13 @@ class InProcessEngine(Engine):
         )  # fmt: skip
 
     def cancel(self, id: int) -> list[Event]:
-        """Draw a request no further; what was not told of it yet."""
+        """Stop a request; returns its events that are not reported yet."""
         if id in self.running:
             self._stop(self.running[id], "")
         return taken_out(self.events, id)
 
     def poll(self, seconds: float | None = None) -> list[Event]:
-        """Give every running row a token; return what there is to report."""
+        """Give every running row a token; returns the events to report."""
         if self.broken:
             raise UserError(self.broken)
         if self.running:
@@ -200,9 +200,9 @@ class InProcessEngine(Engine):
         self.version = version
 
     def _write(self, version: int) -> None:
-        """Give vLLM the model's weights of now."""
+        """Give vLLM the model's current weights."""
         place = weights_folder.write(self.model, self.folder, f"version-{version}")
-        self.broken = "the engine has no weights to sample with: an update was broken off"
+        self.broken = "the engine has no weights to sample with: an update was interrupted"
         try:
             order = {"folder": str(place), "version": version}
             found = self.vllm.collective_rpc("strop_load_weights", kwargs=order)
@@ -213,9 +213,9 @@ class InProcessEngine(Engine):
         self.broken = ""
 
     def _write_adapters(self) -> None:
-        """Give vLLM the adapters of now: those that are trained under new names, for it keeps what
-        it has read. The base is one that adds nothing: without an adapter, but beside requests
-        that have one, vLLM 0.32 on a CPU drew other tokens than the base's.
+        """Give vLLM the current adapters: trained ones under new names, because vLLM caches what it
+        has read. The base is an adapter that adds nothing: for requests without an adapter beside
+        others with one, vLLM 0.32 on a CPU drew tokens that were not the base model's.
         """
         from vllm.lora.request import LoRARequest
 
@@ -251,7 +251,7 @@ class InProcessEngine(Engine):
         destroy_distributed_environment()
         self.folder.close()
 
-    # ---- from here on: how
+    # ---- implementation
 
     def _check(self, request: Request) -> None:
         request.check_fits(self.context_length, self.vocab_size)
@@ -263,14 +263,14 @@ class InProcessEngine(Engine):
         return min(request.max_tokens, self.context_length - len(request.ids))
 
     def _params(self, row: Own) -> Any:
-        """How vLLM draws for a row."""
+        """vLLM's sampling parameters of a row."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
         from strop.engines.vllm.draws import ASKED
 
         return SamplingParams(
-            temperature=0.0,  # what is drawn leaves it one token
+            temperature=0.0,  # strop's draw leaves vLLM only one token
             max_tokens=self._room(row.request),
             stop_token_ids=list(row.request.stop_ids),
             ignore_eos=True,
@@ -280,12 +280,12 @@ class InProcessEngine(Engine):
         )
 
     def _stop(self, row: Own, ended: Ended) -> None:
-        """Let vLLM draw no more for it."""
+        """Abort a row at vLLM and end it."""
         self.vllm.abort_request([str(row.id)])
         self._end(row, ended)
 
     def _take(self, row: Own, new: list[int], finished: bool) -> None:
-        """A new token of a row."""
+        """Record a new token of a row."""
         record = row.record
         if np.isnan(record[LOGP]):
             self._stop(row, "failed")
@@ -300,7 +300,7 @@ class InProcessEngine(Engine):
             (self._end if finished else self._stop)(row, "stop" if stopped else "length")
 
     def _end(self, row: Own, ended: Ended) -> None:
-        """Report all that was drawn for a row."""
+        """Report all tokens of a row."""
         del self.running[row.id]
         width = TOP + 2 * row.request.num_top
         table = np.full((len(row.records), width), np.nan)

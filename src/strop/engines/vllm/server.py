@@ -16,12 +16,12 @@ from strop.support import processes
 from strop.support.errors import UserError
 from strop.support.http import Http
 
-SIDE = Path(__file__).with_name("inside")  # what runs over there
+SIDE = Path(__file__).with_name("inside")  # modules for vLLM's processes
 WORKER = "strop_in_vllm.Weights"
 RULES = "strop_processors:Rules"
-LOOK_SECONDS, TELL_SECONDS = 0.5, 20.0  # while it starts
-END_SECONDS = 30.0  # to end in; longer than `serve_while_wanted.py` gives it
-SHOWN = 8  # last lines of its log
+LOOK_SECONDS, TELL_SECONDS = 0.5, 20.0  # between checks and between messages while it starts
+END_SECONDS = 30.0  # time to end; longer than the grace of `serve_while_wanted.py`
+SHOWN = 8  # last lines of its log in a message
 TORCHRUN = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)$|ROLE_NAME$|MASTER_(ADDR|PORT)$|TORCHELASTIC_"
 )
@@ -42,7 +42,7 @@ def check_python(python: str) -> None:
 
 
 class Server:
-    """A server on this machine; it ends with this process, and `folder` with it."""
+    """A server on this machine; it ends with this process, and `folder` is then deleted."""
 
     def __init__(self, python: str, folder: Path, model: Path, options: Sequence[str]) -> None:
         port = _free_port()
@@ -60,7 +60,7 @@ class Server:
             )
 
     def wait(self, seconds: float) -> None:
-        """Wait until it answers; what it does meanwhile is told now and then. Raises UserError."""
+        """Wait until it answers, and print its progress now and then. Raises UserError."""
         begun = reported = time.monotonic()
         while not self._answers():
             if self.process.poll() is not None:
@@ -78,15 +78,15 @@ class Server:
             time.sleep(LOOK_SECONDS)
 
     def dead(self) -> bool:
-        """Whether it has ended."""
+        """Whether the server has ended."""
         return self.process.poll() is not None
 
     def obituary(self) -> str:
-        """That it ended, and the end of its log."""
+        """A message that the server ended, with the end of its log."""
         return f"vLLM has ended (exit status {self.process.returncode}); {self._last_words()}"
 
     def close(self, keep_log: bool = False) -> None:
-        """End it, and all that it started."""
+        """End the server, and all processes that it started."""
         self.http.close()
         processes.end(self.process, END_SECONDS)
         if not keep_log:
@@ -103,7 +103,7 @@ class Server:
         return [line[:300] for line in text.splitlines() if line.strip()]
 
     def _last_words(self) -> str:
-        """The errors that its log names, and its last lines: the cause often lies far above."""
+        """The log's errors and its last lines: the cause often stands far above the end."""
         lines = self._lines()
         causes = [line for line in lines[:-SHOWN] if re.search(r"\b\w+Error: ", line)][-2:]
         ending = "\n  ".join(["", *causes, *lines[-SHOWN:]])
@@ -111,8 +111,8 @@ class Server:
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the server is started with: weights can be given, nothing is reported, and
-    it is none of the processes that torchrun has started this one among.
+    """The server's environment variables: they allow new weights, switch usage reports off, and
+    leave out those of torchrun, so that it does not join this process's group.
     """
     own = {name: value for name, value in own.items() if not TORCHRUN.match(name)}
     paths = os.pathsep.join(filter(None, (str(SIDE), own.get("PYTHONPATH", ""))))

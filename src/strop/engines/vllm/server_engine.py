@@ -1,9 +1,9 @@
 """The completions engine over a vLLM server that takes the weights that are trained.
 
 The weights go through a folder: written whole, loaded by vLLM's workers (inside/), deleted. So they
-need neither a GPU of this process nor one group of processes with the server. Of a model with
-adapters the base goes there once, and each version of an adapter alone, under a name of its own.
-strop starts the server itself, unless it is given the url of one that runs.
+need neither a GPU of this process nor a process group with the server. If the model has adapters,
+the base is sent once, and then only the adapters, each version under a new name. strop starts the
+server itself, unless it is given the url of a running one.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from strop.support.adapted import BASE, routes_of
 from strop.support.errors import UserError
 from strop.support.http import Failed, Retries
 
-ANSWER_SECONDS = 2.0  # for calls that are broken off to come back with what they have
+ANSWER_SECONDS = 2.0  # for aborted calls to return with their tokens
 PLACE = "give engine.folder a place that this process and the server see"
-# A server closes a connection that is idle, maybe in the moment in which it is used.
+# A server closes idle connections, perhaps at the moment when one is used.
 ORDERS = Retries(tries=3, first_wait_seconds=0.2)
 ASKED = "strop_rules"  # the argument of a request that `strop_processors.py` reads
 NOT_READY = (
@@ -51,14 +51,14 @@ class VllmSettings(VllmOptions, CompletionsSettings):
 
     url: str = Field(default="", description="the server, without /v1; empty: strop starts it")
     python: str = Field(
-        default="", description="Python of the environment that has vLLM; empty: this one"
+        default="", description="Python of an environment that has vLLM; empty: this one"
     )
     tensor_parallel_size: int = Field(default=1, ge=1, description="GPUs that share the model")
     start_seconds: float = Field(default=600.0, gt=0, description="longest wait for its start")
     folder: str = Field(
         default="",
-        description="where weights are handed over, a place that server and strop see; empty: in "
-        "memory, where that has room, else the system's temporary folder",
+        description="folder for handing over weights, which server and strop both see; empty: in "
+        "memory if there is room, else the system's temporary folder",
     )
 
     @field_validator("url")
@@ -67,7 +67,7 @@ class VllmSettings(VllmOptions, CompletionsSettings):
         return super()._is_a_place(url) if url else ""
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
-        """The engine. Raises UserError where there is no vLLM, or it does not start."""
+        """Open the engine. Raises UserError where vLLM is missing or does not start."""
         if not self.url:
             vllm_server.check_python(self.python or sys.executable)
         size = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -87,14 +87,16 @@ class VllmSettings(VllmOptions, CompletionsSettings):
         return engine
 
     def client(self, url: str) -> Client:
-        """What calls the server, which a run that was killed may have left paused."""
+        """A client of the server; resumes it, because a killed run may have left it paused."""
         found = super().client(url)
-        with contextlib.suppress(Failed):  # one that takes no weights, or is not there: said later
+        with contextlib.suppress(Failed):  # if it takes no weights or is gone, a later call fails
             found.call("/resume", {})
         return found
 
     def _start(self, model: Any, tokenizer: Any, folder: WeightsFolder) -> Server:
-        """A server for the model as it is now, once it answers. Raises UserError."""
+        """Start a server with the model's current weights and wait until it answers. Raises
+        UserError.
+        """
         start = weights_folder.write(model, folder, "model", base=True)
         tokenizer.save_pretrained(start)
         server = Server(self.python or sys.executable, folder.path, start, self._options(model))
@@ -108,7 +110,7 @@ class VllmSettings(VllmOptions, CompletionsSettings):
         return server
 
     def _options(self, model: Any) -> list[str]:
-        """Those of `vllm serve`. It takes no processors of logits beside its own speculation."""
+        """Options of `vllm serve`. It accepts no logits processors together with speculation."""
         rules = [] if "--spec" in self.args else [PROCESSORS, vllm_server.RULES]
         adapters = adapter_options(model) if adapters_of(model) else []
         return self.options(
@@ -123,18 +125,18 @@ class VllmSettings(VllmOptions, CompletionsSettings):
 class VllmEngine(CompletionsEngine):
     """Samples by calls of /v1/completions, with the weights of a model of this process.
 
-    New weights break off the calls that are under way: they come back with the tokens that they
-    have, which are of the old weights, and are gone on from with the new ones. In between nothing
-    is sampled: the server is paused, its prefix cache empty. It goes on once every worker has
-    answered with the version; where one fails, it stays paused, and no request is ever asked again.
+    New weights abort the running calls: they return with the tokens so far, which are of the old
+    weights, and are continued with the new ones. In between nothing is sampled: the server is
+    paused, its prefix cache empty. It resumes once every worker has answered with the version;
+    where one fails, it stays paused, and no further request is sent.
     """
 
     model: Any
     folder: WeightsFolder
     server: Server | None = None  # where strop started it
-    knows_rules = False  # whether its workers have those of `strop_rules`
-    takes_adapters = False  # whether they go there as such
-    names: Mapping[str, str] = {}  # what the server calls the newest version of each adapter
+    knows_rules = False  # whether its workers have the rules of `strop_rules`
+    takes_adapters = False  # whether adapters are sent as adapters
+    names: Mapping[str, str] = {}  # the server's name of the newest version of each adapter
 
     def follow(self, model: Any, folder: WeightsFolder, server: Server | None) -> None:
         """Sample with the weights of `model`, handed over in `folder`. Raises UserError."""
@@ -152,7 +154,7 @@ class VllmEngine(CompletionsEngine):
             self.capabilities |= {ADAPTERS}
         elif rank and not self.takes_adapters:
             self.notes = (
-                f"the server at {self.client.url} gets whole weights with adapters added in: it "
+                f"the server at {self.client.url} gets whole weights with adapters merged in: it "
                 f"was not started with {' '.join(adapter_options(model))}",
             )
         if self.takes_adapters and server is None:  # else it was started with it
@@ -170,7 +172,7 @@ class VllmEngine(CompletionsEngine):
         self._load(version, base=False)
 
     def close(self) -> None:
-        """Let the threads go, end the server where it is ours."""
+        """End the threads, and the server if strop started it."""
         if self.server is None:
             self._unload(self.names.values())
         super().close()
@@ -178,10 +180,12 @@ class VllmEngine(CompletionsEngine):
             self.server.close()
         self.folder.close()
 
-    # ---- from here on: how
+    # ---- implementation
 
     def _load(self, version: int, base: bool) -> None:
-        """Give the server the model's weights of now: its adapters, or all. base: all but these."""
+        """Give the server the model's current weights: its adapters, or all weights; base: all
+        weights without adapters.
+        """
         place = self.folder.path / f"version-{version}"
         as_adapters = self.takes_adapters and not base
         try:
@@ -203,7 +207,7 @@ class VllmEngine(CompletionsEngine):
             shutil.rmtree(place, ignore_errors=True)
 
     def _write_adapters(self, version: int) -> dict[str, Path]:
-        """Put each adapter into the folder, named as none is in another run."""
+        """Write each adapter into the folder, under a name that no other run uses."""
         run = self.folder.path.name.rpartition("-")[2]
         return {
             name: weights_folder.write_adapter(
@@ -213,8 +217,8 @@ class VllmEngine(CompletionsEngine):
         }
 
     def _hand_over_adapters(self, places: Mapping[str, Path]) -> None:
-        """Have every worker load the adapters, under names that no other version has; then those
-        before are forgotten. Files stay as long as the server may read them again. Raises Failed.
+        """Have every worker load the adapters, under names that no other version has, and then
+        unload the earlier ones. Files stay as long as the server may reread them. Raises Failed.
         """
         for place in places.values():
             asked = {"lora_name": place.name, "lora_path": str(place)}
@@ -230,7 +234,7 @@ class VllmEngine(CompletionsEngine):
         self._unload(set(before.values()) - set(self.names.values()))
 
     def _unload(self, labels: Iterable[str]) -> None:
-        """Have the server forget adapters, which it may have done by then."""
+        """Have the server unload adapters, unless it already has."""
         for label in labels:
             shutil.rmtree(self.folder.path / label, ignore_errors=True)
             with contextlib.suppress(Failed):
@@ -249,8 +253,8 @@ class VllmEngine(CompletionsEngine):
         super()._check(request)
 
     def _options(self, request: Request) -> dict[str, Any]:
-        """How the tokens are drawn and end. Rules that vLLM has no option for are applied by
-        strop's processor of logits; UserError for one that it does not know.
+        """The options for sampling and ends. Rules that vLLM has no option for are applied by
+        strop's logits processor; raises UserError for a rule that it does not know.
         """
         try:
             return super()._options(request)
@@ -283,13 +287,13 @@ class VllmEngine(CompletionsEngine):
             raise UserError(f"the rules {request.rules} leave no token")
 
     def _break_off(self) -> None:
-        """Pause the server and take what the calls under way have brought."""
+        """Pause the server and take the answers of the aborted calls."""
         self._tell("/pause?mode=abort", {})
-        if not self.gate.empty(ANSWER_SECONDS):  # those that came to it after the pause
+        if not self.gate.empty(ANSWER_SECONDS):  # calls that reached it after the pause
             for row in self.pending.values():
                 row.call.cancel()
             if not self.gate.empty(self.client.timeout_seconds):
-                raise Failed("calls that were broken off do not end")
+                raise Failed("aborted calls do not end")
         while not self.answers.empty():
             self._take(*self.answers.get())
 
@@ -303,7 +307,7 @@ class VllmEngine(CompletionsEngine):
             raise Failed(f"not every worker has weights {version}: {json.dumps(found)[:300]}")
 
     def _order(self, method: str, **given: Any) -> list[dict[str, Any]]:
-        """What each worker answers to a call of one of its methods. Raises Failed."""
+        """The answers of all workers to a call of one of their methods. Raises Failed."""
         body = {"method": method, "kwargs": given}
         answer = self._tell("/collective_rpc", body)
         found = answer.get("results") if isinstance(answer, dict) else None
@@ -312,7 +316,7 @@ class VllmEngine(CompletionsEngine):
         return list(found)
 
     def _tell(self, path: str, body: Mapping[str, Any], as_json: bool = True) -> Any:
-        """What the server says to an order, which may be given twice. Raises Failed."""
+        """The server's answer to an order, which may be sent twice. Raises Failed."""
         return ORDERS(lambda: self.client.call(path, body, as_json=as_json))
 
     def _fail(self, row: Asked, error: Exception) -> None:
@@ -321,5 +325,5 @@ class VllmEngine(CompletionsEngine):
         super()._fail(row, error)
 
     def _why(self, failed: str) -> str:
-        """What is said of a server that fails: where it is ours and dead, how it ended."""
+        """The message for a failure; if strop's own server is dead, how it ended."""
         return self.server.obituary() if self.server and self.server.dead() else failed

@@ -11,7 +11,7 @@ from strop.engines.open import EngineSettings
 from strop.engines.weights_folder import adapters_of, rank_of
 
 PROCESSORS = "--logits-processors"
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, as vLLM takes them
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM accepts
 
 
 class VllmOptions(EngineSettings):
@@ -19,18 +19,18 @@ class VllmOptions(EngineSettings):
 
     needs_model: ClassVar[bool] = True
     bounded_by: ClassVar[str] = "max_model_len"
-    dtype: str = Field(default="", description="its numbers; empty: as the trained model's")
+    dtype: str = Field(default="", description="vLLM's dtype; empty: the trained model's")
     gpu_memory_utilization: float = Field(
         default=0.4, gt=0, le=1,
-        description="share of the GPU that vLLM takes, of main memory where it runs on a CPU",
+        description="share of GPU memory that vLLM takes, on a CPU of main memory",
     )  # fmt: skip
     max_model_len: int = Field(
-        default=0, ge=0, description="longest sequence; 0: as long as fits its memory"
+        default=0, ge=0, description="longest sequence; 0: as long as fits into memory"
     )
     args: str = Field(default="", description="further options of `vllm serve`, as in a shell")
 
     def options(self, model: Any, *more: str) -> list[str]:
-        """Those of `vllm serve`; of two that say the same, it takes the later."""
+        """Options of `vllm serve`; if one is given twice, the later counts."""
         return [
             "--dtype", self.dtype or str(model.dtype).removeprefix("torch."),
             "--gpu-memory-utilization", str(self.gpu_memory_utilization),
@@ -41,7 +41,7 @@ class VllmOptions(EngineSettings):
 
 
 def adapter_options(model: Any) -> list[str]:
-    """Room in vLLM for the model's adapters as such, and for one more of the newest version."""
+    """vLLM's options that make room for the model's adapters, and for one more newest version."""
     rank = min(rank for rank in RANKS if rank >= rank_of(model))
     room = str(1 + len(adapters_of(model)))
     return ["--enable-lora", "--max-loras", room, "--max-lora-rank", str(rank)]

@@ -57,7 +57,7 @@ def connect(settings: RaySettings) -> Any:
     else:
         _reach(address)
     try:
-        with holding(signal.SIGTERM):  # Ray's own handler ends the process without a word
+        with holding(signal.SIGTERM):  # Ray's own handler ends the process silently
             ray.init(
                 address=address,
                 log_to_driver=settings.num_trainers > 0,

@@ -56,7 +56,7 @@ class RayWorkers:
         self.ray = connect(config.ray)
         self.limit = config.ray.timeout_seconds
         self.weights: Any = None  # in the object store
-        self.kept: Mapping[str, Any] = {}  # what was broadcast, for engines that missed it
+        self.kept: Mapping[str, Any] = {}  # the broadcast weights, for engines that missed them
         self.version = -1
         self.name = uuid.uuid4().hex  # engines obey only the holder that opened them last
         self.engines = existing_or_new(self.ray, config)

@@ -21,7 +21,7 @@ from strop.training.cluster.broadcast import LIMIT_SECONDS, Bucket, Group
 from strop.training.loading import load_model, open_engine
 from strop.training.settings.config import RunConfig
 
-TURN_SECONDS = 0.2  # after which a tick ends even without events
+TURN_SECONDS = 0.2  # a tick ends after this time even without events
 
 
 class Turns:
@@ -29,7 +29,7 @@ class Turns:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.open: set[int] = set()  # requests that it draws
+        self.open: set[int] = set()  # requests in progress
 
     def turn(self, orders: Iterable[Order]) -> Turn:
         """Execute the orders, then run the engine until there are events or time is up."""

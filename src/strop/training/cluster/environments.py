@@ -24,14 +24,14 @@ class EpisodeHostOnRay(EpisodeHost):
 
 
 class RayWorker:
-    """A worker in an actor, which Ray restarts where it is lost."""
+    """A worker in an actor, which Ray restarts when it is lost."""
 
     def __init__(self, ray: Any, actor: Any, last: Callable[[], None] = lambda: None) -> None:
         self.ray, self.actor, self.last = ray, actor, last
-        self.waiting = BEGIN_SECONDS  # more, for the first call
+        self.waiting = BEGIN_SECONDS  # additional time for the first call
 
     def call(self, method: str, *given: Any, seconds: float) -> Any:
-        """What a method of `EpisodeHost` gives; see strop.environments.workers.Worker."""
+        """Call a method of `EpisodeHost`; see strop.environments.workers.Worker."""
         ref = getattr(self.actor, method).remote(*given)
         try:
             found = self.ray.get(ref, timeout=seconds + self.waiting)
@@ -46,7 +46,7 @@ class RayWorker:
         return found
 
     def close(self) -> None:
-        """End the actor; the last one gives the resources back."""
+        """End the actor; the last one frees the resources."""
         if self.ray.is_initialized():
             self.ray.kill(self.actor)
             self.last()
@@ -55,7 +55,7 @@ class RayWorker:
 def workers_on_ray(
     settings: RaySettings, source: EnvironmentSource, limits: CallLimits
 ) -> EnvironmentWorkers:
-    """`ray.num_environments` actors. Raises UserError."""
+    """Start `ray.num_environments` actors that play episodes. Raises UserError."""
     from ray.util.placement_group import remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 

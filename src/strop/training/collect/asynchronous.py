@@ -114,9 +114,8 @@ class Box:
     def next(self, limit: float, stopping: Callable[[], bool] = lambda: False) -> Any:
         """Returns the next message, or SILENT when nothing arrived for `limit` seconds.
 
-        Raises StepGivenUp where it is not to be waited for.
-
-        Until its first heartbeat the process is loading; it has at least LOADING_SECONDS for that.
+        Raises StepGivenUp when `stopping` ends the wait. Until its first heartbeat the process is
+        loading; it has at least LOADING_SECONDS for that.
         """
         while True:
             try:
@@ -298,7 +297,7 @@ class AsynchronousCollector(BatchCollector):
         self.restarts.count(
             how,
             f"{remedy}; is there memory for a second copy of the model? A new run with "
-            "training.max_staleness=0 does without",
+            "training.max_staleness=0 needs none",
         )
 
     def _start(self, step: int, state: Mapping[str, Any]) -> None:

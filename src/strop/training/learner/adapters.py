@@ -3,11 +3,11 @@
     y = W x + alpha / rank * B A x         A [rank, in], B [out, rank], B = 0 at the start
 
 PEFT puts A and B beside the linear layers of the model, in place, so trunk, head, engine and
-learner see the model that they always see. The reference policy is the same model with the
+learner see the same model as without adapters. The reference policy is that model with the
 adapters switched off: no second copy. Source: arXiv 2106.09685.
 
-Of several adapters on one model each lies in a folder of its own name; which of them a pass runs
-under, `support.adapted` says.
+Several adapters of one model have a folder each, named like the adapter; `support.adapted` selects
+the one that a pass runs under.
 """
 
 import copy
@@ -48,9 +48,9 @@ def library() -> Any:
 def add(model: Any, lora: Lora, seed: int, names: Sequence[str] = ()) -> Any:
     """Add new adapters to the layers of `model`; returns the PeftModel around it.
 
-    names: of several, which all start alike; none: one. The start depends on `seed` alone. Raises
-    UserError for targets that the model has not, and for its embeddings or head, which strop reads
-    apart from the rest.
+    names: those of several adapters, which all start alike; none: one adapter. The start depends on
+    `seed` alone. Raises UserError for targets that the model does not have, and for its embeddings
+    or head, which strop reads separately.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -78,7 +78,7 @@ def add(model: Any, lora: Lora, seed: int, names: Sequence[str] = ()) -> Any:
 def read(model: Any, folder: Path, names: Sequence[str] = ()) -> Any:
     """Add the saved adapters of `folder` to the layers of `model`; returns the PeftModel.
 
-    names: of several. Raises UserError when they do not fit.
+    names: those of several adapters. Raises UserError when they do not fit.
     """
     peft = library()
     places = {name: Path(folder) / name for name in names} or {"default": Path(folder)}
@@ -93,7 +93,7 @@ def read(model: Any, folder: Path, names: Sequence[str] = ()) -> Any:
 
 
 def _together(made: Any, model: Any, names: Sequence[str]) -> Any:
-    """The PeftModel, whose passes run each row under its adapter where there are several."""
+    """The PeftModel; with several adapters its passes run each row under the row's own."""
     if names:
         adapted.route(model, names[0]).known = list(names)
         for name in names:
@@ -110,11 +110,11 @@ def add_frozen(adapter: Any, name: str, folder: Path) -> None:
         adapter.load_adapter(str(folder), name)
     settings = adapter.peft_config[name]
     if settings.use_dora or settings.modules_to_save or settings.bias != "none":
-        raise UserError(f"the adapter in {folder} is no plain one: it has DoRA, biases or modules")
+        raise UserError(f"the adapter in {folder} is not plain: it has DoRA, biases or modules")
 
 
 def copy_frozen(adapter: Any, source: str, name: str) -> None:
-    """Add a copy of an adapter as it is now, which is not trained."""
+    """Add a frozen copy of an adapter's current weights."""
     model = adapter.get_base_model()
     with _adding(adapter, name), torch.random.fork_rng(devices=[]), _quietly():
         adapter.add_adapter(name, copy.copy(adapter.peft_config[source]))
@@ -126,9 +126,9 @@ def copy_frozen(adapter: Any, source: str, name: str) -> None:
 
 @contextmanager
 def _adding(adapter: Any, name: str) -> Iterator[None]:
-    """Inside, PEFT adds an adapter, which changes what is trained and the mode of the model;
-    afterwards both are as before, the new layers are of the kind of the others, and passes may run
-    under them.
+    """Inside, PEFT adds an adapter, which changes the trained weights and the mode of the model;
+    afterwards both are restored, the new layers are of the same kind as the others, and passes may
+    run under the adapter.
     """
     model = adapter.get_base_model()
     routes = adapted.routes_of(model)
@@ -145,7 +145,7 @@ def _adding(adapter: Any, name: str) -> Iterator[None]:
 
 
 def remove(adapter: Any, name: str) -> None:
-    """Take a frozen adapter out."""
+    """Remove a frozen adapter."""
     routes = adapted.routes_of(adapter.get_base_model())
     assert routes is not None, "the model has several adapters"
     adapter.delete_adapter(name)
@@ -153,8 +153,8 @@ def remove(adapter: Any, name: str) -> None:
 
 
 def load_weights(adapter: Any, folder: Path, names: Sequence[str] = ()) -> None:
-    """Set the adapters' numbers to those saved in `folder`; names: of several, which have a folder
-    each. Raises UserError when they differ.
+    """Load the adapters' weights from `folder`; names: those of several adapters, which have a
+    folder each. Raises UserError when they do not fit.
     """
     for name in names:
         _load(adapter, folder / name, name)
@@ -187,7 +187,7 @@ def save(adapter: Any, folder: Path, names: Sequence[str] = ()) -> None:
     """Write the adapters in PEFT's layout; several in folders of their names."""
     options = {"selected_adapters": list(names)} if names else {}
     adapter.save_pretrained(folder, safe_serialization=True, save_embedding_layers=False, **options)
-    (folder / "README.md").unlink(missing_ok=True)  # a form of PEFT's with nothing filled in
+    (folder / "README.md").unlink(missing_ok=True)  # an empty template of PEFT's
 
 
 def merge(adapter: Any) -> Any:
@@ -206,7 +206,7 @@ def is_snapshot(name: str) -> bool:
 
 
 def base_of(folder: str | Path) -> str:
-    """The model that an adapter was trained on, as it was named. Raises UserError."""
+    """The name of the model that an adapter was trained on. Raises UserError."""
     try:
         settings = json_of((Path(folder) / CONFIG).read_bytes())
         return str(settings["base_model_name_or_path"])
@@ -228,7 +228,7 @@ def _fitting(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """PEFT reads an attribute of the model that transformers is renaming."""
+    """Silences a warning: PEFT reads an attribute of the model that transformers is renaming."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         yield

@@ -27,8 +27,8 @@ from strop.training.parallel import shards
 class ValueHeads(nn.Module):
     """hidden [N, width] -> values [N] by column: normalise, a hidden layer and an output each.
 
-    The outputs' weights begin at 0, and so do all values; the hidden layers' are drawn from `seed`,
-    each its own, so two heads that learn the same differ.
+    The outputs' weights start at 0, and so do all values. The hidden layers' weights are drawn from
+    `seed`, separately for each head, so two heads that learn the same differ.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Critic:
     """Value heads on a policy's trunk, with an optimiser of their own.
 
     lr: learning rate, a number or a schedule. The heads follow the policy as it is now: a value is
-    computed under the policy's current weights. each: of every adapter of the policy its own; of a
-    policy without several they have no name. slow: copies of the heads, or None; after every
-    update slow <- target_tau * heads + (1 - target_tau) * slow.
+    computed under the policy's current weights. each: the heads by the name of the policy's
+    adapter, "" for a policy without several. Slow copies of the heads, if there are any, move after
+    every update: slow <- target_tau * heads + (1 - target_tau) * slow.
     """
 
     policy: Policy
@@ -151,7 +151,7 @@ class Critic:
         return rate_at(self.lr, int(batch["step"]), int(batch["num_steps"]))
 
     def update(self, lr: float) -> dict[str, float]:
-        """One optimiser step at learning rate `lr`. Raises RunStopped for a gradient not finite."""
+        """One optimiser step at learning rate `lr`. Raises RunStopped, see `clipped_step`."""
         norm = clipped_step(self.optimiser, lr, self.max_grad_norm, "critic.lr")
         if self.slow is not None:
             self._follow(self.slow)
@@ -164,8 +164,8 @@ class Critic:
             copied.lerp_(weight, self.target_tau)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a checkpoint needs: the heads' names, weights, slow copies and optimiser; in
-        shards where the heads are.
+        """The state for a checkpoint: the heads' names, weights, slow copies and optimiser; sharded
+        where the heads are.
         """
         return {
             "columns": list(self.current),
@@ -174,7 +174,7 @@ class Critic:
         }
 
     def _weights(self) -> dict[str, dict[str, Tensor]]:
-        """The weights of the heads and of their slow copies, those of an adapter under its name."""
+        """The weights of the heads and of their slow copies; an adapter's name is their prefix."""
         found: dict[str, dict[str, Tensor]] = {}
         for name, own in self.each.items():
             for kind, module in (("heads", own.now), ("slow", own.slow)):
@@ -218,8 +218,8 @@ def make_critic(
     seed: int,
     target_tau: float = 0.0,
 ) -> Critic:
-    """A critic with one head a column on the policy's trunk, of each of its adapters where it has
-    several; hidden_size 0: as wide as the trunk.
+    """A critic with one head per column on the policy's trunk, for each adapter where the policy
+    has several; hidden_size 0: as wide as the trunk.
 
     Its weights are float32 or wider, whatever the model's are. target_tau 0: no slow copies.
     """

@@ -169,7 +169,8 @@ def prepare(
 def rows_of(learner: str, batch: Batch) -> tuple[Tensor, Tensor]:
     """The tokens [T] that a learner's terms start from: with gradient, and counting in averages.
 
-    The policy's are what selection left; a critic's are all scored policy tokens of the update.
+    The policy's are those that selection kept; a critic's are all scored policy tokens of the
+    update.
     """
     if learner == "policy":
         return batch["gradient_T"], batch["denominator_T"]
@@ -236,7 +237,7 @@ def _tell(tally: Tally | None, outcome: parts.Result, rows_T: Tensor) -> None:
         return
     for name, value_T in outcome.metrics.items():
         if isinstance(value_T, bool | int | float):
-            detached_T = torch.full((), value_T, device=rows_T.device)  # a copy would be waited for
+            detached_T = torch.full((), value_T, device=rows_T.device)  # a copy would block
         else:
             detached_T = torch.as_tensor(value_T, device=rows_T.device).detach()
         tally.add(name, torch.where(rows_T, detached_T, 0).sum(), rows_T.sum())
@@ -274,7 +275,7 @@ def number_of(term: Term) -> float:
 def distributions(terms: Sequence[Term], view: View) -> dict[str, Distribution]:
     """The head's columns for the terms that need the whole next-token distribution.
 
-    Named `distribution:<term>`; `distribution_adjoints` gives what multiplies them.
+    Named `distribution:<term>`; `distribution_adjoints` gives their factors.
     """
     return {f"distribution:{t.name}": _distribution(t, view) for t in terms if is_distribution(t)}
 

@@ -26,7 +26,7 @@ from strop.training.learner.policy import Policy
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
-LONGEST_REASON = 300  # letters of a library's message
+LONGEST_REASON = 300  # characters of a library's message
 # transformers patches torch while it loads a model, which a second thread must not see.
 _ONE_THREAD = threading.Lock()
 
@@ -35,8 +35,8 @@ _ONE_THREAD = threading.Lock()
 class Loaded:
     """A model with its tokenizer and where it came from.
 
-    adapter: the PeftModel around `model` when only low-rank adapters are trained. names: of these,
-    where there are several.
+    adapter: the PeftModel around `model` when only low-rank adapters are trained. names: those of
+    the adapters, where there are several.
     """
 
     model: Any
@@ -47,7 +47,7 @@ class Loaded:
 
     @property
     def where(self) -> str:
-        """Of what numbers the weights are and where they lie, for whoever watches the run."""
+        """The dtype and device of the weights, for display."""
         return f"{str(self.model.dtype).removeprefix('torch.')}, {self.model.device}"
 
     @property
@@ -88,7 +88,7 @@ class Loaded:
 
     @property
     def snapshots(self) -> tuple[str, ...]:
-        """The adapters that are copies of trained ones as they were."""
+        """The adapters that are copies of earlier states of trained ones."""
         routes = adapted.routes_of(self.model)
         return () if routes is None else tuple(filter(adapters.is_snapshot, routes.known))
 
@@ -99,7 +99,7 @@ class Loaded:
         return sum(p.numel() * p.element_size() for p in saved)
 
     def load_weights(self, folder: Path) -> None:
-        """Take over the weights that `save` wrote. Raises UserError when they do not fit."""
+        """Load the weights that `save` wrote. Raises UserError when they do not fit."""
         if self.adapter is not None:
             adapters.load_weights(self.adapter, folder, self.names)
         else:
@@ -126,14 +126,14 @@ class Loaded:
 
 
 class Remote(Loaded):
-    """What stands here for a model that lies elsewhere and is trained there."""
+    """A local stand-in for a model that a service holds and trains."""
 
     def policy(self, training: Any) -> Policy:
         """The policy, with its optimiser. training: the run's settings of training."""
         raise NotImplementedError
 
     def frozen(self) -> Policy:
-        """The model as it is without training, for reference terms."""
+        """The model without the training, for reference terms."""
         raise NotImplementedError
 
 
@@ -163,8 +163,8 @@ def model_path(name: str) -> str:
 
 
 def load(name: str, *, dtype: str = "float32", attention: str = "sdpa", **options: Any) -> Loaded:
-    """A causal model and its tokenizer from a folder, a GGUF file or a name on the hub; options: as
-    in `ready`.
+    """Load a causal model and its tokenizer from a folder, a GGUF file or a name on the hub;
+    options: as in `ready`.
 
     Raises UserError when the model or tokenizer cannot be loaded or the dtype is unknown.
     """
@@ -193,10 +193,10 @@ def ready(
 ) -> Loaded:
     """Prepare a model in memory for training in place. Raises UserError.
 
-    lora: adapters to begin with, their start drawn from `seed`; adapter: a folder of saved ones.
-    names: of several; frozen: folders of further ones that are not trained, by name.
-    onednn: on a CPU its linear layers in float32 are oneDNN's. use_liger_kernel: on a GPU the
-    layers' norms, rotary embeddings and gates are Liger's.
+    lora: new adapters, initialised from `seed`; adapter: a folder of saved ones. names: those of
+    several adapters; frozen: folders of further adapters that are not trained, by name.
+    onednn: on a CPU float32 linear layers use oneDNN. use_liger_kernel: on a GPU the layers' norms,
+    rotary embeddings and gates use Liger's kernels.
     Dropout is switched off: sampler and trainer must agree on every log-probability.
     """
     model, tokenizer = found.model, found.tokenizer
@@ -228,9 +228,9 @@ def ready(
 
 
 def _use_liger(model: Any, device: torch.device) -> None:
-    """Let Liger's kernels stand in the layers of a model. Raises UserError.
+    """Put Liger's kernels into the layers of a model. Raises UserError.
 
-    The head stays as it is: strop's asks for adjoints in the middle of its pass.
+    The head stays as it is: strop's own requests adjoints in the middle of its pass.
     """
     name = "model.use_liger_kernel"
     if device.type != "cuda":
@@ -344,7 +344,7 @@ def _why(error: Exception) -> str:
 
 
 def _check_gguf(path: str) -> dict[str, bool]:
-    """As `_where` for a GGUF file. Also raises UserError when GGUF files cannot be read."""
+    """Like `_where`, for a GGUF file. Also raises UserError when GGUF files cannot be read."""
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
             raise UserError(
@@ -359,7 +359,7 @@ def _check_gguf(path: str) -> dict[str, bool]:
 
 
 def _where(name: str, path: str) -> dict[str, bool]:
-    """Returns where transformers finds a model. Raises UserError when there is none."""
+    """Arguments with which transformers finds a model. Raises UserError when there is none."""
     folder = Path(path)
     looks_local = folder.exists() or path.startswith((".", "/", "~"))
     if looks_local and adapters.is_adapter(folder):

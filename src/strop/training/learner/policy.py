@@ -38,8 +38,8 @@ from strop.training.parallel import shards
 from strop.training.parallel.ranks import Ranks
 
 T = TypeVar("T")
-# What a pass costs beside its tokens, in tokens. On a CPU within 4% of the best of those that
-# benchmarks/padding.py tries; on a GPU an estimate, for launches there are waited for.
+# The fixed cost of a pass, in tokens. On a CPU it is within 4% of the best of the values that
+# benchmarks/padding.py tries; on a GPU it is an estimate, because launches there are waited for.
 PASS_TOKENS = {"cpu": 128, "cuda": 1024}
 MASKS = ("mask_T", "gradient_T", "denominator_T")
 KL, OTHER = "kl_T", "logq_other_TV"  # names inside a pass of the head
@@ -57,8 +57,8 @@ class Policy:
     contexts share is computed once, if the model supports it (`prefix_sharing.why_not`). switch: a
     context for forward passes, such as one with disabled adapters. ranks: the processes that share
     the forward passes; all of them call each method with the same batch. shell: the plain model if
-    this one is sharded. adapters: the names of those that are trained, where there are several: a
-    turn is computed under the one that acts in it. replay: the column of experts that passes
+    this one is sharded. adapters: the names of the trained adapters, if there are several; a turn
+    is computed under the adapter that acts in it. replay: the column of experts that passes
     replay; empty: routers choose. Columns are of the logits divided by the rollouts' temperature.
     """
 
@@ -72,12 +72,12 @@ class Policy:
     shell: shards.Shell | None = None
     adapters: tuple[str, ...] = ()
     replay: str = ""
-    experts: Experts | None = field(init=False)  # that the model routes tokens to; None: none
-    _under: str = ""  # the adapter of now
+    experts: Experts | None = field(init=False)  # the model's experts; None: it has none
+    _under: str = ""  # the current adapter
 
     current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
-    # Whether a pass tells its columns with its gradient alone, so that losses are told of them
-    # afterwards, as with several processes; `push` may then ask for adjoints as often as it likes.
+    # Whether a pass returns its columns only with its gradient, so that losses read them only
+    # afterwards, as with several processes; `push` may then request adjoints any number of times.
     columns_after_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -85,12 +85,12 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights lie."""
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     @property
     def width(self) -> int:
-        """Of the hidden states."""
+        """The width of the hidden states."""
         return int(text_config(self.model).hidden_size)
 
     def trained(self) -> dict[str, nn.Parameter]:
@@ -98,13 +98,13 @@ class Policy:
         return {n: p for n, p in self.model.named_parameters() if p.requires_grad}
 
     def masters(self) -> dict[str, Tensor]:
-        """What the optimiser steps, by the names of the trained weights."""
+        """The tensors that the optimiser steps, by the names of the trained weights."""
         of = {id(weight): master for weight, master in getattr(self.optimiser, "pairs", ())}
         return {name: of.get(id(weight), weight) for name, weight in self.trained().items()}
 
     @torch.no_grad()
     def take(self, weights: Mapping[str, Tensor]) -> None:
-        """Go on from other weights, by name, of the precision that the optimiser steps."""
+        """Continue from other weights, given by name in the precision that the optimiser steps."""
         for name, master in self.masters().items():
             shards.put(weights[name], master)
         for weight, master in getattr(self.optimiser, "pairs", ()):
@@ -139,17 +139,17 @@ class Policy:
         return [(spare, False) if n is None else (micros[n], True) for n in assigned]  # type: ignore[misc]
 
     def shares(self, batch: Batch) -> list[tuple[str, Batch, Tensor | None]]:
-        """The batch of each adapter that acts in it: its name, the rollouts in which it does, with
-        no other policy tokens than its own, and their rows in the batch's token table.
+        """The share of each adapter in the batch: its name, the rollouts in which it acts, with
+        only its own policy tokens, and their rows in the batch's token table.
 
-        One that is all of the batch is the batch itself, and its rows are None.
+        A share that is all of the batch is the batch itself, and its rows are None.
         """
         if not self.adapters:
             return [("", batch, None)]
         if "adapter_T" not in batch:
             raise UserError(
                 f"the run trains the adapters {', '.join(self.adapters)}, and a part has answers "
-                "scored that are of none of them: leave roles.play or that part out"
+                "scored that belong to none of them: leave roles.play or that part out"
             )
         mask_T, adapter_T = batch["mask_T"], batch["adapter_T"]
         found: list[tuple[str, Batch, Tensor | None]] = []
@@ -172,7 +172,7 @@ class Policy:
 
     @contextmanager
     def under(self, adapter: str) -> Iterator[None]:
-        """Inside, passes run under an adapter, which alone is trained; empty: all that there is."""
+        """Inside, passes run under this adapter, and only it is trained; empty: no change."""
         routes = routes_of(self.model) if adapter else None
         if routes is None:
             yield
@@ -185,8 +185,8 @@ class Policy:
             self._under = before
 
     def passes(self, batch: Batch) -> Iterator[tuple[Batch, Tensor, bool]]:
-        """The forward passes of this process over a batch, each under the adapter of its rows: the
-        rows' batch, where its tokens lie in the batch, and whether it counts.
+        """The forward passes of this process over a batch, each under the adapter of its rows:
+        yields the rows' own batch, the places of its tokens in `batch`, and whether it counts.
         """
         for adapter, own, place_T in self.shares(batch):
             with self.under(adapter):
@@ -331,8 +331,8 @@ class Policy:
         return to_device(micro["id_T"][micro["mask_T"]], self.device)
 
     def on_host(self, batch: Batch) -> Batch:
-        """The batch where its passes are laid out: on the CPU, for on a GPU each would be waited
-        for; of a mixture of experts, which lays out more, where the weights lie.
+        """The batch on the device that lays out its passes: the CPU, because a GPU would have to be
+        waited for; for a mixture of experts, which lays out more, the device of the weights.
         """
         return batch.to(self.device if self.experts is not None else "cpu")
 
@@ -359,7 +359,7 @@ class Policy:
 
     @contextmanager
     def _routed(self, micro: Batch, layout: Layout | None) -> Iterator[Watch | None]:
-        """Inside, a pass over `micro` replays what it should, and notes what routers choose."""
+        """Inside, a pass over `micro` replays experts if set, and records the routers' choices."""
         experts = self.experts
         if experts is None:
             yield None
@@ -369,7 +369,7 @@ class Policy:
             yield w
 
     def _trunk(self, micro: Batch, layout: Layout | None, **more: Any) -> Pass:
-        """A pass of the trunk. more: what it is told beside its tokens."""
+        """A pass of the trunk. more: its arguments beside the tokens."""
         context_T, num = micro.contexts()
         drawn_T = segments.rows_where(micro["mask_T"])
         row_T, position_T = (
@@ -422,7 +422,7 @@ class Policy:
             parameter.grad = torch.zeros_like(parameter)
 
     def forget_moments(self) -> None:
-        """Begin the optimiser's averages anew."""
+        """Reset the optimiser's averages."""
         assert self.optimiser is not None
         self.optimiser.state.clear()
 
@@ -445,7 +445,7 @@ class Policy:
 
 
 def kept_of(batch: Batch, device: torch.device) -> Kept | None:
-    """What the log-probabilities of the policy tokens are over; None: the whole vocabulary."""
+    """The tokens that the policy tokens' log-probabilities are over; None: the whole vocabulary."""
     if KEPT_IDS not in batch.columns:
         return None
     drawn_T = segments.rows_where(batch["mask_T"])
@@ -454,7 +454,7 @@ def kept_of(batch: Batch, device: torch.device) -> Kept | None:
 
 
 def _with_routers(names: Sequence[str]) -> dict[str, bool]:
-    """What a pass of the trunk is told for columns of these names."""
+    """The trunk's arguments for columns of these names."""
     return {"output_router_logits": True} if BALANCE in names else {}
 
 
@@ -470,11 +470,11 @@ def clipped_step(
     """Step at learning rate `lr` with gradients scaled down to a norm; returns the norm before.
 
     setting: the option to lower when a number is not finite. Raises RunStopped for a learning rate
-    or gradient that is not finite, without changing the weights, and for weights that the step made
-    so.
+    or gradient that is not finite, without changing the weights, and for weights that are no longer
+    finite after the step.
     """
     if not abs(lr) < LARGEST_RATE:
-        raise RunStopped(f"the learning rate is {lr}; mend {setting}, or the part that moves it")
+        raise RunStopped(f"the learning rate is {lr}; correct {setting}, or the part that moves it")
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     norm = shards.whole(nn.utils.clip_grad_norm_(parameters, max_grad_norm))
     if not torch.isfinite(norm):
@@ -509,7 +509,7 @@ class MasterAdamW(torch.optim.AdamW):
     weight's gradient, it moves to the master, so no half-precision gradient is kept.
 
     Masters are what `param_groups` holds, so clip those; weights of float32 and above are their
-    own masters and nothing is copied. `state_dict` holds the masters: the run goes on exactly.
+    own masters and nothing is copied. `state_dict` holds the masters, so a run resumes exactly.
     """
 
     def __init__(self, weights: Iterable[nn.Parameter], **options: Any) -> None:
@@ -533,8 +533,8 @@ class MasterAdamW(torch.optim.AdamW):
         return loss
 
     def _init_group(self, group: Any, *tensors: list[Tensor]) -> Any:
-        """Hands the step this process's parts of sharded tensors: an element's step needs no other
-        element, and torch would ask for each operation how it is shared out.
+        """Passes this process's parts of sharded tensors to the step: an element's step needs no
+        other element, and torch would look up the sharding for each operation.
         """
         found = super()._init_group(group, *tensors)
         for column in tensors:

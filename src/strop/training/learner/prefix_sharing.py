@@ -1,12 +1,12 @@
 """Computes a prefix that several contexts share once, where that saves work.
 
 Contexts are laid out as a forest: each distinct prefix of tokens is one node. Nodes lie in
-preorder, so all that follows a node is the run of nodes up to its `end`, and one rule says what a
+preorder, so a node's descendants are the run of nodes up to its `end`, and one rule says what a
 token sees: node q sees node k when k <= q < end of k.
 
-Attention takes blocks of nodes, which stay small: runs of nodes in preorder. What its nodes see are
-the ancestors of its first node and the block itself: an ancestor of a later node that lies before
-the block is one of the first, too.
+Attention takes small blocks of nodes: runs in preorder. A block's nodes see the ancestors of its
+first node and the block itself: an ancestor of a later node that lies before the block is also an
+ancestor of the first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,15 +27,15 @@ from strop.engines.local.causal import REFUSED, attending_by
 from strop.head.head import text_config, trunk_of
 from strop.support.devices import to_device
 
-NONE = -1  # in place of a token, right of a context's last one
+NONE = -1  # pads a context on the right
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Contexts in an order in which those that begin alike lie together.
+    """Contexts in an order in which those with a common prefix lie together.
 
-    id_CL: their tokens, and NONE right of them. order_C: their numbers as they were given. size_C:
-    of each. shared_C: tokens that each begins with like the one before it.
+    id_CL: their tokens, padded with NONE. order_C: their indices in the given order. size_C: the
+    size of each. shared_C: tokens that each shares with the one before it, from the beginning.
     """
 
     id_CL: Tensor
@@ -44,19 +44,19 @@ class Rows:
     shared_C: Tensor
 
     def to(self, device: torch.device) -> "Rows":
-        """The same on a device."""
+        """The same rows on a device."""
         parts = (self.id_CL, self.order_C, self.size_C, self.shared_C)
         return Rows(*(to_device(part, device) for part in parts))
 
     @property
     def start_C(self) -> Tensor:
-        """Distinct prefixes of the rows before each."""
+        """The number of distinct prefixes in the rows before each row."""
         new_C = self.size_C - self.shared_C
         return new_C.cumsum(0) - new_C
 
     @property
     def num_nodes(self) -> int:
-        """Distinct prefixes of all rows."""
+        """The number of distinct prefixes in all rows."""
         return int((self.size_C - self.shared_C).sum())
 
     def depth_of(self, node_N: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def plant(rows: Rows) -> Forest:
     position_L = torch.arange(id_CL.shape[1], device=id_CL.device)
     breaks_CL = position_L >= shared_C1
     new_CL = breaks_CL & (id_CL != NONE)
-    # The context that brought the token in: the last one up to here that differs before or at it.
+    # The context that adds the token: the last one up to here that differs before or at it.
     row_C = torch.arange(id_CL.shape[0], device=id_CL.device)
     source_CL = torch.where(breaks_CL, row_C[:, None], 0).cummax(0).values
     node_CL = (start_C - rows.shared_C)[source_CL] + position_L
@@ -125,7 +125,7 @@ def plant(rows: Rows) -> Forest:
 
 
 def num_shared_with_previous(id_CL: Tensor) -> Tensor:
-    """Tokens [C] that a row begins with like the row before it; 0 for the first."""
+    """The size [C] of the prefix that a row shares with the row before it; 0 for the first."""
     same_CL = (id_CL[1:] == id_CL[:-1]) & (id_CL[1:] != NONE)
     ends = torch.nn.functional.pad(same_CL, (0, 1), value=False)
     shared = (~ends).byte().argmax(1)  # the first place that differs
@@ -142,23 +142,23 @@ def _sorted(id_CL: Tensor) -> Tensor:
 
 NAME = "strop_forest"  # among the attention functions of transformers
 BLOCKS = (32, 64, 128, 256, 512, 1024)
-MOST_COPIES = 2  # of the nodes, in keys and values that are gathered at once
+MOST_COPIES = 2  # of all nodes, in the keys and values that are gathered at once
 
 
 class Blocks(NamedTuple):
-    """Blocks of about as many keys: which they are, the nodes that they see, and their masks."""
+    """Blocks with about as many keys: their indices, the nodes that they see, and their masks."""
 
-    number_M: Tensor  # of each block in the forest
+    number_M: Tensor  # index of each block in the forest
     key_MK: Tensor
     seen_MQK: Tensor
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A forest cut into blocks of `block` nodes; the last one is filled up by the attention.
+    """A forest cut into blocks of `block` nodes; the attention pads the last one.
 
-    sparing: the states that blocks see are gathered again in backward instead of being kept. This
-    is not for checkpointed layers, which keep nothing anyway.
+    sparing: the states that blocks see are gathered again in backward instead of being saved.
+    Checkpointed layers do without it, because they save nothing anyway.
     """
 
     forest: Forest
@@ -173,7 +173,7 @@ class Layout:
         return {window for window, _ in self._masks}
 
     def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor]:
-        """What is added to the scores of each part; a window hides what lies further back."""
+        """The values added to the scores of each part; a window hides keys further back."""
         key = (window, dtype)
         if key not in self._masks:
             self._masks[key] = [self._mask(part, window, dtype) for part in self.parts]
@@ -191,7 +191,7 @@ class Layout:
 
 
 def lay_out(forest: Forest) -> Layout:
-    """The forest in blocks of a size that its depth suits."""
+    """The forest in blocks of a size that suits its depth."""
     block = best_block(forest.depth_N)
     size, device = forest.size, forest.id_N.device
     start_M = torch.arange(0, size, block, device=device)
@@ -212,7 +212,7 @@ def compared(rows: Rows) -> int:
 
 
 def _parts(depth_M: Tensor, block: int, size: int) -> list[Tensor]:
-    """Blocks that are attended together: of like depth, and with few copies of what they see."""
+    """Blocks that are attended together: of similar depth, and with few copies of their keys."""
     depths = depth_M.tolist()
     reach = [(depth // block).bit_length() for depth in depths]
     order = sorted(range(len(depths)), key=reach.__getitem__)
@@ -232,7 +232,7 @@ def _parts(depth_M: Tensor, block: int, size: int) -> list[Tensor]:
 
 
 def best_block(depth_N: Tensor) -> int:
-    """Nodes of a block: long prefixes want long blocks, for each copies the prefix that it sees."""
+    """Nodes of a block; long prefixes need long blocks, as each copies the prefix that it sees."""
     depth = float(depth_N.double().mean())
     return next((block for block in BLOCKS if 2 * block >= depth), BLOCKS[-1])
 
@@ -246,7 +246,7 @@ def _part(forest: Forest, block: int, start_M: Tensor, depth_M: Tensor, number_M
     query_MQ = _queries(number_M, block)
     key_MK = torch.cat([torch.where(known_MA, path_MA, 0), query_MQ], dim=1)
     known_MK = torch.cat([known_MA, torch.ones_like(query_MQ, dtype=torch.bool)], dim=1)
-    # Nodes that fill up the last block see themselves alone.
+    # Nodes that pad the last block see only themselves.
     more = torch.arange(forest.size, forest.size + block, device=start_M.device)
     end_N = torch.cat([forest.end_N, more + 1])
     key_M1K, query_MQ1 = key_MK[:, None], query_MQ[:, :, None]
@@ -299,7 +299,7 @@ def _attended(
 ) -> Tensor:
     """Attention [M, Q, heads, size] of some blocks.
 
-    sparing: the states that blocks see are gathered again in backward instead of being kept.
+    sparing: the states that blocks see are gathered again in backward instead of being saved.
     """
     if options.get("softcap") is not None:
         raise ValueError("scores are capped")
@@ -340,7 +340,7 @@ ROWS = "strop_rows"
 def attend_rows(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Causal attention of whole rows, by the function of transformers without a mask."""
+    """Causal attention of whole rows, by transformers' function without a mask."""
     found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, None, **options)
     return found
 
@@ -353,8 +353,8 @@ def _waits(model: Any) -> bool:
 
 
 def attending_rows(model: Any, when: "When") -> AbstractContextManager[None]:
-    """Inside, layers on a GPU attend over plain rows without transformers' look at the positions,
-    for which it waits: in models that can share prefixes and whose layers look back to the start.
+    """Inside, layers on a GPU attend over plain rows without transformers' check of the positions,
+    which blocks; only in models that can share prefixes and whose layers attend to the start.
 
     when: off where it is not known that they can.
     """
@@ -370,12 +370,12 @@ def attending_rows(model: Any, when: "When") -> AbstractContextManager[None]:
 
 
 def attending(model: Any, layout: Layout | None) -> AbstractContextManager[None]:
-    """Inside, the model's layers attend over a forest; without a layout, as always."""
+    """Inside, the model's layers attend over a forest; without a layout, as usual."""
     return nullcontext() if layout is None else attending_by(trunk_of(model).config, NAME)
 
 
 def pass_over(model: Any, layout: Layout, **more: Any) -> Any:
-    """What the model's trunk gives for the nodes of the forest, as one sequence."""
+    """The output of the model's trunk for the nodes of the forest, as one sequence."""
     if model.training and checkpoints(model):
         layout = replace(layout, sparing=False)
     with attending(model, layout):
@@ -398,10 +398,10 @@ def worthwhile(
 ) -> Rows | None:
     """Returns the batch's contexts if their shared prefixes are to be computed once, else None.
 
-    width: of the model's hidden states. passes: the rollouts of each pass without sharing, one of
-    all by default; there each context takes the places of its pass's longest. A place costs the
-    layers about 24 * width^2 operations, and attention 4 * width for each place that is compared
-    with it: there a forest, whose blocks have masks, does more than causal attention needs. A pass
+    width: that of the model's hidden states. passes: the rollouts of each pass without sharing, by
+    default one pass of all; each context is padded to the longest of its pass. A position costs the
+    layers about 24 * width^2 operations, and attention 4 * width for each position that is compared
+    with it: here a forest, whose blocks have masks, does more than causal attention needs. A pass
     costs `pass_tokens` tokens beside its own.
     """
     if when == "off" or batch.size("T") == 0:
@@ -422,10 +422,10 @@ def worthwhile(
 def layout(
     micro: Batch, when: When, width: int, token_budget: int, device: torch.device | None = None
 ) -> Layout | None:
-    """The forest of a micro-batch, laid out for attention; None where each context is its own.
+    """The forest of a micro-batch, laid out for attention; None if contexts are computed apart.
 
-    A micro-batch that `split` has cut from such a batch, and which is too large without sharing,
-    is shared whatever it saves. device: where it is to lie, if not where the micro-batch does.
+    A micro-batch that `split` has cut from a shared batch, and that is too large without sharing,
+    is shared whatever it saves. device: that of the result, if it is not the micro-batch's.
     """
     longest_B, contexts_B = micro.padded()
     several = when == "auto" and len(longest_B) > 1
@@ -436,7 +436,7 @@ def layout(
 
 
 def split(batch: Batch, rows: Rows, token_budget: int) -> list[Tensor]:
-    """Rollout indices of micro-batches with at most `token_budget` nodes, like ones together.
+    """Rollout indices of micro-batches with at most `token_budget` nodes, similar ones together.
 
     A larger rollout gets its own micro-batch.
     """
@@ -471,7 +471,7 @@ def why_not(model: Any) -> str:
     """
     config = text_config(model)
     if (attention := config._attn_implementation) != "sdpa":
-        return f"its attention is {attention}, and only sdpa can be laid out so"
+        return f"its attention is {attention}, and only sdpa supports it"
     kinds = set(getattr(config, "layer_types", None) or ())
     if kinds - KINDS:
         return f"it has layers of {', '.join(sorted(kinds - KINDS))}"
@@ -484,7 +484,7 @@ def why_not(model: Any) -> str:
     try:
         found = pass_over(model, laid_out).last_hidden_state[0]
     except REFUSED as error:
-        return f"its layers do not take a forest of prefixes ({str(error).splitlines()[0]})"
+        return f"its layers do not accept a forest of prefixes ({str(error).splitlines()[0]})"
     if laid_out.windows != _windows(config):
         return "its layers do not say how far they look back"
     found, plain = found[laid_out.forest.node_CL].double(), plain.double()
@@ -496,8 +496,8 @@ def why_not(model: Any) -> str:
 
 
 def _trial(config: Any) -> Tensor:
-    """Contexts of which four begin alike, two of them further, and one on its own; more than a
-    block of the attention."""
+    """Contexts for a trial: four share a prefix, two of them a longer one, and one shares none.
+    They fill more than a block of the attention."""
     length = min(16, int(getattr(config, "max_position_embeddings", None) or 16))
     ids_CL = torch.arange(5 * length).view(5, length) * 7 + 3
     ids_CL[1:4, : length // 2] = ids_CL[0, : length // 2]

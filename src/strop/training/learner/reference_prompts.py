@@ -1,4 +1,4 @@
-"""The rollouts behind other prompts, those that a reference is to read."""
+"""Puts the prompts that a reference is to read in place of the rollouts' own."""
 
 import torch
 
@@ -8,18 +8,18 @@ from strop.support.errors import UserError
 
 
 def reprompted(batch: Batch) -> Batch:
-    """The batch as the reference reads it: where its column has a prompt for a group, that stands
-    before the first policy token of each rollout in place of what stood there.
+    """The batch as the reference reads it: where the column `prompt_ref_PL` has a prompt for a
+    group, it replaces the tokens before the first policy token of each rollout.
 
-    The policy tokens are the same, in the same order. Itself where there is no such column. Raises
-    UserError for rollouts of several contexts, of which each would need a prompt of its own.
+    The policy tokens stay the same, in the same order. Returns the batch itself if it has no such
+    column. Raises UserError for rollouts of several contexts, each of which would need a prompt.
     """
     if "prompt_ref_PL" not in batch:
         return batch
     if batch.contexts()[1] > batch.size("B"):
         raise UserError(
-            "the reference's prompt stands before a whole rollout, and the environment writes the "
-            "context of later turns anew: give an environment that does not (Replay: "
+            "the reference's prompt stands before a whole rollout, and the environment rewrites "
+            "the context of later turns: give an environment that does not (Replay: "
             "rewrites=False)"
         )
     prompt_BL = batch["prompt_ref_PL"][batch["group_B"]]

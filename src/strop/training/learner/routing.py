@@ -1,6 +1,6 @@
 """Experts in the learner's passes: what they replay, what their routers choose, and their balance.
 
-A column of experts is [T, layers * k]. Row t is of token t: what its own position went through.
+A column of experts is [T, layers * k]. Row t holds the experts that processed token t's position.
 """
 
 import math
@@ -22,14 +22,14 @@ Replay = Literal["disabled", "R2", "R3"]
 OF_ENGINE, OLD, NOW = "experts_behavior_T", "experts_old_T", "experts_T"
 REPLAYED = {"disabled": "", "R2": OLD, "R3": OF_ENGINE}  # the column that each mode replays
 LOAD, BALANCE = "router_load", "router_balance_T"
-MISMATCH = "router_mismatch_T"  # a column that `Policy.push` measures beside those asked for
+MISMATCH = "router_mismatch_T"  # a column that `Policy.push` measures beside the requested ones
 KNUTH = 0x2545F4914F6CDD1D  # an odd multiplier of 62 bits
 
 
 class Pass(NamedTuple):
     """Hidden states [M, width] of a pass, and their rows before and after every policy token.
 
-    logits: of the routers [M, experts] by layer, where they are asked for.
+    logits: the routers' logits [M, experts] by layer, if they were requested.
     """
 
     states: Tensor
@@ -39,7 +39,7 @@ class Pass(NamedTuple):
 
 
 def ids_by_experts(batch: Batch, name: str) -> Batch:
-    """The batch with other token ids, which are equal where tokens and their experts are.
+    """The batch with new token ids, which are equal where both tokens and their experts are.
 
     Contexts then share a prefix only as far as they replay the same experts.
     """
@@ -52,20 +52,20 @@ def ids_by_experts(batch: Batch, name: str) -> Batch:
 
 
 def token_of(forest: Forest, batch: Batch) -> Tensor:
-    """A token [nodes] of the batch that each node of the forest of its contexts stands for."""
+    """For each node of the forest of the batch's contexts, a token [nodes] that it stands for."""
     first_C = segments.first(*batch.contexts())
     return first_C[forest.context_N] + forest.depth_N
 
 
 def placed(batch: Batch, name: str, layout: Layout | None) -> Tensor:
-    """A column of experts as a pass over the batch has its tokens: [M, layers * k]."""
+    """A column of experts in the token order of a pass over the batch: [M, layers * k]."""
     if layout is not None:
         return batch[name][token_of(layout.forest, batch)]
     return to_padded(batch[name], *batch.contexts(), fill=UNKNOWN).flatten(0, 1)
 
 
 def back(batch: Batch, found_MW: Tensor, layout: Layout | None) -> Tensor:
-    """What a pass has found [M, ...] as a column of the batch's tokens."""
+    """A result of a pass [M, ...] as a column of the batch's tokens."""
     context_T, num = batch.contexts()
     position_T = position_of(context_T, num)
     if layout is not None:
@@ -96,20 +96,20 @@ def check(mode: Replay, reads: frozenset[str], policy: Any, engine: Engine, kind
     if needs_engine and EXPERTS not in engine.capabilities:
         raise UserError(
             f"{asked} needs the experts that the engine chose, and the engine {kind!r} does not "
-            "tell them: take engine.kind=local, or model.router_replay=R2"
+            "report them: take engine.kind=local, or model.router_replay=R2"
         )
 
 
 def to_note(reads: Container[str], batch: Batch, policy: Any) -> frozenset[str]:
-    """The column of experts that has to be refreshed for a step whose terms read such columns."""
+    """The column of experts to refresh, if any, for a step whose terms read the columns `reads`."""
     balances = BALANCE in reads and OF_ENGINE not in batch
     return frozenset({OLD}) if policy.replay == OLD or balances else frozenset()
 
 
 def mismatch(batch: Batch, experts: Experts, watch: Watch, passed: Pass) -> dict[str, Tensor]:
-    """MISMATCH [policy tokens]: share of layers whose router chose others than were recorded.
+    """MISMATCH [policy tokens]: share of layers whose router chose other experts than recorded.
 
-    It is of the position before a token, which predicts it. Empty where none were recorded.
+    It is taken at the position before a token, which predicts it. Empty where none were recorded.
     """
     name = OF_ENGINE if OF_ENGINE in batch else OLD
     if name not in batch:

@@ -1,10 +1,10 @@
-"""What another method would have done in a step, computed from the rows of that step.
+"""Computes what another method would have done in a step, from the rows of that step.
 
 Nothing is sampled, scored or passed through a model again. The other method's curation, probes,
 advantages and masks are computed from the same rollouts; its terms run over the columns that the
 updates have measured. Two methods are equal in a step where they draw and keep the same rollouts
-and give every column of every update the same adjoint, which decides the gradient. What cannot be
-computed so counts as different.
+and give every column of every update the same adjoint, which determines the gradient. A method
+that cannot be computed so counts as different.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,14 +38,14 @@ class Unequal(Exception):
     """The other method differs, or cannot be computed from these rows. args: the stage."""
 
 
-Passes = list[tuple[Tensor, Mapping[str, Tensor]]]  # rows of tokens, what was measured on them
+Passes = list[tuple[Tensor, Mapping[str, Tensor]]]  # rows of tokens, the columns measured on them
 
 
 @dataclass
 class SameRows(Spectator):
-    """Keeps a step's rows as it goes by, and then compares methods on them.
+    """Records a step's rows while it runs, and then compares methods on them.
 
-    rng_of, state, services, pool: those that the step began with.
+    rng_of, state, services, pool: those that the step started with.
     """
 
     rng_of: RngOf
@@ -54,11 +54,11 @@ class SameRows(Spectator):
     pool: Sequence[int]
     rewarded: list[tuple[str, Batch]] = field(default_factory=list)  # after each reward part
     trained: Batch | None = None  # the batch of the updates
-    passes: Passes = field(default_factory=list)  # of the update that goes on
+    passes: Passes = field(default_factory=list)  # of the current update
     updates: dict[int, Passes] = field(default_factory=dict)  # of each update of the policy
     own: list[tuple[Update, dict[str, Tensor]]] = field(default_factory=list)  # see `learns`
 
-    # -- the step goes by ----------------------------------------------------------------------
+    # -- during the step ------------------------------------------------------------------------
 
     def after(self, stage: str, use: Use, batch: Batch) -> None:
         """Keep the rollouts as each reward part has left them."""
@@ -70,20 +70,20 @@ class SameRows(Spectator):
         self.trained = batch
 
     def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
-        """Keep what a pass has measured."""
+        """Keep the columns that a pass has measured."""
         measured = {name: column.detach() for name, column in columns.items()}
         self.passes.append((compact[ROW], measured))
 
     def updated(self, terms: Sequence[Term], prepared: Batch, rng_of: RngOf, number: int) -> None:
-        """The passes since the last update are those of this one."""
+        """Assign the passes since the last update to this one."""
         self.updates[number], self.passes = self.passes, []
 
-    # -- and then ------------------------------------------------------------------------------
+    # -- after the step -------------------------------------------------------------------------
 
     def learns(self, own: Algorithm) -> bool:
         """Whether the step's method gave any token a gradient; False where that is not known.
 
-        To be asked before anything is compared.
+        Call this before any comparison.
         """
         try:
             batch = self._trained()
@@ -98,7 +98,7 @@ class SameRows(Spectator):
     ) -> str:
         """The stage from which another method differs from the step's own; empty: it does not.
 
-        metrics: of the step.
+        metrics: those of the step.
         """
         try:
             self._compare(own, other, metrics)
@@ -130,7 +130,7 @@ class SameRows(Spectator):
                     raise Unequal("loss" if number == 0 else f"loss of update {number + 1}")
 
     def _chains(self, own: Algorithm, other: Algorithm) -> Chains:
-        """Chains of the other method, in which parts that both have go on with their state."""
+        """Chains of the other method, in which parts that both methods have keep their state."""
         mine, theirs = dict(own.uses()), dict(other.uses())
         same = {path: s for path, s in self.state.items() if mine.get(path) == theirs.get(path)}
         return Chains(self.rng_of, self.services, same)
@@ -171,7 +171,9 @@ class SameRows(Spectator):
         return self.rewarded[-1][1]
 
     def _curated(self, own: Algorithm, other: Algorithm, chains: Chains) -> Batch:
-        """The rows that the other method keeps; they are those of the step, in its order."""
+        """The rows that the other method keeps. Raises Unequal if they are not the step's own, in
+        its order.
+        """
         mine = self._trained()
         if (own.reward, own.curation) == (other.reward, other.curation):
             written = {name for use in own.probes for name in parts.writes(use)}
@@ -209,7 +211,7 @@ class SameRows(Spectator):
         return chains.select(other.selection, learnable(batch))
 
     def _plan(self, algorithm: Algorithm, batch: Batch) -> list[Update]:
-        """The updates of a plan that asks for nothing to be measured."""
+        """The updates of a plan that needs no measured columns."""
         plan = algorithm.plan
         assert plan is not None, "a method has a plan"
         if not hasattr(plan.part, "num_updates"):
@@ -252,7 +254,7 @@ class SameRows(Spectator):
     def _measured(self, number: int, name: str, batch: Batch) -> Tensor:
         """A column [T] as the passes of an update have measured it.
 
-        Tokens without a pass have the log-probability of before; other columns are 0 there.
+        Tokens without a pass have the earlier log-probability; other columns are 0 there.
         """
         passes = self.updates.get(number, [])
         known = [(rows, columns[name]) for rows, columns in passes if name in columns]
@@ -275,7 +277,7 @@ def _critics(algorithm: Algorithm) -> tuple[Term, ...]:
 def _rests(use: Use, metrics: Mapping[str, float]) -> bool:
     """Whether a strategy has drawn as `sample_independently` does.
 
-    metrics: the part's `acted` names those that are above 0 where it has not.
+    metrics: the part's `acted` names the metrics that are above 0 where it has drawn otherwise.
     """
     if isinstance(use.part, SampleIndependently):
         return True
@@ -284,7 +286,7 @@ def _rests(use: Use, metrics: Mapping[str, float]) -> bool:
 
 
 def _alike(one: Iterable[Use], other: Iterable[Use]) -> Iterable[Use]:
-    """What two chains begin with alike."""
+    """The common beginning of two chains."""
     for a, b in zip(one, other, strict=False):
         if a != b:
             return
@@ -292,7 +294,7 @@ def _alike(one: Iterable[Use], other: Iterable[Use]) -> Iterable[Use]:
 
 
 def _computable(stage: str, uses: Sequence[Use]) -> Sequence[Use]:
-    """The uses. Raises Unequal where one would sample, score or write anew."""
+    """Returns the uses. Raises Unequal where one of them would sample, score or write again."""
     for use in uses:
         if ASKS_FOR_NONE & {parameter.name for parameter in parts.parameters(use.part)}:
             raise Unequal(stage)

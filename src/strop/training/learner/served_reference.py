@@ -1,4 +1,4 @@
-"""A reference behind a server: what it thinks of tokens is asked for, by their ids."""
+"""A reference behind a server, which gives the log-probabilities of tokens by their ids."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from strop.engines.completions_client import PLAIN, Client
 from strop.support.errors import RunStopped, UserError
 from strop.support.http import Failed
 
-AT_ONCE = 16  # sequences that are asked for
+AT_ONCE = 16  # sequences that are requested in parallel
 TIMEOUT_SECONDS = 600.0
 
 
@@ -24,9 +24,9 @@ def is_served(name: str) -> bool:
 
 
 class ServedReference:
-    """The log-probabilities of tokens by a server's model, as vLLM's `prompt_logprobs` has them.
+    """The log-probabilities of tokens under a server's model, as in vLLM's `prompt_logprobs`.
 
-    They are those of the model as it is, at temperature 1, of the drawn tokens alone.
+    The server gives them at temperature 1, and for the drawn tokens alone.
     """
 
     def __init__(self, url: str, tokenizer: Any) -> None:
@@ -48,8 +48,8 @@ class ServedReference:
         """
         if tuple(names) != ("logp_T",) or temperature != 1:
             raise UserError(
-                f"the reference at {self.url} says how likely drawn tokens are at temperature 1, "
-                f"and {', '.join(names)} at {temperature:g} is asked for: name a folder"
+                f"the reference at {self.url} gives log-probabilities of drawn tokens at "
+                f"temperature 1, but {', '.join(names)} at {temperature:g} is needed: name a folder"
             )
         key_T, num = batch.contexts()
         sizes = torch.bincount(key_T, minlength=num).tolist()
@@ -64,12 +64,12 @@ class ServedReference:
             return RETRIES(lambda: self._ask(ids))
         except Failed as failed:
             raise RunStopped(
-                f"the reference at {self.url} says nothing of rollout {row}, of {len(ids)} tokens: "
+                f"the reference at {self.url} does not score rollout {row}, of {len(ids)} tokens: "
                 f"{failed}"
             ) from failed
 
     def _ask(self, ids: Sequence[int]) -> list[float]:
-        """The log-probability of every token behind those before it; 0 for the first one."""
+        """The log-probability of every token given those before it; 0 for the first one."""
         if self.limit is not None and len(ids) >= self.limit:
             raise Failed(f"its context has {self.limit} tokens, one of them for an answer")
         body = {**PLAIN, "model": self.client.model, "prompt": list(ids), "max_tokens": 1,
@@ -86,14 +86,14 @@ class ServedReference:
         return [0.0, *found]
 
     def _check_tokens(self, tokenizer: Any) -> None:
-        """Raise UserError where the server makes other tokens of a text, if it says so at all."""
+        """Raise UserError where the server tokenises a text differently, if it can tokenise one."""
         text = tokenizer.decode(range(0, len(tokenizer), max(1, len(tokenizer) // 64)),
                                 skip_special_tokens=True)  # fmt: skip
         body = {"model": self.client.model, "prompt": text, "add_special_tokens": False}
         try:
             reply = self.client.call("/tokenize", body)
         except Failed as failed:
-            if failed.status in (404, 405):  # it has no such route
+            if failed.status in (404, 405):  # the server has no such route
                 return
             raise UserError(f"the reference at {self.url}: {failed}") from failed
         if reply.get("tokens") != tokenizer(text, add_special_tokens=False)["input_ids"]:

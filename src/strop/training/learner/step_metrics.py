@@ -50,7 +50,7 @@ def compare_with_sampler(batch: Batch, logp_T: Tensor, tally: Tally) -> None:
             "sampling/sampling_logp_difference/mean",
             (logp_T - batch["logp_sampler_T"]).abs(),
         )
-        known_T = ~gap_T.isnan()  # void where no engine drew the token
+        known_T = ~gap_T.isnan()  # NaN where no engine drew the token
         if gap_T.device.type != "cpu":  # indexing them would wait
             tally.add(name, torch.where(known_T, gap_T, 0).sum(), known_T.sum())
         elif (gap_T := gap_T[known_T]).numel():
@@ -65,7 +65,7 @@ def compare_with_sampler(batch: Batch, logp_T: Tensor, tally: Tally) -> None:
 
 
 def effective_share(means: dict[str, float]) -> float:
-    """(sum w)^2 / (n sum w^2) of the tokens' importance weights; takes their means out."""
+    """(sum w)^2 / (n sum w^2) of the tokens' importance weights; removes the two from `means`."""
     mean, square = means.pop(WEIGHT, 0.0), means.pop(SQUARE, 0.0)
     return mean**2 / square if square else 1.0
 
@@ -100,7 +100,7 @@ def source_metrics(batch: Batch, origins: Sequence[Origin]) -> dict[str, float]:
 
 
 def exit_metrics(batch: Batch) -> dict[str, float]:
-    """exit/NAME of every cause but DONE that is there: the share of the sampled rollouts."""
+    """exit/NAME of every cause but DONE that occurs: the share of the sampled rollouts."""
     if "exit_B" not in batch:
         return {}
     found = Counter(batch["exit_B"].tolist())
@@ -112,8 +112,8 @@ def exit_metrics(batch: Batch) -> dict[str, float]:
 
 
 def tool_metrics(batch: Batch, turns: Mapping[int, Any]) -> dict[str, float]:
-    """tools/calls_mean of the sampled rollouts, and tools/STATUS, the share of their calls; of
-    rollouts whose turns had calls of tools. turns: as logged, by rollout.
+    """tools/calls_mean of the sampled rollouts, and tools/STATUS, the share of their calls; empty
+    where no turn called a tool. turns: as logged, by rollout.
     """
     logged = [turns.get(uid, ()) for uid in batch["rollout_uid_B"].tolist()]
     calls = [call["status"] for each in logged for turn in each for call in turn.get("calls", ())]
@@ -124,10 +124,10 @@ def tool_metrics(batch: Batch, turns: Mapping[int, Any]) -> dict[str, float]:
 
 
 def _means(batch: Batch) -> dict[str, float]:
-    """The mean reward of the policy's answers, and that of the ones that a reward judged."""
+    """The mean reward of the policy's answers, and the mean over those that a reward judged."""
     scored_B, reward_B = batch["scored_B"], batch["reward_B"]
     exit_B = batch["exit_B"] if "exit_B" in batch else torch.zeros_like(batch["group_B"])
-    failed_B = (exit_B >= FAILED) & (exit_B < OUTSIDE)  # a reward of it has no score of its own
+    failed_B = (exit_B >= FAILED) & (exit_B < OUTSIDE)  # a reward failed on the answer
     judged_B = scored_B & ~failed_B
     found = {"reward": _mean(torch.where(scored_B, reward_B, 0)[scored_B | failed_B])}
     return {**found, "reward_judged": _mean(reward_B[judged_B])} if bool(judged_B.any()) else found
@@ -171,7 +171,7 @@ def _answer_key(batch: Batch) -> Tensor:
     """An int64 [B] that is the same for answers of the same tokens: a hash, with wrap-around."""
     mask_T, rollout_T = batch["mask_T"], batch["rollout_T"]
     first_B = batch["length_B"].cumsum(0) - batch["length_B"]
-    place_T = mask_T.cumsum(0) - first_B[rollout_T]  # of a policy token in its answer, from 1
+    place_T = mask_T.cumsum(0) - first_B[rollout_T]  # a policy token's place in its answer, from 1
     mixed_T = (batch["id_T"] + 1) * (2 * place_T + 1) * KNUTH
     mixed_T = (mixed_T ^ (mixed_T >> 29)) * KNUTH
     keys_B = torch.zeros_like(batch["group_B"])
@@ -202,7 +202,7 @@ def _policy(batch: Batch) -> dict[str, float]:
     if NUM_KEPT in batch.columns:
         kept_N = batch[NUM_KEPT][batch["mask_T"]]
         found["sampling/kept_tokens"] = _mean(kept_N[kept_N > 0])
-    entropy_N = entropy_N[~entropy_N.isnan()]  # void where no engine drew the token
+    entropy_N = entropy_N[~entropy_N.isnan()]  # NaN where no engine drew the token
     known_N = ~batch["logp_sampler_T"][batch["mask_T"]].isnan()
     if "advantage_T" in batch and bool((drawn_N & known_N).any()):
         found["advantage/logp_covariance"] = _covariance(batch)
@@ -210,7 +210,7 @@ def _policy(batch: Batch) -> dict[str, float]:
 
 
 def _covariance(batch: Batch) -> float:
-    """Of log-probability and advantage over the scored policy tokens that an engine drew."""
+    """Covariance of log-probability and advantage over the scored tokens that an engine drew."""
     logp_T = batch["logp_sampler_T"].double()
     where_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]] & ~logp_T.isnan()
     one_T = torch.zeros_like(batch["turn_T"])

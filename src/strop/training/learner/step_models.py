@@ -27,7 +27,7 @@ class StepModels:
     temperature: float
     reference: Policy | None = None
     critic: Critic | None = None
-    served: ServedReference | None = None  # a reference that is elsewhere
+    served: ServedReference | None = None  # a reference behind a server
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""Measures whether the terms of a policy's loss pull its weights apart, block by block of layers.
+"""Measures whether the terms of a policy's loss have conflicting gradients, per block of layers.
 
 A term's gradient g_m is that of an update, with the term's coefficient. Each half of the update's
-prompts gives its own part of it: what one half says of a term, and the other denies, is noise.
-Beside every cosine of two terms on the same answers stands the one across the halves, whose noise
-is not shared, and as the floor that of each term with itself across them. The step is the same
-without: gradients are put aside, and what is measured anew is forgotten.
+prompts gives its own part of it: the part of a gradient in which the halves disagree is noise.
+Beside every cosine of two terms on the same answers stands the cosine across the halves, whose
+noise is not shared, and as the floor the cosine of each term with itself across them. The step
+stays as it is: its gradients are set aside meanwhile, and those measured here are discarded.
 
 Source: the question is that of arXiv 2411.08937, which gives two contradicting losses a head each.
 """
@@ -29,18 +29,18 @@ from strop.training.learner.token_trace import Spectator
 from strop.training.learner.update import Learner
 from strop.training.parallel import shards
 
-BLOCKS = ("head", "lower", "upper")  # the first with embeddings and all that is in no layer
+BLOCKS = ("head", "lower", "upper")  # the first has embeddings and all weights outside the layers
 
 
 @dataclass
 class TermConflict(Spectator):
-    """Sees the updates of one step go by, and measures those of a policy of several terms."""
+    """Observes the updates of one step, and measures the terms of those that have several."""
 
     models: StepModels | None = None
     found: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def begin(self, batch: Batch, models: StepModels) -> None:
-        """Keep the models whose updates begin."""
+        """Keep the models that are updated."""
         self.models = models
 
     def updated(self, terms: Sequence[Term], prepared: Batch, rng_of: RngOf, number: int) -> None:
@@ -74,10 +74,9 @@ class TermConflict(Spectator):
 
 
 def halves_of(batch: Batch) -> list[Tensor]:
-    """The rollouts [B] of every second group and of the others; of one group all of them.
+    """The rollouts [B] of every second group and those of the others; a single group is not split.
 
-    Groups stay whole: advantages of a group sum to 0, so that its halves would contradict each
-    other.
+    Groups stay whole: advantages of a group sum to 0, so its halves would contradict each other.
     """
     _, order_B = torch.unique(batch["group_B"], return_inverse=True)
     halves = [order_B % 2 == 0, order_B % 2 == 1]
@@ -85,9 +84,9 @@ def halves_of(batch: Batch) -> list[Tensor]:
 
 
 def restricted(term: Term, prepared: Batch, half_B: Tensor) -> Batch:
-    """The prepared rows with the shares that a term has in some rollouts, and in no others.
+    """The prepared rows with a term's shares in the rollouts `half_B`, and shares of 0 elsewhere.
 
-    The others are left out, but for a term whose objective must see the whole update.
+    The other rollouts are left out, unless the term's objective must see the whole update.
     """
     share_T = torch.where(half_B[prepared["rollout_T"]], prepared[f"{term.name}:share_T"], 0)
     prepared = prepared.set(**{f"{term.name}:share_T": share_T})
@@ -99,7 +98,7 @@ def restricted(term: Term, prepared: Batch, half_B: Tensor) -> Batch:
 
 
 def blocks_of(policy: Policy) -> list[str]:
-    """The block of each of the policy's trained weights, by the number of its layer."""
+    """The block of each of the policy's trained weights, by the index of its layer."""
     paths = [name.split(".") for name in policy.masters()]
     layers = [next((int(each) for each in path if each.isdigit()), None) for path in paths]
     num_layers = 1 + max((layer for layer in layers if layer is not None), default=0)
@@ -140,7 +139,7 @@ def conflicts(names: Sequence[str], products: Tensor, num_halves: int) -> dict[s
                 _put(found, f"conflict/across/{pair}", *_across(each, m, n))
         for m in range(num if num_halves == 2 else 0):
             _put(found, f"conflict/floor/{names[m]}/{block}", *_across(each, m, m))
-    norms = sums.diagonal().sqrt()  # of the last block, which is all
+    norms = sums.diagonal().sqrt()  # those of the last block, "all"
     for name, norm in zip(names, norms, strict=True):
         _put(found, f"conflict/share/{name}", norm, norms.sum())
     _put(found, "conflict/cancelled", norms.sum() - sums.sum().clamp(min=0).sqrt(), norms.sum())
@@ -148,7 +147,8 @@ def conflicts(names: Sequence[str], products: Tensor, num_halves: int) -> dict[s
 
 
 def _across(each: Tensor, m: int, n: int) -> tuple[Tensor, Tensor]:
-    """The products of a term on one half with one on the other, summed, and those of their norms.
+    """The inner products of term m on one half with term n on the other, summed, and the products
+    of their norms.
 
     each: [term, half, term, half].
     """

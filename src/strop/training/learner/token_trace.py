@@ -29,27 +29,27 @@ MARKS = ("clip_ratio/region_mean", "clip_ratio/covariance_mean")  # a bound's ow
 
 
 class Spectator:
-    """Sees a step go by; the step is the same without it."""
+    """Observes a step; the step is the same without it."""
 
     def after(self, stage: str, use: Use, batch: Batch) -> None:
-        """A part has written columns, or selected tokens."""
+        """Called when a part has written columns, or selected tokens."""
 
     def begin(self, batch: Batch, models: StepModels) -> None:
-        """The updates begin with this batch; its column `ROW` has the numbers of its tokens."""
+        """Called before the updates on this batch; its column `ROW` has its tokens' indices."""
 
     def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
-        """A pass of an update has measured columns on these policy tokens."""
+        """Called when a pass of an update has measured columns on these policy tokens."""
 
     def updated(self, terms: Sequence[Term], prepared: Batch, rng_of: RngOf, number: int) -> None:
-        """All passes of a policy update are over."""
+        """Called when all passes of a policy update are over."""
 
 
 @dataclass
 class Tokens(Spectator):
-    """Gathers columns [T] of a step's batch; of `limit` rollouts at most they are kept.
+    """Collects columns [T] of a step's batch, and keeps them for at most `limit` rollouts.
 
     columns: by name, over the whole batch. rollouts_B: the rows that are kept, whole groups in
-    order, of the first group no more than the limit. measured: columns of those rows alone.
+    order; a first group above the limit is cut. measured: columns of those rows alone.
     """
 
     limit: int
@@ -59,7 +59,7 @@ class Tokens(Spectator):
     measured: dict[str, Tensor] = field(default_factory=dict)
 
     def after(self, stage: str, use: Use, batch: Batch) -> None:
-        """Keep the advantage, or the tokens with gradient, as a part has left them."""
+        """Keep the advantage, or the tokens with gradient, after a part."""
         if stage == "selection":
             self.columns[self._numbered("selection", use)] = batch["gradient_T"]
         written = [name for name in LEVELS if name in parts.writes(use)]
@@ -74,7 +74,7 @@ class Tokens(Spectator):
         return f"{stage}/{number} {use.label}"
 
     def begin(self, batch: Batch, models: StepModels) -> None:
-        """Choose the rollouts and measure them as the updates begin."""
+        """Choose the rollouts and measure them before the updates."""
         self.rollouts_B = first_groups(batch["group_B"], batch.size("P"), self.limit)
         self.rows_T = segments.rows_of(batch["rollout_T"], self.rollouts_B, batch.size("B"))
         known = models.policy.current
@@ -89,7 +89,7 @@ class Tokens(Spectator):
             self.columns[name] = torch.zeros(size, dtype=torch.int64, device=device)
 
     def pushed(self, compact: Batch, columns: Mapping[str, Tensor]) -> None:
-        """Keep what a pass of an update has measured on the policy tokens of a micro-batch."""
+        """Keep the columns that a pass has measured on the policy tokens of a micro-batch."""
         for name, value_T in columns.items():
             self._buffer(f"now:{name}", value_T)[compact[ROW]] = value_T.detach()
 
@@ -125,7 +125,7 @@ class Tokens(Spectator):
         return self.columns[name]
 
     def kept(self, batch: Batch) -> dict[str, Tensor]:
-        """All token columns of the kept rollouts: the batch's, those measured, those gathered."""
+        """All token columns of the kept rollouts: from the batch, measured, and collected."""
         own = {
             name: column
             for name, column in batch.columns.items()
@@ -140,7 +140,7 @@ class Tokens(Spectator):
 
 
 def numbered(batch: Batch) -> Batch:
-    """The batch with the numbers of its tokens as the column `ROW`."""
+    """The batch with the indices of its tokens as the column `ROW`."""
     return batch.set(**{ROW: torch.arange(batch.size("T"), device=batch["turn_T"].device)})
 
 
@@ -158,7 +158,7 @@ def first_groups(group_B: Tensor, num_groups: int, limit: int) -> Tensor:
 def _weights(
     terms: Sequence[Term], view: View, now: Mapping[str, Tensor], rng_of: RngOf, number: int
 ) -> dict[str, Tensor]:
-    """Minus the adjoint of logp_T: of all terms together and, of several, of each."""
+    """Minus the adjoint of logp_T: of all terms together and, if there are several, of each."""
 
     def weight_of(some: Sequence[Term]) -> Tensor:
         rng = rng_of("objective", number)
@@ -171,7 +171,7 @@ def _weights(
 def _bounded(
     term: Term, view: View, now: Mapping[str, Tensor], weight_T: Tensor, rng_of: RngOf, number: int
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Advantage, ratio, share and gate of a term, and the tokens [T] that its bound held.
+    """Advantage, ratio, share and gate of a term, and the tokens [T] that its bound clipped.
 
     gate = weight / (coef * share * advantage * ratio), the factor that the bound leaves; NaN where
     one of the four is 0, and for a bound that reads no advantage of tokens.

@@ -90,8 +90,8 @@ class Learned:
 class Learner:
     """Moves the models of a step by its updates.
 
-    lr: of the policy. rng_of(label, update) gives a fresh generator for a part in an update.
-    spectators: are told of every update and change nothing.
+    lr: the policy's. rng_of(label, update) gives a fresh generator for a part in an update.
+    spectators: observe every update and change nothing.
     """
 
     models: StepModels
@@ -142,7 +142,7 @@ class Learner:
         if plain := [name for name in update.before if name != "advantage_T"]:
             chosen = refresh(chosen, plain, self.models)
         if "advantage_T" in update.before:
-            assert update.factor_T is None, "a factor is of the advantages that the step began with"
+            assert update.factor_T is None, "a factor applies to the advantages of the step's start"
             chosen = self._recompute_advantages(algorithm, chosen, number)
         for adapter, own, _ in self.models.policy.shares(chosen):
             with self.models.policy.under(adapter):
@@ -159,8 +159,8 @@ class Learner:
         self, algorithm: Algorithm, terms: list[Term], chosen: Batch, number: int, tally: Tally,
         norms: Tally, adapter: str,
     ) -> bool:  # fmt: skip
-        """A step of the policy, of one of its adapters where there are several, and of the critic;
-        whether the policy had anything to learn, where it should.
+        """Step the policy, or one of its adapters where there are several, and the critic; returns
+        False where the policy should learn but had no gradient.
         """
         learns = any(term.learner == "policy" for term in terms)
         idle = learns and not bool(chosen["gradient_T"].any())
@@ -406,7 +406,7 @@ def has_gradient(terms: list[Term], prepared: Batch) -> Tensor:
 
 
 def learning_rollouts(algorithm: Algorithm, batch: Batch) -> Tensor:
-    """Rollouts [B] bool that give the policy a gradient; those that selection left where the method
+    """Rollouts [B] bool that give the policy a gradient; those that selection kept if the method
     trains no policy.
     """
     if terms := [term for term in algorithm.terms if term.learner == "policy"]:

@@ -1,7 +1,7 @@
 """Copies of the trained weights that the loop keeps: a reference, an anchor, an explorer.
 
-One rule moves them all, part of the way to the policy. Controls say when and how far
-(`strop.method.part.COPIES`), and every copy that has moved is in the checkpoint.
+One rule moves all of them, part of the way to the policy. Controls set when and how far
+(`strop.method.part.COPIES`), and the checkpoint holds every copy that has moved.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class WeightCopies:
     copies: dict[str, Weights] = field(default_factory=dict)
 
     def keep(self, name: str) -> None:
-        """Keep a copy, from the weights of now; in main memory, but for weights in shards."""
+        """Make a copy of the current weights, in main memory unless they are sharded."""
         masters = self.policy.masters()
         self.copies[name] = {each: _copied(weight) for each, weight in masters.items()}
 
     def watch(self, name: str, other: Policy) -> None:
-        """Let the weights of another policy be the copy."""
+        """Use the weights of another policy as the copy."""
         own = other.model.state_dict()
         self.copies[name] = {each: own[each] for each in self.policy.masters()}
 
     @torch.no_grad()
     def follow(self, before: Mapping[str, float], now: Mapping[str, float]) -> None:
-        """Move the copies whose knobs say so; the policy goes on from its anchor."""
+        """Move the copies whose knobs say so; the policy continues from its anchor."""
         for name, weights in self.copies.items():
             step, share = knobs_of_copy(name)
             if now.get(step, 0) == before.get(step, 0):
@@ -51,12 +51,12 @@ class WeightCopies:
                 self.policy.take(weights)
 
     def moved(self, knobs: Mapping[str, float]) -> dict[str, Weights]:
-        """The copies that are no longer the weights of the start, for a checkpoint."""
+        """The copies that differ from the starting weights, for a checkpoint."""
         return {n: own for n, own in self.copies.items() if knobs.get(knobs_of_copy(n)[0], 0)}
 
     @torch.no_grad()
     def load(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """Go on with a copy of a checkpoint. Raises UserError for one of another model."""
+        """Restore a copy from a checkpoint. Raises UserError for one of another model."""
         own = self.copies[name]
         if set(weights) != set(own):
             raise UserError(f"the checkpoint's {name} is of another model or method: keep both")

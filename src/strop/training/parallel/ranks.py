@@ -35,7 +35,7 @@ T = TypeVar("T")
 SILENCE = datetime.timedelta(hours=2)
 # What torch reports in a process that has lost its connection to another one.
 LOST = re.compile(r"[Cc]onnection (closed|reset|refused)|Broken pipe|gloo|NCCL")
-WAKE_SECONDS = 0.5  # a signal is heard at once; this is for platforms where it is not
+WAKE_SECONDS = 0.5  # for platforms where a signal does not wake a waiting thread
 CLOSE = 1e-6  # tolerance for a column's sums on two GPUs, relative to the absolute sum
 
 
@@ -90,7 +90,7 @@ class Ranks:
         """
 
     def at(self, place: str) -> None:
-        """Record where in the run this process is; empty: where it may be idle for long."""
+        """Record where in the run this process is; empty: outside steps, where it may idle long."""
 
     def check_shared(self, path: Path) -> None:
         """Raise UserError unless all processes see the file that the first one has written."""
@@ -219,7 +219,7 @@ class Several(Ranks):
             if LOST.search(str(error)):
                 raise RunStopped(
                     f"process {self.number} of {self.count} has lost another one, which was "
-                    f"killed or could not go on.{self.signs.again}"
+                    f"killed or failed.{self.signs.again}"
                 ) from error
             if self.number and isinstance(error, UserError | RunStopped):
                 text = f"process {self.number} of {self.count}: {error}"
@@ -310,13 +310,13 @@ def join() -> Ranks:
 
 
 def _met(meet: Callable[[], T], name: str) -> T:
-    """What `meet` returns, in which processes wait for each other outside Python, which hears no
-    signal there: in a thread.
+    """Call `meet`, in which processes wait for each other outside Python, in a separate thread, so
+    that this one still receives signals.
 
-    Raises RunStopped for a connection that fails or is lost, and KeyboardInterrupt; of several
-    processes that are stopped one says so.
+    Raises RunStopped for a connection that fails or is lost, and KeyboardInterrupt; if several
+    processes are stopped, only one reports it.
     """
-    again = "no step was begun: give the same command again"
+    again = "no step was started: give the same command again"
     found: list[Callable[[], T]] = []
 
     def work() -> None:

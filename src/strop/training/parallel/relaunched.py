@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 LIMIT = datetime.timedelta(minutes=5)
-BRIEF = datetime.timedelta(seconds=5)  # for a process that has been told to end
+BRIEF = datetime.timedelta(seconds=5)  # for a process that was asked to end
 
 
 def _store(limit: datetime.timedelta = LIMIT) -> Any:
@@ -61,9 +61,9 @@ def started_by(address: str, port: int) -> dict[str, str]:
 
 
 def is_first(what: str) -> bool:
-    """Whether of the processes of this launch this one is the first to call this.
+    """Whether this process is the first of its launch to call this.
 
-    True also where nobody can be asked: a line that is said twice is better than none.
+    Also True where the store cannot be reached: a duplicate report is better than none.
     """
     try:
         store = attempt(BRIEF)

@@ -106,7 +106,7 @@ def all_finite(weights: list[Tensor]) -> bool:
     if not weights:
         return True
     parts = [local(weight.detach()) for weight in weights]
-    # A sum is finite only if all it adds up is; it may overflow, so one that is not proves nothing.
+    # A finite sum proves that all its terms are finite; an infinite one may have overflowed.
     found = torch.stack([part.sum() for part in parts]).isfinite().all()
     if not found:
         found = torch.stack([part.isfinite().all() for part in parts]).all()
@@ -133,7 +133,7 @@ def compute(model: Any, make: Callable[[], T]) -> T:
 def shard(model: Any) -> Any:
     """Shard a model's weights over the processes, layer by layer, in place; returns the model.
 
-    A small model's weights are one group: to gather them costs less than to ask for each layer's.
+    A small model's weights are one group: gathering it costs less than gathering layer by layer.
     The gradients of all processes are summed, not averaged: each has the loss of its own rows.
     """
     from torch.distributed.fsdp import (

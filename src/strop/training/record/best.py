@@ -21,11 +21,11 @@ class Race:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        """Raises UserError for a number that is none of a validation."""
+        """Raises UserError for a metric that no validation has."""
         training = config.training
         self.name, self.patience = training.best, training.patience
         self.sign = 1 if training.best_is == "highest" else -1
-        self.step, self.value, self.since = 0, 0.0, 0  # step 0: there is none yet
+        self.step, self.value, self.since = 0, 0.0, 0  # step 0: there is no best step yet
         if self.patience and not self.name:
             raise UserError(
                 "training.patience waits for a better training.best, which is not given: give it, "
@@ -39,7 +39,7 @@ class Race:
             )
 
     def check(self, line: Mapping[str, Any]) -> None:
-        """Raise UserError where a first validation, which was scored, does not have the number."""
+        """Raise UserError where the first scored validation does not have the metric."""
         found = [name for name in line if name.startswith(SCORES)]
         own = [name for name in found if name.split("/")[:2] == self.name.split("/")[:2]]
         unscored = [name.rpartition("/")[2] for name in own] == ["num_unscored"]

@@ -6,9 +6,9 @@
                                     critic.pt   (heads and optimiser; only with a critic)
                                     reference.pt, anchor.pt, explorer.pt
                                                 (copies of the weights that have moved)
-                                    engine.pt   (what the engine holds; only with engine.staleness)
+                                    engine.pt   (state of the engine; only with engine.staleness)
                                     stores.pt   (files of the run's stores that it refers to)
-                                    shards/     (numbers of these files, each process's part; only
+                                    shards/     (each process's part of these files' tensors; only
                                                  with training.checkpoint=sharded)
                                     files.json  (size and CRC-32 of all of them)
 
@@ -41,7 +41,7 @@ from strop.training.parallel import shard_files, shards
 from strop.training.parallel.ranks import ALONE, Ranks
 
 SUMS = "files.json"
-ROOM = 2**20  # bytes for tokenizer, settings and folders beside the numbers
+ROOM = 2**20  # bytes for tokenizer, settings and folders beside the tensors
 
 
 def save(
@@ -60,10 +60,10 @@ def save(
     """Write the checkpoint of `step` and return its place. Raises RunStopped on a full disk,
     before anything is written where too little is free.
 
-    held: what the engine needs to resume besides the newest weights, if anything. copies: those of
-    the weights that are no longer the initial model's, by name. stored: the files of stores that
-    the state refers to. ranks: the processes of the run, all of which call this; the first writes
-    all, what is in shards whole, or sharded: each its own.
+    held: what the engine needs to resume besides the newest weights, if anything. copies: the
+    copies of the weights that differ from the initial model, by name. stored: the files of stores
+    that the state refers to. ranks: the processes of the run, all of which call this; the first
+    writes everything, gathered from the shards. sharded: each process writes its own shards.
     """
     place = folder / f"step-{step:06d}"
     unfinished = folder / f".step-{step:06d}"
@@ -109,7 +109,7 @@ def _contents(
     counted: dict[str, Any], trained: Mapping[str, Any], held: Mapping[str, Any],
     stored: Collection[int],
 ) -> dict[str, Any]:  # fmt: skip
-    """The files beside the model, by name; what is empty is not written."""
+    """The files beside the model, by name; empty ones are not written."""
     return {
         "trainer.pt": {**counted, "optimiser": trained["optimiser"]},
         "engine.pt": dict(held),
@@ -148,8 +148,8 @@ def _bytes_in(value: object) -> int:
 
 
 def prune(folder: Path, keep: int, best: int = 0) -> None:
-    """Delete all but the newest `keep` checkpoints, that of the step `best`, and whatever was left
-    unfinished.
+    """Delete all checkpoints but the newest `keep` and that of the step `best`; also delete
+    unfinished ones.
     """
     for path in complete(folder)[:-keep]:
         if step_of(path) != best:
@@ -164,7 +164,7 @@ def complete(folder: Path) -> list[Path]:
 
 
 def is_checkpoint(place: Path) -> bool:
-    """Whether a folder is named as those of checkpoints are."""
+    """Whether a folder has the name of a checkpoint."""
     return re.fullmatch("step-[0-9]+", place.name) is not None
 
 
@@ -195,9 +195,9 @@ def forget_after(folder: Path, step: int) -> None:
 
 
 def at(folder: Path, step: int = 0) -> Path:
-    """The checkpoint of `step`, 0: the newest, its files as they were written.
+    """The checkpoint of `step` (0: the newest one), after a check of its checksums.
 
-    Raises UserError when there is none, and for a damaged one with how to take the one before.
+    Raises UserError when there is none, and for a damaged one, with how to take an earlier one.
     """
     place = folder / f"step-{step:06d}" if step else newest(folder)
     if place not in complete(folder):
@@ -210,7 +210,7 @@ def at(folder: Path, step: int = 0) -> Path:
 
 @contextmanager
 def naming_the_one_before(place: Path) -> Iterator[None]:
-    """Extends a UserError raised inside with how to go on without the checkpoint in `place`."""
+    """Extends a UserError raised inside with how to resume without the checkpoint in `place`."""
     try:
         yield
     except UserError as error:
@@ -222,8 +222,8 @@ def naming_the_one_before(place: Path) -> Iterator[None]:
 
 @contextmanager
 def naming_the_file(place: Path, name: str) -> Iterator[None]:
-    """Inside, what the file `name` of a checkpoint held is taken over. Raises UserError where it
-    is of another kind, which no checksum shows in a checkpoint without sums.
+    """Inside, the content of a checkpoint's file `name` is restored. Raises UserError where it does
+    not fit, which no checksum reveals in a checkpoint without sums.
     """
     try:
         yield
@@ -243,11 +243,11 @@ def unchecked(place: Path) -> list[str]:
     """Returns a note for a checkpoint without checksums, such as one of an older version."""
     if (place / SUMS).exists():
         return []
-    return [f"{place} has no {SUMS}: whether its files are as they were written cannot be told"]
+    return [f"{place} has no {SUMS}: whether its files were changed later cannot be checked"]
 
 
 def _check(place: Path) -> None:
-    """Raise UserError for the first file that is not as it was written."""
+    """Raise UserError for the first file that differs from its checksum."""
     if unchecked(place):
         return
     try:
@@ -288,7 +288,7 @@ def _crc(path: Path) -> int:
 
 
 def read(place: Path, name: str = "trainer.pt") -> dict[str, Any]:
-    """Step, optimiser and state of a checkpoint, or what its file `name` holds.
+    """Step, optimiser and state of a checkpoint, or the content of its file `name`.
 
     Raises UserError when it cannot be read.
     """
@@ -309,7 +309,7 @@ def _remove(place: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Make sure that what was written has reached the disk."""
+    """Make sure that written data have reached the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -40,7 +40,7 @@ def check_same(folder: Path, now: dict[str, dict[str, int]]) -> None:
     for name in wrong:
         raise UserError(
             f"the {name} data is not what {folder} was started with: {now[name]['rows']} rows now, "
-            f"{rows[name]} then, and their text or order differs; give the same data, or begin a "
+            f"{rows[name]} then, and their text or order differs; give the same data, or start a "
             "new run"
         )
 

@@ -1,4 +1,4 @@
-"""What a run's folder says of the methods that would have done the same: `relatives.json`."""
+"""The file `relatives.json` of a run's folder: which methods would have done the same."""
 
 import dataclasses
 import json
@@ -11,11 +11,11 @@ NAME = "relatives.json"
 
 @dataclass(frozen=True)
 class Likeness:
-    """What step `step` of a run has shown of other methods, as one would type them.
+    """How step `step` of a run compares with other methods, which are written as one types them.
 
-    equal: those that would have done the same. lasting: whether they would in every step, since
-    what differs sees a ratio of 1 and keeps no state. once: the setting in which the recipe differs
-    from its parent. apart: the stage at which each other method differs first.
+    equal: methods that would have done the same. lasting: whether they would in every step, because
+    the parts that differ see a ratio of 1 and keep no state. once: the setting in which the recipe
+    differs from its parent. apart: the stage at which each other method differs first.
     """
 
     method: str

@@ -13,8 +13,8 @@ from strop.support.writing import writing
 
 NAME = ".lock"
 HELD = (errno.EACCES, errno.EAGAIN)  # how the kernel says that somebody else has the lock
-# A lock of the open file, where the system has such. One of the process (F_SETLK) would go as soon
-# as anything in the process, such as a watch of the run, closes the same file.
+# A lock of the open file, where the system has such. A lock of the process (F_SETLK) would be lost
+# as soon as anything in the process, such as a watch of the run, closes the same file.
 SET = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
 GET = getattr(fcntl, "F_OFD_GETLK", fcntl.F_GETLK)
 MAC = sys.platform == "darwin"  # the fields of C's struct flock stand in another order there
@@ -50,7 +50,7 @@ class Lock:
             except OSError as error:
                 holder = os.read(handle, 200).decode(errors="replace").strip()
                 os.close(handle)
-                if error.errno not in HELD:  # a place that has no locks, say
+                if error.errno not in HELD:  # such as a file system without locks
                     raise
                 raise UserError(
                     f"{self.path.parent} is in use by {holder or 'another process'}: wait until "

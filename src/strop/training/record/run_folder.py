@@ -47,7 +47,7 @@ OWN = (
 
 
 def begin_folder(folder: Path) -> None:
-    """Make a folder for several runs, or take one that has only what a script gave.
+    """Make a folder for several runs, or take one that holds only the data of a script.
 
     Raises UserError where it holds something else, and OSError.
     """
@@ -76,7 +76,7 @@ class Record:
         """Create and lock a folder with the configuration, the fingerprint of the data, the
         environment and the additional charts of the report.
 
-        Raises UserError when a run is there already, or another process is about to begin one.
+        Raises UserError when a run is there already, or another process is about to start one.
         """
         with writing(self.folder, "the run"):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,15 +121,15 @@ class Record:
                 )
 
     def check_unsaved(self, save_every: int) -> None:
-        """Raise UserError where a run without a checkpoint has had one: there are steps later than
-        the first that is saved, or a report, which is written behind the last one.
+        """Raise UserError where a run has lost its checkpoints: it has recorded steps beyond the
+        first save, or it has a report, which is written after the last one.
         """
         lines = read_metrics(self.folder) if self.metrics_path.exists() else []
         last = max((line["step"] for line in lines), default=0)
         if last and (0 < save_every < last or (self.folder / REPORT).exists()):
             raise UserError(
-                f"{self.folder} has recorded {last} steps and has no checkpoint to go on from; to "
-                "begin at step 1 would overwrite them: put its checkpoints back, or train anew "
+                f"{self.folder} has recorded {last} steps and has no checkpoint to resume from; to "
+                "begin at step 1 would overwrite them: put its checkpoints back, or train again "
                 f"elsewhere with `strop train --config {self.folder / 'config.toml'} --out OTHER`"
             )
 
@@ -211,7 +211,7 @@ def _write_table(folder: Path, step: int, table: pa.Table, what: str) -> None:
 
 
 def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
-    """One row per rollout: step, uid, texts, one column per reward, what rewards logged, ..."""
+    """One row per rollout: step, uid, texts, a column per reward, values logged by rewards, ..."""
     prompts, completions = services.texts.decoded(batch)
     uid_B = batch["uid_P"][batch["group_B"]]
     learns_B = segments.count(batch["rollout_T"], batch.size("B"), batch["gradient_T"]) > 0
@@ -269,7 +269,7 @@ def token_table(tokens: Tokens, batch: Batch, texts: RunTexts) -> pa.Table:
     """One row per kept rollout of a step's batch, in the batch's own names.
 
     Columns of tokens and turns are lists. group_B and parent_B count the rows of this table, `row`
-    is the row in the file of the rollouts. Floats are null outside mask_T and where they are void.
+    is the row in the file of the rollouts. Floats are null outside mask_T and where they are NaN.
     """
     taken = batch.take(tokens.rollouts_B)
     size_B, turns_B = taken["size_B"].cpu(), torch.bincount(taken["rollout_K"].cpu())
@@ -298,7 +298,7 @@ def _lists(values: pa.Array, sizes: Tensor) -> pa.Array:
 
 
 def _flat(column: Tensor, where: Tensor | None = None) -> pa.Array:
-    """A column in 32 bits where that holds it; a float is null where void and outside `where`."""
+    """A column, in 32 bits where they suffice; floats are null where NaN and outside `where`."""
     if not column.is_floating_point():
         wide = column.dtype == torch.int64 and bool((column.abs() >= 2**31).any())
         numbers = column.cpu().numpy()

@@ -39,7 +39,7 @@ def now(device: torch.device, step: int) -> dict[str, Any]:
 
 
 def read_environment(folder: Path) -> list[dict[str, Any]]:
-    """The starts of a run, oldest first; none of a run from before they were recorded.
+    """The starts of a run, oldest first; empty for a run from before they were recorded.
 
     Raises UserError for a file that cannot be read.
     """

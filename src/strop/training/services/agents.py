@@ -27,8 +27,8 @@ OVER = "the episode of this key is over"
 
 @dataclass
 class RunAgents:
-    """The agent of a task, if it has one. at_once: how many episodes; are_judged: whether reward
-    functions score its rollouts too.
+    """The agent of a task, if it has one. at_once: most episodes at a time; are_judged: whether
+    reward functions score its rollouts too.
     """
 
     name: str
@@ -36,7 +36,7 @@ class RunAgents:
     limits: CallLimits = field(default_factory=CallLimits)
     at_once: int = AT_ONCE
     are_judged: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)  # of a server that plays them
+    options: Mapping[str, Any] = field(default_factory=dict)  # of a server that plays the episodes
     server: PolicyServer | None = None
     episodes: "dict[str, Episode]" = field(default_factory=dict)  # by key
     _rooms: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class RunAgents:
 
     @asynccontextmanager
     async def begin(self, uid: int) -> AsyncIterator["Episode"]:
-        """An episode with the row of a prompt, once there is room for it; ended at the end."""
+        """Starts an episode with a prompt's row, once there is room for it, and ends it on exit."""
         loop = asyncio.get_running_loop()
         for old in [each for each in self._rooms if each.is_closed()]:
             del self._rooms[old]
@@ -78,7 +78,7 @@ class RunAgents:
                 await episode.end()
 
     def knows(self, key: str) -> bool:
-        """Whether a key is that of an episode which is under way."""
+        """Whether a key belongs to a running episode."""
         return key in self.episodes
 
     async def say(self, call: ModelCall) -> list[ModelAnswer]:
@@ -86,8 +86,8 @@ class RunAgents:
         episode = self.episodes.get(call.key)
         if episode is None:
             raise Refused(401, OVER)
-        # The run draws as it does whatever the call asks for, and the client hears of that draw:
-        # of a greedy one it would hear the model's log-probabilities.
+        # The run samples in its own way whatever the call requests, and reports those draws; a
+        # greedy one would report the model's log-probabilities.
         return [replace(each, model_log_probs=()) for each in await episode.say(call)]
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class RunAgents:
 
 
 class Episode(CallQueue):
-    """One call of an agent's function: what it asks, and how it ends."""
+    """One call of an agent's function: its calls of the model, and how it ends."""
 
     def __init__(self, key: str, limits: CallLimits) -> None:
         super().__init__(401, OVER)
@@ -116,8 +116,8 @@ class Episode(CallQueue):
         self.agent.ended.add_done_callback(lambda ended: self.put(ended.result()))
 
     async def next(self) -> ModelCall | Withdrawn | AgentEnd:
-        """The next call, one whose client has gone, or how the agent has ended; that it took too
-        long since its last answer, while it waits for no other one.
+        """The next call, the withdrawal of one, or the agent's end; an agent that waits for no
+        answer ends with a timeout when it takes too long after its last one.
         """
         event = asyncio.ensure_future(self.event())
         try:
@@ -132,7 +132,7 @@ class Episode(CallQueue):
             event.cancel()
 
     async def end(self) -> None:
-        """End the agent with all that it started, and what it waits for."""
+        """End the agent with all that it started, and refuse the calls that it waits for."""
         self.close()
         if self.agent is not None and not self.agent.ended.done():
             self.agent.end()
@@ -140,7 +140,7 @@ class Episode(CallQueue):
 
 
 def ended(outcome: Outcome) -> AgentEnd:
-    """How an agent's call ended: what it raises itself is its own, so that failing pays nothing."""
+    """How an agent's call ended. Its own exceptions are its fault, so that failing pays nothing."""
     if outcome.kind == "lost":
         return AgentEnd(Exit.ENVIRONMENT_CRASH, outcome.why)
     if outcome.kind == "died":

@@ -1,9 +1,9 @@
-"""Bounds the number of tokens of a text by its letters, without running the tokenizer.
+"""Bounds the number of tokens of a text by its characters, without running the tokenizer.
 
-Before step 1 every row has to fit. Tokenising a million rows takes minutes, looking at letters
-seconds, and nearly all rows are far from any limit. Whatever slips through (a template that says a
-message three times, a word that is unknown though its letters are not) is refused in the same words
-when it is drawn.
+Before step 1 every row has to fit. Tokenising a million rows takes minutes, counting characters
+seconds, and nearly all rows are far from any limit. A row that slips through (because a template
+repeats a message three times, or a word is unknown although its characters are not) is refused in
+the same words when it is drawn.
 """
 
 from collections.abc import Mapping
@@ -13,30 +13,30 @@ from typing import Any
 from strop.data.encode import answer_text, ids_of
 from strop.data.prompts import Prompt
 
-BY_LETTERS = ("BPE", "Unigram")  # kinds of tokenizer that can write a word if its letters
-MOST_A_BYTE = 11  # what a byte of UTF-8 can become under Unicode's normal forms
-SAID_TWICE = 2  # how often a chat template may say what a message holds
+BY_LETTERS = ("BPE", "Unigram")  # tokenizers that can write a word if they know its characters
+MOST_A_BYTE = 11  # tokens that a byte of UTF-8 can become under Unicode's normal forms
+SAID_TWICE = 2  # how often a chat template may repeat a message's content
 
 
 @dataclass
 class Bounds:
-    """Most tokens of prompts and answers under a tokenizer; None where only it can tell.
+    """Upper bounds on the tokens of prompts and answers; None where only the tokenizer can tell.
 
-    template: what the chat template is given beside the messages.
+    template: arguments of the chat template beside the messages.
     """
 
     tokenizer: Any
     template: Mapping[str, Any] = field(default_factory=dict)
-    _plain: set[str] = field(default_factory=set)  # letters that are tokens, or several
-    _other: set[str] = field(default_factory=set)  # those that are not known, or nothing
-    _frames: dict[tuple[str, ...], int] = field(default_factory=dict)  # by roles: around messages
+    _plain: set[str] = field(default_factory=set)  # characters that become one or more tokens
+    _other: set[str] = field(default_factory=set)  # unknown characters, and those without tokens
+    _frames: dict[tuple[str, ...], int] = field(default_factory=dict)  # template's tokens, by roles
 
     def __post_init__(self) -> None:
         self.of_use = _goes_by_letters(self.tokenizer)
-        self.added = len(self.tokenizer("")["input_ids"]) + 1  # and a blank that some put in front
+        self.added = len(self.tokenizer("")["input_ids"]) + 1  # some also put a blank in front
 
     def text(self, text: str) -> int | None:
-        """Most tokens of a text, nothing added."""
+        """Most tokens of a text, without added special tokens."""
         if not self.of_use or not text:
             return None
         if not self._plain.issuperset(text):
@@ -53,7 +53,7 @@ class Bounds:
     def prompt(self, prompt: Prompt) -> int | None:
         """Most tokens of a prompt. Raises UserError for messages that the template refuses.
 
-        Of messages only the first of each order of roles go through the template.
+        Only the first messages of each order of roles go through the template.
         """
         content = prompt.prompt
         if prompt.ids:
@@ -81,7 +81,7 @@ class Bounds:
 
 
 def _goes_by_letters(tokenizer: Any) -> bool:
-    """Whether a tokenizer knows every text whose letters it knows."""
+    """Whether a tokenizer knows every text whose characters it knows."""
     if not tokenizer.is_fast:
         return False
     if type(tokenizer.backend_tokenizer.model).__name__ in BY_LETTERS:

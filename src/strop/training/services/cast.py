@@ -1,4 +1,4 @@
-"""Who plays a role: one policy all of them, or each an adapter, which may be trained or not."""
+"""Assigns players to roles: one policy plays all, or each an adapter, trained or frozen."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from strop.training.services.league import League
 
 @dataclass
 class Cast:
-    """names: the adapters that are trained, in order. roles: who plays each, by name; empty: one
-    policy plays all. swap_every: steps after which each role goes to the adapter of the next one.
-    step: of now, from 1. league: whose members take part in training.
+    """names: the adapters that are trained, in order. roles: the player of each role, by name;
+    empty: one policy plays all. swap_every: steps after which each role passes to the adapter of
+    the next one. step: the current one, from 1. league: its members take part in training.
     """
 
     names: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Cast:
     seed: int = 0
 
     def player(self, role: int) -> Player:
-        """Who plays a role now. Raises UserError for one that nobody has."""
+        """The current player of a role. Raises UserError for a role without one."""
         if not self.roles:
             return ALONE
         if role not in self.roles:
@@ -40,14 +40,14 @@ class Cast:
         return Player(name, self.names.index(name) if name in self.names else -1)
 
     def players(self, game: int) -> Callable[[int], Player]:
-        """Who plays each role of a game. game: a number that no other game of the run has."""
+        """The players of a game by role. game: a number that no other game of the run has."""
         if self.league is None or not self.league.members:
             return self.player
         return self.league.players_of_game(self.player, self.roles, self.seed, self.step, game)
 
     @contextmanager
     def without_league(self) -> Iterator[None]:
-        """Inside, all roles are played as they are now."""
+        """Inside, the current players play all roles."""
         league, self.league = self.league, None
         try:
             yield

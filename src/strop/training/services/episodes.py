@@ -15,18 +15,18 @@ from strop.environments.workers import BroadcastEpisodes, EnvironmentWorkers
 from strop.parts.rollout._observation_tokens import known_ids, messages_of, observation_ids
 from strop.training.services.texts import MOST_TOKENS, Lately, RunTexts
 
-OPENING = -2  # in place of a last token: the text opens a sequence
+OPENING = -2  # stands for the last token where the text opens a sequence
 
 
 @dataclass
 class RunEpisodes:
-    """The environment, if the task has one, and the tokens of what it says."""
+    """The environment, if the task has one, and the tokens of its observations."""
 
     environment: EnvironmentSource | None
     texts: RunTexts
     limits: CallLimits = field(default_factory=CallLimits)
     workers: EnvironmentWorkers | None = None  # where they are played, if not in this process
-    # As Ranks.from_first, where there are several processes and the first one plays for all.
+    # `Ranks.from_first`, where there are several processes and the first one plays for all.
     first: Callable[[Callable[[], Any]], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -56,8 +56,8 @@ class RunEpisodes:
         so_far: Sequence[int] = (), num_new: int = 0,
     ) -> tuple[int, ...]:  # fmt: skip
         """Tokens that show an observation after an action whose last token is `last`; in a chat
-        what tools answered, where there are answers. so_far: the sequence, where it is known, with
-        the action's tokens as its last num_new.
+        they show the tools' answers, if any. so_far: the sequence, where it is known, with the
+        action's tokens as its last num_new.
         """
         is_chat = self.texts.is_chat
         tokenizer, template = self.texts.tokenizer, self.texts.chat.template
@@ -73,19 +73,19 @@ class RunEpisodes:
         return self._observed.get((shown, last if is_chat else -1), made, len)
 
     def _answers(self, answers: Sequence[ToolAnswer]) -> list[dict[str, Any]]:
-        """Messages of the role `tool`, where the template shows such ones."""
+        """Messages of the role `tool`, if the template shows such messages."""
         return [each.message for each in answers] if self.texts.chat.as_tool else []
 
     @property
     def drops_thoughts(self) -> bool:
-        """Whether a turn sees of earlier turns' thoughts what the chat template shows of them."""
+        """Whether a turn sees only those thoughts of earlier turns that the chat template shows."""
         return self.texts.chat.thinking == "template" and self.texts.is_chat
 
     def rewritten_ids(
         self, shown: Sequence[Observation], actions: Sequence[str], newest: int
     ) -> tuple[int, ...]:
         """Tokens of the conversation of these observations and actions, where the chat template
-        leaves out what was thought in actions from `newest` on; empty where it shows all.
+        leaves out thoughts of actions from `newest` on; empty where it shows all.
 
         Raises UserError where the conversation cannot be encoded.
         """
@@ -115,7 +115,7 @@ class RunEpisodes:
         return tuple(encode_prompt(self._opening(text), texts.tokenizer, texts.chat.template))
 
     def opening_ids(self, text: str) -> tuple[int, ...]:
-        """Tokens of the first text that a player sees who does not begin the episode.
+        """Tokens of the first text that is shown to a player who does not begin the episode.
 
         Raises UserError when it is too long or cannot be encoded.
         """
@@ -138,7 +138,7 @@ class RunEpisodes:
         return texts
 
     def _whole(self, ids: Sequence[int]) -> str:
-        """An action's text with the special tokens that calls are written with, without its end."""
+        """An action's text with the special tokens that calls contain, without its end tokens."""
         special, kept = self.texts.special_ids, list(ids)
         while kept and kept[-1] in special:
             kept.pop()

@@ -1,9 +1,9 @@
-"""A league: copies of the adapters as they were, which play against those of now, and their Elo.
+"""A league: earlier copies of the adapters, which play against the current ones, and Elo ratings.
 
     expected = 1 / (1 + 10^((rating of the other - own) / 400))
-    rating += K (score - expected) for those of now, and as much less for the others
+    rating += K (score - expected) for the current ones, and as much less for the others
 
-The score of a game is 1 where the side of now earned more than the other one, 0 where it earned
+The score of a game is 1 where the current side earned more than the other one, 0 where it earned
 less, else 1/2. Source of the ratings: A. Elo, The Rating of Chessplayers, 1978.
 """
 
@@ -20,8 +20,8 @@ RANGE = 2**62  # of `number_of`
 
 
 class Played(NamedTuple):
-    """A game against members of the league: who played, as of now and as they were, and the score
-    of the first, 0 to 1.
+    """A game against members of the league: the current adapters, the earlier copies, and the score
+    of the former, 0 to 1.
     """
 
     own: tuple[str, ...]
@@ -31,8 +31,8 @@ class Played(NamedTuple):
 
 @dataclass
 class League:
-    """share: of the games that are played against members. size: most of them of an adapter; the
-    oldest leave. every: steps between new ones. k: the most that a game moves a rating.
+    """share: the share of games played against members. size: most copies of an adapter; the oldest
+    leave. every: steps between new copies. k: the largest change of a rating by a game.
 
     members: the steps of which there are copies of all trained adapters.
     """
@@ -49,8 +49,8 @@ class League:
         self, now: Callable[[int], Player], roles: Mapping[int, str], seed: int, step: int,
         game: int,
     ) -> Callable[[int], Player]:  # fmt: skip
-        """Who plays each role of a game: in a share of them one role, drawn, is played as now and
-        all others by the members of one step.
+        """The players of a game by role: in a share of the games, one role drawn at random has its
+        current player and all others are played by the members of one step.
         """
         if number_of(seed, step, "league", game) >= self.share * RANGE:
             return now
@@ -67,7 +67,7 @@ class League:
         return player
 
     def rate(self, games: Sequence[Played]) -> dict[str, float]:
-        """Move the ratings by games, one after another; metrics."""
+        """Update the ratings game by game; returns metrics."""
         for game in games:
             own, other = self._mean(game.own), self._mean(game.others)
             expected = 1 / (1 + 10 ** ((other - own) / SCALE))
@@ -88,8 +88,8 @@ class League:
         return step % self.every == 0
 
     def take(self, step: int) -> tuple[dict[str, str], list[str]]:
-        """Take in the adapters as they are after a step: the copies' names with the adapters', and
-        the names of the copies that leave.
+        """Add copies of the adapters after a step; returns the copies' names with the adapters',
+        and the names of the copies that leave.
         """
         self.members.append(step)
         new = {member_name(name, step): name for name in self.names}
@@ -106,11 +106,11 @@ class League:
         return [member_name(name, step) for step in self.members for name in self.names]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run goes on with."""
+        """The state for a checkpoint."""
         return {"members": list(self.members), "ratings": dict(self.ratings)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with it."""
+        """Restore the state from a checkpoint."""
         self.members = [int(step) for step in state["members"]]
         self.ratings = {str(name): float(rating) for name, rating in state["ratings"].items()}
 
@@ -122,5 +122,5 @@ class League:
 
 
 def member_name(name: str, step: int) -> str:
-    """The name of an adapter's copy as it was after a step."""
+    """The name of the copy of an adapter after a step."""
     return f"{name}@{step}"

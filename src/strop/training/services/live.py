@@ -1,10 +1,10 @@
-"""Rollouts that others post to a run while it trains, and the server at which they draw for them.
+"""Receives rollouts that others post to a run while it trains, and serves the model to them.
 
     RUN/serving.json     the address, the key and the model's name, for this user alone
-    RUN/.serving.json    the same of an address that another process of the run is to open
+    RUN/.serving.json    the same for an address that another process of the run will open
     RUN/posted.jsonl     the rollouts, in the order in which they came
 
-The server listens from the start of the run to its end; it draws while a step waits for rollouts.
+The server listens from the start of the run to its end; it samples while a step waits for rollouts.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from strop.training.services.model_calls import CallQueue
 from strop.training.services.texts import RunTexts
 
 ADDRESS, PLANNED, POSTED = "serving.json", ".serving.json", "posted.jsonl"
-HELD_SECONDS = 10.0  # that a call waits for the next step before its client is told to come back
+HELD_SECONDS = 10.0  # a call's wait for the next step before its client is told to retry
 LOOK_SECONDS = 0.05
-FIRST_UID = 1  # of a posted task; 0 is that of the only prompt that the samplers know
+FIRST_UID = 1  # of a posted task; 0 is the uid of the only prompt that the samplers know
 
 
 class Address(NamedTuple):
-    """Where a run answers and takes rollouts in: OpenAI's clients take `url` with `/v1`."""
+    """Where a run answers calls and receives rollouts; OpenAI's clients use `url` with `/v1`."""
 
     url: str
     key: str
@@ -69,7 +69,7 @@ def address_in(folder: Path) -> Address:
 
 @dataclass
 class RunLive:
-    """What takes rollouts in, if the task does; `services.Live` of a run."""
+    """Receives posted rollouts, if the task has them; `services.Live` of a run."""
 
     source: LiveSource | None
     texts: RunTexts
@@ -83,16 +83,16 @@ class RunLive:
         self.intake = Intake(self.complete, self.max_staleness)
         self.server: PolicyServer | None = None
         self.watched: WatchedFolder | None = None
-        self.elsewhere: Path | None = None  # the rollouts that another process takes in
+        self.elsewhere: Path | None = None  # the rollouts that another process receives
         self.listens = False
         self.version: Callable[[], int] = lambda: 0
         self.paused_at, self.listened_at = time.monotonic(), 0.0
-        self.pause_seconds = 1.0  # how long clients had to wait last
+        self.pause_seconds = 1.0  # how long clients had to wait the last time
 
-    # ---- its begin and end
+    # ---- start and end
 
     def prepare(self, folder: Path) -> Address:
-        """Choose the address that another process will have, and write it down."""
+        """Choose the address that another process will open, and write it to the folder."""
         assert self.source is not None
         url, key, _ = self._address(folder)
         (folder / ADDRESS).unlink(missing_ok=True)
@@ -104,7 +104,7 @@ class RunLive:
         return self._announced(folder / PLANNED, Address(url, key))
 
     def open(self, folder: Path) -> Address:
-        """Take rollouts in from now on. Raises UserError."""
+        """Receive rollouts from now on. Raises UserError."""
         assert self.source is not None
         self.intake.max_staleness = self.max_staleness
         self.intake.read(folder / POSTED)
@@ -120,7 +120,7 @@ class RunLive:
         except UserError:
             if self.source.port or not before.port:
                 raise
-            self.server.port = 0  # the one of before is somebody else's by now
+            self.server.port = 0  # the earlier port is in use by somebody else now
             self.server.start()
         if self.source.folder:
             self.watched = WatchedFolder(Path(self.source.folder), self.intake)
@@ -129,7 +129,7 @@ class RunLive:
         return self._announced(folder / ADDRESS, Address(self.server.url, self.server.key))
 
     def _address(self, folder: Path) -> Address:
-        """That of before, or one whose port is yet to be found: 0."""
+        """The run's earlier address, or a new one; port 0 means that one is still to be found."""
         assert self.source is not None
         if not any((folder / each).exists() for each in (ADDRESS, PLANNED)):
             key = os.environ.get("STROP_API_KEY") or secrets.token_urlsafe(24)
@@ -142,7 +142,7 @@ class RunLive:
         return address
 
     def close(self) -> None:
-        """Take nothing in any more."""
+        """Stop receiving rollouts and answering calls."""
         self.calls.close()
         if self.watched is not None:
             self.watched.close()
@@ -154,9 +154,9 @@ class RunLive:
     # ---- for clients: in the server's thread
 
     async def say(self, call: ModelCall) -> list[ModelAnswer]:
-        """The answers to a call. Between two steps it waits a while, then Busy is raised.
+        """The answers to a call. Between two steps the call waits a while, then Busy is raised.
 
-        It also waits where enough groups are there, for nothing could be made of its answer.
+        It also waits where enough groups have come, because its answer could not be used.
         """
         last = time.monotonic() + HELD_SECONDS
         while not self.listens or self.intake.is_full():
@@ -165,12 +165,12 @@ class RunLive:
             await asyncio.sleep(LOOK_SECONDS)
         answers = await self.calls.say(call)
         self.drawn.remember(call, answers)
-        # The run draws as it does whatever the call asks for, and the client hears of that draw.
+        # The run samples in its own way whatever the call requests, and reports those draws alone.
         return [replace(each, model_log_probs=()) for each in answers]
 
     def complete(self, rollout: Rollout, where: str) -> Rollout:
-        """A rollout with what this run knows of its tokens. Raises Refused for one of others, or
-        that has no room.
+        """A rollout completed with this run's records of its tokens. Raises Refused for tokens
+        that this run cannot have drawn, and for a rollout that is too long.
         """
         turns = tuple(map(self.drawn.complete, rollout.turns))
         most, known = self.texts.limits.context_tokens, self.texts.num_tokens
@@ -179,8 +179,8 @@ class RunLive:
             if not turn.versions:
                 raise Refused(
                     422,
-                    f"{named} does not say which weights drew its tokens, and this run does not "
-                    "remember to have drawn them: draw from this address, or give `versions`",
+                    f"{named} does not say which weights drew its tokens, and this run has no "
+                    "record of drawing them: sample from this address, or give `versions`",
                     "unknown_version",
                     where,
                 )
@@ -203,14 +203,14 @@ class RunLive:
     # ---- for the strategy
 
     def listen(self, draws: Sequence[Draw], version: Callable[[], int]) -> None:
-        """From now on calls are answered, and rollouts are taken in for the step of now.
+        """Answer calls from now on, and receive rollouts for the current step.
 
-        Raises UserError for draws that ask for a certain prompt.
+        Raises UserError for draws that need a certain prompt.
         """
         if any(draw.uid for draw in draws):
             raise UserError(
-                "a part asks for more rollouts of a group, and these come as others post them: "
-                "leave that part out, or take whole groups anew"
+                "a part requests more rollouts of a group, but posted rollouts come as others send "
+                "them: leave that part out, or let it request whole new groups"
             )
         now = time.monotonic()
         if self.listened_at:
@@ -222,18 +222,18 @@ class RunLive:
         self.listens = True
 
     def take(self, num_groups: int, taken: int) -> Taken | None:
-        """The next whole groups behind the first `taken`; None: there are too few as yet."""
+        """The next whole groups after the first `taken`; None: there are too few so far."""
         found = self.intake.take(self.step(), num_groups, taken)
         if found is None and self.stopping():
             raise StepGivenUp
         return found
 
     def pause(self) -> None:
-        """From now on clients are told to come back."""
+        """Tell clients to retry later, from now on."""
         self.listens, self.paused_at = False, time.monotonic()
 
     def rollouts(self, taken: Taken) -> list[tuple[int, int, list[Rollout]]]:
-        """Of each group: the uid of its task, its own number, and its rollouts."""
+        """For each group the uid of its task, its own number, and its rollouts."""
         return [
             (FIRST_UID + each.uid, each.number,
              [self.texts.judged(self.intake.rollout(place)) for place in each.places])
@@ -241,9 +241,9 @@ class RunLive:
         ]  # fmt: skip
 
     def prompt(self, uid: int) -> Prompt:
-        """What a posted task begins with, and its columns. Raises KeyError where there is none."""
+        """The prompt of a posted task, and its columns. Raises KeyError where there is none."""
         if self.server is None and self.elsewhere is not None:
-            self.intake.read(self.elsewhere, writes=False)  # as far as it was written by now
+            self.intake.read(self.elsewhere, writes=False)  # as far as it has been written
         first = self.intake.first_of(uid - FIRST_UID)
         ids = first.turns[0].prompt_ids
         text = str(self.texts.tokenizer.decode(list(ids)))

@@ -1,4 +1,4 @@
-"""Calls of the model from the thread of a server to the loop of the rollouts, and answers back."""
+"""Passes calls of the model from a server's thread to the rollouts' loop, and answers back."""
 
 import asyncio
 import threading
@@ -12,22 +12,22 @@ from strop.method.services import ModelAnswer, ModelCall, Refused, Withdrawn
 
 
 class CallQueue:
-    """What clients ask, in the order in which it came, until it is closed.
+    """A queue of clients' calls, in the order in which they came, until it is closed.
 
-    over_status, over_text: what they are told then.
+    over_status, over_text: the refusal that clients get then.
     """
 
     def __init__(self, over_status: int = 503, over_text: str = "the run is over") -> None:
         self.over_status, self.over_text = over_status, over_text
         self.lock = threading.Lock()
         self.events: deque[Any] = deque()
-        self.waiting: Future[Any] | None = None  # for the next of them
+        self.waiting: Future[Any] | None = None  # for the next event
         self.answers: dict[str, Future[list[ModelAnswer]]] = {}  # by call
         self.over = False
         self.since = time.monotonic()  # the last answer, or the start
 
     async def event(self) -> Any:
-        """The next event: a call, one whose client has gone, or what else was put."""
+        """The next event: a call, the withdrawal of one, or anything else that was put."""
         with self.lock:
             if self.events:
                 return self.events.popleft()
@@ -38,7 +38,7 @@ class CallQueue:
             with self.lock:
                 if self.waiting is waiting:
                     self.waiting = None
-                elif not waiting.cancelled():  # it came, and nobody has read it
+                elif not waiting.cancelled():  # the event came, and nobody has read it
                     self.events.appendleft(waiting.result())
             raise
 
@@ -62,7 +62,7 @@ class CallQueue:
             future.set_exception(why)
 
     async def say(self, call: ModelCall) -> list[ModelAnswer]:
-        """The answers to a call, in the server's loop. Where it is cancelled, as when the client
+        """The answers to a call, awaited in the server's loop. On cancellation, as when the client
         goes away, the call is withdrawn.
         """
         future: Future[list[ModelAnswer]] = Future()
@@ -79,7 +79,7 @@ class CallQueue:
             raise
 
     def close(self) -> None:
-        """Answer nothing from now on, and tell those who wait."""
+        """Refuse all calls from now on, also those that wait."""
         with self.lock:
             self.over = True
             left, self.answers = self.answers, {}
@@ -90,16 +90,16 @@ class CallQueue:
         return Refused(self.over_status, self.over_text)
 
     def _answered(self, call_id: str) -> "Future[list[ModelAnswer]] | None":
-        """Whom to tell what came of a call, once; None where nobody waits any more."""
+        """Remove and return the future that waits for a call; None where nobody waits any more."""
         with self.lock:
             self.since = time.monotonic()
             return self.answers.pop(call_id, None)
 
     def _withdraw(self, call: ModelCall) -> None:
-        """Forget a call whose client has gone, and have its draws ended."""
+        """Drop a call whose client has gone, and have its sampling stopped."""
         self._answered(call.id)
         with self.lock:
-            if call in self.events:  # nobody has heard of it
+            if call in self.events:  # nobody has read it
                 self.events.remove(call)
                 return
         self.put(Withdrawn(call.id))

@@ -1,6 +1,6 @@
-"""The one object of a run that holds all its services.
+"""The object that holds all services of a run.
 
-Beside it stand the services that grade and log rollouts and that sample further answers; the others
+The services that grade and log rollouts and that sample further answers are here, too; the others
 have files of their own.
 """
 
@@ -44,7 +44,7 @@ class RunLog:
 
     step: int = 0
     logged: dict[str, dict[int, Any]] = field(default_factory=dict)
-    _logged_at: int = 0  # step of what is in `logged`
+    _logged_at: int = 0  # step of the columns in `logged`
 
     def log_rollouts(self, name: str, values: Mapping[int, Any]) -> None:
         """Keep a column, by rollout, until the next step."""
@@ -114,9 +114,9 @@ class NoGrader:
 
 @dataclass
 class RunGrading:
-    """The task's rewards. step: what reward functions see as global_step. on_failure: what a reward
-    counts that fails on an answer through the answer's own fault; None: the answer is unscored.
-    meanwhile: work that runs until the future of the grades, its argument, is done.
+    """The task's rewards. step: what reward functions see as global_step. on_failure: the score of
+    an answer that makes a reward fail by its own fault; None: the answer is unscored. meanwhile:
+    work that runs until the future of the grades, its argument, is done.
     """
 
     task: Task
@@ -157,16 +157,16 @@ class RunGrading:
     def check_rewards(self) -> list[str]:
         """Call the reward functions once, on empty answers, so that a mistake shows before step 1.
 
-        What they return must be one finite number or None each. Returns a note for each that
-        raises whatever it is given; in the run that costs rows, and stops it where no answer ever
-        passes. Raises UserError.
+        Each must return one finite number or None per answer. Returns a note for each function that
+        raises on everything it is given; in the run that loses rows, and stops the run where no
+        answer ever passes. Raises UserError.
         """
         notes: list[str] = []
         if isinstance(self.grader, NoGrader):
             return notes
         for split in self.task.splits.values():
             if self.task.live is not None and split is self.task.train:
-                continue  # its columns are to come
+                continue  # its columns come with posted rollouts
             prompts = split[:2]
             rows = [prompt.columns for prompt in prompts]
             columns = {name: [row.get(name) for row in rows] for name in _names(rows)}
@@ -186,8 +186,8 @@ class RunGrading:
                     references = [reference(columns, row) or "1" for row in range(len(prompts))]
                     others = judge(references).failing
                     notes += [
-                        f"the reward function {name} failed on all that it was given before step "
-                        f"1, on empty answers and on {references[0]!r}: {why}"
+                        f"the reward function {name} failed on all answers that it was given "
+                        f"before step 1, on empty ones and on {references[0]!r}: {why}"
                         for name, why in others.items() if name in failing
                     ]  # fmt: skip
         return notes
@@ -196,8 +196,8 @@ class RunGrading:
         """Run the reward functions over the batch's texts, outside this process.
 
         Where episodes were played, or rollouts are recorded, their own rewards are the first
-        component, with weight 1. Answers that are sampled beside recorded ones have none. What is
-        pending has no score yet, and no function sees it.
+        component, with weight 1. Answers that are sampled beside recorded ones have none. Pending
+        rollouts have no score yet, and no function sees them.
         """
         if "pending_B" in batch and bool(batch["pending_B"].any()):
             return _beside_pending(self.grade(batch.keep(~batch["pending_B"])), batch["pending_B"])
@@ -208,7 +208,7 @@ class RunGrading:
         return _with_ends(with_episodes(batch, verified), batch)
 
     def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
-        """As `grade`, with another answer's text beside each: the reward's column `opponent`.
+        """Like `grade`, with another answer's text beside each: the reward's column `opponent`.
 
         Raises UserError where episodes are played or there is no reward function.
         """
@@ -270,7 +270,9 @@ def _set_result(asked: Future[Grades], ask: Callable[[], Grades]) -> None:
 
 
 def counted(grades: Grades, specs: Sequence[RewardSpec], on_failure: float | None) -> Graded:
-    """Grades in which a failure of the answer's own counts `on_failure`; others leave no score."""
+    """The grades, where a failure by the answer's own fault counts `on_failure`, and any other
+    failure leaves the answer unscored.
+    """
     num = len(grades.scored_B)
     scores_BM, exit_B = grades.scores_BM.copy(), torch.zeros(num, dtype=torch.int64)
     unscored_B = np.zeros(num, dtype=bool)
@@ -293,7 +295,7 @@ def counted(grades: Grades, specs: Sequence[RewardSpec], on_failure: float | Non
 
 
 def _with_ends(graded: Graded, batch: Batch) -> Graded:
-    """The grades with how the rollouts ended: what ended by no fault of the policy has no score."""
+    """The grades with the rollouts' exits; exits that are not the policy's fault leave no score."""
     if "exit_B" not in batch:
         return graded
     ended_B = batch["exit_B"]
@@ -343,7 +345,7 @@ def _names(rows: Sequence[Iterable[str]]) -> list[str]:
 
 @dataclass
 class RunSampling:
-    """The engine of the rollouts and their sampling options. scoring: knows the temperature."""
+    """The engine of the rollouts and their sampling options. scoring: holds the temperature."""
 
     limits: Limits
     scoring: RunScoring
@@ -408,7 +410,7 @@ class RunSampling:
         return most if longest is None else min(most, longest)
 
     def request(self, ids: Sequence[int], max_tokens: int, seed: int, **changes: Any) -> Request:
-        """A request to `sample` at the rollouts' temperature, with their ends; fields to change."""
+        """A request at the rollouts' temperature with their stop tokens; `changes` set fields."""
         plain = Request(
             tuple(ids), max_tokens, self.scoring.now.temperature, seed=seed,
             stop_ids=self.stop_ids, stop_strings=self.stop_strings,
@@ -416,7 +418,7 @@ class RunSampling:
         return replace(plain, **changes)
 
     def players(self, game: int) -> Callable[[int], Player]:
-        """Who plays each role of a game. game: a number that no other game of the run has."""
+        """The players of a game by role. game: a number that no other game of the run has."""
         return self.cast.players(game)
 
     def sample(self, requests: Sequence[Request]) -> list[Answer]:
@@ -474,7 +476,7 @@ class RunServices:
     notes: list[str] = field(default_factory=list)  # notes for the user before step 1
 
     def judged_by(self, grader: Grader, prompts: Sequence[Prompt]) -> RunGrading:
-        """What scores answers to these prompts by this grader alone, and logs nothing."""
+        """Grading of answers to these prompts by this grader alone, without logs."""
         plain = replace(
             self.task, train=prompts, validation=(), heldout=(), sets={}, environment=None,
             agent="", traces=None, live=None,
@@ -482,7 +484,7 @@ class RunServices:
         return RunGrading(plain, grader, self.texts, RunLog(), self.grading.on_failure)
 
     def limit_to(self, limits: Limits) -> None:
-        """Keep to these limits from now on."""
+        """Use these limits from now on."""
         if limits != self.limits:
             self.limits = self.sampling.limits = self.scoring.limits = limits
             self.texts.limit_to(limits)
@@ -507,8 +509,8 @@ class RunServices:
         return found | self.sampling.drafts() | self.sampling.passes()
 
     def close(self) -> None:
-        """End the processes of the reward functions, of the environments and of agents, and take
-        no more rollouts in.
+        """End the processes of the reward functions, of the environments and of agents, and accept
+        no more rollouts.
         """
         for grading in (self.grading, *self.judges.values()):
             grading.grader.close()
@@ -528,7 +530,7 @@ def serve(
     end_ids: tuple[int, ...] = (),
     chat: Chat = PLAIN,
 ) -> RunServices:
-    """The services of a task; policies and engine come later.
+    """The services of a task; policies and engine are attached later.
 
     stop_ids: tokens that end an answer. end_ids: the token appended to a given answer.
     chat: how the tokenizer's chat template is used.

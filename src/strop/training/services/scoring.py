@@ -74,17 +74,17 @@ class RunScoring:
         return table_VD.detach()
 
 
-# What torch says of an operation that it cannot map over rollouts.
+# Torch's errors for an operation that it cannot map over rollouts.
 REFUSED = re.compile(r"vmap|functorch|batching rule|data pointer", re.IGNORECASE)
 MOST_BYTES = 512 * 2**20  # of gradients and logits that are held at once
 
 
 def gradient_norms(policy: Policy, batch: Batch, temperature: float) -> Tensor:
-    """Norm [B] of the gradient of each rollout's summed log-probability in the trained weights.
+    """Norm [B] of the gradient of each rollout's summed log-probability, taken at a temperature.
 
-    At the rollouts' temperature. Several rollouts at once where their gradients fit into memory and
-    the model can be mapped over, else one by one; the numbers are the same. No gradient is left
-    behind. Rollouts without policy tokens have norm 0.
+    Several rollouts are computed at once where their gradients fit into memory and the model can be
+    mapped over, else one by one; the numbers are the same. No gradient is left behind. Rollouts
+    without policy tokens have norm 0.
     """
     policy = policy.whole()
     batch = batch.to(policy.device)
@@ -131,7 +131,7 @@ def _mapped(policy: Policy, batch: Batch, temperature: float) -> Tensor | None:
         with sdpa_kernel(SDPBackend.MATH), as_torch_does():  # what can be mapped over
             grads: dict[str, Tensor] = vmap(grad(summed), (None, 0, 0))(weights, ids_BL, learns_BL)
     except (RuntimeError, NotImplementedError) as error:
-        if not REFUSED.search(str(error)):  # out of memory, say: no reason to go on otherwise
+        if not REFUSED.search(str(error)):  # such as out of memory: falling back would hide it
             raise
         return None
     return (

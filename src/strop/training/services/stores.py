@@ -1,9 +1,9 @@
 """Files of tokens that outlive a step: the run's folder `stores`, and the newest in memory.
 
-    RUN/stores/about.json                  whose they are: the run's settings, its tokenizer
+    RUN/stores/about.json                  their owner: checksums of the run and its tokenizer
     RUN/stores/000012-1f3a90bc.pt          what was stored at step 12, with its checksum
 
-A file is written once and never changed. A part's state refers to it by a number of step
+A file is written once and never changed. A part's state refers to it by a number made of step
 and checksum, so a state finds exactly what it stored or nothing.
 """
 
@@ -29,7 +29,7 @@ WHOSE = {"run": "another run", "tokenizer": "a run with another tokenizer"}
 
 
 def files_in(state: Mapping[str, Any]) -> set[int]:
-    """The numbers of all files that parts know of."""
+    """The numbers of all files that the parts' state refers to."""
     found: set[int] = set()
     for kept in state.values():
         columns = kept.get("columns") if isinstance(kept, Mapping) else None
@@ -50,7 +50,7 @@ class RunStores:
         self._near: OrderedDict[int, dict[str, Tensor]] = OrderedDict()
 
     def open(self, folder: Path, owner: Mapping[str, int], writes: bool = True) -> None:
-        """Keep files in this folder from now on. Raises UserError if another run's are there.
+        """Store files in this folder from now on. Raises UserError if another run's are there.
 
         writes: False where another process of the run writes and deletes the same files.
         """
@@ -63,16 +63,16 @@ class RunStores:
             wrong = [whose for name, whose in WHOSE.items() if found[name] != self.owner[name]]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise UserError(
-                f"{path} cannot be read, so whose store that is cannot be told: put it back"
+                f"{path} cannot be read, so the owner of the store is unknown: put it back"
             ) from error
         if wrong:
             raise UserError(
-                f"{folder} is the store of {wrong[0]}: put back the one that was there, or begin a "
+                f"{folder} is the store of {wrong[0]}: put back the one that was there, or start a "
                 "new run"
             )
 
     def put(self, step: int, columns: Mapping[str, Tensor]) -> int:
-        """Write a file; its number."""
+        """Write a file; returns its number."""
         table = {name: columns[name].cpu().contiguous() for name in sorted(columns)}
         number = (step << 32) | _sum(table)
         self._keep_near(number, table)
@@ -95,7 +95,7 @@ class RunStores:
             unfinished.rename(path)
 
     def get(self, number: int) -> Mapping[str, Tensor]:
-        """The columns of a file. Raises UserError where it is not as it was written."""
+        """The columns of a file. Raises UserError where it is missing or was changed."""
         if number in self._near:
             self._near.move_to_end(number)
             return self._near[number]
@@ -117,7 +117,7 @@ class RunStores:
         return table
 
     def check(self, numbers: Iterable[int]) -> None:
-        """Raise UserError for the first of these files that is not as it was written."""
+        """Raise UserError for the first of these files that is missing or was changed."""
         for number in sorted(numbers):
             self._read(number)
 
@@ -151,7 +151,7 @@ class RunStores:
 
 
 def _later(path: Path, done: int) -> bool:
-    """Whether a file is of a later step, or not whole yet."""
+    """Whether a file is of a later step, or unfinished."""
     return path.name.startswith(".") or int(path.name.partition("-")[0]) > done
 
 
@@ -160,7 +160,7 @@ def _bytes(table: Mapping[str, Tensor]) -> int:
 
 
 def _sum(table: Mapping[str, Tensor]) -> int:
-    """CRC-32 of names, kinds and numbers."""
+    """CRC-32 of names, dtypes, shapes and values."""
     crc = 0
     for name in sorted(table):
         column = table[name].contiguous()

@@ -1,8 +1,8 @@
-"""Prompts and answers of a run: rows, texts and tokens, and how many tokens there is room for.
+"""Prompts and answers of a run: rows, texts and tokens, and the limits of their lengths.
 
-The limits are resolved once, before a run starts. What the user gives keeps its own name:
+The limits are resolved once, before a run starts. Users set them under other names:
 `rollout.max_tokens` and the fields of a rollout part, `data.max_prompt_tokens`, an environment's
-`max_tokens` and `max_turns`, the model's context. Whatever runs reads the numbers from here.
+`max_tokens` and `max_turns`, the model's context. All code of a run reads them from here.
 """
 
 import re
@@ -26,16 +26,17 @@ from strop.training.services.bounds import Bounds
 
 
 class TooLong(UserError):
-    """A row of the data that has no room."""
+    """A row of the data is too long."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Most tokens of an answer, an episode, a prompt and a sequence.
 
-    answer_tokens: new ones of an answer; where episodes are played, of an action. episode_tokens:
-    of all actions of an episode together; where none are played, of an answer. prompt_tokens: of a
-    prompt. context_tokens: of a sequence. kept_tokens: of these no prompt may take.
+    answer_tokens: new tokens of an answer or, in episodes, of an action. episode_tokens: those of
+    all actions of an episode together or, without episodes, of an answer. prompt_tokens: those of a
+    prompt. context_tokens: those of a sequence. kept_tokens: the share of them that no prompt may
+    use.
     """
 
     answer_tokens: int
@@ -46,7 +47,7 @@ class Limits:
 
     @property
     def room(self) -> int:
-        """What the context leaves to a prompt, whatever the settings say."""
+        """The tokens that the context leaves for a prompt, whatever the settings say."""
         return self.context_tokens - self.kept_tokens
 
     def check_prompt(self, prompt: Prompt, size: int) -> None:
@@ -72,9 +73,9 @@ def resolve(
 ) -> Limits:
     """The limits of a run with this rollout part. Raises UserError where no prompt would fit.
 
-    max_prompt_tokens: 0: what the context leaves. longest_given: tokens of the longest answer that
-    the data give, where answers are read from them; None: they are sampled. Then the context keeps
-    room for a whole one behind every prompt.
+    max_prompt_tokens: 0 means as many as the context leaves. longest_given: tokens of the longest
+    answer in the data, where answers are read from them; None: answers are sampled, and the context
+    keeps room for a whole one after every prompt.
     """
     answer, episode = new_tokens(rollout, task, longest_given)
     kept = episode if longest_given is None else 1
@@ -89,7 +90,7 @@ def resolve(
 
 
 def _lower(room: int) -> str:
-    """What to do for the answer, or all actions of an episode, to need no more than the room."""
+    """The advice with which an answer, or all actions of an episode, fit into the room."""
     return f"set rollout.max_tokens={room}" if room > 0 else "lower rollout.max_tokens"
 
 
@@ -115,7 +116,7 @@ MOST_TOKENS = 2**21  # tokens of prompts that are cached
 
 
 class Lately(Generic[K, V]):
-    """Values by key; all are discarded when their total size would exceed `most`.
+    """A cache by key; all values are discarded when their total size would exceed `most`.
 
     So a long run does not fill the memory with values that it used once.
     """
@@ -154,7 +155,7 @@ class RunTexts:
     limits: Limits
     end_ids: tuple[int, ...] = ()
     chat: Chat = PLAIN
-    posted: Callable[[int], Prompt] | None = None  # what a posted task begins with, by its uid
+    posted: Callable[[int], Prompt] | None = None  # the prompt of a posted task, by its uid
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.tokenizer, self.chat.template)
@@ -172,7 +173,7 @@ class RunTexts:
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Tokens that are no text."""
+        """The tokenizer's special tokens, which are no text."""
         return frozenset(self.tokenizer.all_special_ids)
 
     @property
@@ -186,11 +187,11 @@ class RunTexts:
         return self.chat.speaks(self.tokenizer)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Token ids of a text, nothing added."""
+        """Token ids of a text, without added special tokens."""
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else ()
 
     def first_known(self, words: Sequence[str], option: str) -> str:
-        """The first of these words that the tokenizer can write. Raises UserError: none."""
+        """The first of these words that the tokenizer can write. Raises UserError for none."""
         bare = [re.sub(r"\{\w+\}", "", each) for each in words]
         for each, text in zip(words, bare, strict=True):
             if not unknown_letters(self.tokenizer, text):
@@ -199,23 +200,23 @@ class RunTexts:
         raise AssertionError("unknown letters are refused")
 
     def decode(self, ids: Sequence[int], special: bool = True) -> str:
-        """The text of token ids; special: with those that are no text."""
+        """The text of token ids; special: include special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=not special))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token; put together they are the text of all.
+        """The text of each token; joined they are the text of all.
 
-        A letter that consists of several tokens belongs to the last of them.
+        A character that consists of several tokens belongs to the last of them.
         """
         ids = [int(token) for token in ids]
         alone = {token: self.decode([token]) for token in set(ids)}
         found = [alone[token] for token in ids]
         if "".join(found) == self.decode(ids):
             return found
-        found, begun, done = [], 0, 0  # tokens from `begun` are decoded again; before `said`, told
+        found, begun, done = [], 0, 0  # decode from `begun`; tokens before `done` have their text
         for end in range(1, len(ids) + 1):
             before, now = self.decode(ids[begun:done]), self.decode(ids[begun:end])
-            # a letter has four bytes at most, so no more tokens
+            # a character has at most four bytes, so at most four tokens
             whole = not now.endswith("\ufffd") or end == len(ids) or end - done == 4
             found.append(now[len(before) :] if whole else "")
             if whole:
@@ -241,7 +242,7 @@ class RunTexts:
         return self.prompt(uid).columns
 
     def limit_to(self, limits: Limits) -> None:
-        """Keep to these limits from now on, with every prompt that is requested."""
+        """Use these limits from now on, for every prompt that is requested."""
         self.limits = limits
         self._encoded.clear()
 
@@ -250,7 +251,7 @@ class RunTexts:
         return self._encoded.get(uid, lambda: self.first_ids(self.prompt(uid)), len)
 
     def first_ids(self, prompt: Prompt) -> tuple[int, ...]:
-        """Token ids of what a sequence opens with. Raises UserError as `prompt_ids`."""
+        """Token ids of a sequence's prompt. Raises UserError as `prompt_ids` does."""
         ids = encode_prompt(prompt, self.tokenizer, self.chat.template)
         self.limits.check_prompt(prompt, len(ids))
         return tuple(ids)
@@ -272,7 +273,7 @@ class RunTexts:
         return tuple(ids) if len(ids) <= self.limits.prompt_tokens else ()
 
     def answer_ids(self, uid: int, column: str = "completion", end: bool = True) -> tuple[int, ...]:
-        """Token ids of a given answer, with its end or without: text, or an assistant's message.
+        """Token ids of a given answer, a text or an assistant's message; end: with end tokens.
 
         Empty when the prompt's row has none. Raises UserError when the data have no such column,
         and for an answer that is no text or longer than an answer may be.
@@ -290,7 +291,7 @@ class RunTexts:
         return (*ids, *self.end_ids) if end else ids
 
     def recorded(self, uid: int) -> tuple[Rollout, ...]:
-        """The rollouts of a prompt that were recorded. Raises UserError where none are."""
+        """The recorded rollouts of a prompt. Raises UserError where there are none."""
         if self.task.traces is None:
             raise UserError(
                 f"{self.task.name} has no recorded rollouts: give some, data.task=traces:FILE"
@@ -298,7 +299,7 @@ class RunTexts:
         return tuple(map(self.judged, self.task.traces.rollouts(uid)))
 
     def judged(self, rollout: Rollout) -> Rollout:
-        """A recorded rollout; one without a reward earned 0 where reward functions say more."""
+        """A recorded rollout; one without a reward gets 0 if reward functions score it."""
         if rollout.reward is not None or not self.task.rewards:
             return rollout
         return replace(rollout, reward=0.0)
@@ -314,7 +315,7 @@ class RunTexts:
         return prompts, texts
 
     def _other_openings(self, batch: Batch) -> list[tuple[int, str]]:
-        """Rollouts of players who did not begin their episode, with what they saw first."""
+        """Rollouts of players who did not begin their episode, with the first text they saw."""
         if "episode_B" not in batch:
             return []
         uid_B = batch["rollout_uid_B"]  # below 0: a demonstration

@@ -12,12 +12,12 @@ from strop.support.errors import UserError, nearest
 from strop.training.settings.config import RunConfig, section_classes, settings
 
 ASSIGNMENT = re.compile(r"^[A-Za-z_][\w.]*\s*=")
-OF_A_PHASE = ("until", "recipe")  # what a phase has beside stages and options
+OF_A_PHASE = ("until", "recipe")  # the settings of a phase beside stages and options
 Assignments = Sequence[str | tuple[str, Any]]
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words that name something, as recipes and files, and those that assign a value."""
+    """Splits words that name something (recipes, files) from those that assign a value."""
     assignments = [text for text in words if ASSIGNMENT.match(text)]
     return [text for text in words if not ASSIGNMENT.match(text)], assignments
 
@@ -25,10 +25,10 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
     """`raw` with `path=value` assignments: settings by their path, stages by their name
     (`advantage='subtract_group_mean | spread_evenly'`), the rest options of the method. A pair is
-    path and value; text is read in it, too, and what else stands there is the value itself.
+    path and value; a text in it is parsed, too, and any other object is the value itself.
 
-    Options in `raw` of a stage that is given anew go with the parts that they belonged to. Raises
-    UserError for an assignment without a name or of an unknown setting.
+    A stage that is set again loses its options in `raw`, with the parts that they belonged to.
+    Raises UserError for an assignment without a name or of an unknown setting.
     """
     known = settings()
     result = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
@@ -62,12 +62,12 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
 
 
 def _text(given: object) -> str:
-    """What is given as a command line writes it."""
+    """A value in the notation of the command line."""
     return given.strip() if isinstance(given, str) else writing.value_text(given)
 
 
 def _read(path: str, text: str) -> Any:
-    """The value of an option. What takes text gets it as it stands, and what a schedule is too."""
+    """The value of an option. A setting of type text gets it unparsed, and so does a schedule."""
     head, _, rest = path.partition(".")
     declared = RunConfig.model_fields[head].annotation if head in RunConfig.model_fields else None
     fields = [s.model_fields[rest] for s in section_classes(declared) if rest in s.model_fields]
@@ -100,9 +100,9 @@ def _set_in_phase(raw: dict[str, Any], path: str, text: str) -> None:
 
 
 def _set_stage(raw: dict[str, Any], stage: str, text: str, before: Mapping[str, Any]) -> None:
-    """Give a stage, of the method and so of all its phases, or of one phase.
+    """Set a stage of the method, and so of all its phases, or of one phase.
 
-    The options of `before` that lie in it go with the parts that they belonged to.
+    The options of `before` that lie in the stage are removed with the parts they belonged to.
     """
     raw["algorithm"] = _outside(raw.get("algorithm", {}), stage, before)
     raw["stages"] = {**raw.get("stages", {}), stage: text}
@@ -115,7 +115,7 @@ def _set_stage(raw: dict[str, Any], stage: str, text: str, before: Mapping[str, 
 
 
 def _drop_from_phases(raw: dict[str, Any], path: str) -> None:
-    """Take an option that is given for all phases out of those of each."""
+    """Remove an option that is set for all phases from the options of each phase."""
     for name, phase in raw.get("phases", {}).items():
         options = phase.get("algorithm", {})
         replaced = reading.options_of(path, options)
@@ -124,7 +124,7 @@ def _drop_from_phases(raw: dict[str, Any], path: str) -> None:
 
 
 def _outside(options: Mapping[str, Any], stage: str, before: Mapping[str, Any]) -> dict[str, Any]:
-    """The options but for those of `before` that lie in a stage, or in a slot."""
+    """The options without those of `before` that lie in a stage or a slot."""
     old = before.get("algorithm", {})
     return {
         path: value

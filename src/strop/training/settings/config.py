@@ -64,7 +64,7 @@ class RunConfig(Section):
         default="grpo",
         description="name(parameter=value, ...) of the method; empty: [stages] alone",
     )
-    seed: int = Field(default=0, ge=0, lt=2**63, description="of every random draw of the run")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="seed of all random draws of the run")
     threads: int = Field(default=0, ge=0, le=MOST, description="CPU threads; 0: what torch chooses")
     model: ModelSettings = ModelSettings()
     roles: RolesSettings = RolesSettings()
@@ -91,15 +91,15 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _task_is_written_down(self) -> "RunConfig":
-        """Where neither files nor a task are given, a model gets the task that it was made for."""
+        """Without files and a task, a shipped model gets the task that it was made for."""
         if not self.data.files and not self.data.task:
             self.data = self.data.model_copy(update={"task": task_of(self.model.name)})
         return self
 
     @model_validator(mode="after")
     def _style_is_written_down(self) -> "RunConfig":
-        """A built-in environment speaks to a shipped model in the few characters that it knows,
-        to all others in words; the choice stands in the file like one that was given.
+        """A built-in environment uses the few characters that a shipped model knows, and words for
+        all other models; the choice is written to the file as if it was given.
         """
         source = self.data.environment()
         if source is not None:
@@ -109,7 +109,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _players_are_written_down(self) -> "RunConfig":
-        """An adapter a role, where they are asked for so: `role_0`, `role_1` and so on."""
+        """With `roles.play=each` every role gets an adapter: `role_0`, `role_1` and so on."""
         if self.roles.play == EACH:
             source = self.data.environment()
             roles: tuple[int, ...] = ()
@@ -146,9 +146,8 @@ class RunConfig(Section):
         return method
 
     def rollout(self) -> Use:
-        """How the method samples, in its last phase. A run's file has that stage written out: then
-        nothing else of the method is read, and no code of somebody's own that it names. Raises
-        UserError.
+        """The rollout of the method's last phase. A run's file has that stage written out; then
+        nothing else of the method is read, and no user code that it names is run. Raises UserError.
         """
         last = [*self.phases.values()][-1] if self.phases else self
         if "rollout" not in last.stages:
@@ -169,7 +168,7 @@ class RunConfig(Section):
         """The method with a rollout that fits the task. Raises UserError where it cannot."""
         if not isinstance(algorithm.rollout.part, SamplingFields):
             raise UserError(
-                f"rollout: {algorithm.rollout.label} lacks what a run asks of a strategy: derive "
+                f"rollout: {algorithm.rollout.label} lacks attributes that a run needs: derive "
                 "its class from strop.parts.rollout.base.SamplingFields"
             )
         if self.data.weights:
@@ -250,7 +249,7 @@ def load(path: Path) -> RunConfig:
     return make(toml_of(path, "the configuration"), str(path))
 
 
-# What differs for the shipped models: they are small, so they learn fast and need few tokens.
+# Other defaults for the shipped models: they are small, so they learn fast and need few tokens.
 SMALL: dict[str, Any] = {
     "training": {"lr": "linear(5e-4, 0)", "steps": 200},
     "critic": {"lr": 3e-3},
@@ -259,7 +258,7 @@ SMALL: dict[str, Any] = {
 
 
 def defaults(model: str) -> dict[str, Any]:
-    """The settings to begin with for a model."""
+    """The default settings for a model."""
     return {k: dict(v) for k, v in SMALL.items()} if model in SHIPPED else {}
 
 
@@ -271,7 +270,7 @@ def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:
     except ValidationError as error:
         first = error.errors()[0]
         why = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:  # what is wrong of several options together names them itself
+        if not first["loc"]:  # an error about several options together names them itself
             raise UserError(f"{where}: {why}") from error
         key = _key(first["loc"])
         if first["type"] == "extra_forbidden":
@@ -285,7 +284,7 @@ def make(raw: dict[str, Any], where: str = "the options") -> RunConfig:
 
 
 def _key(place: tuple[int | str, ...]) -> str:
-    """The setting's path. Of one that may be of several types, pydantic adds the type."""
+    """The setting's path. For a setting of several types, pydantic appends the type."""
     if place[0] == "phases":  # phases.NAME.until, phases.NAME.stages.STAGE
         return ".".join(map(str, place[: 4 if "stages" in place[2:3] else 3]))
     path = ".".join(map(str, place))
@@ -310,7 +309,7 @@ def settings() -> dict[str, str]:
 
 
 def section_classes(kind: Any) -> list[type[BaseModel]]:
-    """The classes of a section: the engine has one for each kind; empty for what is no section."""
+    """The classes of a section: the engine has one for each kind; empty if it is no section."""
     if kind is EngineSettings:
         return [settings_of(engine) for engine in ENGINES]
     return [kind] if isinstance(kind, type) and issubclass(kind, Section) else []

@@ -1,4 +1,4 @@
-"""The method of a run, put together from what its settings say of it."""
+"""The method of a run, built from its settings."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ def composed(
 def _phase(
     name: str, given: PhaseSettings, stages: Mapping[str, Text], base: Algorithm | None
 ) -> Phase:
-    """A phase of the settings; stages: of all phases; base: where it has no recipe of its own."""
+    """A phase of the settings; stages: those of all phases; base: used if it names no recipe."""
     algorithm = notation.recipe(given.recipe) if given.recipe else base
     if isinstance(algorithm, Phases):
         raise UserError(
@@ -54,7 +54,7 @@ def _phase(
 
 
 def _with_stages(algorithm: Algorithm | None, stages: Mapping[str, Text]) -> Algorithm:
-    """The algorithm with stages replaced; without one, that of the stages alone."""
+    """The algorithm with stages replaced; without one, the algorithm of the stages alone."""
     if algorithm is None:
         return notation.compose(stages)
     return reading.replace_stages(algorithm, stages)
@@ -63,7 +63,7 @@ def _with_stages(algorithm: Algorithm | None, stages: Mapping[str, Text]) -> Alg
 def with_options(
     method: Method, options: Mapping[str, Any], phases: Mapping[str, PhaseSettings] = NONE
 ) -> Method:
-    """The method with options set: those of the whole, then each phase's own. Raises UserError."""
+    """The method with options set: first common ones, then each phase's own. Raises UserError."""
     own = {
         f"phases.{name}.{path}": text
         for name, phase in phases.items() for path, text in phase.algorithm.items()
@@ -77,7 +77,7 @@ def with_options(
 def complete(method: Method, recipes: Mapping[str, str]) -> dict[str, Any]:
     """The settings `stages`, `algorithm` and `phases` with everything written out.
 
-    recipes: those that phases have of their own.
+    recipes: the recipes of the phases that name one.
     """
     if isinstance(method, Algorithm):
         return {**_written(method), "phases": {}}
@@ -107,7 +107,7 @@ def plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-# By what the run learns from: what stands in for a rollout, and why one has none.
+# By what the run learns from: the function that replaces a rollout, and why some have none.
 STAND_INS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "episodes": (
         substitutes.playing,
@@ -116,17 +116,17 @@ STAND_INS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "agents": (
         substitutes.running,
-        "draws answers in a way of its own, and an agent calls the model itself: give a recipe "
+        "samples answers in its own way, and an agent calls the model itself: give a recipe "
         "that samples independently, such as grpo, or another task",
     ),
     "records": (
         substitutes.reading,
-        "draws answers in a way of its own, and recorded rollouts are not drawn: give a recipe "
+        "samples answers in its own way, and recorded rollouts are not sampled: give a recipe "
         "that samples independently or plays turns, such as grpo, or another task",
     ),
     "posts": (
         substitutes.receiving,
-        "draws answers in a way of its own, and posted rollouts come as others draw them: give a "
+        "samples answers in its own way, and posted rollouts are sampled elsewhere: give a "
         "recipe that samples independently or plays turns, such as grpo, or another task",
     ),
 }
@@ -135,7 +135,7 @@ STAND_INS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
 def learning_from(kind: str, algorithm: Algorithm, recipe: str) -> Algorithm:
     """The method with the rollout of a kind of STAND_INS in place of its own, with its options.
 
-    Raises UserError, with why, for a rollout in whose place none can stand.
+    Raises UserError, with the reason, for a rollout that cannot be replaced.
     """
     substitute, why = STAND_INS[kind]
     use = algorithm.rollout
@@ -145,7 +145,7 @@ def learning_from(kind: str, algorithm: Algorithm, recipe: str) -> Algorithm:
 
 
 def sampling_anew(algorithm: Algorithm) -> Algorithm:
-    """The method with the policy's own answers in place of what it reads."""
+    """The method with the policy's own answers in place of those that it reads."""
     return dataclasses.replace(algorithm, rollout=Use(substitutes.plain(algorithm.rollout.part)))
 
 

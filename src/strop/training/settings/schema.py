@@ -1,4 +1,4 @@
-"""The JSON schema of a run's TOML file, for editors and for what completes words on a shell.
+"""The JSON schema of a run's TOML file, for editors and for completion in a shell.
 
 `strop/assets/run.schema.json` holds it, written by `tools/write_catalogue.py`.
 """
@@ -45,13 +45,13 @@ def _engine(kind: str, sections: dict[str, Any]) -> dict[str, Any]:
     sections.update(own.pop("$defs", {}))
     description = own["properties"]["kind"]["description"]
     own["properties"]["kind"] = {"const": kind, "default": kind, "description": description}
-    if kind != "local":  # which is meant where none is named
+    if kind != "local":  # the kind that holds where none is named
         own["required"] = ["kind"]
     return own
 
 
 def _simplify(schema: Any) -> None:
-    """Leave out the titles that pydantic makes of names; one value stands for a list of one."""
+    """Remove the titles that pydantic makes from names; accept one value for a list of one."""
     inner = schema.values() if isinstance(schema, dict) else schema
     for each in list(inner) if isinstance(schema, dict | list) else ():
         _simplify(each)

@@ -1,4 +1,4 @@
-"""The sections of a run's settings: what is no option of the method, each with its description."""
+"""The sections of a run's settings, without the method's options, each with its description."""
 
 import re
 import tomllib
@@ -16,14 +16,14 @@ from strop.environments.episodes import CallLimits
 from strop.support.about import BASE
 from strop.support.errors import UserError
 
-LONGEST = 1e6  # seconds of a limit: clocks and sockets take no more
+LONGEST = 1e6  # seconds of a limit: clocks and sockets accept no more
 MOST = 1024  # threads and processes
 OF_A_SET = re.compile(r"(?P<set>[\w.-]+)=(?P<source>.+)", re.DOTALL)  # in evaluation.reward
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
-    """Unknown keys are refused; one value stands for a list of one."""
+    """A section refuses unknown keys; one value stands for a list of one."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
@@ -50,21 +50,21 @@ class ModelSettings(Section):
     use_liger_kernel: bool = Field(default=False, description="on a GPU, Liger's layers")
     router_replay: Literal["disabled", "R2", "R3"] = Field(
         default="disabled",
-        description="of a mixture of experts, whose choices the updates' passes take: their own, "
-        "R2: those of the step's first pass, R3: the engine's",
+        description="the routing that a mixture of experts uses in updates; disabled: its own, "
+        "R2: that of the step's first pass, R3: the engine's",
     )
     router_aux_loss_coef: float = Field(
         default=0.0, ge=0, le=1e3,
-        description="of the same: coefficient of the term that balances the load of experts, "
-        "balance_experts; 0: none",
+        description="coefficient of the term that balances the load of experts, balance_experts; "
+        "0: none",
     )  # fmt: skip
     chat_template: str = Field(
         default="", description="file with a chat template for the tokenizer"
     )
     reference: str = Field(
         default="",
-        description="the frozen model that reference terms compare with, a teacher, as in name, or "
-        "the URL of a server; none: the one that the run begins with",
+        description="the frozen model that reference terms compare with, or a teacher: given as in "
+        "name, or the URL of a server; empty: the run's starting weights",
     )
     lora_rank: int = Field(
         default=0,
@@ -73,7 +73,7 @@ class ModelSettings(Section):
         description="train low-rank adapters of this rank; 0: all weights",
     )
     lora_alpha: int = Field(
-        default=0, ge=0, description="adapters count alpha/rank times; 0: alpha is twice the rank"
+        default=0, ge=0, description="adapters are scaled by alpha/rank; 0: twice the rank"
     )
     lora_targets: tuple[str, ...] = Field(
         default=(), description="layers with an adapter (q_proj, ...); none: all but the head"
@@ -82,24 +82,24 @@ class ModelSettings(Section):
 
 ADAPTER = re.compile(r"[A-Za-z0-9_-]+")
 EACH = "each"
-PREFIX = "lora_"  # of weights: PEFT takes no part of it as a name
+PREFIX = "lora_"  # of weights: PEFT accepts no part of it as an adapter's name
 
 
 class RolesSettings(Section):
-    """Who plays the roles of an episode, where not one policy plays all."""
+    """Who plays the roles of an episode, if one policy does not play all of them."""
 
     play: dict[str, str] | Literal["each"] = Field(
         default={},
-        description="role: its player, {0: attacker, 1: defender}; a name is an adapter that is "
-        "trained (model.lora_rank), base the model without one, a path the folder of one that is "
-        "not trained; each: an adapter a role; empty: one policy plays all",
+        description="the player of each role, {0: attacker, 1: defender}; a name is an adapter "
+        "that is trained (model.lora_rank), base the model without one, a path the folder of an "
+        "adapter that is not trained; each: one adapter per role; empty: one policy plays all",
     )
     swap_every: int = Field(
         default=0, ge=0,
-        description="steps after which each role goes to the player of the next one; 0: never",
+        description="steps after which each role passes to the next role's player; 0: never",
     )  # fmt: skip
     reset_on_swap: bool = Field(
-        default=True, description="a swap begins the optimiser's averages anew"
+        default=True, description="a swap of roles resets the optimiser's averages"
     )
     league_every: int = Field(
         default=0, ge=0,
@@ -112,13 +112,13 @@ class RolesSettings(Section):
         default=8, ge=1, le=MOST, description="newest copies of an adapter that take part"
     )
     league_k: float = Field(
-        default=4.0, gt=0, le=400, description="most that a game moves an Elo rating, points"
+        default=4.0, gt=0, le=400, description="largest change of an Elo rating by a game, points"
     )
 
     @field_validator("play", mode="before")
     @classmethod
     def _roles_are_numbers(cls, value: Any) -> Any:
-        """Roles as text, which a file has them as."""
+        """Convert roles to text, as they stand in a file."""
         if not isinstance(value, dict):
             return value
         return {str(role): player for role, player in value.items()}
@@ -146,7 +146,7 @@ class RolesSettings(Section):
 
     @property
     def players(self) -> dict[int, str]:
-        """Who plays each role, by the adapter's name: of a folder's `opponent_ROLE`."""
+        """The adapter that plays each role; one from a folder is named `opponent_ROLE`."""
         assert not isinstance(self.play, str), "the configuration writes them down"
         return {
             int(role): f"opponent_{role}" if _is_path(player) else player
@@ -176,13 +176,13 @@ def _is_path(player: str) -> bool:
 
 
 class DataSettings(Section):
-    """What is trained on."""
+    """The task or the data to train on."""
 
     task: str = Field(
         default="",
         description="countdown, worked_countdown, reasoning_gym:NAME, traces:FILE, traces:live, an "
-        "environment or a list of environments, or agent:file.py:function, which alone takes files "
-        "too; empty: what the shipped model was made for",
+        "environment or a list of environments, or agent:file.py:function, the only one that also "
+        "takes files; empty: the task of the shipped model",
     )
     files: tuple[str, ...] = Field(
         default=(),
@@ -198,42 +198,42 @@ class DataSettings(Section):
     prompt_column: str = Field(default="prompt", description="column of the files with the prompts")
     prompt_as: Literal["auto", "text", "messages"] = Field(
         default="auto",
-        description="text as it stands, messages through the chat template; auto: text of the "
-        "column prompt stays text, that of another is a user's message",
+        description="text stays as it is, messages go through the chat template; auto: text in "
+        "the column prompt stays text, text in another column is a user's message",
     )
     system_prompt: str = Field(
-        default="", description="system message before prompts that have none; texts are messages"
+        default="", description="system message before prompts without one; texts become messages"
     )
     tools: str = Field(
         default="", description="JSON file of the tools that the chat template shows"
     )
     thinking: Literal["all", "template"] = Field(
         default="all",
-        description="what a turn sees of earlier turns' <think> text: all, or what the chat "
-        "template shows (then a turn opens a context of its own where it drops some)",
+        description="how much of earlier turns' <think> text a turn sees: all, or as much as the "
+        "chat template shows (where it drops some, the turn starts a new context)",
     )
     call_form: Literal["auto", "hermes", "llama3", "json", "text"] = Field(
         default="auto",
-        description="how the model writes calls of an environment's tools; auto: as its chat "
-        "template says, text without one",
+        description="how the model writes calls of an environment's tools; auto: as in its chat "
+        "template, text without one",
     )
     renderer: str = Field(
         default="off",
-        description="model family of the package renderers, which reads calls and writes turns in "
-        "its place (qwen3, gpt-oss, ...); auto: by the model's name; off: strop itself",
+        description="model family (qwen3, gpt-oss, ...) with which the package renderers reads "
+        "calls and writes turns; auto: by the model's name; off: strop does it",
     )
     chat_template_kwargs: dict[str, Any] = Field(
         default={},
-        description="what else the chat template reads, such as {enable_thinking: false}",
+        description="further arguments of the chat template, such as {enable_thinking: false}",
     )
     columns: dict[str, str] = Field(
         default={},
-        description="columns of the files under other names, theirs before ours: {question: "
-        "prompt, solution: answer}",
+        description="new names for columns of the files, {theirs: ours}: {question: prompt, "
+        "solution: answer}",
     )
     validation_files: tuple[str, ...] = Field(
         default=(),
-        description="the same, for validation; NAME=FILE is a set of its own, eval/NAME/...",
+        description="files as above, for validation; NAME=FILE is a separate set, eval/NAME/...",
     )
     validation_size: int = Field(
         default=0, ge=0, description="prompts of validation; 0: the task's own"
@@ -253,15 +253,15 @@ class DataSettings(Section):
     stop_strings: tuple[str, ...] = Field(default=(), description="text that ends an answer")
     env_workers: int = Field(
         default=0, ge=0, le=MOST,
-        description="processes that play an environment with an ordinary step; 0: this one",
+        description="processes that play an environment with a plain step; 0: this one",
     )  # fmt: skip
     env_timeout_seconds: float = Field(
         default=120.0, gt=0, le=LONGEST,
-        description="limit of a call of an environment that is awaited or in another process",
+        description="limit of a call of an environment that is async or in another process",
     )  # fmt: skip
     env_retries: int = Field(
         default=2, ge=0, le=MOST,
-        description="further tries of a call of an environment that fails for the moment",
+        description="retries of a call of an environment after a transient failure",
     )  # fmt: skip
 
     @field_validator("task", mode="before")
@@ -280,7 +280,7 @@ class DataSettings(Section):
         return value
 
     def env_limits(self) -> CallLimits:
-        """How long and how often an environment is called."""
+        """The time limit and the retries of calls of an environment."""
         return CallLimits(self.env_retries, self.env_timeout_seconds)
 
     def num_env_workers(self, source: EnvironmentSource) -> int:
@@ -294,26 +294,26 @@ class DataSettings(Section):
         return self.env_workers
 
     def environment(self) -> EnvironmentSource | None:
-        """The environment that the task is played in; None for every other task or files."""
+        """The environment that the task is played in; None for files and all other tasks."""
         return None if self.files else source_of(self.task, self.task_config)
 
     def agent(self) -> str:
-        """The function that is called for each rollout; empty where there is none. Raises
-        UserError for a name that is none.
+        """The agent function that is called for each rollout; empty where there is none. Raises
+        UserError for a wrong name.
         """
         return agent_of(self.task) or ""
 
     def has_traces(self) -> bool:
-        """Whether recorded rollouts are trained on, which are there when the run begins."""
+        """Whether the run trains on recorded rollouts that exist when it starts."""
         return not self.files and self.task.startswith("traces:") and not self.is_live()
 
     def is_live(self) -> bool:
-        """Whether rollouts are trained on that others post while the run trains."""
+        """Whether the run trains on rollouts that others post while it trains."""
         live = self.task == "traces:live" or self.task.startswith("traces:queue:")
         return live and not self.files
 
     def chat(self) -> Chat:
-        """How prompts are put to a model with a chat template. Raises UserError."""
+        """How prompts are formatted for a model with a chat template. Raises UserError."""
         tools = {"tools": read_tools(self.tools)} if self.tools else {}
         template = {**self.chat_template_kwargs, **tools}
         return Chat(
@@ -322,17 +322,17 @@ class DataSettings(Section):
         )  # fmt: skip
 
 
-# Settings of data where some files stand for all of them.
+# Settings of data with which the given files are used whole, without other sets.
 FILES_ALONE: dict[str, Any] = {
     "validation_files": (), "validation_size": 0, "heldout_size": 0, "train_size": 0, "weights": (),
 }  # fmt: skip
 
 
 class RewardSettings(Section):
-    """What scores the answers."""
+    """The functions that score answers."""
 
     functions: tuple[str, ...] = Field(
-        default=(), description="file.py:function or a built-in; none: task's"
+        default=(), description="file.py:function or a built-in; none: the task's"
     )
     weights: tuple[FiniteFloat, ...] = Field(
         default=(), description="one per function; none: 1 each"
@@ -341,12 +341,13 @@ class RewardSettings(Section):
     num_workers: int = Field(default=1, ge=1, le=MOST, description="grader processes")
     on_failure: FiniteFloat | Literal["unscored"] = Field(
         default=0.0,
-        description="what a reward counts that an answer makes fail: too late, a crash, an "
-        "exception, no score; or unscored",
+        description="score of an answer on which a reward fails (timeout, crash, exception, no "
+        "score), or unscored",
     )
     max_unscored_share: float = Field(
         default=0.5, ge=0, le=1,
-        description="the run stops when failures leave more of 20 steps' answers without a score",
+        description="the run stops when failures leave a larger share of 20 steps' answers "
+        "without a score",
     )  # fmt: skip
 
 
@@ -355,8 +356,8 @@ class TrainingSettings(Section):
 
     steps: int = Field(default=300, ge=1, description="training steps")
     lr: float | str = Field(default=1e-6, description="AdamW's learning rate, or a schedule")
-    weight_decay: float = Field(default=0.0, ge=0, le=1e6, description="AdamW: of the weights")
-    betas: tuple[Share, Share] = Field(default=(0.9, 0.95), description="AdamW: its averages")
+    weight_decay: float = Field(default=0.0, ge=0, le=1e6, description="AdamW's weight decay")
+    betas: tuple[Share, Share] = Field(default=(0.9, 0.95), description="AdamW's betas")
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="gradients are scaled down to this norm"
     )
@@ -366,22 +367,22 @@ class TrainingSettings(Section):
     )  # fmt: skip
     share_prefixes: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="compute what several rollouts begin with once; auto: where it saves a fifth "
-        "of the work, and the model can",
+        description="compute the common prefix of several rollouts once; auto: where it saves a "
+        "fifth of the work, and the model supports it",
     )
     max_staleness: int = Field(
         default=0, ge=0, le=2**20,
-        description="steps by which the weights that begin a rollout may be behind; above 0 a "
-        "process of its own collects rollouts while this one trains; 0: one after the other",
+        description="steps by which the weights that start a rollout may be behind; above 0 a "
+        "separate process collects rollouts while this one trains; 0: one after the other",
     )  # fmt: skip
     renew_between_tokens: bool = Field(
         default=True,
-        description="with max_staleness: new weights go on with the rollouts that are under way; "
-        "false: these end under the weights that they began with, on Ray engine by engine",
+        description="with max_staleness: new weights continue the rollouts in progress; false: "
+        "rollouts end under the weights that they started with, on Ray engine by engine",
     )
     collector_device: str = Field(
         default="",
-        description="with max_staleness: where the collecting process has its model, such as "
+        description="with max_staleness: device of the collecting process's model, such as "
         "cuda:1; empty: model.device",
     )
     collector_timeout_seconds: float = Field(
@@ -390,8 +391,8 @@ class TrainingSettings(Section):
     )  # fmt: skip
     process_timeout_seconds: float = Field(
         default=600.0, gt=0, le=LONGEST,
-        description="with several processes: silence, or standing still in a step, after which one "
-        "hangs, and the run ends and names it",
+        description="with several processes: silence of a process, or time without progress in a "
+        "step, after which it counts as hanging and the run ends and names it",
     )  # fmt: skip
     num_slots: int = Field(
         default=512, ge=1, le=2**20, description="sequences that the engine generates at once"
@@ -401,14 +402,14 @@ class TrainingSettings(Section):
     )
     checkpoint: Literal["whole", "sharded"] = Field(
         default="whole",
-        description="with several processes: the first writes the whole optimiser, or each its "
-        "part; any number goes on with either",
+        description="with several processes: whole: the first writes the whole optimiser, sharded: "
+        "each writes its part; any number of processes resumes from either",
     )
-    keep_checkpoints: int = Field(default=3, ge=1, description="newest checkpoints that stay")
+    keep_checkpoints: int = Field(default=3, ge=1, description="newest checkpoints to keep")
     best: str = Field(
         default="",
-        description="number of a validation, such as eval/validation/pass@1, by which the best "
-        "checkpoint also stays; empty: none does",
+        description="metric of a validation, such as eval/validation/pass@1, by which the best "
+        "checkpoint is also kept; empty: none is",
     )
     best_is: Literal["highest", "lowest"] = Field(
         default="highest", description="which value of training.best is the best one"
@@ -416,42 +417,42 @@ class TrainingSettings(Section):
     patience: int = Field(
         default=0,
         ge=0,
-        description="validations in a row that bring no better training.best, after which the run "
+        description="validations in a row without a better training.best, after which the run "
         "ends; 0: it never does",
     )
-    debug: bool = Field(default=False, description="check the tensors of calls of parts")
+    debug: bool = Field(default=False, description="check the tensors that parts get and return")
     full_determinism: bool = Field(
         default=False,
-        description="take torch's deterministic operators, for equal bits of equal runs on a GPU",
+        description="use torch's deterministic operators: equal runs on a GPU give equal bits",
     )
     rollouts_every: int = Field(
         default=10, ge=0, description="steps between Parquet files; 0: none"
     )
     keep_rollouts: int = Field(
-        default=100, ge=0, description="newest steps whose Parquet files stay; 0: all"
+        default=100, ge=0, description="newest steps whose Parquet files are kept; 0: all"
     )
     inspect: int = Field(
         default=64, ge=0, le=2**20,
-        description="rollouts of each that `strop inspect` shows token by token; 0: none",
+        description="rollouts of each such step that `strop inspect` shows token by token; 0: none",
     )  # fmt: skip
     conflict_every: int = Field(
-        default=0, ge=0, description="steps between measurements of terms that pull apart; 0: none"
+        default=0, ge=0, description="steps between measurements of term conflicts; 0: none"
     )
 
     def tokens_on(self, device: str) -> int:
         """Padded tokens of one forward pass on a device.
 
-        On a CPU small passes are the faster ones: less padding, and more of it stays in the cache.
+        On a CPU small passes are faster: they have less padding and fit the cache better.
         """
         return self.token_budget or (2048 if device.startswith("cpu") else 16384)
 
 
 class RaySettings(Section):
-    """A Ray cluster that samples, and trains where it is told to."""
+    """A Ray cluster that samples, and also trains if `num_trainers` says so."""
 
     address: str = Field(
         default="",
-        description="local starts Ray on this machine; host:port, or auto, is a cluster; empty: no "
+        description="local starts Ray on this machine; host:port or auto is a cluster; empty: no "
         "Ray",
     )
     num_engines: int = Field(default=1, ge=1, le=MOST, description="engines, an actor each")
@@ -467,29 +468,29 @@ class RaySettings(Section):
     gpus_per_trainer: float = Field(default=0.0, ge=0, le=MOST, description="GPUs of a trainer")
     restarts: int = Field(
         default=2, ge=0, le=MOST,
-        description="times that lost trainers start again without a checkpoint between them; 0: "
-        "the run ends",
+        description="restarts of lost trainers without a new checkpoint in between; 0: the run "
+        "ends",
     )  # fmt: skip
     weights: Literal["store", "broadcast"] = Field(
         default="store",
         description="how new weights reach the engines: Ray's object store, or a broadcast in a "
-        "group of processes, NCCL where they lie on GPUs and gloo on CPUs",
+        "group of processes, with NCCL on GPUs and gloo on CPUs",
     )
     num_environments: int = Field(
         default=0, ge=0, le=MOST,
         description="processes that play the episodes, an actor each; 0: every trainer plays them",
     )  # fmt: skip
     cpus_per_environment: int = Field(
-        default=1, ge=1, le=MOST, description="CPUs of such a process"
+        default=1, ge=1, le=MOST, description="CPUs of a process that plays episodes"
     )
     cpus_for_rewards: int = Field(
         default=0, ge=0, le=MOST,
-        description="CPUs of an actor that grades, with reward.num_workers processes; 0: these run "
-        "beside the trainer",
+        description="CPUs of an actor that grades, with reward.num_workers processes; 0: these "
+        "processes run beside the trainer",
     )  # fmt: skip
     timeout_seconds: float = Field(
         default=600.0, gt=0, le=LONGEST,
-        description="silence after which an engine, or a process that plays, is restarted",
+        description="silence after which an engine, or a process that plays episodes, is restarted",
     )  # fmt: skip
 
     @field_validator("address")
@@ -509,15 +510,15 @@ class CriticSettings(Section):
         default=0,
         ge=0,
         le=2**16,
-        description="width of the heads' hidden layer; 0: that of the model",
+        description="width of the heads' hidden layer; 0: the model's width",
     )
     start: str = Field(
         default="",
-        description="a run's checkpoint folder with whose heads, of the same method, it begins",
+        description="checkpoint of a run of the same method, whose heads the run starts from",
     )
     target_tau: float = Field(
         default=0.1, gt=0, le=1,
-        description="how far the heads' slow copies follow at an update, in methods with such",
+        description="share of the way that the heads' slow copies follow per update, if any",
     )  # fmt: skip
 
 
@@ -525,9 +526,9 @@ class PhaseSettings(Section):
     """One of several algorithms that a run goes through, in the order of the file."""
 
     until: str | int | float = Field(
-        default="", description="its last step, a share of the run, or metric < level"
+        default="", description="the phase's last step, a share of the run, or metric < level"
     )
-    recipe: str = Field(default="", description="its own; empty: the run's recipe")
+    recipe: str = Field(default="", description="the phase's recipe; empty: the run's")
     stages: dict[str, str | list[str]] = Field(
         default={}, description="parts of a stage in place of the recipe's"
     )
@@ -545,14 +546,14 @@ class EvaluationSettings(Section):
     max_prompts: int = Field(default=64, ge=1, description="prompts of a validation")
     reward: tuple[str, ...] = Field(
         default=(),
-        description="what scores validations in place of the reward: a source as in "
+        description="functions that score validations in place of the reward: a source as in "
         "reward.functions, or SET=SOURCE for one set",
     )
 
     def judges(self, sets: Sequence[str]) -> dict[str, str]:
-        """The source that scores each of these sets, without those that the reward scores.
+        """The source that scores each of these sets; sets that the reward scores are left out.
 
-        Raises UserError for a set that is not there and for two sources of one.
+        Raises UserError for an unknown set and for two sources of one set.
         """
         found: dict[str, str] = {}
         for text in self.reward:
@@ -583,16 +584,16 @@ class EvaluationSettings(Section):
 
 
 class TrackingSettings(Section):
-    """Where the run is told to beside its own folder."""
+    """Trackers that the run logs to beside its own folder."""
 
     to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = Field(
         default=(),
-        description="tensorboard, wandb, trackio, mlflow: where metrics, settings and some "
-        "rollouts also go",
+        description="trackers that also get metrics, settings and some rollouts: tensorboard, "
+        "wandb, trackio, mlflow",
     )
-    project: str = Field(default="strop", min_length=1, description="over there")
-    name: str = Field(default="", description="of the run over there; empty: its folder's")
+    project: str = Field(default="strop", min_length=1, description="the tracker's project")
+    name: str = Field(default="", description="the run's name there; empty: its folder's name")
     samples: int = Field(
         default=8, ge=0, le=1000,
-        description="rollouts in a table, each time that training.rollouts_every has them written",
+        description="rollouts in a table, at each step that training.rollouts_every selects",
     )  # fmt: skip

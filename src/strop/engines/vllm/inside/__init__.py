@@ -1,4 +1,4 @@
-"""What runs in vLLM's processes, in an environment that need not have strop: torch and vLLM alone.
+"""Modules for vLLM's processes, whose environment need not have strop: torch and vLLM suffice.
 
-Over there each file is a module of its own, found by its name on the PYTHONPATH.
+There each file is a top-level module, found by its name on the PYTHONPATH.
 """

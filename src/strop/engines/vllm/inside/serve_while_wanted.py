@@ -1,9 +1,9 @@
-"""Runs a command until it ends, is told to (SIGTERM), or the process that asked for it is gone.
+"""Runs a command until it ends, a signal (SIGTERM) stops it, or the process that wants it is gone.
 
     python serve_while_wanted.py PROCESS FOLDER COMMAND...
 
-The folder is deleted at the end, however that comes. So nothing that it starts outlives the process
-that wants it, even one that is killed. It needs nothing but Python.
+The folder is deleted at the end in any case. So nothing that the command starts outlives the
+process that wants it, even one that is killed. It needs nothing but Python.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ import subprocess
 import sys
 import time
 
-LOOK_SECONDS = 0.5  # between two looks
+LOOK_SECONDS = 0.5  # between two checks
 GRACE_SECONDS = 20.0  # for the command to end by itself
 
 
 def main() -> int:
-    """Run the command; its exit status."""
+    """Run the command; returns its exit status."""
     parent, folder, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     wanted = [True]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End the command and all that it started: it is told to, then made to."""
+    """End the command and all that it started, first by SIGTERM, then by SIGKILL."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):

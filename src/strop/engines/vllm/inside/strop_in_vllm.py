@@ -1,7 +1,7 @@
-"""What strop adds to vLLM's workers: new weights from a folder, while the server runs.
+"""Extends vLLM's workers: they can load new weights from a folder while the server runs.
 
-vLLM imports this in its own environment (--worker-extension-cls strop_in_vllm.Weights), where strop
-need not be: it uses nothing but vLLM. /collective_rpc calls the methods.
+vLLM imports this in its own environment (--worker-extension-cls strop_in_vllm.Weights), which need
+not have strop: it uses nothing but vLLM. /collective_rpc calls the methods.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Any
 class Weights:
     """Becomes part of vLLM's worker class."""
 
-    strop_version = 0  # of the weights that it samples with; 0: those it was started with
+    strop_version = 0  # of the sampling weights; 0: those it was started with
 
     def strop_weights(self) -> dict[str, Any]:
         """The version that it samples with, whether it applies the rules of requests, and the
@@ -24,10 +24,10 @@ class Weights:
         return {"version": self.strop_version, "rules": rules, "rank": rank}
 
     def strop_load_weights(self, folder: str, version: int) -> dict[str, Any]:
-        """Take the weights of a folder in Hugging Face's layout; what is answered is the version.
+        """Load the weights of a folder in Hugging Face's layout; returns the version.
 
-        A folder that is not there is answered with an error, and nothing has changed. A failure on
-        the way ends the worker: it never samples with half of the new weights.
+        For a missing folder it returns an error and changes nothing. A later failure ends the
+        worker: it never samples with half of the new weights.
         """
         if not os.path.isfile(os.path.join(folder, "config.json")):
             return {"error": f"it sees no folder {folder}"}
@@ -38,8 +38,8 @@ class Weights:
 
 
 def _pack_again(model: Any) -> None:
-    """On a CPU vLLM multiplies by packed copies of the weights, and 0.32 renews those of the layers
-    that it loads. A head tied to the embeddings is none of them.
+    """Repack weights on a CPU, where vLLM multiplies by packed copies: 0.32 renews those of the
+    layers that it loads, but not a head that is tied to the embeddings.
     """
     for module in model.modules():
         weight = getattr(module, "weight", None)

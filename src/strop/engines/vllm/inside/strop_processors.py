@@ -1,9 +1,9 @@
-"""Rules of requests inside vLLM, as one of its logits processors.
+"""Applies the rules of requests inside vLLM, as one of its logits processors.
 
-vLLM has two interfaces for them, by the model runner that it takes; the class here has both. It is
-applied to logits at temperature 1, so a request that has rules asks vLLM for temperature 1 (or 0)
-and names its own among the rules' numbers: what is drawn from is then what strop's engines draw
-from, and so are the log-probabilities that vLLM tells.
+vLLM has two interfaces for these, one for each of its model runners; the class here has both. It is
+applied to logits at temperature 1, so a request with rules is sent with temperature 1 (or 0), and
+with its own temperature beside the rules: the sampling distribution is then that of strop's
+engines, and so are the log-probabilities that vLLM reports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as OfSeco
 
 try:
     from . import strop_rules
-except ImportError:  # in vLLM's environment this file is no part of a package
+except ImportError:  # in vLLM's environment this file is a top-level module
     import strop_rules  # type: ignore[no-redef, import-not-found]
 
 ASKED = "strop_rules"  # among a request's further arguments
@@ -26,13 +26,13 @@ Asked = TypeVar("Asked")
 
 
 class PerRequest(OfFirst, OfSecond, Generic[Asked]):
-    """Knows which row of the logits is of a request that asks for something."""
+    """Finds the rows of the logits whose requests have an argument for this processor."""
 
     def __init__(self, *_: Any) -> None:
         self.asked: dict[int, Asked] = {}  # by place in the batch, or slot
 
     def read(self, params: Any) -> Asked | None:
-        """What a request asks for; None: nothing."""
+        """The argument of a request; None: it has none."""
         raise NotImplementedError
 
     def change(self, logits: torch.Tensor, rows: dict[int, Asked]) -> torch.Tensor:
@@ -42,15 +42,15 @@ class PerRequest(OfFirst, OfSecond, Generic[Asked]):
     # ---- from here on: vLLM's interfaces
 
     def is_argmax_invariant(self) -> bool:
-        """It may change what is likeliest."""
+        """False: it may change the likeliest token."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
-        """Of the first: requests that came, went and moved."""
+        """First interface: requests were added, removed and moved."""
         process_dict_updates(self.asked, batch_update, lambda params, *_: self.read(params))
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Of the second: a request takes a slot."""
+        """Second interface: a request takes a slot."""
         self.asked.pop(req_idx, None)
         found = self.read(sampling_params)
         if found is not None:
@@ -58,7 +58,7 @@ class PerRequest(OfFirst, OfSecond, Generic[Asked]):
         return found is not None
 
     def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
-        """Of both; ctx: of the second, which slots the rows are of."""
+        """Both interfaces; ctx: in the second, it has the slots of the rows."""
         if not self.asked:
             return logits
         slots = range(len(logits)) if ctx is None else ctx.expanded_idx_mapping.tolist()
@@ -67,7 +67,7 @@ class PerRequest(OfFirst, OfSecond, Generic[Asked]):
 
 
 class Rules(PerRequest[tuple[float, Any]]):
-    """Applies the rules of requests, each in their order."""
+    """Applies the rules of each request in their order."""
 
     @classmethod
     def validate_params(cls, params: Any) -> None:
@@ -76,7 +76,7 @@ class Rules(PerRequest[tuple[float, Any]]):
 
     @staticmethod
     def parsed(params: Any) -> tuple[float, list[tuple[str, dict[str, Any]]]] | None:
-        """Temperature, and each rule's function and numbers; None where there are none."""
+        """Temperature, and each rule's function and arguments; None where there are none."""
         text = (params.extra_args or {}).get(ASKED)
         if text is None:
             return None

@@ -1,7 +1,7 @@
-"""What narrows a draw, as functions: scaled logits [N, V] and the numbers of a rule -> logits.
+"""The functions of sampling rules: scaled logits [N, V] and a rule's numbers -> logits.
 
-What a rule removes gets -inf. `strop.engines.rules` has the rules that these are of. This
-file is read by vLLM's workers too, in an environment without strop: it uses torch alone.
+A removed token gets -inf. `strop.engines.rules` has the rules that use these functions. vLLM's
+workers import this file too, in an environment without strop: it uses torch alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-COOLEST = 0.05  # share of the temperature that is always left
+COOLEST = 0.05  # least factor on the temperature
 
 
 def top_p(logits: Tensor, p: float) -> Tensor:
