@@ -61,7 +61,7 @@ def test_a_script_gives_rows_by_task(tmp_path: Path) -> None:
     assert found.kept.learnt == 1.0
     assert [run.folder.name for run in found.runs] == ["1-first", "2-second"]
     assert found.page.exists()
-    with pytest.raises(UserError, match="go on with `strop sequence --resume"):
+    with pytest.raises(UserError, match="resume it with `strop sequence --resume"):
         strop.sequence("grpo", rows, rows, **given)
     with pytest.raises(UserError, match=r"data is .*: give a dict of rows by the name"):
         strop.sequence("grpo", "rows.jsonl", rows)
@@ -129,7 +129,7 @@ def test_an_interrupt_says_how_to_go_on_and_several_processes_are_refused(
     monkeypatch.setattr(command, "work", stopped)
     result = call()
     assert result.code == 130
-    assert f"the sequence is kept: strop sequence --resume {tmp_path / 'out'}" in result.out
+    assert f"the sequence is saved: strop sequence --resume {tmp_path / 'out'}" in result.out
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "without torchrun" in call().err
 
@@ -140,7 +140,7 @@ def test_an_interrupt_says_how_to_go_on_and_several_processes_are_refused(
         (["--data", "third=x.jsonl"], "the task third has no rows to be scored on"),
         (["--data", "first=x.jsonl"], "names two sources 'first'"),
         (["data.weights=[1, 2]"], "data.weights: a sequence sets them itself"),
-        (["--resume", "out"], "leave all else out"),
+        (["--resume", "out"], "leave everything else out"),
         (["--validation", "more=none.jsonl"], "none.jsonl"),
         (["training.wrong=1"], "no option training.wrong"),
     ],
