@@ -52,7 +52,7 @@ def test_every_command_says_that_it_was_told_to_end(name, strop, monkeypatch):
     monkeypatch.setattr(command, "invoke", end)
     result = strop(name, *("x" for each in command.params if each.required))
     assert (result.code, result.out) == (130, "")
-    assert result.err.startswith(f"interrupted: strop {name} was stopped; nothing of it is kept")
+    assert result.err.startswith(f"interrupted: strop {name} was stopped; nothing was saved")
 
 
 def test_an_evaluation_that_is_told_to_end_leaves_no_process(tmp_path: Path):
@@ -76,7 +76,8 @@ def test_an_evaluation_that_is_told_to_end_leaves_no_process(tmp_path: Path):
     process.join(20)
     assert (process.exitcode, read(tmp_path / "out")) == (130, "")
     assert read(tmp_path / "error") == (
-        "interrupted: strop eval was stopped; nothing was saved: the same command starts from the beginning\n"
+        "interrupted: strop eval was stopped; nothing was saved: the same command starts "
+        "from the beginning\n"
     )
     end = time.monotonic() + 10
     while lives(int(number)) and time.monotonic() < end:
@@ -154,7 +155,8 @@ def test_a_run_that_is_told_to_end_while_it_connects_to_ray_says_so(
         )  # fmt: skip
         assert (result.code, result.err) == (
             130,
-            "interrupted: strop train was stopped; no run was started: the same command starts one\n",
+            "interrupted: strop train was stopped; no run was started: the same command starts "
+            "one\n",
         )
     assert signal.getsignal(signal.SIGTERM) is before
     assert not (tmp_path / "run").exists()
