@@ -99,7 +99,7 @@ def test_tasks_follow_each_other_and_a_rerun_goes_on(call: Call, tmp_path: Path)
     result = call("--replay", "0.25")
     assert result.code == 0, result.err
     assert "task 1 of 2, first: complete" in result.out
-    assert "task 2 of 2, second: goes on" in result.out
+    assert "task 2 of 2, second: resumes" in result.out
     assert (out / "1-first/metrics.jsonl").stat().st_mtime_ns == ended
     assert same(weights(out, "2-second"), last)
     again = json.loads((out / "result.json").read_text())
@@ -176,7 +176,7 @@ def test_a_table_without_a_suite_has_no_retention_and_says_the_error_of_a_cell()
 
 
 def test_a_folder_that_is_none_and_a_metric_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(sequence.UserError, match="is no sequence"):
+    with pytest.raises(sequence.UserError, match="is not a sequence"):
         sequence.read_plan(tmp_path)
     (tmp_path / "sequence.json").write_text("[]")
     with pytest.raises(sequence.UserError, match="not a plan"):

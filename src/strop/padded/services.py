@@ -19,7 +19,7 @@ from strop.padded.names import PAIR_SCORES, Names, has_tournament, learning_part
 from strop.support.errors import UserError
 
 TEXTS = "texts"
-INSIDE = "answers while they are being sampled, which only a run has"
+INSIDE = "answers while they are being drawn, which only a run has"
 
 
 def readers_of_texts(algorithm: Algorithm) -> list[Use]:
