@@ -181,11 +181,10 @@ def compare(
     """Train every method with every seed, score the weights, and judge which scores differ.
 
     methods: recipes in one line or methods of `strop.recipe`, in a list, or in a dict by label;
-    one with options of its own is a pair, `("grpo", {"loss_clip_high": 0.3})`. tune: the number of
-    settings of each that are tried inside ranges, `loss_clip_high="0.2..0.4"`. Other arguments:
-    those of `strop compare` and `strop.train`. Each run is a process of one thread. The same call
-    with the same `out` resumes, also with more methods and seeds. Raises UserError, RunStopped and
-    KeyboardInterrupt.
+    one with its own options is a pair, `("grpo", {"loss_clip_high": 0.3})`. tune: the number of
+    settings of each to try inside ranges, `loss_clip_high="0.2..0.4"`. Other arguments: those of
+    `strop compare` and `strop.train`. Runs are processes of one thread. The same call with the
+    same `out` resumes, with more methods or seeds. Raises UserError, RunStopped, KeyboardInterrupt.
     """
     at, k, mean = _several(at), _several(k), _several(mean)
     counts = {"seeds": seeds, "steps": steps, "samples": samples, "prompts": prompts, "jobs": jobs,

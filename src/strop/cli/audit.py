@@ -63,8 +63,7 @@ def audit(
     answers, times N; success', entropy': their first-order change per unit of step; ESS: effective
     sample size, as a share; silent: share of groups that move nothing; refilled: share of groups
     replaced; c-scale, c-bias: towards the gradient of what top_p, top_k or min_p leave; ratio: mean
-    of learner over sampler. A teacher's true gradient is that of whole answers; token bias is
-    towards that of tokens.
+    of learner over sampler. A teacher's true gradient is of whole answers, token bias of tokens'.
     """
     from strop.api.audit import audits, base_of
     from strop.api.options import settings_of
