@@ -11,7 +11,7 @@ def main() -> None:
         with interrupting():
             from strop.cli.main import main as run
     except KeyboardInterrupt:
-        print("interrupted: strop was stopped before it began", file=sys.stderr)
+        print("interrupted: strop was stopped before it started", file=sys.stderr)
         sys.exit(130)
     run()
 

@@ -7,26 +7,26 @@
     token_weights("gspo", logp=lp, logp_old=lo, advantages=a, mask=m)                -> [B, T]
     state = next_state("mssr", rewards=r, groups=g, mask=m, entropy=h)  # of the next step's calls
 
-Token tensors are [B, T], rollout tensors [B], turn tensors [B, K]; prompt tokens may be there with
-mask 0, and values outside the mask never matter, NaN included. Gradient flows through `logp` (and
-`entropy`, `mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd.
+Token tensors are [B, T], rollout tensors [B], turn tensors [B, K]; prompt tokens may be included
+with mask 0, and values outside the mask never matter, NaN included. Gradient flows through `logp`
+(and `entropy`, `mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd.
 
 Keywords that several functions share:
 
-- rewards: [B]; NaN marks a rollout without a score, which takes part in nothing.
+- rewards: [B]; NaN marks a rollout without a score, which all parts ignore.
 - groups: [B] any ints, ragged, in any order; needed where a part compares rollouts.
-- mask: [B, T], 1 for tokens of the policy; denominator_mask: tokens that count in averages, default
-  the same.
-- logp: [B, T] of the policy as it is; advantages: [B, T], or [B], one a rollout.
-- params: the recipe's parameters, TRL's and verl's names for them too, and options of its stages
+- mask: [B, T], 1 for tokens of the policy; denominator_mask: tokens that count in averages, by
+  default the same.
+- logp: [B, T] of the current policy; advantages: [B, T], or [B] with one a rollout.
+- params: the recipe's parameters, also by TRL's and verl's names, and options of its stages
   (`loss.dual_clip_c`); `step` and `total_steps` in them resolve schedules.
-- seed: of what the parts draw.
-- state: what `next_state` returned for the steps before; none before the first step.
-- further tensors: those that the recipe reads. `inputs(name, call)` says which.
+- seed: of the parts' random draws.
+- state: the value that `next_state` returned for the previous step; none for the first step.
+- further tensors: those that the recipe reads. `inputs(name, call)` lists them.
 
-Calls of a recipe in phases are those of its last one. Every function raises UserError for a tensor
-or parameter that the recipe does not know, for a missing tensor, by the name that it has here, and
-for shapes that do not fit.
+For a recipe in phases the functions use its last phase. Every function raises UserError for a
+tensor or parameter that the recipe does not know, for a missing tensor, by the name that it has
+here, and for shapes that do not fit.
 
 The same composition of parts runs here and in training: the tensors become one flat batch, the
 stage runs, the result is padded again.
@@ -83,7 +83,7 @@ __all__ = [
     "tree_edges",
     "value_loss_clip",
 ]
-SEQ = "advantages_seq"  # advantages of rollouts, where the rest of the chain is still to run
+SEQ = "advantages_seq"  # advantages of rollouts, for which the rest of the chain must still run
 
 
 def rewards(
@@ -97,12 +97,12 @@ def rewards(
     state: Mapping[str, Any] | None = None,
     **columns: Any,
 ) -> Tensor:
-    """Rewards [B] that a recipe makes of those that the reward functions gave; NaN: no score.
+    """Rewards [B] that a recipe computes from those of the reward functions; NaN: no score.
 
-    A recipe with a tournament takes `pair_scores` [B, B] in place of rewards: what row i scores in
-    its match with row j, NaN where a judgement failed. What a part would ask reward functions or
-    texts for may be given in its place (`speedup`). Raises UserError for a recipe whose rewards
-    depend on texts or on anything else of a run.
+    A recipe with a tournament takes `pair_scores` [B, B] in place of rewards: the score of row i in
+    its match with row j, NaN where a judgement failed. Columns that a part would compute with
+    reward functions or texts may be given instead (`speedup`). Raises UserError for a recipe whose
+    rewards depend on texts or on anything else of a run.
     """
     tensors = {"rewards": rewards, "groups": groups, **columns}
     return _rewards(PaddedCall("rewards", name, tensors, mask, params, seed, state))
@@ -126,9 +126,10 @@ def advantages(
     Recipes that look at turns take `turn_ids` [B, T] with `turn_rewards` [B, K], or rows that are
     turns: `trajectories` [R], `turn_index` [R] with `turn_rewards` [R] and `mask` [R, T]. Without
     a mask the result is one advantage a turn, in the shape of `turn_rewards`. Without `rewards` a
-    rollout's is the sum of its turns'. `advantages_seq` [B] in place of rewards are advantages of
-    rollouts: what is left of the chain is their credit. `tree` (see `tree_edges`) alone gives a row
-    a leaf, a column a level. `steps` [B] names the training step of each row, for what is tracked.
+    rollout's reward is the sum of its turns' rewards. `advantages_seq` [B] in place of rewards are
+    advantages of rollouts, of which the rest of the chain computes the credit. `tree` alone (see
+    `tree_edges`) gives one row a leaf, one column a level. `steps` [B] names the training step of
+    each row, for parts that track something over steps.
     """
     tensors = {"rewards": rewards, "groups": groups, **columns}
     return _advantages(PaddedCall("advantages", name, tensors, mask, params, seed, state))
@@ -146,11 +147,11 @@ def returns(
     which: str = "",
     **columns: Any,
 ) -> Tensor:
-    """Returns that a recipe's advantage chain goes by: of tokens [B, T], or of turns.
+    """Returns that a recipe's advantage chain computes: of tokens [B, T], or of turns.
 
-    Those of tokens are what a critic should have said, before any whitening; those of turns come
-    in the shape of `turn_rewards`. which: of several, "return_value_T"; default the last that the
-    chain writes. Tensors as in `advantages`. Raises UserError for a recipe without returns.
+    Returns of tokens are a critic's targets, before any whitening; returns of turns have the shape
+    of `turn_rewards`. which: one of several, "return_value_T"; by default the last that the chain
+    writes. Tensors as in `advantages`. Raises UserError for a recipe without returns.
     """
     tensors = {"rewards": rewards, "groups": groups, **columns}
     call = PaddedCall("returns", name, tensors, mask, params, seed, state, which=which)
@@ -176,14 +177,14 @@ def next_state(
     seed: int = 0,
     **columns: Any,
 ) -> dict[str, Any]:
-    """What a recipe carries to its next step: give it to that step's calls as `state`.
+    """The state that a recipe carries to its next step: pass it to that step's calls as `state`.
 
-    The state of every part that keeps one, by its path ("advantage.subtract_tracked_success"), and
-    under "knobs" the options that its controls have set. Tensors as in `advantages`, with those
-    that trackers learn from; `texts` [B], a list of prompts, where one learns from these; where a
-    reward part learns, `rewards` are those of the reward functions. Without any of them the
-    controls go on by `metrics` alone, such as {"entropy": 0.3}. Raises UserError for a recipe whose
-    parts learn what a run alone has.
+    It has the state of every part that keeps one, by its path
+    ("advantage.subtract_tracked_success"), and under "knobs" the options that its controls have
+    set. Tensors as in `advantages`, with those that trackers learn from; `texts` [B], a list of
+    prompts, where a part learns from texts; where a reward part learns, `rewards` are those of the
+    reward functions. Without any tensors only the controls move, by `metrics` such as {"entropy":
+    0.3}. Raises UserError for a recipe whose parts learn from data that only a run has.
     """
     tensors = {"rewards": rewards, "groups": groups, **columns}
     call = PaddedCall("next_state", name, tensors, mask, params, seed, state)
@@ -203,8 +204,8 @@ def selection(
 ) -> tuple[Tensor, Tensor]:
     """Which tokens keep their gradient and which count in averages, two bool masks [B, T].
 
-    A recipe without selection parts gives the mask twice. Advantages are [B] where a part reads one
-    advantage a rollout.
+    A recipe without selection parts returns the mask twice. Advantages are [B] where a part reads
+    one advantage a rollout.
     """
     tensors = {"advantages": advantages, "groups": groups, **columns}
     call = PaddedCall("selection", name, tensors, mask, params, seed, state)
@@ -227,17 +228,17 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """The loss [] of a recipe's terms, differentiable, and its metrics.
 
-    The mask has the tokens with gradient. Without `groups` every row is a group of its own, unless
+    The mask marks the tokens with gradient. Without `groups` every row is its own group, unless
     a part reads groups. Metrics are the terms' own (means over their tokens) and `loss/<term>`.
 
     Methods on pairs take `logp_chosen`, `logp_rejected`, `mask_chosen`, `mask_rejected` and, where
     they have a reference, `logp_ref_chosen` and `logp_ref_rejected` [N, T] in place of rows.
-    `logits` with `labels` [B, T] (-100: none) stand for `logp`, `entropy` and the mask. Where the
-    policy's own term lacks what it needs, the loss is that of the penalties for which all is there:
+    `logits` with `labels` [B, T] (-100: none) replace `logp`, `entropy` and the mask. Where tensors
+    of the policy's own term are missing, the loss is that of the penalties whose tensors are given:
     a bonus or a divergence by itself, over `kept` [B, T] of the mask where it is given.
-    `advantages_seq` [B] are advantages of rollouts: they go through the rest of the advantage chain
-    and the selection first. `accumulation` in `params`: of how many micro-batches of an update this
-    is one; the loss is divided by it.
+    `advantages_seq` [B] are advantages of rollouts: they first go through the rest of the advantage
+    chain and the selection. `accumulation` in `params`: the number of micro-batches of the update;
+    the loss is divided by it.
     """
     tensors = {"logp": logp, "advantages": advantages, **columns}
     call = PaddedCall("policy_loss", name, tensors, mask, params, seed, state, denominator_mask)
@@ -258,8 +259,8 @@ def token_weights(
 ) -> Tensor:
     """c_t = -dL/dlogp_t [B, T]: how hard the loss pushes each sampled token up.
 
-    The share of the average is included. Tensors as in `policy_loss`; of pairs [2 N, T], the
-    chosen answers first.
+    The token's share of the average is included. Tensors as in `policy_loss`; for pairs the result
+    is [2 N, T], the chosen answers first.
     """
     tensors = {"logp": logp, "advantages": advantages, **columns}
     call = PaddedCall("policy_loss", name, tensors, mask, params, seed, state, denominator_mask)
@@ -287,13 +288,13 @@ def loss_parts(
     term: str = "policy",
     **columns: Any,
 ) -> dict[str, Tensor]:
-    """What the parts of one term give for each token, all [B, T] and without gradient.
+    """The values that the parts of one term compute for each token, all [B, T], without gradient.
 
     kept, counted: bool, the tokens that the term gives a gradient, and those in its averages.
-    weights: importance weights that its objective is multiplied by. share: a token's part of the
-    average, without them. objective, log_ratio: of the token. Beside them the term's metrics that
-    are of tokens ("opsm/dropped_mean" is 1 where an answer was left out). Tensors as in
-    `policy_loss`, but of rows alone; term: the name of another one, "kl" or "entropy".
+    weights: importance weights that multiply its objective. share: a token's share of the average,
+    without weights. objective, log_ratio: of the token. The term's metrics of tokens are added
+    ("opsm/dropped_mean" is 1 where an answer was left out). Tensors as in `policy_loss`, but only
+    in rows; term: "policy", or the name of another term, "kl" or "entropy".
     """
     tensors = {"logp": logp, "advantages": advantages, **columns}
     call = PaddedCall("policy_loss", name, tensors, mask, params, seed, state, denominator_mask)
@@ -307,9 +308,9 @@ def loss_parts(
 
 
 def inputs(name: str, call: str, params: Mapping[str, Any] | None = None) -> dict[str, bool]:
-    """The tensors that `advantages`, `selection` or `policy_loss` takes, and whether each must be.
+    """The tensors that a function such as `advantages` takes, and whether each must be given.
 
-    Of names for the same column (`logp_old`, `logp_prox`) all are listed; one of them is enough.
+    All names of the same column are listed (`logp_old`, `logp_prox`); one of them is enough.
     """
     if call not in [*CALLS]:
         raise UserError(f"no call {call!r}; there are {', '.join(CALLS)}")
@@ -348,7 +349,7 @@ def _advantages(call: PaddedCall) -> Tensor:
 
 
 def _scored(call: PaddedCall) -> Stage:
-    """The stage of a call that begins with rewards, after the steps that a series tells of."""
+    """The stage of a call that starts with rewards, after the earlier steps of a series."""
     call = in_one_group(call)
     if call.has(TEXTS):
         call = with_texts(call, names_of(call.recipe, call.params))
@@ -369,7 +370,7 @@ def _selection(call: PaddedCall) -> tuple[Tensor, Tensor]:
 
 
 def _of_rows(call: PaddedCall) -> PaddedCall:
-    """The call of a loss, whose pairs and labels have become rows."""
+    """The call of a loss, with pairs and labels converted to rows."""
     tensors = {**call.tensors, "mask": call.mask}
     if not PAIRS.isdisjoint(tensors):
         tensors = pairs_as_rows(tensors)
@@ -399,7 +400,7 @@ def _loss(call: PaddedCall) -> tuple[Tensor, dict[str, float]]:
 def _from_rollouts(call: PaddedCall) -> PaddedCall:
     """A loss's call with advantages of tokens and two masks in place of rollouts' advantages.
 
-    A tensor goes to every call that takes it. Raises UserError for advantages of both kinds.
+    A tensor is passed to every call that takes it. Raises UserError for advantages of both kinds.
     """
     takes = {
         other: inputs(call.recipe, other, call.params)

@@ -146,7 +146,7 @@ def test_a_step_is_a_page_that_a_notebook_shows(run: Any) -> None:
         strop.inspect(str(run.folder), 9)
     with pytest.raises(UserError, match="a run is int"):
         strop.inspect(3)
-    with pytest.raises(UserError, match="run is 0 of them: give one run, or its folder"):
+    with pytest.raises(UserError, match="run names 0 runs: give one run, or its folder"):
         strop.inspect(())
     with pytest.raises(UserError, match=r"out is '\\ud800': give a path"):
         run.inspect(out="\ud800")

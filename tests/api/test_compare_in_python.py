@@ -102,7 +102,7 @@ def test_other_rows_are_another_comparison(
     rows = rows_of(lab.data)
     compared(lab, ["grpo"], out="mine")
     compared(lab, ["grpo"], out="mine")
-    with pytest.raises(UserError, match=r"mine was begun with other rows \(data\)"):
+    with pytest.raises(UserError, match=r"mine was started with other rows \(data\)"):
         compared(lab, ["grpo"], out="mine", data=rows[1:])
     assert rows_of(here / "mine/given/data.jsonl") == rows
     (here / "other/given").mkdir(parents=True)

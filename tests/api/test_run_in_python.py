@@ -51,13 +51,13 @@ def test_leaving_the_loop_saves_and_another_goes_on(lab: Any, here: Any, whole: 
             if step.number == 2:
                 break
         assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-000002"]
-    with pytest.raises(UserError, match=r"was closed after step 2: go on with it by strop\.resume"):
+    with pytest.raises(UserError, match=r"was closed after step 2: resume it with strop\.resume"):
         run.train()
     other = strop.resume(run, progress=False)
     assert lines(other.folder) == lines(whole.folder)
     more = strop.resume(str(run.folder), training_steps=4, progress=False)
     assert (more.steps_done, len(lines(more.folder))) == (4, 4)
-    with pytest.raises(UserError, match=r"a run that goes on .* leave training\.lr out"):
+    with pytest.raises(UserError, match=r"a resumed run .* leave training\.lr out"):
         strop.resume(run, training_lr=1.0)
 
 
@@ -159,7 +159,7 @@ def test_a_folder_tells_what_the_run_would(whole: Any) -> None:
         assert column(table, "step") == [1, 2, 3]
         assert column(table, "reward") == [x["reward"] for x in lines(whole.folder)]
         assert column(run.rollouts, "step") == [3] * 8
-    with pytest.raises(UserError, match=r"is not under way here: go on with it by strop\.resume"):
+    with pytest.raises(UserError, match=r"is not being trained here: resume it with strop\.resume"):
         _ = again.model
     with pytest.raises(UserError, match=r"is not a run: it has no config\.toml"):
         strop.Run(whole.folder.parent)

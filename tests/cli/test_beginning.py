@@ -42,7 +42,7 @@ def test_init_writes_over_nothing(strop, tmp_path, monkeypatch):
     (tmp_path / "train.jsonl").write_text("mine")
     result = strop("init", "math")
     assert result.code == 2
-    assert "train.jsonl is there already: give another folder with --out" in result.err
+    assert "train.jsonl already exists: give another folder with --out" in result.err
     assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
     assert (tmp_path / "train.jsonl").read_text() == "mine"
     (tmp_path / "file").write_text("")
@@ -60,7 +60,7 @@ def test_the_schema_is_printed_and_written(strop, tmp_path):
     assert printed == SCHEMA.read_text() == schema.text()
     result = strop("schema", "--out", tmp_path / "s.json")
     assert (tmp_path / "s.json").read_text() == printed
-    assert result.out == f"wrote {tmp_path}/s.json; begin a run's file with the line: #:schema " + (
+    assert result.out == f"wrote {tmp_path}/s.json; start a run's file with the line: #:schema " + (
         f"{tmp_path}/s.json\n"
     )
     jsonschema.Draft202012Validator.check_schema(json.loads(printed))

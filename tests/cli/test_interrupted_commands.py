@@ -33,8 +33,8 @@ def test_every_command_says_that_it_was_stopped(name, strop, monkeypatch):
     result = strop(name, *("x" for each in command.params if each.required))
     assert (result.code, result.err) == (
         130,
-        f"interrupted: strop {name} was stopped; nothing of it is kept: the same command begins "
-        "anew\n",
+        f"interrupted: strop {name} was stopped; nothing was saved: the same command starts "
+        "from the beginning\n",
     )
 
 
@@ -52,7 +52,7 @@ def test_every_command_says_that_it_was_told_to_end(name, strop, monkeypatch):
     monkeypatch.setattr(command, "invoke", end)
     result = strop(name, *("x" for each in command.params if each.required))
     assert (result.code, result.out) == (130, "")
-    assert result.err.startswith(f"interrupted: strop {name} was stopped; nothing of it is kept")
+    assert result.err.startswith(f"interrupted: strop {name} was stopped; nothing was saved")
 
 
 def test_an_evaluation_that_is_told_to_end_leaves_no_process(tmp_path: Path):
@@ -76,7 +76,8 @@ def test_an_evaluation_that_is_told_to_end_leaves_no_process(tmp_path: Path):
     process.join(20)
     assert (process.exitcode, read(tmp_path / "out")) == (130, "")
     assert read(tmp_path / "error") == (
-        "interrupted: strop eval was stopped; nothing of it is kept: the same command begins anew\n"
+        "interrupted: strop eval was stopped; nothing was saved: the same command starts "
+        "from the beginning\n"
     )
     end = time.monotonic() + 10
     while lives(int(number)) and time.monotonic() < end:
@@ -110,10 +111,10 @@ def test_a_page_that_is_served_ends_with_a_word(strop, lab, runner, monkeypatch,
         lab.raw(training={"steps": 1, "rollouts_every": 1, "inspect": 1}), tmp_path / "run"
     )
     monkeypatch.setattr("socketserver.BaseServer.serve_forever", interrupt)
-    for name, more in (("watch", ", the runs go on"), ("inspect", "")):
+    for name, more in (("watch", ", the runs continue"), ("inspect", "")):
         result = strop(name, tmp_path / "run")
         assert (result.code, result.err) == (
-            130, f"interrupted: strop {name} was stopped; the page is served no more{more}\n"
+            130, f"interrupted: strop {name} was stopped; the page is no longer served{more}\n"
         )  # fmt: skip
 
 
@@ -124,8 +125,8 @@ def test_a_run_that_is_stopped_at_once_says_what_there_is_of_it(
     folder = tmp_path / "run"
     monkeypatch.setattr(loop, where, interrupt)
     result = strop("train", *lab.arguments("--out", str(folder)))
-    there = f"its run is kept as far as it was saved. Go on with: strop train --resume {folder}\n"
-    none = "no run was begun: the same command begins one\n"
+    there = f"what its run saved is kept. Go on with: strop train --resume {folder}\n"
+    none = "no run was started: the same command starts one\n"
     assert (result.code, result.err) == (
         130, f"interrupted: strop train was stopped; {none if where == 'start' else there}"
     )  # fmt: skip
@@ -154,7 +155,8 @@ def test_a_run_that_is_told_to_end_while_it_connects_to_ray_says_so(
         )  # fmt: skip
         assert (result.code, result.err) == (
             130,
-            "interrupted: strop train was stopped; no run was begun: the same command begins one\n",
+            "interrupted: strop train was stopped; no run was started: the same command starts "
+            "one\n",
         )
     assert signal.getsignal(signal.SIGTERM) is before
     assert not (tmp_path / "run").exists()
@@ -176,7 +178,7 @@ def test_other_handlers_may_be_installed_while_one_is_held():
 def test_a_command_that_is_stopped_before_it_is_found_says_so(strop, monkeypatch):
     monkeypatch.setattr(main, "_command", interrupt)
     result = strop("recipes")
-    assert (result.code, result.err) == (130, "interrupted: strop was stopped before it began\n")
+    assert (result.code, result.err) == (130, "interrupted: strop was stopped before it started\n")
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
@@ -188,4 +190,4 @@ def test_a_command_that_is_stopped_while_it_is_loaded_says_so(number: str, tmp_p
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert (said.returncode, said.stdout) == (130, "")
-    assert said.stderr == "interrupted: strop was stopped before it began\n"
+    assert said.stderr == "interrupted: strop was stopped before it started\n"

@@ -254,7 +254,7 @@ def test_equation_and_brackets_are_printed_as_they_stand():
         (("recipes", "--needs", "critc"), "no need 'critc', did you mean critic.*teacher, env"),
         (
             ("recipes", "--needs", "critic", "--without", "critic"),
-            "no recipe of these is left by --needs and --without",
+            "--needs and --without leave none of these recipes",
         ),
         (("parts", "clip_both_side"), "no part or folder 'clip_both_side', did you mean clip_both"),
         (("parts", "advantge"), "did you mean advantage"),

@@ -186,7 +186,7 @@ def test_eval_and_sample_ask_as_the_run_did(train, strop, chatty):
     assert "did you mean data.system_prompt" in refused.err
     for setting in ("sampling.foo=1", "advantage.eps=1", "selection=keep_origins"):
         refused = strop("eval", chatty, "--set", setting)
-        assert f"{setting.partition('=')[0]} is of training: " in refused.err
+        assert f"{setting.partition('=')[0]} is a setting of training: " in refused.err
 
 
 # ---- letters

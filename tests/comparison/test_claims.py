@@ -103,7 +103,7 @@ def test_the_command_keeps_results_beside_older_ones(command, tmp_path, monkeypa
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():
-    with pytest.raises(UserError, match=r"no claim of 'clip_covv' is written down.*clip_cov"):
+    with pytest.raises(UserError, match=r"no claim of 'clip_covv' is recorded.*clip_cov"):
         strop.reproduce("clip_covv")
 
 

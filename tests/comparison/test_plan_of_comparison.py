@@ -84,7 +84,7 @@ def test_another_plan_in_the_folder_is_refused_by_what_differs(tmp_path: Path) -
     (tmp_path / "full/letter.txt").write_text("mine")
     with pytest.raises(UserError, match="holds something else"):
         planned().keep(tmp_path / "full")
-    with pytest.raises(UserError, match="is no comparison"):
+    with pytest.raises(UserError, match="is not a comparison"):
         read_plan(tmp_path / "full")
     made = json.loads((tmp_path / "made/plan.json").read_text())
     (tmp_path / "made/plan.json").write_text(json.dumps({**made, "more": 1}))

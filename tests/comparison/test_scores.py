@@ -189,7 +189,7 @@ def test_damaged_scores_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     job.folder.mkdir(parents=True)
     job.scores_file(4).write_text("{")
     monkeypatch.setattr("strop.comparison.scores.read_run", lambda _: run())
-    with pytest.raises(UserError, match=r"heldout-4.json.*score anew"):
+    with pytest.raises(UserError, match=r"heldout-4.json.*score again"):
         collect(the, [job])
 
 

@@ -61,7 +61,7 @@ def test_a_script_gives_rows_by_task(tmp_path: Path) -> None:
     assert found.kept.learnt == 1.0
     assert [run.folder.name for run in found.runs] == ["1-first", "2-second"]
     assert found.page.exists()
-    with pytest.raises(UserError, match="go on with `strop sequence --resume"):
+    with pytest.raises(UserError, match="resume it with `strop sequence --resume"):
         strop.sequence("grpo", rows, rows, **given)
     with pytest.raises(UserError, match=r"data is .*: give a dict of rows by the name"):
         strop.sequence("grpo", "rows.jsonl", rows)
@@ -99,7 +99,7 @@ def test_tasks_follow_each_other_and_a_rerun_goes_on(call: Call, tmp_path: Path)
     result = call("--replay", "0.25")
     assert result.code == 0, result.err
     assert "task 1 of 2, first: complete" in result.out
-    assert "task 2 of 2, second: goes on" in result.out
+    assert "task 2 of 2, second: resumes" in result.out
     assert (out / "1-first/metrics.jsonl").stat().st_mtime_ns == ended
     assert same(weights(out, "2-second"), last)
     again = json.loads((out / "result.json").read_text())
@@ -129,7 +129,7 @@ def test_an_interrupt_says_how_to_go_on_and_several_processes_are_refused(
     monkeypatch.setattr(command, "work", stopped)
     result = call()
     assert result.code == 130
-    assert f"the sequence is kept: strop sequence --resume {tmp_path / 'out'}" in result.out
+    assert f"the sequence is saved: strop sequence --resume {tmp_path / 'out'}" in result.out
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "without torchrun" in call().err
 
@@ -140,7 +140,7 @@ def test_an_interrupt_says_how_to_go_on_and_several_processes_are_refused(
         (["--data", "third=x.jsonl"], "the task third has no rows to be scored on"),
         (["--data", "first=x.jsonl"], "names two sources 'first'"),
         (["data.weights=[1, 2]"], "data.weights: a sequence sets them itself"),
-        (["--resume", "out"], "leave all else out"),
+        (["--resume", "out"], "leave everything else out"),
         (["--validation", "more=none.jsonl"], "none.jsonl"),
         (["training.wrong=1"], "no option training.wrong"),
     ],
@@ -176,7 +176,7 @@ def test_a_table_without_a_suite_has_no_retention_and_says_the_error_of_a_cell()
 
 
 def test_a_folder_that_is_none_and_a_metric_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(sequence.UserError, match="is no sequence"):
+    with pytest.raises(sequence.UserError, match="is not a sequence"):
         sequence.read_plan(tmp_path)
     (tmp_path / "sequence.json").write_text("[]")
     with pytest.raises(sequence.UserError, match="not a plan"):

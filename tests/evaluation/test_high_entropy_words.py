@@ -30,7 +30,7 @@ def test_worked_example(tmp_path):
     assert [each.entropy for each in found] == pytest.approx([3.05, 5.3 / 3, 0.6])
     assert high_entropy_words(tmp_path, 1, width=2, least=2) == found[:1]
     assert [each.word for each in high_entropy_words(tmp_path, width=2, least=3)] == ["but"]
-    with pytest.raises(UserError, match="make least less"):
+    with pytest.raises(UserError, match="lower least"):
         high_entropy_words(tmp_path)
     with pytest.raises(UserError, match="no tokens"):
         high_entropy_words(tmp_path / "tokens")

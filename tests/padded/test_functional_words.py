@@ -79,7 +79,7 @@ def test_conflicts_that_are_found_and_conflicts_that_are_known():
         F.advantages("gtpo_conflict", **given, token_ids=TOKENS, params=code),
         *(charged * LAMBDA / f64([3], [3], [2])).tolist(),
     )
-    with pytest.raises(UserError, match="n_conflict stands beside lambda_, which is missing"):
+    with pytest.raises(UserError, match="n_conflict goes with lambda_, which is missing"):
         F.advantages("gtpo_conflict", **given, token_ids=TOKENS, n_conflict=CONFLICTS)
     with pytest.raises(UserError, match=r"lambda_ must be \[B\] or \[3, 4\]"):
         F.advantages("gtpo_conflict", **given, lambda_=LAMBDA[:, :3])
@@ -242,7 +242,7 @@ def test_a_ranking_that_was_made_beforehand():
     state = F.next_state("gain_rl", **given, state=state)
     assert state[path]["told"] == pytest.approx((6.0, 2.4, 8))
     assert state[path]["centre"] == 0.0  # it moves where the next period is drawn
-    with pytest.raises(UserError, match="draw_along_ranking goes on from what it has made"):
+    with pytest.raises(UserError, match="draw_along_ranking needs the state that it has made"):
         F.next_state("gain_rl", **given)
 
 

@@ -101,14 +101,12 @@ def test_trainers_are_actors_and_whoever_is_killed_the_run_goes_on(lab, tmp_path
     (second,) = trainers(folder)
     os.kill(second, signal.SIGSTOP)
     silent = re.compile(
-        rf"process 0 of 2 \({second} on .*\) gave no sign of life for 4 s .*; all start again"
+        rf"process 0 of 2 \({second} on .*\) gave no sign of life for 4 s .*; all restart"
     )
     wait_for(lambda: silent.search(output.read_text()), process, output)
     assert len(engine) == 1
     assert engines(process) == engine
-    assert re.search(
-        r"a trainer is lost .*; all start again, behind step [1-5]", output.read_text()
-    )
+    assert re.search(r"a trainer is lost .*; all restart after step [1-5]", output.read_text())
     own = [pid for pid in started_by(process.pid) if not command(pid).startswith(AGENTS)]
     process.kill()
     process.join()
@@ -136,7 +134,7 @@ def test_a_run_that_is_told_to_end_while_ray_starts_says_so(lab, tmp_path):
     own = [pid for pid in started_by(process.pid) if not command(pid).startswith(AGENTS)]
     os.kill(process.pid, signal.SIGTERM)
     assert ended(process, output) == 130, output.read_text()
-    said = "interrupted: strop train was stopped; no run was begun: the same command begins one\n"
+    said = "interrupted: strop train was stopped; no run was started: the same command starts one\n"
     assert output.read_text().endswith(said)
     assert not folder.exists()
     end = time.monotonic() + 60

@@ -143,5 +143,5 @@ def test_the_command_says_where_it_is_and_ends(tmp_path):
     process.join(60)
     assert process.exitcode == 130
     assert output.read_text().splitlines()[4:] == [
-        "interrupted: strop serve was stopped; the model is served no more"
+        "interrupted: strop serve was stopped; the model is no longer served"
     ]

@@ -113,7 +113,7 @@ def test_a_second_ctrl_c_stops_at_once(lab, tmp_path):
     process.join(timeout=10)
     assert process.exitcode == 130, output.read_text()
     assert "Traceback" not in output.read_text()
-    broken = f"its run is kept as far as it was saved. Go on with: strop train --resume {folder}"
+    broken = f"what its run saved is kept. Go on with: strop train --resume {folder}"
     assert broken in output.read_text()
 
 

@@ -20,10 +20,10 @@ WHAT: dict[Any, str] = {
 
 
 def checked(call: F) -> F:
-    """The call, which raises UserError for an argument that is not of the type that is stated.
+    """Wraps a call so that it raises UserError for an argument of another type than stated.
 
-    Numbers, text and lists of numbers are checked; of those lists a number alone is one. All other
-    arguments are left to the call. So is a path, but for a name that no file can have.
+    Numbers, text and lists of numbers are checked; a single number counts as a list of one. All
+    other arguments are left to the call, and so are paths, except names that no file can have.
     """
     signature = inspect.signature(call)
     stated = {name: parameter.annotation for name, parameter in signature.parameters.items()}
@@ -44,13 +44,13 @@ def checked(call: F) -> F:
 
 
 def check_seed(seed: int) -> None:
-    """Raise UserError for a seed that no generator takes."""
+    """Raise UserError for a seed that random generators do not accept."""
     if not 0 <= seed < 2**63:
         raise UserError(f"the seed is {seed}: it must lie from 0 to 2**63 - 1, as that of a run")
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    """The value. Raises UserError for one of another kind."""
+    """The value. Raises UserError for a value of another kind."""
     if kind == int | None:
         return None if value is None else _checked(name, value, int)
     if kind not in WHAT:
@@ -67,7 +67,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
 
 
 def _is(value: Any, kind: type) -> bool:
-    """Whether a value is of a kind; whole numbers are numbers, True is none."""
+    """Whether a value is of a kind; whole numbers are numbers, True is not."""
     if kind is float and type(value) is float:
         return True
     if kind in (int, float):

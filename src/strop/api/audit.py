@@ -34,10 +34,10 @@ COLUMNS = {
     "cut_bias": "c-bias",
     "ratio": "ratio",
 }
-PLAIN = ("ess", "ratio")  # which are exact whatever was drawn
+PLAIN = ("ess", "ratio")  # are exact whatever groups were drawn
 LOWEST = {"group": 1, "success": -math.inf, "staleness": 0, "updates": 1}
-MOST = {"staleness": 10_000, "updates": 10_000}  # each is a step that is computed
-MOST_ANSWERS = 4_000_000  # that a setting draws: minutes, and some GB
+MOST = {"staleness": 10_000, "updates": 10_000}  # each one is a step to compute
+MOST_ANSWERS = 4_000_000  # drawn in one setting: takes minutes and some GB
 Row = dict[str, Any]
 
 
@@ -47,13 +47,13 @@ class Part:
 
     label: str
     about: str
-    found: tuple[tuple[str, Audit], ...]  # by what is changed, in a few letters
+    found: tuple[tuple[str, Audit], ...]  # by a short name of what is changed
     rows: tuple[Row, ...]
 
     def shown(self) -> tuple[list[str], list[list[str]]]:
-        """Heads and lines of a table, some columns only where they are not as usual.
+        """Headings and lines of a table; some columns only where a value is not the usual one.
 
-        error compares sizes of groups, and is shown where there are several.
+        The column `error` compares group sizes, and is shown where there are several.
         """
         usual = {"ess": "1.000", "thrown_away": "0.000", "ratio": "1.000"}
         usual |= dict.fromkeys(("token_bias", "cut_scale", "cut_bias"), "-")
@@ -71,7 +71,7 @@ class Part:
 class Audited:
     """Bias, noise and first-order effects of methods; left_out: phases that cannot be enumerated.
 
-    `table` has a row a method and setting.
+    `table` has one row for each method and setting.
     """
 
     parts: tuple[Part, ...]
@@ -79,7 +79,7 @@ class Audited:
 
     @property
     def table(self) -> Table:
-        """Every number, a row a method and setting."""
+        """Every number, one row for each method and setting."""
         return tables.of_rows([row for part in self.parts for row in part.rows])
 
     def __repr__(self) -> str:
@@ -117,12 +117,12 @@ def audit(
 ) -> Audited:
     """Bias, variance and first-order effects of methods' gradients, by enumeration.
 
-    methods: as in `strop.compare`. Of group, success, staleness and updates the middle number (the
-    first of staleness, the method's own updates) is the base setting; the others are tried one at
-    a time. The tree has `prompts` prompts, answers of at most `depth` tokens of `branching` (one of
-    which ends an answer where it is `ragged`), a `share` of which are right; seed: of it and of the
-    policy. step: learning rate of an update. Of more than `most` groups `draws` are
-    drawn. options: of the methods, as `strop.train` takes them. Raises UserError.
+    methods: as in `strop.compare`. The base setting takes the middle number of group and success,
+    the first of staleness and the method's own updates; the others are tried one at a time. The
+    tree has `prompts` prompts with answers of at most `depth` tokens from `branching` (one of
+    which ends an answer where it is `ragged`), a `share` of which are right; seed: of the tree and
+    the policy. step: learning rate of an update. Where there are more than `most` groups, `draws`
+    are drawn. options: of the methods, as `strop.train` takes them. Raises UserError.
     """
     given = {"group": group, "success": success, "staleness": staleness, "updates": updates}
     with messages_in_python():
@@ -175,10 +175,10 @@ def audits(
     draws: int,
     tell: Callable[[Row], None] = lambda row: None,
 ) -> Audited:
-    """Every setting's numbers of one method, phase by phase. tell: is given each row as it comes.
+    """Every setting's numbers of one method, phase by phase. tell: receives each row as it comes.
 
-    Raises UserError for more answers than can be drawn in minutes, and Uncountable where no phase
-    can be enumerated; of several, those that can be are.
+    Phases that cannot be enumerated are left out; Uncountable is raised where none can be.
+    Raises UserError for more answers than can be drawn in minutes.
     """
     answers = int(max(changes["group"])) * base.prompts * draws
     if answers > MOST_ANSWERS:
@@ -201,7 +201,7 @@ def audits(
 
 
 def _ungrouped(settings: RunConfig) -> RunConfig:
-    """The settings of a method that a script has built, without how many answers it samples."""
+    """The settings of a method that a script has built, without its number of rollouts."""
     kept = {k: v for k, v in settings.algorithm.items() if not k.endswith(".num_rollouts")}
     return settings.model_copy(update={"algorithm": kept})
 
@@ -247,7 +247,7 @@ def _numbers(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def _shown(number: Any) -> str:
-    """A number with three digits, and its error where groups were drawn."""
+    """A number with three digits, and with its error where groups were drawn."""
     value, within = (number, 0.0) if isinstance(number, float) else number
     if not math.isfinite(value):
         return "-"

@@ -1,4 +1,4 @@
-"""The page that goes with a model to a hub: what it is, how it was trained and scored."""
+"""The model card that is pushed to a hub with a model: how it was trained and scored."""
 
 import json
 import re
@@ -19,10 +19,10 @@ SCORE = re.compile(r"eval/[^/]+/(mean@n|(pass|maj)@\d+|nll|ranking_accuracy)")
 
 
 def card(name: str, settings: RunConfig, run: Path | None = None, step: int = 0) -> str:
-    """README.md of a model of a hub, with its header.
+    """README.md of a model on a hub, with its header.
 
-    run: its folder, of whose step the model is; without one it is a model that strop only wrote
-    anew. No path of this machine is named. Raises UserError for a damaged run.
+    run: the folder of the run whose `step` the model is; None for a model that strop has only
+    rewritten. No path of this machine is named. Raises UserError for a damaged run.
     """
     base = settings.model.name
     header = {"library_name": "transformers", "pipeline_tag": "text-generation"}
@@ -54,12 +54,12 @@ def _is_of_a_hub(name: str) -> bool:
 
 
 def _short(name: str) -> str:
-    """A hub's name as it is, of a folder or file the last part alone."""
+    """A name on a hub unchanged; of a folder or file, the last part alone."""
     return name if _is_of_a_hub(name) else Path(name).name
 
 
 def _data(settings: RunConfig) -> list[str]:
-    """What it was trained on, and what scored its answers."""
+    """The data that it was trained on, and the rewards."""
     data = [name for name, _ in named_sources(settings.data.files)] or [settings.data.task]
     rewards = [reward_name(source) for source in settings.reward.functions]
     found = ["## Training", "", f"- Data: {', '.join(data)}"]
@@ -68,7 +68,7 @@ def _data(settings: RunConfig) -> list[str]:
 
 
 def _scores(run: Path, step: int) -> list[str]:
-    """The first validation and the last one until the step, with its interval."""
+    """The first validation, and the last one up to the step with its interval."""
     lines = [line for line in read_metrics(run) if line["step"] <= step]
     found = []
     for key in dict.fromkeys(key for line in lines for key in line if SCORE.fullmatch(key)):
@@ -92,7 +92,7 @@ def _band(line: Mapping[str, Any], key: str) -> str:
 
 
 def _set(run: Path) -> list[str]:
-    """The settings that were given, but for those that name files."""
+    """The settings that were given, except those that name files."""
     rows, _ = changed(text_of(run / "config.toml", "the configuration"))
     kept = [(f"`{path}`", value) for path, value, _ in rows if not _names_a_file(value)]
     return ["## Settings", "", *_table(("setting", "value"), kept), ""] if kept else []
@@ -103,7 +103,7 @@ def _names_a_file(value: str) -> bool:
 
 
 def _versions(run: Path) -> list[str]:
-    """What it was made with."""
+    """The versions and the device that it was made with."""
     starts = read_environment(run)
     names = ("strop", "torch", "transformers", "device")
     text = [f"{name} {starts[-1][name]}" for name in names if starts and name in starts[-1]]

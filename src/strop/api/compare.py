@@ -1,4 +1,4 @@
-"""`strop.compare` and `strop.sweep`: methods beside each other, over seeds, on one task."""
+"""`strop.compare` and `strop.sweep`: methods compared on one task, over seeds."""
 
 import contextlib
 import shutil
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods beside each other: a table of scores with intervals and differences, and the runs."""
+    """Methods compared: a table of scores with intervals and differences, and the runs."""
 
     folder: Path
     plan: Plan
-    rows: tuple[Row, ...]  # one a scored checkpoint
-    tried: tuple[Tried, ...] = ()  # settings of which tuning has chosen
+    rows: tuple[Row, ...]  # one for each scored checkpoint
+    tried: tuple[Tried, ...] = ()  # settings among which tuning has chosen
 
     @property
     def runs(self) -> dict[str, list[Run]]:
@@ -65,7 +65,7 @@ class Comparison:
 
     @property
     def scores(self) -> Table:
-        """A row a run and scored checkpoint: method, seed, step and every score."""
+        """One row for each scored checkpoint: method, seed, step and every score."""
         names = list(dict.fromkeys(name for row in self.rows for name in row.found))
         head = ("method", "seed", "step", *names)
         found = [dict(zip(head, one_run(row, names), strict=True)) for row in self.rows]
@@ -73,8 +73,8 @@ class Comparison:
 
     @property
     def table(self) -> Table:
-        """A row a metric and method: mean over seeds with its interval, the difference from the
-        baseline with its own, and what they decide.
+        """One row for each metric and method: mean over seeds with its interval, the difference
+        from the baseline with its interval, and the verdict.
         """
         return tables.of_rows(
             [
@@ -86,8 +86,8 @@ class Comparison:
 
     @property
     def tuning(self) -> Table:
-        """A row a setting that was tried: its validation score over the runs that choose, and that
-        of the chosen one in the runs that are judged.
+        """One row for each setting that was tried: its validation score over the tuning runs, and
+        for the chosen setting also its score in the compared runs.
         """
         return tables.of_rows(
             [
@@ -103,7 +103,7 @@ class Comparison:
         return self.folder / "compare.html"
 
     def plot(self, *names: str) -> Plot:
-        """Curves of all runs, a colour a method; `names` as in `Run.plot`."""
+        """Curves of all runs, one colour for each method; `names` as in `Run.plot`."""
         folders = {label: [run.folder for run in runs] for label, runs in self.runs.items()}
         return plot_labelled(folders, names)
 
@@ -125,7 +125,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Swept:
-    """A method with several values of its options, as `sweep` hands it on to `compare`."""
+    """A method with several values of its options, as `sweep` passes it to `compare`."""
 
     method: str
     # label, method with options, values as text, and the method that it is a setting of
@@ -134,9 +134,9 @@ class Swept:
     def candidates(
         self, given: Mapping[str, Any], options: Mapping[str, Any], folder: Path
     ) -> list[Candidate]:
-        """The same with their settings; parts of the caller's own go to the folder.
+        """The entries with their settings; the caller's own parts are written to the folder.
 
-        given, options: of `settings_of_all`; ranges among the options are no settings yet.
+        given, options: as in `settings_of_all`; ranges among the options are not settings yet.
         """
         named = [(label, method) for label, method, *_ in self.entries]
         fixed = {name: value for name, value in options.items() if not _is_range(name, value)}
@@ -178,13 +178,13 @@ def compare(
     progress: bool = True,
     **options: "Unpack[Options]",
 ) -> Comparison:
-    """Train every method with every seed, score the weights, and say what differs and what not.
+    """Train every method with every seed, score the weights, and judge which scores differ.
 
     methods: recipes in one line or methods of `strop.recipe`, in a list, or in a dict by label;
-    one with options of its own is a pair, `("grpo", {"loss_clip_high": 0.3})`. tune: so many
-    settings of each are tried inside ranges, `loss_clip_high="0.2..0.4"`. Other arguments: those of
-    `strop compare` and `strop.train`. A run is a process of one thread. The same call with the same
-    `out` goes on, also with more of both. Raises UserError, RunStopped and KeyboardInterrupt.
+    one with its own options is a pair, `("grpo", {"loss_clip_high": 0.3})`. tune: the number of
+    settings of each to try inside ranges, `loss_clip_high="0.2..0.4"`. Other arguments: those of
+    `strop compare` and `strop.train`. Runs are processes of one thread. The same call with the
+    same `out` resumes, with more methods or seeds. Raises UserError, RunStopped, KeyboardInterrupt.
     """
     at, k, mean = _several(at), _several(k), _several(mean)
     counts = {"seeds": seeds, "steps": steps, "samples": samples, "prompts": prompts, "jobs": jobs,
@@ -214,9 +214,9 @@ def compare(
 def sweep(method: Any, values: Mapping[str, Any], *, draws: int = 0, **options: Any) -> Comparison:
     """Train a method with every value of an option, or every combination of several.
 
-    method: as `strop.train` takes it. values: an option's values in a list, or `"log(1e-5, 1e-3,
-    5)"`, `"random(0.1, 0.4, 8)"` as `strop sweep` has them; by the option's name. draws: the seed
-    of random ones. Every other argument is one of `strop.compare`, which says what is raised.
+    method: as `strop.train` takes it. values: by the option's name, its values in a list, or as
+    `strop sweep` takes them: `"log(1e-5, 1e-3, 5)"`, `"random(0.1, 0.4, 8)"`. draws: the seed of
+    random values. All other arguments are those of `strop.compare`. Raises as `compare`.
     """
     if not isinstance(values, Mapping) or not values:
         raise UserError(
@@ -247,7 +247,7 @@ def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Compari
 
 
 def _settings_of(methods: Any, options: Mapping[str, Any], tune: int) -> Swept:
-    """Methods that are given one by one, or so many settings of each."""
+    """Methods that are given one by one, or `tune` settings of each."""
     found = []
     for label, method in labelled(methods, "compare"):
         plain, own = method if isinstance(method, tuple) else (method, {})
@@ -281,7 +281,7 @@ def _spread(name: str, given: Any, draws: int) -> Spread:
 
 
 def _name_of(method: Any) -> str:
-    """The method's name in tables; one that has none is the method."""
+    """The method's name in tables; `the method` where it has none."""
     try:
         return label_of(method)
     except UserError:
@@ -289,13 +289,13 @@ def _name_of(method: Any) -> str:
 
 
 def _several(values: Any) -> tuple[Any, ...]:
-    """The values as a tuple; a single one, right or wrong, may stand alone."""
+    """The values as a tuple; a single value, valid or not, may stand without a list."""
     several = isinstance(values, Iterable) and not isinstance(values, str)
     return tuple(values) if several else (values,)
 
 
 def _check(counts: Mapping[str, Any], at: Any, k: Any, mean: Any, target: Any, band: Any) -> None:
-    """Raise UserError for mistakes that would only show after all runs, or that train nothing."""
+    """Raise UserError for mistakes that would show only after all runs, or that train nothing."""
     for name, value in counts.items():
         least = int(name in ("seeds", "tune_seeds"))
         if type(value) is not int or value < least:
@@ -316,9 +316,9 @@ def _is_pair(value: Any, first: Any) -> bool:
 
 
 def _rows_there(folder: Path) -> dict[Path, bytes]:
-    """The rows that the comparison in a folder was started with; none where there is none.
+    """The rows that the comparison in a folder was started with; empty where there is none.
 
-    Raises UserError where something else lies in their place.
+    Raises UserError where other files are in their place.
     """
     if (folder / NAME).exists():
         return {path: path.read_bytes() for path in (folder / GIVEN).glob("*.jsonl")}
@@ -334,14 +334,14 @@ def _check_same(rows: Mapping[Path, bytes]) -> None:
         path.write_bytes(rows[path])
     if other:
         raise UserError(
-            f"{other[0].parent.parent} was begun with other rows ({other[0].stem}): give another "
+            f"{other[0].parent.parent} was started with other rows ({other[0].stem}): give another "
             "folder with --out"
         )
 
 
 @contextlib.contextmanager
 def _tidied(folder: Path, made: bool) -> Iterator[None]:
-    """Where what is inside fails, removes what was written for a comparison that did not start."""
+    """On an error inside, removes the files written for a comparison that has not started."""
     try:
         yield
     except BaseException:
@@ -349,7 +349,7 @@ def _tidied(folder: Path, made: bool) -> Iterator[None]:
             shutil.rmtree(folder / GIVEN, ignore_errors=True)
             if made and folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-                with contextlib.suppress(OSError):  # it holds comparisons before it
+                with contextlib.suppress(OSError):  # it holds earlier comparisons
                     folder.parent.rmdir()
         raise
 

@@ -1,4 +1,4 @@
-"""`strop.doctor`: what is here, whether it fits together, and what went wrong in a run."""
+"""`strop.doctor`: what is installed, whether it fits together, and what went wrong in a run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from strop.support.errors import UserError
 
 
 class Diagnosed(Diagnosis):
-    """What was found; a notebook shows it as a table."""
+    """The findings; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
         rows = [
@@ -39,12 +39,13 @@ def doctor(
 ) -> Diagnosed:
     """Look for what is wrong: with a run, or with machine, model, data and rewards before one.
 
-    run: a run or its folder: why the loss is 0, why entropy falls, which groups give no signal, and
-    more, from its files alone. Without one: versions and devices; with `model` its size and the
-    memory that it will take; with `data` and `reward` lengths, repeated rows and a trial of the
-    rewards. model: a name or a folder; the others as `strop.train` takes them.
-    serve: the URL of a server with OpenAI's protocol, whose key is in OPENAI_API_KEY: its routes,
-    and whether it gives tokens with log-probabilities, tokens, or text alone. Raises UserError.
+    run: a run or its folder, of which the files alone say why the loss is 0, why entropy falls,
+    which groups give no signal, and more. Without a run, versions and devices are shown; with
+    `model` its size and the memory that it will take; with `data` and `reward` lengths, repeated
+    rows and a trial of the rewards. model: a name or a folder; the others as in `strop.train`.
+    serve: the URL of a server with OpenAI's protocol, whose key is in OPENAI_API_KEY. Its routes
+    are tried, and whether it returns tokens with log-probabilities, tokens, or text alone. Raises
+    UserError.
     """
     with messages_in_python(), TemporaryDirectory(prefix="strop-") as folder:
         if serve:

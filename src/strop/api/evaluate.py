@@ -28,14 +28,14 @@ class Evaluation:
     title: str
     estimates: Mapping[str, Estimate]
     num_left_out: int  # prompts with fewer scored answers than the largest k
-    by_prompt: Mapping[str, Floats] = field(default_factory=dict)  # scores of each; NaN: none
+    by_prompt: Mapping[str, Floats] = field(default_factory=dict)  # scores a prompt; NaN: none
 
     def __getitem__(self, name: str) -> float:
         return self.estimates[name].value
 
     @property
     def table(self) -> Table:
-        """A row a number: its name, its value, the lower and the upper end of its interval."""
+        """One row for each score: name, value, and the lower and upper end of its interval."""
         return tables.of_rows(
             [
                 {"name": name, "value": found.value, "low": found.low, "high": found.high}
@@ -67,7 +67,7 @@ def interval(found: Estimate) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer that was sampled; logp: mean log-probability a token in nats, NaN: unknown;
+    """A sampled answer; logp: mean log-probability of a token in nats, NaN where unknown;
     ended: `stop`, `length` where it was cut off, or why it failed.
     """
 
@@ -100,13 +100,13 @@ def evaluate(
 ) -> Evaluation:
     """Unbiased pass@k, maj@k, mean@n, confidence, diversity and lengths, with 95% intervals.
 
-    source: a run, a run's folder, a model's folder or name, or a model that is loaded. data: rows
-    or paths; without them the run's or the task's own. reward: as `strop.train` takes it. samples:
-    answers a prompt (0: 16 or the largest k). split: heldout, validation or train. prompts: the
-    most (0: all). step: of the checkpoint (0: the newest); start: what the run began with; best:
-    its best one by training.best.
-    trust_files: what a folder's config.toml names may be used; needless where this process has
-    trained its run. Raises UserError.
+    source: a run, a run's folder, a model's folder or name, or a loaded model. data: rows or
+    paths; by default those of the run or the task. reward: as `strop.train` takes it. samples:
+    answers a prompt (0: 16 or the largest k). split: heldout, validation or train. prompts: at
+    most this many (0: all). step: of the checkpoint (0: the newest); start: the model that the run
+    started from; best: its best checkpoint by training.best.
+    trust_files: whether files and modules that a folder's config.toml names may be used; not
+    needed where this process has trained its run. Raises UserError.
     """
     several = (k,) if isinstance(k, str) or not isinstance(k, Iterable) else tuple(k)
     if not several or any(type(each) is not int or each < 1 for each in several):
@@ -145,7 +145,7 @@ def sample(
     trust_files: bool = False,
     **options: Any,
 ) -> list[Answer]:
-    """Answers of a run's checkpoint or of a model to a prompt; arguments as in `evaluate`."""
+    """Sample answers to a prompt from a run's checkpoint or a model; arguments as in `evaluate`."""
     if not isinstance(prompt, str) or type(n) is not int or n < 1:
         raise UserError(
             f"prompt is {type(prompt).__name__}, n is {n!r}: give text, and a whole number of at "
@@ -169,7 +169,7 @@ def opened(
     trust: bool = False,
     **options: Any,
 ) -> Iterator[InferenceModel]:
-    """Open what is sampled; rows and functions lie in files until it is closed."""
+    """Open the model to sample; rows and functions are kept in temporary files until it closes."""
     loaded = None
     if isinstance(source, HasFolder):
         source.keep()

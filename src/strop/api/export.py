@@ -25,13 +25,13 @@ def export(
     push: str = "",
     private: bool = False,
 ) -> Path:
-    """Write a model that everything which reads Hugging Face folders can load; gives its place.
+    """Write a model that any reader of Hugging Face folders can load; returns its folder.
 
-    Adapters are added into the weights, what training alone needs is left out. source: a run, a
-    run's folder, or a model's folder or name. folder: a new one. step: of the checkpoint (0: the
-    newest); best: its best one by training.best. dtype: of the numbers, the run's without one.
-    push: USER/MODEL on the Hugging Face hub, where it is sent with a page about the run; private:
-    only those whom you let may see it there. Raises UserError.
+    Adapters are merged into the weights, and state that only training needs is left out. source:
+    a run, a run's folder, or a model's folder or name. folder: a new one. step: of the checkpoint
+    (0: the newest); best: its best checkpoint by training.best. dtype: of the weights; empty: the
+    run's. push: USER/MODEL on the Hugging Face hub, where it is sent with a page about the run;
+    private: only people whom you allow can see it there. Raises UserError.
     """
     if isinstance(source, Run):
         source.keep()
@@ -57,7 +57,7 @@ def write(
 ) -> None:
     """Write the model of a run's checkpoint, or a model, into a new folder. Raises UserError.
 
-    name: on a hub, for which a page about it is written beside it.
+    name: on a hub; with a name, a model card is written beside the model.
     """
     if folder.exists():
         raise UserError(f"{folder} exists: give the name of a new folder")

@@ -1,4 +1,4 @@
-"""The folders of runs that a caller names, and new folders for runs that are started without."""
+"""Folders of runs that a caller names, and new folders for runs that are started without one."""
 
 import os
 import re
@@ -10,29 +10,29 @@ from strop.support.errors import UserError
 
 @runtime_checkable
 class HasFolder(Protocol):
-    """What calls about a run's folder need of a run that a script holds."""
+    """The attributes of a script's run that calls about its folder need."""
 
     folder: Path
-    trusted: bool  # whether what its configuration names may be used
+    trusted: bool  # whether code and servers that its configuration names may be used
 
     def keep(self) -> None:
-        """Write what has been trained so far into the folder."""
+        """Save a checkpoint of the current step in the folder."""
         ...
 
 
 def folder_of(run: object) -> Path:
-    """The folder of one run. Raises UserError for what is neither a run nor a path."""
+    """The folder of one run. Raises UserError where it is neither a run nor a path."""
     return run.folder if isinstance(run, HasFolder) else path_of(run, "a run")
 
 
 def free_folder(recipe: str) -> Path:
-    """runs/<recipe>-1, or the next number that is free; made here, so that it is nobody else's."""
+    """Makes runs/<recipe>-1, or the next free number, so that no other run can take it."""
     name = re.match(r"\w*", re.sub(r"^until\([^,]*,\s*", "", recipe).strip('"'))
     return numbered(Path("runs"), f"{(name.group() if name else '') or 'run'}-")
 
 
 def numbered(parent: Path, stem: str = "") -> Path:
-    """A new folder, `stem` and the lowest number that is free. Raises UserError."""
+    """Makes a folder named `stem` and the lowest free number. Raises UserError."""
     number = 1
     while True:
         folder = parent / f"{stem}{number}"
@@ -46,7 +46,7 @@ def numbered(parent: Path, stem: str = "") -> Path:
 
 
 def path_of(given: object, name: str) -> Path:
-    """The path that an argument gives. Raises UserError for what is none."""
+    """The path that an argument gives. Raises UserError where it is not a path."""
     place = str(given) if isinstance(given, str | os.PathLike) else "\0"
     if "\0" in place or not _has_a_name(place):
         raise UserError(f"{name} is {given!r:.100}: give a path, as text or pathlib.Path")
@@ -54,7 +54,7 @@ def path_of(given: object, name: str) -> Path:
 
 
 def _has_a_name(place: str) -> bool:
-    """Whether a file can be called so: half of a surrogate pair is no text."""
+    """Whether a file can have this name: half of a surrogate pair is not valid text."""
     try:
         os.fsencode(place)
     except UnicodeEncodeError:
@@ -63,7 +63,7 @@ def _has_a_name(place: str) -> bool:
 
 
 def folders_of(runs: object) -> list[Path]:
-    """The folders of a run, a folder, or several of these. Raises UserError for all else."""
+    """The folders of a run, a folder, or several of these. Raises UserError for anything else."""
     found = []
     for each in runs if isinstance(runs, list | tuple) else [runs]:
         place = getattr(each, "folder", each)

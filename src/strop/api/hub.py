@@ -1,4 +1,4 @@
-"""A model's folder, sent to the Hugging Face hub, or to another server that speaks as it does."""
+"""Sends a model's folder to the Hugging Face hub, or to another server with the same API."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ NO_TOKEN = (
 
 
 def check_name(name: str) -> None:
-    """Raise UserError for what no model on a hub can be called."""
+    """Raise UserError for a name that no model on a hub can have."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -38,9 +38,9 @@ def listing(folder: Path) -> list[tuple[str, int]]:
 
 
 def send(folder: Path, name: str, private: bool = False) -> str:
-    """Send all files of the folder as one commit; a model that is there gets another version.
+    """Send all files of the folder as one commit; an existing model gets a new version.
 
-    The server is that of HF_ENDPOINT. Gives the commit's address. Raises UserError.
+    The server is that of HF_ENDPOINT. Returns the commit's URL. Raises UserError.
     """
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
@@ -55,7 +55,7 @@ def send(folder: Path, name: str, private: bool = False) -> str:
         api.create_repo(name, private=private or None, exist_ok=True)
         sent: Any = api.create_commit(name, files, commit_message="A model that strop trained")
     except (HfHubHTTPError, HTTPError, OSError, ValueError) as error:
-        refused = isinstance(error, HfHubHTTPError)  # else no network, or none is wanted
+        refused = isinstance(error, HfHubHTTPError)  # else there is no network, or offline mode
         what = f"refuses {name}" if refused else "cannot be reached"
         why = first_line(error).rstrip(".")
         raise UserError(f"{api.endpoint} {what}: {why}; {again}") from error

@@ -38,7 +38,7 @@ from strop.training.setup import load_prompts, make_services, open_environment_w
 
 @dataclass
 class InferenceModel:
-    """Model, engine, services and the strategy that samples, in its plain form."""
+    """A model with its engine, services and rollout strategy in plain form."""
 
     loaded: Loaded
     engine: Engine
@@ -56,10 +56,10 @@ class InferenceModel:
         scored: bool = True,
         given: Loaded | None = None,
     ) -> "InferenceModel":
-        """The model `model` with the configuration's task and rewards. Raises UserError.
+        """Open the model `model` with the configuration's task and rewards. Raises UserError.
 
-        max_tokens: most new tokens; 0: the configuration's or the task's. scored: with rewards.
-        given: the model, where it is in memory already.
+        max_tokens: the most new tokens; 0: the configuration's or the task's. scored: open the
+        rewards too. given: the model, where it is already in memory.
         """
         rollout = config.rollout()
         limit = max_tokens or rollout.part.max_tokens
@@ -72,7 +72,7 @@ class InferenceModel:
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
         loaded = load_model(config, model, config.engine.needs_model, given=given)
-        if not limit and task.max_tokens >= loaded.context:  # nobody chose what a task has anyway
+        if not limit and task.max_tokens >= loaded.context:  # the task's default, not a choice
             task = replace(task, max_tokens=max(loaded.context // 2, 1))
         engine = open_engine(config, config.engine.newest(), loaded)
         sampler = Use(substitutes.scoring(part))
@@ -81,7 +81,7 @@ class InferenceModel:
             services = make_services(config, loaded, task, sampler.part)
         services.sampling.attach(engine)
         check_roles(config, engine)
-        if is_checkpoint(Path(model)):  # whose roles are those of its step
+        if is_checkpoint(Path(model)):  # its roles are those of its step
             services.sampling.cast.step = checkpoint.step_of(Path(model))
         if scored:
             open_judges(config, services, Ranks())
@@ -92,14 +92,15 @@ class InferenceModel:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the grader's processes and close the engine."""
+        """Close the services, with the grader's processes, and the engine."""
         self.services.close()
         self.engine.close()
 
     def answer(self, prompt: str, num_samples: int, seed: int) -> list[tuple[str, float, str]]:
-        """Answers to a prompt given as text: (text, mean log-probability, how it ended).
+        """Sample answers to a prompt given as text: (text, mean log-probability, how it ended).
 
-        The mean is NaN where the engine does not report it. An answer that failed says why.
+        The mean is NaN where the engine does not report it. For a failed answer, how it ended
+        includes the reason.
         """
         from strop.data.encode import encode_prompt
         from strop.data.prompts import Prompt
@@ -128,7 +129,7 @@ class InferenceModel:
 
 @contextmanager
 def _naming_max_tokens() -> Iterator[None]:
-    """Inside, errors name --max-tokens for the setting of a run."""
+    """Inside, errors name --max-tokens instead of the run's setting."""
     try:
         yield
     except UserError as error:
@@ -146,17 +147,17 @@ def _answer(tokenizer: Any, events: Sequence[Event]) -> tuple[str, float, str]:
 
 
 SPLITS = ("heldout", "validation", "train")
-MODELS = ("config.json", "adapter_config.json")  # either is in the folder of a model
+MODELS = ("config.json", "adapter_config.json")  # a model's folder has one of these
 
 
 def check_samples(num_samples: int) -> None:
-    """Raise UserError for more answers to a prompt than any step of a run may have."""
+    """Raise UserError for more answers to a prompt than a step of a run may have."""
     if num_samples > MOST_ROLLOUTS:
         raise UserError(f"{num_samples} answers to a prompt: {MOST_ROLLOUTS} are the most")
 
 
 def check_scoring(ks: Sequence[int], num_samples: int) -> None:
-    """Raise UserError for k beyond the answers of a prompt, and for too many of these."""
+    """Raise UserError for k above the number of answers, and for too many answers."""
     check_samples(num_samples)
     if max(ks) > num_samples:
         raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
@@ -170,7 +171,7 @@ def scored(
     ks: tuple[int, ...],
     seed: int,
 ) -> Evaluated:
-    """The scores of a split's prompts. Raises UserError for a split that is empty, or not there."""
+    """Score a split's prompts. Raises UserError for a split that is empty or does not exist."""
     check_seed(seed)
     task = subject.services.task
     names = tuple(dict.fromkeys((*SPLITS, *task.splits)))
@@ -189,7 +190,7 @@ def scored(
         for prompt in prompts:
             subject.services.texts.prompt_ids(
                 prompt.uid
-            )  # one that cannot be read is found at once
+            )  # a prompt that cannot be encoded is found before sampling
     return run(
         prompts, subject.rollout, subject.engine, subject.services,
         num_samples=num_samples, ks=ks, seed=seed, judge=subject.services.judges.get(split),
@@ -213,14 +214,13 @@ def open_model(
     assignments: Sequence[str | tuple[str, Any]] | None = None,
     loaded: Loaded | None = None,
 ) -> InferenceModel:
-    """A run's checkpoint or a model, ready to sample. Raises UserError.
+    """Open a run's checkpoint or a model to sample. Raises UserError.
 
-    engine: what samples, `kind` or `kind(setting=value)`; empty: the run's, or the local one.
-    scored: with the rewards, too. start: the model that the run began with. best: its best
-    checkpoint. trust: what the run's
-    configuration names may be imported.
-    assignments: settings in place of the run's. loaded: the model, where it is in memory already;
-    `source` is where it is from.
+    engine: the engine that samples, `kind` or `kind(setting=value)`; empty: the run's, or the
+    local one. scored: open the rewards too. start: the model that the run started from. best: its
+    best checkpoint. trust: whether code that the run's configuration names may be imported.
+    assignments: settings in place of the run's. loaded: the model, where it is already in memory;
+    `source` then says where it is from.
     """
     if loaded is None:
         settings, model = checkpoint_of(source, step, start, best)
@@ -235,7 +235,7 @@ def open_model(
     if reward or not scored:
         options["reward"] = {"functions": tuple(reward or ()), "weights": ()}
         options["evaluation"] = {"reward": ()}
-    if not trust:  # a model alone has the defaults, which name nothing
+    if not trust:  # a model without a run has the defaults, which name no code
         check_trust(settings, {**options, **({"engine": engine} if engine else {})}, source)
     dumped = settings.model_dump()
     if engine:
@@ -250,14 +250,14 @@ def open_model(
 
 
 def _check_counted(assignments: Sequence[str | tuple[str, Any]]) -> None:
-    """Raise UserError for a setting of a stage that only training has."""
+    """Raise UserError for a setting of a stage that exists only in training."""
     for each in assignments:
         path = (each.partition("=")[0] if isinstance(each, str) else each[0]).strip()
         stage = reading.full_name(path.partition(".")[0])
         if path not in config.settings() and stage != "rollout" and reading.is_stage(stage):
             raise UserError(
-                f"{path} is of training: of a method's stages answers are sampled by the rollout "
-                "alone, such as rollout.max_tokens; leave it out"
+                f"{path} is a setting of training: of a method's stages only the rollout samples "
+                "answers, such as rollout.max_tokens; leave it out"
             )
 
 
@@ -266,8 +266,8 @@ def checkpoint_of(
 ) -> tuple[RunConfig, str]:
     """The settings and the model's folder or name of a run's checkpoint, or of a model itself.
 
-    step: of the checkpoint; 0: the newest. start: what the run began with. best: the one that was
-    best by `training.best`. Raises UserError when there is none.
+    step: of the checkpoint; 0: the newest. start: the model that the run started from. best: the
+    checkpoint that was best by `training.best`. Raises UserError when there is none.
     """
     folder = Path(source)
     if (folder / "config.toml").is_file():

@@ -1,7 +1,7 @@
-"""What a script passes in place of files: rows, functions, a model. They become files of the run.
+"""Rows, functions and models that a script passes in place of files become files of the run.
 
-So a run that was started from Python is resumed, scored and compared as any other: its folder holds
-all that it was made of.
+So a run that was started from Python can be resumed, scored and compared as any other: its folder
+holds everything that it was made from.
 """
 
 import dataclasses
@@ -30,14 +30,14 @@ from strop.training.record.run_folder import GIVEN
 from strop.training.settings import config
 from strop.training.settings.config import RunConfig
 
-# What stands in no file of somebody's: the script's own, or a part or recipe kept with a run.
+# Names of objects without a source file: defined in the script itself, or pickled with a run.
 SCRIPTS = re.compile(r"__main__:\w+")
 FILELESS = re.compile(rf"(?:__main__|[^\"']*{re.escape(PICKLED)}):\w+")
 
-JUDGES = {"evaluation_reward", "evaluation.reward"}  # names of one option
+JUDGES = {"evaluation_reward", "evaluation.reward"}  # two names of one option
 
-# Rows (dicts, a datasets.Dataset, a frame) or paths, or several of them by name; a function or the
-# name of one, or several.
+# Data: rows (dicts, a datasets.Dataset, a frame) or paths, or several of them by name. Reward: a
+# function or the name of one, or several.
 Data: TypeAlias = str | Path | Iterable[Any]
 Reward: TypeAlias = str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
 
@@ -45,8 +45,9 @@ Reward: TypeAlias = str | Callable[..., Any] | Sequence[str | Callable[..., Any]
 def sections_of(
     folder: Path, model: Any, tokenizer: Any, data: Any, validation: Any, reward: Any, task: Any
 ) -> tuple[dict[str, dict[str, Any]], Loaded | None]:
-    """The sections with what was given, in files of `folder` where it was in none; and the model,
-    where it is in memory. Raises UserError.
+    """Configuration sections of the given arguments, and the model where it is in memory.
+
+    Arguments that are not in files are written to files in `folder`. Raises UserError.
     """
     settings, loaded = model_of(model, tokenizer, folder / "model")
     task = task_of(task)
@@ -69,8 +70,9 @@ def sections_of(
 
 
 def task_of(task: Any) -> str:
-    """A task by its name, by the class of its environment, or by an agent's function. Raises
-    UserError.
+    """The name of a task, given as such, as an environment's class, or as an agent's function.
+
+    Raises UserError.
     """
     if isinstance(task, type):
         return task_of_class(task)
@@ -85,12 +87,12 @@ def task_of(task: Any) -> str:
 
 
 def are_rollouts(data: Any) -> bool:
-    """Whether these are recorded rollouts, in place of rows."""
+    """Whether the data are recorded rollouts instead of rows."""
     return isinstance(data, list | tuple) and bool(data) and isinstance(data[0], Rollout)
 
 
 def traces_given(rollouts: Sequence[Any], task: str, path: Path) -> str:
-    """The task of recorded rollouts, which are written to this file. Raises UserError."""
+    """The task of recorded rollouts, which it writes to `path`. Raises UserError."""
     if task:
         raise UserError("data are recorded rollouts, which are a task of their own: leave task out")
     with writing(path.parent, "the rollouts"):
@@ -107,11 +109,12 @@ def traces_given(rollouts: Sequence[Any], task: str, path: Path) -> str:
 
 
 def with_parts(settings: RunConfig, folder: Path) -> RunConfig:
-    """The settings, whose parts, recipes and environment that a script or notebook defines lie in
-    files of `folder`, as functions of rewards do: other processes, and those that go on, have them
-    too.
+    """The settings, with parts, recipes and environments of a script or notebook put into files.
 
-    Raises UserError for one that cannot be written.
+    The files lie in `folder`, as those of reward functions do, so that other processes and resumed
+    runs can load them.
+
+    Raises UserError for an object that cannot be written.
     """
     settings = _with_environment(settings, folder)
     texts = (settings.recipe, settings.stages, settings.algorithm, settings.phases)
@@ -124,8 +127,8 @@ def with_parts(settings: RunConfig, folder: Path) -> RunConfig:
 
 
 def _with_environment(settings: RunConfig, folder: Path) -> RunConfig:
-    """The settings, whose environment lies in a file where it stood in none; so does one that it
-    is built around, which an option names.
+    """The settings, with an environment that stood in no file put into one; so is an environment
+    that it wraps, which an option names.
     """
     data, found = settings.data, dict[str, Any]()
     agent = AGENT if data.task.startswith(AGENT) else ""
@@ -139,9 +142,9 @@ def _with_environment(settings: RunConfig, folder: Path) -> RunConfig:
 
 
 def _in_files(value: Any, folder: Path, named: re.Pattern[str]) -> Any:
-    """Text of notation, and what holds some, with the names of what now lies in files.
+    """Notation, also inside dicts and lists, with matching names replaced by names of new files.
 
-    named: what names something that is to lie in one.
+    named: matches the names of objects that are to be put into a file.
     """
     if isinstance(value, dict):
         return {key: _in_files(each, folder, named) for key, each in value.items()}
@@ -153,7 +156,7 @@ def _in_files(value: Any, folder: Path, named: re.Pattern[str]) -> Any:
 
 
 def _in_file(name: str, folder: Path) -> str:
-    """The name of a part, recipe or environment in a file of the folder, where it is put."""
+    """Writes a part, recipe or environment to a file of the folder, and returns its name there."""
     thing = attribute(name)
     with writing(folder, thing.__qualname__):
         folder.mkdir(parents=True, exist_ok=True)
@@ -161,8 +164,8 @@ def _in_file(name: str, folder: Path) -> str:
 
 
 def _trained(given: Any, path: Path) -> tuple[str, ...]:
-    """Files of the training data. A dict has sources by name; one of `datasets` has splits, which
-    are not all to train on, and one of plain lists is a table's columns: these are refused.
+    """Files of the training data. A plain dict has sources by name. A dict of `datasets`, whose
+    splits are not all for training, and a dict of plain lists, a table's columns, are refused.
     """
     rows_by_name = type(given) is dict and not any(
         isinstance(rows, list | tuple) and not all(isinstance(row, Mapping) for row in rows)
@@ -172,11 +175,11 @@ def _trained(given: Any, path: Path) -> tuple[str, ...]:
 
 
 def check_not_given(folder: Path) -> None:
-    """Raise UserError where what a call gives would be written over files that are there."""
+    """Raise UserError where a call's arguments would be written over existing files."""
     if (folder / GIVEN).exists():
         raise UserError(
-            f"{folder} has its own {GIVEN}, where what a script gives is kept: give another folder "
-            "with --out"
+            f"{folder} has its own {GIVEN}, where arguments of a script are stored: give another "
+            "folder with --out"
         )
 
 
@@ -187,9 +190,9 @@ ROWS = (
 
 
 def files_of(given: Any, path: Path) -> tuple[str, ...]:
-    """Paths as they are; rows as the JSON Lines file `path`. Raises UserError for what is neither.
+    """Paths unchanged; rows written to the JSON Lines file `path`. Raises UserError for others.
 
-    path: named for the argument that the rows were given as, which messages call them by.
+    path: named after the argument that gave the rows; messages use that name.
     """
     if given is None:
         return ()
@@ -211,7 +214,7 @@ def files_of(given: Any, path: Path) -> tuple[str, ...]:
 
 
 def _saved(given: Any, path: Path) -> tuple[str, ...]:
-    """A large data set of `datasets` in its own form, which is mapped into memory."""
+    """Saves a large data set of `datasets` in its own format, which is memory-mapped."""
     folder = path.with_suffix("")
     with writing(path.parent, f"the rows of {path.stem}"):
         given.save_to_disk(str(folder))
@@ -219,7 +222,7 @@ def _saved(given: Any, path: Path) -> tuple[str, ...]:
 
 
 def sources_given(given: Any, path: Path) -> tuple[str, ...]:
-    """As `files_of`, of a dict each entry as a source or set of its own, `NAME=FILE`.
+    """As `files_of`, but each entry of a dict is a source or set of its own, `NAME=FILE`.
 
     Raises UserError.
     """
@@ -233,7 +236,7 @@ def sources_given(given: Any, path: Path) -> tuple[str, ...]:
 
 
 def _rows(given: Any, name: str) -> Iterator[Any]:
-    """The rows of whatever holds some. Raises UserError."""
+    """The rows of a table, frame or iterable. Raises UserError."""
     if hasattr(given, "to_pylist"):
         yield from given.to_pylist()
     elif hasattr(given, "to_dicts"):
@@ -266,15 +269,16 @@ def _line(row: Any, where: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and arrays of other libraries as Python's. Raises TypeError for all else."""
+    """Numbers and arrays of other libraries as Python's. Raises TypeError for anything else."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"it is {type(value).__name__}")
 
 
 def with_judges(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The options of a call, with the functions that score validations as files of the folder;
-    `evaluation_reward` takes what `reward` does, or a dict of these by validation set.
+    """The options of a call, with the functions that score validations written to the folder.
+
+    `evaluation_reward` takes the same values as `reward`, or a dict of them by validation set.
 
     Raises UserError.
     """
@@ -290,7 +294,7 @@ def with_judges(options: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def sources_of(given: Any, folder: Path) -> tuple[str, ...]:
-    """Names of rewards as they are; functions as files of the folder. Raises UserError."""
+    """Names of rewards unchanged; functions written to files of the folder. Raises UserError."""
     several: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     several = [] if given is None else several
     functions = [each for each in several if not isinstance(each, str)]
@@ -316,9 +320,10 @@ def _function(function: Callable[..., Any], path: Path) -> str:
 
 
 def model_of(model: Any, tokenizer: Any, folder: Path) -> tuple[dict[str, Any], Loaded | None]:
-    """The settings of a model by its name, or of one in memory and that one itself.
+    """The settings of a model, and the loaded model where it is in memory.
 
-    folder: where the second is saved, so that its run goes on from files alone. Raises UserError.
+        folder: where a model in memory is saved, so that its run resumes from files alone. Raises
+    UserError.
     """
     if model is None or isinstance(model, str | Path):
         name = str(model or "")
@@ -337,7 +342,7 @@ def model_of(model: Any, tokenizer: Any, folder: Path) -> tuple[dict[str, Any], 
 
 
 def in_memory(model: Any, tokenizer: Any) -> Loaded:
-    """A model that is loaded, with its tokenizer, or that of where it is from. Raises UserError."""
+    """A loaded model with its tokenizer, by default that of its source. Raises UserError."""
     checked = _checked(model)
     name = str(getattr(model, "name_or_path", "") or "")
     if tokenizer is None and not name:
@@ -348,7 +353,7 @@ def in_memory(model: Any, tokenizer: Any) -> Loaded:
 
 
 def _facts(model: Any) -> dict[str, str]:
-    """What the settings say of a model that is loaded."""
+    """The settings that describe a loaded model."""
     settings = {"dtype": _dtype(model), "device": str(model.device)}
     if isinstance(attention := getattr(model.config, "_attn_implementation", None), str):
         settings["attention"] = attention
@@ -356,7 +361,7 @@ def _facts(model: Any) -> dict[str, str]:
 
 
 def _checked(model: Any) -> nn.Module:
-    """A causal model of transformers. Raises UserError for all else."""
+    """A causal model of transformers. Raises UserError for anything else."""
     if hasattr(model, "peft_config"):
         raise UserError(
             "model has adapters already: give the model without them, strop adds its own with "
@@ -372,7 +377,7 @@ def _checked(model: Any) -> nn.Module:
 
 
 def _check_tokenizer(tokenizer: Any) -> None:
-    """Raise UserError for what is no tokenizer of transformers."""
+    """Raise UserError for an object that is not a tokenizer of transformers."""
     if not all(hasattr(tokenizer, name) for name in ("save_pretrained", "encode", "decode")):
         raise UserError(
             f"tokenizer is {type(tokenizer).__name__}: give one that transformers has loaded"

@@ -1,4 +1,4 @@
-"""Messages that name options of the command line, in the words of a Python call."""
+"""Rewrites messages that name command-line options for callers from Python."""
 
 import contextlib
 import re
@@ -28,7 +28,7 @@ PATTERNS = (
 
 
 def in_python(message: str) -> str:
-    """The message with keywords for options, and arguments by name, not by their files."""
+    """The message with keywords in place of options, and arguments named instead of their files."""
     for pattern, replacement in PATTERNS:
         message = pattern.sub(replacement, message)
     return message

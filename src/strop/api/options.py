@@ -1,4 +1,4 @@
-"""The configuration of one run or of several, from words of a command or keywords of a call."""
+"""The configuration of one run or several, from a command's words or a call's keywords."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,8 +38,8 @@ def combined(
     options: dict[str, Any],
     file: Path | None = None,
 ) -> RunConfig:
-    """The configuration of a recipe, or of a method, with assignments, which come last, over
-    options by section, over a file, over the defaults of the model. Raises UserError.
+    """The configuration of a recipe or a method. From the strongest to the weakest: assignments,
+    options by section, the file, the defaults of the model. Raises UserError.
     """
     raw = config.load(file).model_dump(exclude_unset=True) if file else {}
     recipe = spelled(recipe) if isinstance(recipe, str) else recipe
@@ -76,13 +76,13 @@ def _check_recipe(recipe: str, raw: dict[str, Any], file: Path | None) -> None:
 
 
 def _dumped(sections: dict[str, Any]) -> dict[str, Any]:
-    """Sections of a method in plain values."""
+    """Sections of a method as plain values."""
     phases = {name: phase.model_dump() for name, phase in sections["phases"].items()}
     return {**sections, "phases": phases}
 
 
 def _model_given(assignments: Assignments, *sources: dict[str, Any]) -> str:
-    """The requested model, whose default settings are those of no other."""
+    """The name of the requested model, whose default settings apply; empty: none is requested."""
     for each in reversed(assignments):
         name, value = each.split("=", 1) if isinstance(each, str) else each
         if name.strip() == "model.name":
@@ -92,10 +92,10 @@ def _model_given(assignments: Assignments, *sources: dict[str, Any]) -> str:
 
 
 def from_keywords(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Keywords of a call as options: `training_lr=2e-5` is `training.lr`, whose first underscore
-    stands for the dot; a name with dots, in `**{"loss.clip_high": 0.3}`, stays as it is.
+    """Keywords of a call as options. In `training_lr=2e-5` the first underscore stands for the dot
+    of `training.lr`; a name with dots, in `**{"loss.clip_high": 0.3}`, stays as it is.
 
-    Raises UserError for a function, which no file of a run holds.
+    Raises UserError for a function, which a run's files cannot hold.
     """
     for name, value in options.items():
         if inspect.isfunction(value):
@@ -104,8 +104,8 @@ def from_keywords(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """A value as a configuration holds it: parts and schedules in notation, paths as text, the
-    class of an environment as its task.
+    """A value in the form of a configuration: parts and schedules in notation, paths as text, and
+    the class of an environment as its task.
     """
     if isinstance(value, Path):
         return str(value)
@@ -115,11 +115,11 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in found] if isinstance(found, tuple) else found
 
 
-Recipe: TypeAlias = str | Method | Callable[..., Method]  # as `train` and others take it
+Recipe: TypeAlias = str | Method | Callable[..., Method]  # accepted by `train` and others
 
 
 def method_of(recipe: object) -> "str | Method":
-    """A recipe in one line, a method, or what a recipe's function returns. Raises UserError."""
+    """A recipe in one line, a method, or the method that a function returns. Raises UserError."""
     made = recipe
     if inspect.isfunction(recipe):
         named = (
@@ -153,11 +153,11 @@ def recipe(line: str = DEFAULT, **parameters: Any) -> Method:
     return notation.build_recipe(name, {**given, **parameters})
 
 
-Labelled = Sequence[tuple[str, Any]]  # label; a method, or one with options of its own
+Labelled = Sequence[tuple[str, Any]]  # label; a method, or a method with its own options
 
 
 def labelled(methods: Any, what: str) -> list[tuple[str, Any]]:
-    """Label and method of each. what: a verb, what the call does to them. Raises UserError."""
+    """Label and method of each. what: a verb for the error, such as compare. Raises UserError."""
     if isinstance(methods, Mapping):
         found = [(str(label), each) for label, each in methods.items()]
     elif _is_one(methods) or not isinstance(methods, Iterable):
@@ -177,15 +177,15 @@ def label_of(method: Any) -> str:
         return " ".join([method[0], *(f"{k}={v}" for k, v in method[1].items())])
     if isinstance(method, Callable) and hasattr(method, "__name__"):  # type: ignore[arg-type]
         return str(method.__name__)
-    raise UserError("a method that is no line has no name: give a dict, {'mine': method}")
+    raise UserError("a method that is not a line has no name: give a dict, {'mine': method}")
 
 
 def settings_of_all(
     named: Labelled, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[tuple[str, RunConfig]]:
-    """The configuration of every method; one that needs a shipped model has all train it.
+    """The configuration of every method. If one method needs a shipped model, all train that model.
 
-    given: sections that all have. options: keywords that all have. Raises UserError.
+    given: sections common to all. options: keywords common to all. Raises UserError.
     """
     pairs = [(label, each if isinstance(each, tuple) else (each, {})) for label, each in named]
     lines = [method for _, (method, _) in pairs if isinstance(method, str)]
@@ -198,7 +198,7 @@ def settings_of_all(
 
 
 def _is_one(method: Any) -> bool:
-    """Whether it is a line, or a line with options of its own."""
+    """Whether it is a line, or a line with its own options."""
     if isinstance(method, tuple) and len(method) == 2:
         return isinstance(method[0], str) and isinstance(method[1], Mapping)
     return isinstance(method, str)

@@ -1,4 +1,4 @@
-"""Pages of runs: a step token by token, and the report of runs that go on."""
+"""Pages of runs: a step token by token, and the live report of running runs."""
 
 import threading
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ HEIGHT = 760  # pixels of a page in a notebook
 
 @dataclass(frozen=True)
 class Page:
-    """A page in a file, which a notebook shows; step: of the run."""
+    """A page in a file, which a notebook shows; step: the run's step on it."""
 
     path: Path
     step: int
@@ -36,12 +36,12 @@ def inspect(
 ) -> Page:
     """Write the page that shows a step token by token: advantage, ratio, gate, weight.
 
-    run: a run or its folder. step: the last that was kept, without one. out: the file, without one
+    run: a run or its folder. step: by default the last saved one. out: the file, by default
     `inspect.html` in the run's folder. Raises UserError.
     """
     folders = folders_of(run)
     if len(folders) != 1:
-        raise UserError(f"run is {len(folders)} of them: give one run, or its folder")
+        raise UserError(f"run names {len(folders)} runs: give one run, or its folder")
     (folder,) = folders
     place = folder / "inspect.html" if out is None else path_of(out, "out")
     with messages_in_python():
@@ -49,7 +49,7 @@ def inspect(
 
 
 class Watching:
-    """The report of runs in a browser on this machine, at `url`, until `close` or the end."""
+    """Serves the report of runs on this machine, at `url`, until `close` or the end."""
 
     def __init__(self, server: LocalServer) -> None:
         self._server = server
@@ -58,11 +58,11 @@ class Watching:
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The URL of the page."""
         return self._server.url
 
     def close(self) -> None:
-        """Serve it no longer."""
+        """Stop serving the page."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -85,9 +85,9 @@ class Watching:
 def watch(
     runs: HasFolder | str | Path | Sequence[HasFolder | str | Path], port: int = 0
 ) -> Watching:
-    """Serve the report of runs on this machine, kept up to date while they go on.
+    """Serve the report of runs on this machine, kept up to date while they train.
 
-    runs: a run, its folder, or a list of these. port: 0: any that is free. Raises UserError.
+    runs: a run, its folder, or a list of these. port: 0: any free one. Raises UserError.
     """
     with messages_in_python():
         return Watching(open_server(Watched(folders_of(runs)), port))

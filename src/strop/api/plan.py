@@ -1,5 +1,5 @@
-"""`Run.plan` and `strop plan`: what a run would yield on other numbers of workers, or a model on
-so many GPUs before there is a run.
+"""`Run.plan` and `strop plan`: the speed of a run on other numbers of workers, or of a model on a
+number of GPUs before there is a run.
 """
 
 import math
@@ -41,9 +41,9 @@ MOST_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class Planned:
-    """Layouts for each number of workers: as they are printed, as a table, as a page.
+    """Layouts for each number of workers: printed, as a table, or as a page.
 
-    names: of what is planned; facts: what is known of it, a line each.
+    names: of the planned runs or model; facts: what is known of them, one line each.
     """
 
     names: tuple[str, ...]
@@ -52,7 +52,7 @@ class Planned:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """A row a layout: workers, which of them generate and train, speed and idle shares."""
+        """One row for each layout: workers, which generate and train, speed and idle shares."""
         return [
             {
                 "workers": number,
@@ -75,11 +75,11 @@ class Planned:
 
     @property
     def proposals(self) -> list[str]:
-        """Of each number of workers the fastest layout, in words."""
+        """The fastest layout for each number of workers, in words."""
         return proposals(self.found)
 
     def save(self, path: str | Path = "plan.html") -> Path:
-        """Write the page with pictures; gives its place. Raises UserError."""
+        """Write the page with charts; returns its path. Raises UserError."""
         write_page(self.names, self.facts, self.found, Path(path))
         return Path(path)
 
@@ -94,7 +94,7 @@ class Planned:
 
 
 def _sharing(outcome: Outcome) -> dict[str, Any]:
-    """How GPUs share a model, in columns; none where a run was planned."""
+    """Columns that say how GPUs share a model; empty where a run was planned."""
     sharing = outcome.sharing
     if sharing is None:
         return {}
@@ -121,7 +121,7 @@ def plan(
     extrapolate: bool = False,
     progress: Progress = silent,
 ) -> Planned:
-    """The layouts at the costs that the runs measured; arguments as in `Run.plan`."""
+    """The layouts at the costs measured in the runs; arguments as in `Run.plan`."""
     counts = _whole("workers", workers, MOST_WORKERS)
     bounds_ = _whole("staleness", staleness, MOST_STALENESS)
     _check_lengths(lengths)
@@ -138,7 +138,7 @@ def plan(
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a model on GPUs; the fields are options of `strop plan`."""
+    """A question about a model on GPUs; the fields are options of `strop plan`."""
 
     gpus: Sequence[int]
     kind: str
@@ -155,13 +155,13 @@ class Question:
     assume: Sequence[str] = ()
 
 
-PROMPTS, ANSWERS, PROMPT_TOKENS = 128, 16, 200  # of a step, where neither options nor runs say
+PROMPTS, ANSWERS, PROMPT_TOKENS = 128, 16, 200  # of a step, where no option or run says so
 
 
 def plan_model(
     model: Path, runs: Sequence[Path], asked: Question, progress: Progress = silent
 ) -> Planned:
-    """A model on GPUs, at assumed costs or at those that runs on one such GPU measured."""
+    """Plans a model on GPUs, at assumed costs or at costs measured in runs on one such GPU."""
     counts = _whole("gpus", asked.gpus, MOST_WORKERS)
     bounds_ = _whole("staleness", asked.staleness, MOST_STALENESS)
     for name in ("prompts", "answers", "updates"):
@@ -219,7 +219,7 @@ def _names(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def _whole(option: str, values: Sequence[int], most: int) -> list[int]:
-    """The numbers, rising, each once. Raises UserError."""
+    """The distinct numbers in rising order. Raises UserError."""
     if not values:
         raise UserError(f"--{option}: nothing is no whole number")
     for each in values:

@@ -1,6 +1,6 @@
-"""Charts of runs in a notebook: those of the report, or any number of metrics.jsonl.
+"""Charts of runs in a notebook: those of the report, or of any number in metrics.jsonl.
 
-They are one picture (SVG), which shows wherever a notebook is read."""
+They are one picture (SVG), which every viewer of notebooks shows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ CURVES = ("lines", "lines+markers")
 
 @dataclass(frozen=True)
 class Plot:
-    """Charts, shown where a cell ends with them; `svg` is the picture, `save` writes it."""
+    """Charts that a notebook shows at the end of a cell; `svg` is the picture, `save` writes it."""
 
     charts: tuple[Chart, ...]
 
@@ -49,13 +49,13 @@ class Plot:
 
 
 def plot(folders: Sequence[Path], names: Sequence[str] = (), most: int = MOST) -> Plot:
-    """The first charts of the runs' report, or one of each named number. Raises UserError."""
+    """The first charts of the runs' report, or one for each named number. Raises UserError."""
     runs = by_method(unique_names([read_run(folder) for folder in folders], folders))
     return _drawn(runs, names, most, str(folders[0]))
 
 
 def plot_labelled(folders: Mapping[str, Sequence[Path]], names: Sequence[str] = ()) -> Plot:
-    """As `plot`, a curve a label: the mean of its runs, which differ by their seed."""
+    """As `plot`, with one curve for each label: the mean of its runs, which differ by seed."""
     runs = [mean_of(list(map(read_run, each)), label) for label, each in folders.items()]
     return _drawn(runs, names, MOST, ", ".join(folders))
 
@@ -85,14 +85,14 @@ def _has_lines(chart: Chart) -> bool:
 
 
 WIDTH, HEIGHT = 460, 270  # of a chart, pixels
-LEFT, RIGHT, TOP, BOTTOM = 52, 12, 34, 44  # its margins; the legend stands below
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 34, 44  # its margins; the legend is at the bottom
 INK, SOFT, GRID = "#22262b", "#626a75", "#e3e5e8"
 DASHED = {"dash": "6 4", "dot": "2 3", "dashdot": "6 3 2 3", "longdash": "10 4"}
 FONT = "font-family='system-ui, sans-serif'"
 
 
 def picture(charts: Sequence[Chart], across: int = 2) -> str:
-    """The charts beside and below each other."""
+    """The charts in a grid with `across` columns."""
     across = max(1, min(across, len(charts)))
     width, height = across * WIDTH, math.ceil(len(charts) / across) * HEIGHT
     drawn = "".join(
@@ -107,7 +107,7 @@ def picture(charts: Sequence[Chart], across: int = 2) -> str:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from `low` to `high`, at most so many."""
+    """At most `most` round numbers from `low` to `high`."""
     step = 10.0 ** math.floor(math.log10(max(high - low, 1e-12) / most))
     while (high - low) / step > most - 1:
         step *= 2.5 if str(f"{step:e}")[0] == "2" else 2
@@ -150,7 +150,7 @@ def _chart(chart: Chart) -> str:
 
 
 def _ranges(chart: Chart) -> tuple[tuple[float, float], tuple[float, float]]:
-    """What the axes go from and to."""
+    """The ranges of the x and the y axis."""
     xs = [x for trace in chart.data for x in trace["x"]]
     ys = [y for trace in chart.data for y in trace["y"]]
     low, high = min(ys), max(ys)

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live panel on a terminal, lines elsewhere."""
+"""Shows the progress of a run: a live panel on a terminal, lines elsewhere."""
 
 import io
 import time
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from strop.diagnosis.watch import Watch
     from strop.training.loop import Run
 
-# What is shown where answers are given and nothing is sampled.
+# The metrics shown where answers are given and nothing is sampled.
 GIVEN = ("policy_loss",)
 SPARKS = " ▁▂▃▄▅▆▇█"
-CELLS = 160  # most means that are kept: four for every letter that a line of blocks has
-EVERY = 0.5  # seconds between two drawings in a notebook; every one is a message to the browser
+CELLS = 160  # the most means kept: four for each character of a line of blocks
+EVERY = 0.5  # seconds between two drawings in a notebook; each one is a message to the browser
 PRE = "<pre style='font-family: Menlo, \"DejaVu Sans Mono\", monospace'>{code}</pre>"
 
 
@@ -35,7 +35,7 @@ class Progress:
 
     def __init__(self, quiet: bool = False, shown: bool = True, answers: int = 0) -> None:
         """quiet: print only the end. shown: False in a process that leaves printing to another.
-        answers: how many sampled ones are shown where a step's rollouts are written.
+        answers: how many sampled answers to show at steps whose rollouts are written.
         """
         self.console = Console(
             highlight=False, quiet=not shown, force_terminal=None if shown else False
@@ -52,15 +52,15 @@ class Progress:
         self.shown: dict[str, float] = {}
         self.reported = False
         self.phases: tuple[str, ...] = ()  # their names
-        self.brought: tuple[str, ...] = ()  # metrics that the method's parts want seen
+        self.brought: tuple[str, ...] = ()  # metrics that the method's parts ask to show
 
     def open(self) -> None:
-        """Say that something happens, before the imports and checks that take seconds."""
+        """Print that the run is loading, before imports and checks that take seconds."""
         if not self.quiet:
             self.console.print("loading, then checking model, data and rewards ...", style="dim")
 
     def begin(self, run: "Run", before: list[dict[str, float]]) -> None:
-        """Say what is about to run, and where it is written; `before`: the steps done already."""
+        """Print what is about to run and where it is written; `before`: the steps already done."""
         from strop.diagnosis.watch import Watch  # reads what only a run needs
 
         self.watch = Watch()
@@ -101,7 +101,7 @@ class Progress:
         return bool(run.done == 0 and every and task.validations)
 
     def step(self, run: "Run", metrics: dict[str, float]) -> None:
-        """Take in a step's metrics and show them; step 0 is the validation before training."""
+        """Add a step's metrics and show them; step 0 is the validation before training."""
         begins = metrics.get("phase") != self.shown.get("phase")
         self._take(metrics)
         self._complain(run)
@@ -122,7 +122,7 @@ class Progress:
             self.watch.begin([{**metrics, "step": 0}])
 
     def _take(self, metrics: dict[str, float]) -> None:
-        """What is not finite, in a run that goes on null, leaves the number as it was."""
+        """Add the finite metrics; a metric that is null in this step keeps its earlier value."""
         finite = {name: value for name, value in metrics.items() if is_number(value)}
         for name, value in finite.items():
             if name in self.history:
@@ -132,17 +132,17 @@ class Progress:
         self.shown = {**self.shown, **finite}
 
     def note(self, text: str) -> None:
-        """A sentence for the user."""
+        """Print a sentence for the user."""
         self.console.print(text, markup=False)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop the live panel, so that the terminal is free again."""
         if self.live is not None:
             self.live.stop()
             self.live = None
 
     def finish(self, run: "Run", then: str = "") -> None:
-        """The run's outcome in a few lines, and what may come next."""
+        """Print the run's outcome in a few lines, and what to do next."""
         folder = run.record.folder
         for name in _scores(self.history):
             first, last = self.history[name].first, self.history[name].last
@@ -161,7 +161,7 @@ class Progress:
         )
 
     def _answer(self, run: "Run") -> None:
-        """A table of some of the step's answers, where asked for."""
+        """Print a table of some of the step's answers, where requested."""
         samples = None if self.quiet else sampled(run.record.folder, run.done, self.answers)
         if samples is None:
             return
@@ -172,13 +172,13 @@ class Progress:
         self.console.print(table)
 
     def _liken(self, run: "Run") -> None:
-        """Say once which other methods would have done the same."""
+        """Print once which other methods would have done the same."""
         likeness = run.likeness
         if likeness is not None and likeness.step == run.done and likeness.text and not self.quiet:
             self.console.print(f"[yellow]note:[/] {escape(likeness.text)}")
 
     def _complain(self, run: "Run") -> None:
-        """Say once what the first failed verifier call, or else request to the engine, was."""
+        """Print once the first failure of a request to the engine, an episode or a reward."""
         lost = run.world.services.sampling.failures
         if lost and not self.reported:
             self.reported = True
@@ -203,7 +203,7 @@ class Progress:
             )
 
     def _warn(self, run: "Run", metrics: dict[str, float]) -> None:
-        """Say at once what the doctor would find later. Raises RunStopped for a run of no use."""
+        """Print at once what the doctor would find later. Raises RunStopped for a useless run."""
         assert self.watch is not None, "a run begins before its first step"
         for finding in self.watch.step(run, metrics):
             self.console.print(
@@ -213,7 +213,7 @@ class Progress:
 
     @staticmethod
     def _scored(metrics: dict[str, float]) -> str:
-        """The scores of a validation, where the step had one."""
+        """The scores of a validation, where the step has one."""
         named = ((name.removeprefix("eval/"), metrics[name]) for name in _scores(metrics))
         return "  ".join(f"{name} {value:.3f}" for name, value in named)
 
@@ -234,7 +234,7 @@ class Progress:
         return "  ".join(pieces)
 
     def _phase(self) -> list[str]:
-        """Which phase the step was of, of a method that has some."""
+        """The phase that the step belongs to, in a method with phases."""
         number = int(self.shown.get("phase", 0))
         return [f"phase {number} ({self.phases[number - 1]})"] if number else []
 
@@ -272,7 +272,7 @@ class Progress:
 
 
 def _scores(names: Iterable[str]) -> list[str]:
-    """The pass@k among the metrics, smallest k first, then the scores of given answers."""
+    """The names of pass@k metrics, smallest k first, then those of scores of given answers."""
     names = list(names)
     found = [n for n in names if "/pass@" in n and not n.endswith(("/low", "/high"))]
     given = [n for n in names if n.endswith(("/nll", "/ranking_accuracy"))]
@@ -280,19 +280,19 @@ def _scores(names: Iterable[str]) -> list[str]:
 
 
 class Course:
-    """First and last value, and the means of stretches of equal length, as long as it takes for
-    all to be at most `CELLS`. Up to so many values they are all there.
+    """First and last value, and means of equal stretches, each as long as needed to keep fewer than
+    `CELLS` means. Up to that many values every value is kept.
     """
 
     def __init__(self, first: float) -> None:
         self.first = self.last = first
-        self.means: list[float] = []  # of the stretches that are over
-        self.size = 1  # values of a stretch
-        self.open: list[float] = []  # values of the one that is not
+        self.means: list[float] = []  # of the complete stretches
+        self.size = 1  # values in a stretch
+        self.open: list[float] = []  # values of the incomplete stretch
         self.add(first)
 
     def add(self, value: float) -> None:
-        """One more step's value."""
+        """Add the value of the next step."""
         self.last = value
         self.open.append(value)
         if len(self.open) < self.size:
@@ -304,13 +304,13 @@ class Course:
             self.means, self.size = [(a + b) / 2 for a, b in pairs], 2 * self.size
 
     def line(self, width: int) -> str:
-        """Blocks in `width` characters."""
+        """The course as blocks in `width` characters."""
         rest = [sum(self.open) / len(self.open)] if self.open else []
         return spark([*self.means, *rest], width)
 
 
 def spark(values: list[float], width: int = 40) -> str:
-    """A line of blocks: the values' course in `width` characters."""
+    """A line of blocks that shows the course of the values in `width` characters."""
     if len(values) > width:
         size = len(values) / width
         cells = [values[int(i * size) : max(int((i + 1) * size), int(i * size) + 1)]
@@ -322,7 +322,7 @@ def spark(values: list[float], width: int = 40) -> str:
 
 
 class NotebookLive:
-    """The same panel as on a terminal, as a cell's output."""
+    """The panel of a terminal as a notebook cell's output."""
 
     def __init__(self, first: "RenderableType") -> None:
         from IPython.display import HTML, display
@@ -333,13 +333,13 @@ class NotebookLive:
         self.handle = display(HTML(as_html(first)), display_id=True)
 
     def update(self, panel: "RenderableType") -> None:
-        """Show this from now on."""
+        """Show this panel from now on."""
         self.newest = panel
         if time.monotonic() - self.drawn > EVERY:
             self._draw()
 
     def stop(self) -> None:
-        """Leave the newest one there."""
+        """Draw the newest panel, which stays."""
         self._draw()
 
     def _draw(self) -> None:
@@ -348,7 +348,7 @@ class NotebookLive:
 
 
 def as_html(panel: "RenderableType", width: int = 100) -> str:
-    """What rich would print, with its colours."""
+    """The text that rich would print, with its colours."""
     console = Console(file=io.StringIO(), record=True, width=width, force_jupyter=False)
     console.print(panel)
     return console.export_html(inline_styles=True, code_format=PRE)

@@ -1,4 +1,4 @@
-"""`strop.reproduce`: what papers claim of their methods, looked at in small experiments."""
+"""`strop.reproduce`: tests papers' claims about their methods in small experiments."""
 
 import dataclasses
 import datetime
@@ -31,7 +31,7 @@ LIMITS = Limits(most=1500, draws=1000)
 
 @dataclass(frozen=True)
 class Outcome:
-    """A claim and what was found of it; ours and theirs: means over the seeds, and their gap."""
+    """A claim and its result; ours and theirs: means over the seeds, and their difference."""
 
     claim: Claim
     verdict: Verdict
@@ -40,7 +40,7 @@ class Outcome:
     date: str = ""
 
     def row(self) -> dict[str, str | float | int]:
-        """What is kept of it."""
+        """The record of this outcome."""
         claim = self.claim
         found: dict[str, str | float | int] = {
             "claim": claim.id, "text": claim.text, "source": claim.source, "verdict": self.verdict,
@@ -58,7 +58,7 @@ class Outcome:
         }  # fmt: skip
 
     def lines(self) -> list[str]:
-        """What is printed of it."""
+        """The printed lines of this outcome."""
         claim, head = self.claim, f"{self.claim.id}: {MEANINGS[self.verdict]}"
         lines = [head, f"  {claim.text} ({claim.source})"]
         if self.ours is None or self.theirs is None or self.ours.difference is None:
@@ -76,13 +76,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Reproduced:
-    """Claims with what was found of them."""
+    """Claims with their results."""
 
     outcomes: tuple[Outcome, ...]
 
     @property
     def table(self) -> Table:
-        """A row a claim."""
+        """One row for each claim."""
         return tables.of_rows([outcome.row() for outcome in self.outcomes])
 
     def __repr__(self) -> str:
@@ -101,9 +101,9 @@ def reproduce(
 ) -> Reproduced:
     """Run the experiments of a recipe's claims, or of one claim, and say what they show.
 
-    name: a recipe, or RECIPE/CLAIM. seeds, steps: in place of the experiment's own (0). out: a
-    folder, in which a claim whose number comes from runs has its comparison; the same call goes on
-    with it. Raises UserError, RunStopped where a run failed, and KeyboardInterrupt.
+    name: a recipe, or RECIPE/CLAIM. seeds, steps: in place of the experiment's own (0). out: the
+    folder for the comparison of each claim whose number comes from runs; the same call resumes it.
+    Raises UserError, RunStopped where a run failed, and KeyboardInterrupt.
     """
     with messages_in_python():
         found = claims_of(name)
@@ -114,7 +114,7 @@ def reproduce(
 def outcomes(
     found: list[Claim], out: Path, seeds: int, steps: int, jobs: int, progress: bool
 ) -> Iterator[Outcome]:
-    """One after the other, what is found of claims."""
+    """The outcomes of the claims, one after the other."""
     for claim in found:
         given = dataclasses.replace(claim, seeds=seeds or claim.seeds, steps=steps or claim.steps)
         yield _outcome(given, out, jobs, progress)
@@ -135,7 +135,7 @@ def _settings(claim: Claim, words: tuple[str, ...]) -> RunConfig:
 
 
 def _enumerated(claim: Claim) -> Mapping[str, Mapping[int, float]]:
-    """A column of the audit by method, and by the seed of the tree and of the policy."""
+    """A column of the audit by method and by the seed of tree and policy."""
     column, found = claim.number.removeprefix(AUDIT), dict[str, dict[int, float]]()
     for label, words in zip(claim.labels, (claim.ours, claim.theirs), strict=True):
         settings = _settings(claim, words)
@@ -148,7 +148,7 @@ def _enumerated(claim: Claim) -> Mapping[str, Mapping[int, float]]:
 def _trained(
     claim: Claim, out: Path, jobs: int, progress: bool
 ) -> Mapping[str, Mapping[int, float]]:
-    """A number of runs by method and seed."""
+    """The claim's number in trained runs, by method and seed."""
     candidates = [
         Candidate(label, _settings(claim, words))
         for label, words in zip(claim.labels, (claim.ours, claim.theirs), strict=True)

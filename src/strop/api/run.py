@@ -1,4 +1,4 @@
-"""A run as a script or notebook sees it: its steps, its tables, and calls about it."""
+"""A run in a script or notebook: its steps, its tables, and calls about it."""
 
 import atexit
 import weakref
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """A step that is done: its number, its metrics by name, and the run that took it."""
+    """A finished step: its number, its metrics by name, and its run."""
 
     number: int
     metrics: Mapping[str, float]
@@ -52,19 +52,19 @@ Callback = Callable[[Step], object]
 
 
 class Run:
-    """A run: what `strop.train` gives, or a folder that training wrote.
+    """A run, returned by `strop.train` or opened from a folder that training wrote.
 
-    `for step in run` takes its steps; leaving the loop saves. `train` takes all that are left.
+    `for step in run` takes its steps; leaving the loop saves. `train` takes all remaining steps.
     """
 
     def __init__(self, folder: str | Path, trust_files: bool = False) -> None:
-        """trust_files: the files, modules and servers that its config.toml names may be used; a
-        folder from somebody else can name anything. A run that this process has trained may do so
-        anyway.
+        """trust_files: whether files, modules and servers that its config.toml names may be used; a
+        folder from somebody else can name anything. They may always be used for a run that this
+        process has trained.
         """
         self.folder = path_of(folder, "a run")
         self.trusted = trust_files or made_here(self.folder)
-        self._session: Session | None = None  # of a run that is under way here
+        self._session: Session | None = None  # of a run that this process trains
         self._watcher: Any = None
         self._callbacks: tuple[Callback, ...] = ()
         self._going: Iterator[dict[str, float]] | None = None
@@ -90,7 +90,7 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """Its settings, with everything written out."""
+        """Its complete settings."""
         if self._session is not None:
             return self._session.run.config
         return config.load(self.folder / "config.toml")
@@ -104,7 +104,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all its steps are done, or it has ended early for want of something better."""
+        """Whether all its steps are done, or it has stopped early for lack of improvement."""
         if self._session is not None:
             return self._session.run.finished
         settings, done = self.config, self.steps_done
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def model(self) -> Any:
-        """The model that it trains, or has trained here. Raises UserError for a folder's run."""
+        """The model that this process trains or has trained. Raises UserError for other runs."""
         return self._here.run.loaded.model
 
     @property
@@ -140,9 +140,9 @@ class Run:
             self.keep()
 
     def train(self) -> "Run":
-        """Take all steps that are left; gives the run itself.
+        """Take all remaining steps; returns the run itself.
 
-        Ctrl-C finishes the step, saves and raises KeyboardInterrupt; `train` then goes on. Raises
+        Ctrl-C finishes the step, saves and raises KeyboardInterrupt; `train` then continues. Raises
         UserError and RunStopped.
         """
         session = self._here
@@ -154,18 +154,18 @@ class Run:
         return self
 
     def stop(self) -> None:
-        """End with the step that is being taken, and save: for callbacks and loops."""
+        """Stop after the current step, and save: for callbacks and loops."""
         self._stop_requested = True
         self._here.run.stop_asked = True
 
     def keep(self) -> None:
-        """Save the step that it is at, where it is under way here."""
+        """Save a checkpoint of the current step, where this process trains the run."""
         session = self._session
         if session is not None and not (session.closed or session.forked) and session.run.done:
             session.run.save()
 
     def close(self) -> None:
-        """Save, and end the processes that the run has started; its files can still be read."""
+        """Save, and end the run's processes; its files can still be read."""
         session = self._session
         if session is not None and not (session.closed or session.forked):
             self.keep()
@@ -181,7 +181,7 @@ class Run:
     def _here(self) -> Session:
         if self._session is None:
             raise UserError(
-                f"{self.folder} is not under way here: go on with it by strop.resume("
+                f"{self.folder} is not being trained here: resume it with strop.resume("
                 f"{str(self.folder)!r})"
             )
         if self._session.forked:
@@ -192,24 +192,24 @@ class Run:
         return self._session
 
     def _over(self) -> bool:
-        """Whether no step is left. Raises UserError for a run that was closed before its end."""
+        """Whether no step remains. Raises UserError for a run that was closed before its end."""
         session = self._here
         if session.closed and not session.run.finished:
             raise UserError(
-                f"{self.folder} was closed after step {session.run.done}: go on with it by "
+                f"{self.folder} was closed after step {session.run.done}: resume it with "
                 f"strop.resume({str(self.folder)!r})"
             )
         return session.closed
 
     def _next(self, session: Session) -> Step | None:
-        """The next step; None, with the run saved, where none is left or a stop was requested."""
+        """The next step; None, with the run saved, where none remains or a stop was requested."""
         if self._going is None:
             self._stop_requested = session.run.stop_asked = False
             self._going = session.steps(self._watcher)
         try:
             with messages_in_python():
                 metrics = next(self._going, None)
-        except BaseException:  # the step is half done: what was saved before it counts
+        except BaseException:  # the step is half done: the last save before it counts
             self._end(session)
             raise
         if metrics is None:
@@ -222,7 +222,7 @@ class Run:
         return step
 
     def _ended(self, session: Session) -> None:
-        """Report what was done where no step is left, or where a stop was requested."""
+        """Write the report where no step remains or a stop was requested."""
         self._watcher.close()
         if session.run.record.metrics_path.exists():
             session.report()
@@ -253,12 +253,12 @@ class Run:
 
     @property
     def metrics(self) -> Table:
-        """A row a step, a column a number (docs/METRICS.md); row 0 is the first validation."""
+        """One row a step, one column a metric (docs/METRICS.md); row 0 is the first validation."""
         return tables.of_rows(self._lines())
 
     @property
     def rollouts(self) -> Table:
-        """A row a rollout of the steps whose rollouts were written."""
+        """One row for each rollout of the steps whose rollouts were written."""
         return tables.of_files(rollouts_files(self.folder))
 
     # -- calls about it ------------------------------------------------------------------------
@@ -270,31 +270,31 @@ class Run:
         return evaluate(self, **options)
 
     def sample(self, prompt: str, n: int = 4, **options: Any) -> "list[Answer]":
-        """Answers of its newest checkpoint to a prompt; options as in `strop.sample`."""
+        """Sample its newest checkpoint's answers to a prompt; options as in `strop.sample`."""
         from strop.api.evaluate import sample
 
         return sample(self, prompt, n, **options)
 
     def plot(self, *names: str) -> "Plot":
-        """Its curves as a picture: the first ones of its report, or of the named numbers."""
+        """Its curves as a picture: the first ones of its report, or those of named numbers."""
         from strop.api.plot import plot
 
         return plot([self.folder], names)
 
     def report(self) -> Path:
-        """Write the run's page, and give its place. Raises UserError before the first step."""
+        """Write the run's page, and return its path. Raises UserError before the first step."""
         from strop.report.page import write_report
 
         return write_report([self.folder], self.folder / "report.html")
 
     def doctor(self) -> "Diagnosis":
-        """What is wrong with it, from its files: questions with answers and advice."""
+        """Diagnose it from its files: questions with answers and advice."""
         from strop.api.doctor import doctor
 
         return doctor(self)
 
     def inspect(self, step: int | None = None, out: str | Path | None = None) -> "Page":
-        """A step token by token, as a page; arguments as in `strop.inspect`."""
+        """Write a page that shows a step token by token; arguments as in `strop.inspect`."""
         from strop.api.pages import inspect
 
         return inspect(self, step, out)
@@ -304,11 +304,11 @@ class Run:
         staleness: Sequence[int] = (1,), lengths: Sequence[float] = (), prompts: int = 0,
         spare: float = 1.0, exchange: float = 0.0,
     ) -> "Planned":  # fmt: skip
-        """What it would yield on other numbers of workers, at the costs that were measured in it.
+        """Its speed on other numbers of workers, at the costs that were measured in it.
 
-        more: further runs of the same model and machine, which sharpen the costs, those of
-        asynchronous layouts an asynchronous run. lengths: mean and 99th percentile of answers in
-        place of its own. The others are those of `strop plan`.
+        more: further runs of the same model and machine, which make the costs more exact; an
+        asynchronous run does so for asynchronous layouts. lengths: mean and 99th percentile of
+        answer lengths, in place of its own. Other arguments are those of `strop plan`.
         """
         from strop.api.plan import plan
 
@@ -324,11 +324,11 @@ class Run:
         )
 
 
-_open_runs: "weakref.WeakSet[Run]" = weakref.WeakSet()  # those that were not closed among them
+_open_runs: "weakref.WeakSet[Run]" = weakref.WeakSet()  # may include closed ones
 
 
 def let_go(folder: Path) -> None:
-    """Save and close the run that this process has in a folder, so that another can resume it."""
+    """Save and close this process's run in a folder, so that another run can resume it."""
     for run in list(_open_runs):
         if run.folder.resolve() == folder.resolve():
             run.close()
@@ -336,6 +336,6 @@ def let_go(folder: Path) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """Close all runs while the interpreter still works; a forked copy of it has none."""
+    """Close all runs while the interpreter still works; in a fork none is closed."""
     for run in list(_open_runs):
         run.close()

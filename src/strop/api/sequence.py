@@ -1,4 +1,4 @@
-"""`strop.sequence`: one policy on tasks one after another, and what it learnt and kept."""
+"""`strop.sequence`: trains one policy on several tasks in order; what it learns and retains."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sequence:
-    """What came of a sequence of tasks: accuracies on all of them after each, and what follows."""
+    """The result of a sequence: accuracies on all tasks after each task, and measures of them."""
 
     folder: Path
     result: Result
@@ -37,14 +37,14 @@ class Sequence:
 
     @property
     def runs(self) -> list[Run]:
-        """The run of each task, in their order."""
+        """The runs of the tasks, in their order."""
         plan = self.result.plan
         folders = (plan.folder_of(number, self.folder) for number in range(len(plan.tasks)))
         return [Run(folder, trust_files=True) for folder in folders]
 
     @property
     def page(self) -> Path:
-        """The page with the matrix as a heat map, lines over the tasks, and costs."""
+        """The page with the accuracies as a heat map, lines over the tasks, and costs."""
         return self.folder / "sequence.html"
 
     def __repr__(self) -> str:
@@ -66,12 +66,12 @@ def sequence(
     progress: bool = True,
     **options: "Unpack[Options]",
 ) -> Sequence:
-    """Train one policy on tasks one after another, and score all tasks after each.
+    """Train one policy on several tasks in order, and score all tasks after each one.
 
-    data: the rows of each task by its name, in their order. validation: the rows that each task is
-    scored on, and suites that no task trains on. replay: share of a step's prompts that are of the
-    tasks before. metric: number of the validations that counts as accuracy. Other arguments: those
-    of `strop.train`. The same call with the same `out` goes on, where all it names are files;
+    data: the rows of each task by its name, in order. validation: the rows that each task is scored
+    on, and suites that no task trains on. replay: the share of a step's prompts that come from
+    earlier tasks. metric: the validation metric that counts as accuracy. Other arguments: those of
+    `strop.train`. The same call with the same `out` resumes, where all its arguments are in files;
     `strop sequence --resume` always does. Raises as `strop.train`.
     """
     for name, given in (("data", data), ("validation", validation)):
@@ -80,7 +80,7 @@ def sequence(
     folder = path_of(out, "out") if out is not None else numbered(Path("sequences"))
     if (folder / NAME).exists() and (folder / GIVEN).exists():
         raise UserError(
-            f"{folder} holds a sequence of rows that a script gave: go on with `strop sequence "
+            f"{folder} holds a sequence of rows that a script gave: resume it with `strop sequence "
             f"--resume {folder}`, or give another out"
         )
     with messages_in_python():

@@ -1,5 +1,5 @@
-"""`strop.serve`: a model or a run's checkpoint as a server with OpenAI's protocol; and where a run
-that is under way is served.
+"""`strop.serve`: serves a model or a run's checkpoint with OpenAI's protocol; and finds the address
+where a running run serves its policy.
 """
 
 import contextlib
@@ -36,14 +36,13 @@ def serve(
     trust_files: bool = False,
     **options: Any,
 ) -> PolicyServer:
-    """A server with OpenAI's protocol, at its `url` with its `key`, until `close` or the end of a
-    `with` block.
+    """Start a server with OpenAI's protocol, at its `url` with its `key`, until `close` or the end
+    of a `with` block.
 
-    source: a run, a run's folder, a model's folder or name, or a model that is loaded. port: 0
-    takes a free one. key: what clients send as their bearer token; without one it is random. name:
-    of the model for clients. max_tokens: most new tokens where a client does not say; 0: as many as
-    the context has room for. seed: of calls that give none. Others as in `evaluate`. Raises
-    UserError.
+    source: a run, a run's folder, a model's folder or name, or a loaded model. port: 0 takes a free
+    one. key: the bearer token that clients send; by default a random one. name: of the model for
+    clients. max_tokens: the most new tokens where a client sets no limit; 0: as many as the context
+    has room for. seed: of calls that give none. Others as in `evaluate`. Raises UserError.
     """
     check_installed()
     check_seed(seed)
@@ -70,9 +69,9 @@ def server_of(
     max_tokens: int = 0,
     seed: int = 0,
 ) -> tuple[PolicyServer, EngineBackend]:
-    """A server of an open model, which has begun, and its backend. Raises UserError.
+    """Start a server of an open model; returns it with its backend. Raises UserError.
 
-    below: what ends after the server; the backend is put there, and all of it is the server's.
+    below: contexts to close after the server; the backend is added, and the server takes all over.
     """
     engine = asynchronous(subject.engine)
     longest = subject.services.limits.context_tokens
@@ -101,16 +100,16 @@ def server_of(
 
 
 def serve_policy(run: "str | Path | HasFolder") -> Address:
-    """Where a run that trains on posted rollouts (`task="traces:live"`) answers calls of the model
-    and takes rollouts in: its `url`, `key` and `model`.
+    """The address where a run on posted rollouts (`task="traces:live"`) answers calls of the model
+    and receives rollouts: its `url`, `key` and `model`.
 
-    run: a run that was begun, or its folder. Raises UserError where it has no address.
+    run: a run that has started, or its folder. Raises UserError where it has no address.
     """
     return address_in(folder_of(run))
 
 
 def name_of(source: Any) -> str:
-    """What clients call a model: the last word of its folder or name."""
+    """The name of a model for clients: the last part of its folder or name."""
     if isinstance(source, HasFolder):
         source = source.folder
     elif not isinstance(source, str | Path):

@@ -1,4 +1,4 @@
-"""A run with its folder and report: for the command and for scripts alike."""
+"""A run with its folder and report, for the command and for scripts alike."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from strop.training.parallel.ranks import Ranks
 from strop.training.settings import config
 from strop.training.settings.assignments import override
 
-# What may change in a run that is resumed.
+# The settings that may change when a run is resumed.
 CHANGEABLE = (
     "training.steps", "training.save_every", "training.best", "training.patience",
     "training.process_timeout_seconds", "training.collector_timeout_seconds", "evaluation.",
@@ -32,9 +32,9 @@ class Session:
         self.run, self.new = run, new
         self.folder = run.record.folder
         self.again = again.format(folder=self.folder)
-        self.spoilt = False  # by a mistake that showed before the first step
+        self.spoilt = False  # True after an error of the user before the first step
         self.closed = False
-        self.process = os.getpid()  # which trains it
+        self.process = os.getpid()  # the process that trains it
 
     @property
     def forked(self) -> bool:
@@ -42,7 +42,7 @@ class Session:
         return os.getpid() != self.process
 
     def steps(self, watcher: loop.Watcher) -> Iterator[dict[str, float]]:
-        """The metrics of each remaining step, behind it. Raises UserError and RunStopped."""
+        """Take each remaining step and yield its metrics. Raises UserError and RunStopped."""
         run, evaluation = self.run, self.run.config.evaluation
         try:
             ks = evaluation.ks if evaluation.every else ()
@@ -57,20 +57,20 @@ class Session:
             raise
 
     def go(self, watcher: loop.Watcher) -> None:
-        """All remaining steps; a first Ctrl-C ends them. Raises as `steps`."""
+        """Take all remaining steps; a first Ctrl-C ends them. Raises as `steps`."""
         with loop.attended(self.run, watcher):
             for _ in self.steps(watcher):
                 pass
 
     def close(self) -> None:
-        """End the run's processes; the files of a spoilt one are removed."""
+        """End the run's processes; the files of a spoilt run are removed."""
         self.closed = True
         self.run.close()
         if self.spoilt and self.run.ranks.first:
             self.run.record.discard()
 
     def report(self) -> Path:
-        """Write the run's report, where there is a step to report. Raises RunStopped."""
+        """Write the run's report, in the first process. Raises RunStopped."""
         out = self.folder / "report.html"
         if self.run.ranks.first:
             try:
@@ -82,7 +82,7 @@ class Session:
 
 @contextlib.contextmanager
 def new_folder(recipe: str, out: Path | None, ranks: Ranks) -> Iterator[Path]:
-    """`out`, or a free folder; what is new of it is left behind only with a run in it."""
+    """`out`, or a free folder; folders made for it are removed if they are still empty."""
     place = out or Path("runs")
     new = [folder for folder in (place, *place.parents) if not folder.exists()]
     folder = out or ranks.from_first(lambda: free_folder(recipe))
@@ -107,7 +107,7 @@ def changed(folder: Path, changes: Sequence[str | tuple[str, Any]]) -> config.Ru
         if not found or not path.strip().startswith(CHANGEABLE):
             text = each if isinstance(each, str) else path
             raise UserError(
-                f"a run that goes on has its own configuration: leave {text} out; only "
+                f"a resumed run has its own configuration: leave {text} out; only "
                 "training.steps, training.save_every, training.best, training.patience, "
                 "training.process_timeout_seconds, training.collector_timeout_seconds, "
                 "evaluation, tracking and ray options may change"

@@ -1,4 +1,4 @@
-"""Tables for a script, pandas' where it is installed, else Arrow's; and for a notebook, as HTML."""
+"""Tables for a script (pandas' where it is installed, else Arrow's) and a notebook (HTML)."""
 
 import importlib.util
 from collections.abc import Iterable, Sequence
@@ -10,18 +10,18 @@ import pyarrow
 
 from strop.tracking.rollouts_file import read_table
 
-NUMBERS = {"int64", "double"}  # which are joined as numbers
+NUMBERS = {"int64", "double"}  # are joined as numbers
 Table = Any  # pandas.DataFrame, or pyarrow.Table where pandas is not installed
 
 
 def of_rows(rows: Sequence[dict[str, Any]]) -> Table:
-    """A table with every column of some row, empty where a row lacks it."""
+    """A table with the columns of all rows; a cell is empty where its row lacks the column."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return shown(pyarrow.table({name: [row.get(name) for row in rows] for name in names}))
 
 
 def of_files(paths: Sequence[Path]) -> Table:
-    """The rows of a run's Parquet files one after the other, with every column of some file.
+    """The rows of a run's Parquet files one after the other, with the columns of all files.
 
     Raises UserError for a damaged file.
     """
@@ -32,7 +32,7 @@ def of_files(paths: Sequence[Path]) -> Table:
 
 
 def _alike(tables: Sequence[Any]) -> list[Any]:
-    """The tables; a column that is text in some of them, or flags, and not in others, as text."""
+    """The tables; a column whose types differ, other than as numbers, is cast to text."""
     kinds: dict[str, set[str]] = {}
     for table in tables:
         for field in table.schema:
@@ -54,7 +54,7 @@ def shown(table: Any) -> Table:
 
 
 def as_text(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Cells in columns, the first to the left, the others to the right."""
+    """Cells in columns, the first one aligned left, the others right."""
     rows = [head, *lines]
     widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
     return "\n".join(

@@ -44,15 +44,15 @@ def train(
     callbacks: Sequence[Callback] | Callback = (),
     **options: "Unpack[Options]",
 ) -> Run:
-    """Train a model with reinforcement learning. Without arguments: the shipped one on Countdown.
+    """Train a model with reinforcement learning. By default the shipped model trains on Countdown.
 
-    recipe: a line such as "gspo(clip_high=4e-4)", or a method that `strop.recipe` gave. model: a
-    name, a folder, or a model that transformers has loaded (its tokenizer may be given, too).
+    recipe: a line such as "gspo(clip_high=4e-4)", or a method from `strop.recipe`. model: a name, a
+    folder, or a model that transformers has loaded (its tokenizer may be given, too).
     data, validation: rows (dicts, a datasets.Dataset, a frame) or paths of files; either may be a
-    dict of several by name; data may also be a list of `strop.Rollout`, recorded ones. reward: a
-    function, the name of one, or a list of these. task: in place of data, or the function of an
-    agent, which is called with their rows. config: a TOML file. out: the run's folder. start: False
-    gives the run before its first step. callbacks: called with each step.
+    dict of several by name; data may also be a list of recorded `strop.Rollout`. reward: a
+    function, the name of one, or a list of these. task: a task in place of data, or the function of
+    an agent, which is called with the rows of data. config: a TOML file. out: the run's folder.
+    start: False returns the run before its first step. callbacks: called with each step.
 
     options: those of `strop train`, with an underscore for the dot: `training_lr=2e-5`,
     `sampling_num_prompts=8`, `seed=3`; or by their own names, `**{"loss.clip_high": 0.3}`.
@@ -97,7 +97,7 @@ def resume(
     callbacks: Sequence[Callback] | Callback = (),
     **options: "Unpack[Options]",
 ) -> Run:
-    """Resume a run from its newest checkpoint, or that of `step`; what is later is cut off.
+    """Resume a run from its newest checkpoint, or from that of `step`; later steps are cut off.
 
     options: `training_steps`, `training_save_every` and those of `evaluation`, as `train` takes
     them. Raises as `train`.
@@ -113,7 +113,7 @@ def resume(
     session = Session(started, new=False, again=AGAIN)
     if started.finished:
         try:
-            session.report()  # perhaps a kill came before it
+            session.report()  # the run may have been killed before its report
         finally:
             session.close()
     found = Run.of_session(session, progress, listeners)
@@ -121,7 +121,7 @@ def resume(
 
 
 def _trained(run: Run) -> Run:
-    """Train all its steps. Where an error ends them nobody holds the run, so it is closed."""
+    """Take all its steps. On an error the caller does not get the run, so it is closed."""
     try:
         return run.train()
     except BaseException:
@@ -130,7 +130,7 @@ def _trained(run: Run) -> Run:
 
 
 def _several(callbacks: Sequence[Callback] | Callback) -> tuple[Callback, ...]:
-    """The callbacks, of which one may stand alone. Raises UserError."""
+    """The callbacks; a single one may stand without a list. Raises UserError."""
     found = tuple(callbacks) if isinstance(callbacks, Sequence) else (callbacks,)
     for each in found:
         if not callable(each):
@@ -139,7 +139,7 @@ def _several(callbacks: Sequence[Callback] | Callback) -> tuple[Callback, ...]:
 
 
 def _check_alone() -> None:
-    """Raise UserError in one of several processes; and let tokenizers fork without a warning."""
+    """Raise UserError in one of several processes; also silences tokenizers' warning on forks."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
             "this is one of several processes, and a script trains in one: several train with the "
@@ -149,17 +149,17 @@ def _check_alone() -> None:
 
 
 def _check_one_trainer(settings: RunConfig) -> None:
-    """Raise UserError where the trainers would be other processes than this one."""
+    """Raise UserError where other processes than this one would train."""
     if settings.ray.address and settings.ray.num_trainers:
         raise UserError(
-            "ray.num_trainers begins processes that train, and a script trains in its own: leave "
+            "ray.num_trainers starts processes that train, and a script trains in its own: leave "
             "it out, or train with the command"
         )
 
 
 @contextlib.contextmanager
 def _kept_with_a_run(folder: Path) -> Iterator[None]:
-    """Inside, files of what a script passes are written; they are removed where no run starts."""
+    """Removes the files of a script's arguments, which are written inside, if no run starts."""
     Record(folder).check_free()
     check_not_given(folder)
     try:

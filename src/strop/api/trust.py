@@ -1,4 +1,4 @@
-"""What a run folder's configuration names of somebody's own; it runs only where it is allowed."""
+"""Code and servers that a run folder's configuration names; they are used only if allowed."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,27 +15,27 @@ from strop.training.settings.sections import OF_A_SET
 if TYPE_CHECKING:
     from strop.training.settings.config import RunConfig
 
-# Tasks that name nothing of somebody's own: no file or module to import, no server.
+# Tasks that name no file or module to import and no server.
 PLAIN = re.compile(r"([\w.-]+=)?([^:]*|(reasoning_gym|gym|textarena|traces):[^:]*)")
 _made: dict[Path, bytes] = {}  # by folder: config.toml of the runs that this process trains
 
 
 def remember(folder: Path) -> None:
-    """Remember that this process trains the run in a folder, so what its file names may be used."""
+    """Remember that this process trains the run in a folder, so its config.toml is trusted."""
     _made[folder.resolve()] = (folder / "config.toml").read_bytes()
 
 
 def made_here(folder: Path) -> bool:
-    """Whether this process trained the run in a folder, whose config.toml is still the same."""
+    """Whether this process trained the run in a folder, and its config.toml is still the same."""
     file, known = folder / "config.toml", _made.get(folder.resolve())
     return known is not None and file.is_file() and file.read_bytes() == known
 
 
 def check_trust(settings: "RunConfig", given: Mapping[str, Any], source: str) -> None:
     """Raise UserError where a run's own configuration names code or servers that would be used, or
-    has the code that the model writes run without isolation.
+    would run code that the model writes without isolation.
 
-    given: sections that the user's options replace; `source`: the run. Nothing has been imported.
+    given: sections that the user's options replace; `source`: the run. Imports nothing.
     """
     if named := names(settings, given):
         raise UserError(
@@ -46,12 +46,12 @@ def check_trust(settings: "RunConfig", given: Mapping[str, Any], source: str) ->
 
 
 def names(settings: "RunConfig", given: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
-    """What the configuration names of somebody's own, but for the sections in `given`."""
+    """Code and servers that the configuration names, except in the sections in `given`."""
     return [name for section, name in _named(settings) if section not in given]
 
 
 def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
-    """The section, and what it names: files, modules, judges and servers."""
+    """Section and name of each file, module, judge and server."""
     written: list[Any] = [settings, *settings.phases.values()]
     last = written[-1]
     method: Any = last.stages.get("rollout", settings.recipe)

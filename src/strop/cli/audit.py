@@ -47,23 +47,23 @@ def audit(
     ragged: Annotated[bool, typer.Option(help="Action 0 ends an answer.")] = True,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of a step, a tree each.")] = 1,
     share: Annotated[float, typer.Option(help="Share of the paths that are right.")] = 0.5,
-    most: Annotated[int, typer.Option(min=1, help="Of more groups some are drawn.")] = 1500,
-    draws: Annotated[int, typer.Option(min=40, help="How many are drawn then.")] = 1000,
+    most: Annotated[int, typer.Option(min=1, help="Most groups to enumerate.")] = 1500,
+    draws: Annotated[int, typer.Option(min=40, help="Groups to draw where there are more.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of the tree's rewards and the policy.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
     out: Annotated[Path | None, typer.Option("--csv", help="Also write the numbers here.")] = None,
 ) -> None:
     """Bias, variance and first-order effects of a method's gradient, by enumeration.
 
-    Of every list of values the middle one (the first of staleness, the method's own updates) is the
-    base setting; the others are tried one at a time.
+    The base setting takes the middle value of group and success, the first of staleness and the
+    method's own updates; the other values are tried one at a time.
 
-    scale: how many times the true policy gradient the mean step goes; bias: the rest of it over
-    that; noise: its standard deviation over its length; error: squared error of N answers, times
-    N; success', entropy': their change, first order, per unit of step; ESS: effective sample size,
-    as a share; silent: share of groups that move nothing; refilled: share of those replaced;
-    c-scale, c-bias: towards the gradient of what top_p, top_k or min_p leave; ratio: mean of
-    learner over drawer. A teacher's true gradient is of whole answers, token bias of tokens'.
+    scale: how many times the mean step contains the true policy gradient; bias: the rest of the
+    step over that part; noise: its standard deviation over its length; error: squared error of N
+    answers, times N; success', entropy': their first-order change per unit of step; ESS: effective
+    sample size, as a share; silent: share of groups that move nothing; refilled: share of groups
+    replaced; c-scale, c-bias: towards the gradient of what top_p, top_k or min_p leave; ratio: mean
+    of learner over sampler. A teacher's true gradient is of whole answers, token bias of tokens'.
     """
     from strop.api.audit import audits, base_of
     from strop.api.options import settings_of
@@ -87,13 +87,13 @@ def audit(
 
 
 def _changes(**texts: str) -> dict[str, Sequence[float]]:
-    """The numbers of these options: rates of success, and counts. Raises UserError."""
+    """The numbers of these options: success rates, and counts. Raises UserError."""
     rates = {"success": float}
     return {name: numbers(f"--{name}", text, rates.get(name, int)) for name, text in texts.items()}
 
 
 def _shown_rows(found: "Audited", as_json: bool) -> list[dict[str, Any]]:
-    """Show what was found, unless its rows were printed as they came, and return all rows."""
+    """Print the results, unless their rows were printed as they came, and return all rows."""
     for line in found.left_out:
         print(line, file=sys.stderr)
     for part in found.parts if not as_json else ():
@@ -102,7 +102,7 @@ def _shown_rows(found: "Audited", as_json: bool) -> list[dict[str, Any]]:
 
 
 def _quiet(row: dict[str, Any]) -> None:
-    """The table comes when all rows are there."""
+    """Print nothing: the table follows when all rows are there."""
 
 
 def _json(row: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ def _json(row: dict[str, Any]) -> None:
 
 
 def _show(part: "Part") -> None:
-    """What it is about, and the settings' numbers."""
+    """Print what the part is about, and the settings' numbers."""
     console = Console(highlight=False)
     console.print(f"[bold]{escape(part.label)}[/] {escape(part.about)}")
     head, lines = part.shown()

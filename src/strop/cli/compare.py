@@ -1,4 +1,4 @@
-"""`strop compare`: methods beside each other on the same prompts and seeds."""
+"""`strop compare`: compares methods on the same prompts and seeds."""
 
 import dataclasses
 import inspect
@@ -20,13 +20,13 @@ from strop.support.stopping import explained
 if TYPE_CHECKING:
     from strop.comparison.plan import Plan, Tuning
 
-# label, words, the values of a sweep or of tuning, and the method that it is a setting of
+# label, words, the values of a sweep or of tuning, and the method whose setting it is
 Methods = Sequence[tuple[str, list[str], Any, str]]
 
 
 @dataclass(frozen=True)
 class Written:
-    """The options that `strop compare` and `strop sweep` have in common, as they were written."""
+    """The options that `strop compare` and `strop sweep` have in common, as the user wrote them."""
 
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each; 5 or more for a verdict.")] = 5
     steps: Annotated[int, typer.Option(min=0, help="Steps of a run; 0: as configured.")] = 0
@@ -39,7 +39,7 @@ class Written:
         typer.Option(help="Score on the rows of a file, not the held-out ones; repeatable."),
     ] = None
     baseline: Annotated[
-        str, typer.Option(help="The others are compared with it; default: the first.")
+        str, typer.Option(help="Method that the others are compared with; default: the first.")
     ] = ""
     by: Annotated[
         str, typer.Option(help="Yardstick: equal `steps`, or tokens `sampled` or `trained` on.")
@@ -63,7 +63,7 @@ class Written:
     reward: Reward = None
 
     def settings(self, words: Sequence[str]) -> Any:
-        """The configuration of a method, a recipe or a .toml file with options behind it."""
+        """The configuration of a method: a recipe or a .toml file, followed by options."""
         from strop.api.options import settings_of
         from strop.training.settings.assignments import split
 
@@ -132,8 +132,8 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="METHOD METHOD... [OPTION=VALUE]...",
-            help="A METHOD is a recipe in one line, or a .toml file. An option is of all methods; "
-            "one method's own stand with it in quotes: 'rloo training.lr=1e-3'.",
+            help="A METHOD is a recipe in one line, or a .toml file. An option is for all methods; "
+            "put those of one method with it in quotes: 'rloo training.lr=1e-3'.",
             autocompletion=completing.methods,
         ),
     ] = None,
@@ -143,7 +143,7 @@ def compare(
         typer.Option(
             min=0,
             help="Settings of each method to try, inside ranges such as training.lr=1e-4..1e-3,log "
-            "or loss.clip_high=0.2..0.4; the best on validation is judged. 0: none.",
+            "or loss.clip_high=0.2..0.4; the best on validation is compared. 0: none.",
         ),
     ] = 0,
     tune_seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting that choose.")] = 1,
@@ -153,12 +153,14 @@ def compare(
     written: Written,
     jobs: Jobs = 0,
     out: Out = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with a comparison's folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Resume the comparison in this folder.")
+    ] = None,
 ) -> None:
-    """Train every method with every seed, score the weights, and say what differs and what not.
+    """Train every method with every seed, score the weights, and judge which scores differ.
 
-    One process a run, with one thread. Ctrl-C saves all runs; the same command, or --resume, goes
-    on, also after a crash. Writes compare.html, table.md and scores.csv.
+    Each run is a process with one thread. Ctrl-C saves all runs; the same command, or --resume,
+    resumes them, also after a crash. Writes compare.html, table.md and scores.csv.
     """
     from strop.comparison.tuning import tuning_of
 
@@ -173,7 +175,7 @@ def compare(
 
 
 def _needed(arguments: Sequence[str]) -> str:
-    """The shipped model that one of the recipes needs: then all of them are compared on it."""
+    """The shipped model that one of the recipes needs: all are then compared on that model."""
     from strop.catalogue.catalogue import model_of
     from strop.training.settings.assignments import split
 
@@ -184,8 +186,8 @@ def _needed(arguments: Sequence[str]) -> str:
 
 
 def methods_of(arguments: Sequence[str], tune: int = 0) -> Methods:
-    """Label and words of every method, or of so many settings of each. Raises UserError where there
-    is none, and for an option between two methods, which could be of one or of all.
+    """Label and words of every method, or of `tune` settings of each. Raises UserError where there
+    is no method, and for an option between two methods, which could belong to one or to all.
     """
     from strop.comparison.tuning import split_ranges, tried_settings
     from strop.training.settings.assignments import ASSIGNMENT
@@ -200,7 +202,7 @@ def methods_of(arguments: Sequence[str], tune: int = 0) -> Methods:
             method, option = arguments[number - 1], arguments[number]
             raise UserError(
                 f"{option} stands between two methods: write '{method} {option}' in quotes if it "
-                "is of that method, or put it at the end if it is of all"
+                "belongs to that method, or put it at the end if it applies to all"
             )
     ranges, common = split_ranges([*arguments[:first], *arguments[last:]])
     found: list[tuple[str, list[str], Any, str]] = []
@@ -227,7 +229,7 @@ def _words(text: str) -> list[str]:
 
 
 def begin(plan: "Plan", out: Path | None, jobs: int) -> None:
-    """Carry out a comparison in `out`, or in a free folder; one that is there goes on."""
+    """Carry out a comparison in `out`, or in a free folder; an existing one is resumed."""
     folder = out or numbered(Path("comparisons"))
     plan.keep(folder)
     _carry_out(plan, folder, jobs)
@@ -243,7 +245,7 @@ def _go_on(folder: Path, arguments: Sequence[str] | None, out: Path | None, jobs
 
 
 def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
-    """Do all that is left of a comparison, then print its table."""
+    """Do everything that remains of a comparison, then print its table."""
     from strop.comparison.carry_out import carry_out
     from strop.comparison.runs import COMPLETE
     from strop.comparison.table import markdown
@@ -251,8 +253,8 @@ def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
     def kept() -> str:
         done = len(list(folder.glob(f"runs/*/{COMPLETE}")))
         return (
-            f"{done} of {plan.num_runs} runs are done, the others are kept as far as they were "
-            f"saved. Go on with: strop compare --resume {folder}"
+            f"{done} of {plan.num_runs} runs are done, and what the others saved is kept. "
+            f"Go on with: strop compare --resume {folder}"
         )
 
     with explained(kept):

@@ -1,6 +1,6 @@
-"""Completions that a shell offers for the beginning of a word: recipes, parts, options, values.
+"""Completions that a shell offers for the start of a word: recipes, parts, options, values.
 
-Read from the sources and the schema that is shipped, so that no key press waits for torch.
+They are read from the sources and the shipped schema, so that no key press waits for torch.
 """
 
 import json
@@ -14,11 +14,11 @@ from strop.catalogue.seams import KINDS, PLACE_OF, SEAMS
 from strop.rewards.source import BUILT_IN
 from strop.tracking.base import TRACKERS
 
-Offered = list[tuple[str, str]]  # words, each with a few that say what it is
+Offered = list[tuple[str, str]]  # words, each with a short description
 
 
 def recipes(incomplete: str) -> Offered:
-    """Recipes with what they are in short."""
+    """Recipes with their short descriptions."""
     return [
         (entry.name, entry.line("In short"))
         for entry in catalogue.recipes()
@@ -35,7 +35,7 @@ def parts(incomplete: str) -> Offered:
 
 
 def options(incomplete: str) -> Offered:
-    """`option=` for each setting and stage, options of parts behind `stage.`, or values."""
+    """`option=` for each setting and stage, options of parts after `stage.`, or values."""
     name, equals, value = incomplete.partition("=")
     if equals:
         return [
@@ -95,7 +95,7 @@ def _settings() -> dict[str, str]:
 
 
 def _values(path: str) -> Offered:
-    """What an option may be, where there are few; the parts of a stage."""
+    """The possible values of an option, where they are few, or the parts of a stage."""
     if path == "recipe":
         return recipes("")
     given = [each for name, each in _sections() if name == path]
@@ -115,7 +115,7 @@ def _words(schema: dict[str, Any]) -> list[str]:
 
 
 def _fields(stage: str) -> dict[str, str]:
-    """Fields of the parts of a stage, with what the first that has one says of it."""
+    """Fields of the parts of a stage, each described by the first part that has it."""
     found: dict[str, str] = {}
     for entry in _parts_of(stage):
         for field in entry.fields:
@@ -124,7 +124,7 @@ def _fields(stage: str) -> dict[str, str]:
 
 
 def _parts_of(stage: str) -> list[Entry]:
-    """The parts that may stand at a stage or in a slot; in all slots for the whole loss."""
+    """The parts that may stand at a stage or in a slot; for the whole loss, those of all slots."""
     whole = stage in ("loss", "terms")
     name = "" if whole else PLACE_OF[stage].name
     kinds = [

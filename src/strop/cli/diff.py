@@ -1,4 +1,4 @@
-"""`strop diff`: whether two runs are the same, and if not where they part and why."""
+"""`strop diff`: whether two runs are the same, and if not, where they diverge and why."""
 
 import json
 from dataclasses import asdict
@@ -16,13 +16,13 @@ def diff(
     second: Annotated[Path, typer.Argument(metavar="RUN", help="The other one.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say whether two runs are the same, bit for bit, and if not where they part and why.
+    """Say whether two runs are the same, bit for bit, and if not, where they diverge and why.
 
-    Compares the metrics of every step that both have, but for those of time, and the rollouts and
-    tokens that both have kept. Names the first step, the stage of it, the columns, and the first
-    token; and in which settings, data, versions and machines the folders differ.
+    Compares the metrics of every step that both have, except times, and the rollouts and tokens
+    that both have saved. Names the first step that differs with its stage, columns and first token,
+    and the settings, data, versions and machines in which the folders differ.
 
-    Exit code 0: they are the same. 1: they are not. 2: something that was given is wrong.
+    Exit code 0: they are the same. 1: they are not. 2: an argument is wrong.
     """
     loading("two runs")
     from strop.diagnosis.difference import difference

@@ -1,4 +1,4 @@
-"""`strop doctor`: what is here, whether it fits together, and what went wrong in a run."""
+"""`strop doctor`: what is installed, whether it fits together, and what went wrong in a run."""
 
 import json
 from dataclasses import asdict
@@ -55,9 +55,9 @@ def doctor(
     functions, a critic's heads, AdamW's temporary copies on a GPU, and attention that keeps a
     matrix of length * length. On a CPU it was within a quarter of what runs took.
 
-    Exit code 1: a problem was found. 0: none was. 2: something that was given is wrong.
+    Exit code 1: a problem was found. 0: none was. 2: an argument is wrong.
     """
-    loading("what is looked at")
+    loading("what the doctor checks")
     from strop.diagnosis.whole import after_a_run, of_an_endpoint
     from strop.training.settings.assignments import split
 
@@ -67,7 +67,7 @@ def doctor(
         raise UserError(f"one run at a time, got {' and '.join(runs)}")
     if serve:
         if given or model or data or reward or ray:
-            raise UserError("--serve looks at an endpoint alone: leave the other options out")
+            raise UserError("--serve checks only an endpoint: leave the other options out")
         found = of_an_endpoint(serve)
     elif runs:
         if len(given) > 1 or model or data or reward or ray:
@@ -83,7 +83,7 @@ def doctor(
 def _before(
     given: list[str], model: str, data: list[str] | None, reward: list[str] | None, ray: str
 ) -> "Diagnosis":
-    """What a run of these options would be made of."""
+    """The diagnosis of a run with these options before it starts."""
     from strop.api.options import settings_of
     from strop.diagnosis.whole import before_a_run
 

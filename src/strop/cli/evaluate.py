@@ -16,9 +16,7 @@ from strop.support.errors import UserError
 
 Engine = Annotated[
     str,
-    typer.Option(
-        help="What samples, with its settings: `kind(setting=value)`; default: the run's, or local."
-    ),
+    typer.Option(help="Engine that samples: `kind(setting=value)`; default: the run's, or local."),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -47,7 +45,7 @@ def evaluate(
         str,
         typer.Option(
             help="`heldout`, `validation`, `train` or a validation set's name; default: `heldout`, "
-            "with --data its rows."
+            "or the rows of --data."
         ),
     ] = "",
     num_samples: Annotated[
@@ -56,7 +54,7 @@ def evaluate(
     max_prompts: Annotated[int, typer.Option("--prompts", min=0, help="Most prompts; 0: all.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     best: Annotated[bool, typer.Option(help="The best checkpoint, by `training.best`.")] = False,
-    start: Annotated[bool, typer.Option(help="The model that the run began with.")] = False,
+    start: Annotated[bool, typer.Option(help="The model that the run started from.")] = False,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     max_tokens: Annotated[
         int, typer.Option(min=0, help="Most new tokens; 0: the run's or the task's.")
@@ -120,7 +118,7 @@ def _show(evaluated: Any, title: str, num_samples: int) -> None:
     table.add_column("value", justify="right")
     table.add_column("95% interval", justify="right")
     for name, estimate in evaluated.estimates.items():
-        alone = estimate.low == estimate.high or math.isnan(estimate.low)  # as of one prompt
+        alone = estimate.low == estimate.high or math.isnan(estimate.low)  # as with one prompt
         inside = "" if alone else f"{estimate.low:.3f} to {estimate.high:.3f}"
         value = f"{estimate.value:.0f}" if name.startswith("num_") else f"{estimate.value:.3f}"
         value = "-" if math.isnan(estimate.value) else value

@@ -29,9 +29,9 @@ def export(
         bool, typer.Option(help="With --push: show what would be sent, and send nothing.")
     ] = False,
 ) -> None:
-    """Write a model that everything which reads Hugging Face folders can load.
+    """Write a model that any reader of Hugging Face folders can load.
 
-    Adapters are added into the weights. What training alone needs is left out.
+    Adapters are merged into the weights, and state that only training needs is left out.
     """
     if not push and (private or dry_run):
         raise UserError("--private and --dry-run go with --push USER/MODEL: leave them out")
@@ -55,7 +55,7 @@ def export(
 
 
 def _show(folder: Path, name: str, private: bool) -> None:
-    """What would be sent: the files, then the page."""
+    """Print what would be sent: the files, then the page."""
     from strop.api.hub import listing
 
     print(f"would be sent to {name} ({'private' if private else 'public'}):")

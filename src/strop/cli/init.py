@@ -1,4 +1,4 @@
-"""`strop init` and `strop schema`: files to begin with."""
+"""`strop init` and `strop schema`: files to start from."""
 
 import shutil
 from pathlib import Path
@@ -11,12 +11,12 @@ from strop.support.errors import UserError, nearest
 from strop.support.stopping import explained
 from strop.support.writing import writing
 
-# Folders of `assets/init`, each with what it is for.
+# Folders of `assets/init`, each with its purpose.
 TASKS = {
     "math": "problems whose answer is compared as mathematics",
     "code": "programs that a sandbox tests",
     "reward": "your own reward function",
-    "environment": "several turns with an environment of yours",
+    "environment": "several turns with your own environment",
     "demonstrations": "supervised fine-tuning on given answers",
     "preferences": "pairs of a better and a worse answer",
 }
@@ -30,17 +30,17 @@ def init(
     task: Annotated[str, typer.Argument(help=f"{', '.join(TASKS)}.", autocompletion=_offer)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the files.")] = Path("."),
 ) -> None:
-    """Write a commented run.toml with data, and code where the task has some, to begin with.
+    """Write a commented run.toml to start from, with data, and code where the task has some.
 
-    They run as they are, on the model that ships with strop; then put your own in their places.
+    They run unchanged, on the model that ships with strop; then replace them by your own.
     """
     if task not in TASKS:
         raise UserError(f"no kind of task {task!r}{nearest(task, TASKS)}; {_listed()}")
     files = sorted(path for path in (BEGINNINGS / task).iterdir() if path.is_file())
     for path in (*files, SCHEMA):
         if (out / path.name).exists() and path != SCHEMA:
-            raise UserError(f"{out / path.name} is there already: give another folder with --out")
-    kept = f"what it wrote is in {out}: remove that and give it again"
+            raise UserError(f"{out / path.name} already exists: give another folder with --out")
+    kept = f"some files are in {out}: remove them and run the command again"
     with writing(out, "the files"), explained(lambda: kept):
         out.mkdir(parents=True, exist_ok=True)
         for path in (*files, SCHEMA):
@@ -59,7 +59,7 @@ def schema(
         return
     with writing(out.parent, out.name):
         shutil.copyfile(SCHEMA, out)
-    print(f"wrote {out}; begin a run's file with the line: #:schema {out}")
+    print(f"wrote {out}; start a run's file with the line: #:schema {out}")
 
 
 def _listed() -> str:

@@ -1,6 +1,6 @@
 """`strop labs`: lists the laboratories, and runs one of them.
 
-They are files at the top of the repository (docs/LABS.md), which a wheel has inside the package.
+They are files at the top of the repository (docs/LABS.md); a wheel has them inside the package.
 """
 
 import ast
@@ -24,7 +24,7 @@ SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True,
 
 
 class Lab(NamedTuple):
-    """What the docstring of a laboratory says of it."""
+    """A laboratory as its docstring describes it."""
 
     name: str
     what: str
@@ -33,7 +33,7 @@ class Lab(NamedTuple):
 
 
 def folder() -> Path:
-    """Where the laboratories lie. Raises UserError."""
+    """The folder of the laboratories. Raises UserError."""
     for place in PLACES:
         if place.is_dir():
             return place
@@ -44,7 +44,7 @@ def folder() -> Path:
 
 
 def lab(path: Path) -> Lab:
-    """What a file says of itself: its first sentence, its papers and its line `Takes: ...`."""
+    """Reads a file's docstring: its first sentence, its papers and its line `Takes: ...`."""
     docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     summary = " ".join(docstring.split())
     takes = re.search(r"Takes: (.+?)\.(?: |$)", summary)
@@ -55,7 +55,7 @@ def lab(path: Path) -> Lab:
 
 
 def offered(incomplete: str) -> list[tuple[str, str]]:
-    """Completions: the laboratories that begin so, with what they are."""
+    """Completions: the laboratories with this prefix, and their descriptions."""
     return [(each.name, each.what) for each in map(lab, files().values())
             if each.name.startswith(incomplete)]  # fmt: skip
 
@@ -71,7 +71,7 @@ def labs(
         str,
         typer.Argument(
             metavar="[NAME [OPTION]...]",
-            help="A laboratory, with options of its own; without it all are listed.",
+            help="A laboratory with its own options; without a name all are listed.",
             autocompletion=offered,
         ),
     ] = "",
@@ -83,7 +83,7 @@ def labs(
         if name not in found:
             raise UserError(f"no laboratory {name!r}{nearest(name, found)}; `strop labs` lists all")
         sys.stdout.flush()
-        # In place of this process, so that what it defines is found as in any program of its own.
+        # It replaces this process, so that what it defines is found as in any other program.
         os.execv(sys.executable, [sys.executable, str(found[name]), *context.args])
     read = [lab(path) for path in found.values()]
     if as_json:
@@ -93,5 +93,5 @@ def labs(
         where = "doi" if each.papers[0].startswith("10.") else "arXiv"
         print(f"{each.name}: {where} {', '.join(each.papers)}; {each.takes}")
         print(textwrap.fill(each.what, WIDTH, initial_indent="  ", subsequent_indent="  "))
-    print(f"\n`strop labs NAME` runs one. They lie in\n{folder()}, each in one file, to copy and "
+    print(f"\n`strop labs NAME` runs one. They are in\n{folder()}, each in one file, to copy and "
           "change.")  # fmt: skip

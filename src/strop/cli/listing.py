@@ -1,6 +1,6 @@
-"""`strop recipes` and `strop parts`: what there is, read from the source files.
+"""`strop recipes` and `strop parts`: list recipes and parts from the source files.
 
-The lists import neither torch nor any recipe; the page of one recipe composes it.
+Lists import neither torch nor any recipe; the page of one recipe composes it.
 """
 
 import inspect
@@ -42,8 +42,8 @@ def recipes(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A recipe, also one with parameters, grpo(beta=0.04), or words to search for; "
-            "without them all are listed.",
+            help="A recipe, also with parameters, such as grpo(beta=0.04), or words to search for; "
+            "by default all are listed.",
             autocompletion=completing.recipes,
         ),
     ] = None,
@@ -57,7 +57,7 @@ def recipes(
         Needs, typer.Option(help="Only those that need a critic, reference or environment.")
     ] = None,
     without: Annotated[
-        Needs, typer.Option(help="Only those that do not need that; both are repeatable.")
+        Needs, typer.Option(help="Only those that do not need it; both options are repeatable.")
     ] = None,
     as_json: Json = False,
     as_toml: Annotated[
@@ -71,7 +71,7 @@ def recipes(
 ) -> None:
     """List the published methods by family, search them, or show one with equation and parts.
 
-    Words are looked for in names, titles, families, when to choose it, and the parts it brings.
+    Searches names, titles, families, when to choose a recipe, and the parts that it brings.
     """
     options = [word for word in words or () if ASSIGNMENT.match(word)]
     text = " ".join(word for word in words or () if word not in options)
@@ -93,7 +93,7 @@ def recipes(
 
 
 def _file_of(text: str, options: list[str]) -> str:
-    """The configuration of a method that stands in the file alone, stage by stage."""
+    """The configuration file of a method, stage by stage, without reference to its recipe."""
     import tomli_w
 
     from strop.api.options import combined
@@ -116,12 +116,12 @@ def _file_of(text: str, options: list[str]) -> str:
 
 
 def _beginning(word: str) -> re.Pattern[str]:
-    """Finds words that begin so."""
+    """A pattern that finds words with this prefix."""
     return re.compile(rf"(?<![a-z0-9]){re.escape(word)}")
 
 
 def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
-    """The recipes in which words begin so, of that family and status. Raises UserError."""
+    """Recipes of a family and status that have words with these prefixes. Raises UserError."""
     if family:
         families.find(family)
     if status and status not in STATUSES:
@@ -146,7 +146,7 @@ def _matching(text: str, family: str | None, status: str | None) -> list[Entry]:
 
 
 def _needing(entries: list[Entry], needs: list[str], without: list[str]) -> list[Entry]:
-    """Those of the recipes that need all of the first and none of the second. Raises UserError."""
+    """The recipes with all of `needs` and none of `without`. Raises UserError."""
     if not (needs or without):
         return entries
     from strop.method import notation  # composing imports the parts, and so torch
@@ -160,12 +160,12 @@ def _needing(entries: list[Entry], needs: list[str], without: list[str]) -> list
     asked = ((e, needs_of(notation.build_recipe(e.name, {}))) for e in entries)
     found = [e for e, has in asked if wanted <= has and not refused & has]
     if not found:
-        raise UserError("no recipe of these is left by --needs and --without: leave one out")
+        raise UserError("--needs and --without leave none of these recipes: leave one out")
     return found
 
 
 def _search_text(entry: Entry) -> str:
-    """What a recipe is searched by, in small letters."""
+    """The text of a recipe that a search reads, in lower case."""
     labels = ("Family", "In short", "Choose it when")
     own = (entry.name, entry.summary, *map(entry.line, labels), *entry.brings)
     return "\n".join(own).lower()
@@ -181,8 +181,8 @@ def parts(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the parts, those of a folder or with a word in name or first sentence, or show one: its
-    equation, columns, source and fields.
+    """List all parts, those of a folder, or those with a word in name or first sentence; or show
+    one part with its equation, columns, source and fields.
     """
     if folder_or_name is None or _is_folder(folder_or_name):
         listed = [*catalogue.parts((folder_or_name or "").strip("/"))]
@@ -195,8 +195,8 @@ def parts(
 
 
 def _parts_with(word: str) -> list[Entry]:
-    """The parts in whose name or first sentence a word begins so; none where it is itself a name,
-    or several words joined, as of a name that is misspelled.
+    """The parts whose name or first sentence has a word with this prefix. None is returned for a
+    recipe's name and for joined words, which may be a misspelled name.
     """
     known = {entry.name for entry in catalogue.recipes()}
     if not word.isalnum() or word in known:
@@ -225,11 +225,11 @@ def _find_part(name: str) -> Entry:
     )
 
 
-# -- what is said of an entry, as plain data ----------------------------------------------------
+# -- the description of an entry, as plain data ----------------------------------------------------
 
 
 def _place(doc: str) -> str:
-    """Where in its paper a recipe stands: what follows the paper's number in its sentence."""
+    """The place of a recipe in its paper: the text after the paper's number in its sentence."""
     found = re.search(r"arXiv \d{4}\.\d{4,5}, (.+?)\.\s+(?:[A-Z][a-z]+:|\Z)", doc, re.S)
     return " ".join(found.group(1).split()) if found else ""
 
@@ -247,7 +247,7 @@ def _citation(entry: Entry) -> dict[str, str]:
     }
 
 
-# Parameters that are no field of a part, in the words of VOCABULARY.
+# Parameters that are not fields of a part, in the words of VOCABULARY.
 COMMON = {
     "aggregation": "How token losses become one number.",
     "beta": "Weight of the divergence from the reference policy; 0: no reference.",
@@ -265,7 +265,7 @@ def _fields(fields: Iterable[Field]) -> list[dict[str, str]]:
 
 
 def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
-    """All that is said of a recipe, for its default parameters."""
+    """The full description of a recipe with its default parameters."""
     from strop.comparison.claims import summaries
     from strop.method import notation, writing  # composing imports the parts, and so torch
     from strop.method.cost import costs
@@ -302,13 +302,13 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
 
 
 def _regime(entry: Entry) -> dict[str, Any] | None:
-    """Where a recipe is itself, as words and a metric."""
+    """The setting in which a recipe differs from its parent, as words and a metric."""
     regime = entry.regime
     return None if regime is None else {**vars(regime), "words": list(regime.words)}
 
 
 def _meanings(algorithm: Any) -> dict[str, str]:
-    """What recipe parameters mean: words of the trade, else the comment of the field they set."""
+    """Meanings of recipe parameters: the common ones, else the comment of the field they set."""
     from strop.method import part as parts
 
     found = dict(COMMON)
@@ -330,7 +330,7 @@ def _part_line(entry: Entry) -> dict[str, Any]:
 
 
 def part_page(entry: Entry) -> dict[str, Any]:
-    """All that is said of a part."""
+    """The full description of a part."""
     equation = [line.strip() for line in entry.doc.splitlines() if line.startswith("    ")]
     return {
         **_part_line(entry),
@@ -344,11 +344,11 @@ def part_page(entry: Entry) -> dict[str, Any]:
 
 
 def _columns(entry: Entry, label: str, columns: Iterable[str]) -> str:
-    """The docstring's line where it has every column of the call or class, else these."""
+    """The docstring's line if it names every column of the call or class, else the columns."""
     names, line = list(columns), entry.line(label)
     return line if line and all(name in line for name in names) else ", ".join(names)
 
 
 def _returns(entry: Entry) -> str:
-    """What a part of this kind returns in place of columns."""
+    """The value that a part of this kind returns instead of columns."""
     return SEAM_OF[entry.folder].returns if entry.folder in SEAM_OF else ""

@@ -1,4 +1,4 @@
-"""The command `strop`: each command lives in a file of its own; errors become one line."""
+"""The command `strop`: each subcommand is in its own file; errors become one line."""
 
 import errno
 import faulthandler
@@ -40,20 +40,20 @@ from strop.support.garbage_collection import beginning
 from strop.support.output import Lasting, hold_numbers
 from strop.support.stopping import INTERRUPTED, interrupting
 
-USAGE: Any = typer.BadParameter.__base__  # every mistake in the options themselves
+USAGE: Any = typer.BadParameter.__base__  # the base of all errors in the options themselves
 
-NOTHING_KEPT = "nothing of it is kept: the same command begins anew"
+NOTHING_KEPT = "nothing was saved: the same command starts from the beginning"
 
 
 class Interrupted(Exception):
-    """A command was stopped by a signal; the text says which, what is kept and how to go on."""
+    """A command was stopped by a signal; the text says which, what is saved and how to resume."""
 
 
 class Commands(TyperGroup):
-    """All commands. What interrupts one of them is told by `_call`, and not swallowed by typer."""
+    """All commands. Interrupts are reported by `_call` instead of being swallowed by typer."""
 
     def invoke(self, context: Any) -> Any:
-        """Run the command that was named. Raises Interrupted."""
+        """Run the named command. Raises Interrupted."""
         try:
             return super().invoke(context)
         except KeyboardInterrupt as stopped:
@@ -89,7 +89,7 @@ def root(
         print(context.get_help())
 
 
-# What needs torch is imported by a command when it runs.
+# Modules that need torch are imported by a command when it runs.
 app.command("recipes")(listing.recipes)
 app.command("parts")(listing.parts)
 app.command("labs", context_settings=labs.SETTINGS)(labs.labs)
@@ -114,27 +114,27 @@ app.command("schema")(init.schema)
 
 
 def main() -> None:
-    """Run the command line. Exit code 2: the user can mend it; 1: the run had to stop."""
+    """Run the command line. Exit code 2: the user can correct it; 1: the run had to stop."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Threads that wait for each other spin only briefly before they sleep: endless spinning halves
-    # the speed of a busy machine, none at all costs a third on an idle one. Read when torch loads.
+    # the speed of a busy machine, none at all costs a third on an idle one. Torch reads it at load.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     hold_numbers()
     if sys.__stderr__ is not None and not faulthandler.is_enabled():
-        faulthandler.enable(sys.__stderr__)  # a library that crashes says where
+        faulthandler.enable(sys.__stderr__)  # prints where a library crashes
     with redirect_stdout(Lasting(sys.stdout)), redirect_stderr(Lasting(sys.stderr)), beginning():
         _call()
 
 
 @functools.cache
 def _command() -> Any:
-    """All commands with their options, which are read off the functions once in a process."""
+    """All commands with their options, which are read from the functions once per process."""
     return typer.main.get_command(app)
 
 
 def _call() -> None:
-    """The command; its errors on the error stream, its exit code as SystemExit."""
+    """Run the command; prints errors on the error stream, raises SystemExit with its code."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         with interrupting():
@@ -156,8 +156,8 @@ def _call() -> None:
     except RunStopped as error:
         console.print(f"[bold red]stopped:[/] {_plain(error)}")
         sys.exit(1)
-    except KeyboardInterrupt:  # the options of all commands are still read off
-        console.print("[bold red]interrupted:[/] strop was stopped before it began")
+    except KeyboardInterrupt:  # while the options of all commands are read
+        console.print("[bold red]interrupted:[/] strop was stopped before it started")
         sys.exit(INTERRUPTED)
     except Interrupted as stopped:
         console.print(f"[bold red]interrupted:[/] {_plain(stopped)}")
@@ -165,7 +165,7 @@ def _call() -> None:
 
 
 def _instead(error: Any) -> str:
-    """What to write in place of an option with -- that there is not."""
+    """What to write in place of an unknown option with --."""
     option = getattr(error, "option_name", "")
     if "." in option:
         return ": settings are written without --, as training.lr=1e-6"

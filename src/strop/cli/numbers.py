@@ -1,4 +1,4 @@
-"""Options that take several numbers, with commas between them."""
+"""Options that take several comma-separated numbers."""
 
 from typing import TypeVar
 
@@ -8,7 +8,7 @@ N = TypeVar("N", int, float)
 
 
 def numbers(option: str, text: str, kind: type[N], least: float | None = None) -> tuple[N, ...]:
-    """The numbers that an option was given. Raises UserError for what is none or below `least`."""
+    """The numbers in an option's text. Raises UserError for non-numbers and those below `least`."""
     try:
         found = tuple(kind(piece) for piece in text.split(","))
     except ValueError:

@@ -1,4 +1,4 @@
-"""`strop plan`: what a run would yield on other numbers of workers, or a model on so many GPUs."""
+"""`strop plan`: speed of a run on other numbers of workers, or of a model on a number of GPUs."""
 
 import json
 from pathlib import Path
@@ -18,18 +18,18 @@ Given = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN...|MODEL [RUN...]",
-        help="Run folder; further runs, of the same model and machine, sharpen the costs, those of "
-        "asynchronous layouts an asynchronous run. With --gpus a model's folder or config.json, "
-        "and runs on one such GPU, whose measured costs replace assumed ones.",
+        help="Run folder; further runs of the same model and machine make the costs more exact, an "
+        "asynchronous run those of asynchronous layouts. With --gpus: a model's folder or "
+        "config.json, and runs on one such GPU, whose measured costs replace assumed ones.",
     ),
 ]
-Workers = Annotated[str, typer.Option(help="Numbers of workers: GPUs, or what the run was on.")]
+Workers = Annotated[str, typer.Option(help="Numbers of workers: GPUs, or the devices of the run.")]
 Staleness = Annotated[str, typer.Option(help="Bounds of asynchronous layouts.")]
 Lengths = Annotated[
     str,
     typer.Option(
         metavar="MEAN[,P99]|FILE",
-        help="Tokens of an answer in place of the run's: mean, 99th percentile; with --gpus also a "
+        help="Tokens of an answer, instead of the run's: mean, 99th percentile; with --gpus also a "
         "file with a number in each line.",
     ),
 ]
@@ -39,7 +39,7 @@ Spare = Annotated[
     typer.Option(
         min=0.0,
         max=16.0,
-        help="Partial layouts: prompts under way beyond a step's, as a share of them; 0: none.",
+        help="Partial layouts: prompts in flight beyond a step's, as a share of them; 0: none.",
     ),
 ]
 Exchange = Annotated[
@@ -63,7 +63,7 @@ Passes = Annotated[
     float,
     typer.Option(
         min=0.0, max=16.0,
-        help="Forward passes of training beside that of the update: old log-probabilities, a "
+        help="Forward passes of training besides that of the update: old log-probabilities, a "
         "reference.",
     ),
 ]  # fmt: skip
@@ -73,11 +73,11 @@ Generate = Annotated[
 ]
 Assume = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="What is assumed of GPUs, such as mfu=0.4."),
+    typer.Option(metavar="NAME=VALUE", help="Assumptions about GPUs, such as mfu=0.4."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one layout a line.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The page.")]
-WIDE = 110  # letters of the table of how GPUs share a model
+WIDE = 110  # characters of the table of how GPUs share a model
 WORKERS = "1,2,4,8,16,32,64"
 
 
@@ -104,9 +104,9 @@ def plan(
 ) -> None:
     """Estimate throughput and idle time of layouts with other numbers of workers.
 
-    Synchronous, partial (more prompts under way than a step takes) and asynchronous layouts are
-    simulated at the costs that the run measured or, with --gpus, at those that a model's
-    configuration and the GPUs' data sheets say. Prints a table and writes a page with pictures.
+    Synchronous, partial (more prompts in flight than a step takes) and asynchronous layouts are
+    simulated at the costs that the run measured or, with --gpus, at costs from a model's
+    configuration and the GPUs' data sheets. Prints a table and writes a page with charts.
     """
     of_model = {
         "--kind": kind, "--answers": answers, "--prompt-tokens": prompt_tokens,
@@ -143,7 +143,7 @@ def plan(
 
 
 def _show(found: "Planned", as_json: bool, out: Path) -> None:
-    """Print what was found, and write the page."""
+    """Print the layouts, and write the page."""
     from strop.planning.text import sharing_table, table
 
     console = Console(highlight=False, markup=False, soft_wrap=True)

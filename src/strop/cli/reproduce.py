@@ -1,4 +1,4 @@
-"""`strop reproduce`: what papers claim of their methods, looked at in small experiments."""
+"""`strop reproduce`: tests papers' claims about their methods in small experiments."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ def reproduce(
         list[str] | None,
         typer.Argument(
             metavar="RECIPE|RECIPE/CLAIM...",
-            help="Whose claims are looked at; without one, all claims are listed. `all`: each.",
+            help="Recipes or claims to test; without one, all claims are listed. `all`: each.",
             autocompletion=completing.methods,
         ),
     ] = None,
@@ -45,7 +45,7 @@ def reproduce(
     """Run the experiments of papers' claims, and say which of them hold at this scale.
 
     A claim's experiment compares two methods on equal seeds: by runs on a shipped model, or by
-    enumeration as in `strop audit`. Ctrl-C saves the runs; the same command goes on with them.
+    enumeration as in `strop audit`. Ctrl-C saves the runs; the same command resumes them.
     """
     loading("the claims")
     from strop.api.reproduce import outcomes
@@ -69,7 +69,7 @@ def reproduce(
 
 
 def _list(console: Console) -> None:
-    """All claims, and how many of them can be looked at here."""
+    """Print all claims, and how many of them can be tested here."""
     from strop.comparison.claims import claims, results
 
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -104,7 +104,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
             if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise UserError(f"{path} is no table of claims: give --csv another file")
+                raise UserError(f"{path} is not a table of claims: give --csv another file")
             return [*reader]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from error

@@ -1,4 +1,4 @@
-"""`strop sample`: talk to a checkpoint."""
+"""`strop sample`: samples answers of a checkpoint."""
 
 from typing import Annotated
 

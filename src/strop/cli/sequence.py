@@ -1,4 +1,4 @@
-"""`strop sequence`: one policy, tasks one after another."""
+"""`strop sequence`: trains one policy on several tasks in order."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Tasks = Annotated[
     list[str] | None,
-    typer.Option(help="NAME=FILE: the rows of a task; repeated, the tasks in their order."),
+    typer.Option(help="NAME=FILE: the rows of a task; repeat it for the tasks in their order."),
 ]
 Scored = Annotated[
     list[str] | None,
@@ -35,7 +35,7 @@ def sequence(
         list[str] | None,
         typer.Argument(
             metavar="[RECIPE] [OPTION=VALUE]...",
-            help="A recipe and options, as `strop train` takes them; every task has them.",
+            help="A recipe and options, as `strop train` takes them, for all tasks.",
             autocompletion=completing.methods,
         ),
     ] = None,
@@ -44,21 +44,21 @@ def sequence(
     validation: Scored = None,
     reward: Reward = None,
     replay: Annotated[
-        float, typer.Option(min=0.0, max=0.999, help="Share of prompts from the tasks before.")
+        float, typer.Option(min=0.0, max=0.999, help="Share of prompts from earlier tasks.")
     ] = 0.0,
     metric: Annotated[
         str, typer.Option(help="Number of the validations that counts as accuracy.")
     ] = "pass@1",
     out: Annotated[Path | None, typer.Option(help="Folder; default: sequences/N.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with a sequence's folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the sequence in this folder.")] = None,
     quiet: Annotated[bool, typer.Option(help="Print only the end of each task.")] = False,
 ) -> None:
-    """Train one policy on tasks one after another, score all tasks after each, and say what was
-    learnt and what was kept.
+    """Train one policy on several tasks in order, score all tasks after each, and say what was
+    learnt and what was retained.
 
-    Each task is a run of its own, which begins with the weights of the one before. Ctrl-C saves;
-    the same command with the same --out, or --resume, goes on, also after a crash. Writes
-    sequence.html, table.md and result.json.
+    Each task is a run that starts from the weights of the previous one. Ctrl-C saves; the same
+    command with the same --out, or --resume, resumes, also after a crash. Writes sequence.html,
+    table.md and result.json.
     """
     from strop.api.options import settings_of
     from strop.comparison.sequence import plan_of, read_plan
@@ -67,7 +67,7 @@ def sequence(
         raise UserError("a sequence trains in one process: start it without torchrun")
     if resume is not None:
         if arguments or data or validation or reward or model or replay or out is not None:
-            raise UserError("--resume takes the folder's own plan: leave all else out")
+            raise UserError("--resume takes the folder's own plan: leave everything else out")
         _carry_out(read_plan(resume), resume, quiet)
         return
     settings = settings_of(arguments or [], sections(model, "", data, validation, reward))
@@ -78,7 +78,7 @@ def sequence(
 
 
 def _carry_out(plan: "Plan", folder: Path, quiet: bool) -> None:
-    """Do all that is left of a sequence, then print its tables."""
+    """Do everything that remains of a sequence, then print its tables."""
     from strop.comparison.sequence import carry_out
     from strop.comparison.sequence_page import markdown, write_result
 
@@ -93,10 +93,10 @@ def _carry_out(plan: "Plan", folder: Path, quiet: bool) -> None:
         try:
             work(Job([], {}, config, new, again, step=0, quiet=quiet, answers=0), None)
         except typer.Exit:
-            tell(f"the sequence is kept: strop sequence --resume {folder}")
+            tell(f"the sequence is saved: strop sequence --resume {folder}")
             raise
 
-    with explained(lambda: f"it is kept. Go on with: strop sequence --resume {folder}"):
+    with explained(lambda: f"it is saved. Go on with: strop sequence --resume {folder}"):
         found = carry_out(plan, folder, train, tell)
     write_result(found, folder)
     print(markdown(found))

@@ -1,4 +1,4 @@
-"""`strop serve`: a checkpoint as a server with OpenAI's protocol."""
+"""`strop serve`: serves a checkpoint with OpenAI's protocol."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from strop.cli.evaluate import Engine, Settings, Trust
 from strop.cli.waiting import loading
 from strop.support.errors import RunStopped
 
-EXAMPLE = "3,5,7:22="  # what the shipped models go on from
+EXAMPLE = "3,5,7:22="  # a prompt that the shipped models complete
 
 
 def serve(
@@ -20,10 +20,10 @@ def serve(
         typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`."),
     ],
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Of this machine; 0: any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port of this machine; 0: any free one.")
     ] = 8000,
     host: Annotated[
-        str, typer.Option(help="Address; `0.0.0.0` lets other machines ask, unencrypted.")
+        str, typer.Option(help="Address; `0.0.0.0` lets other machines connect, unencrypted.")
     ] = "127.0.0.1",
     key: Annotated[
         str,
@@ -31,7 +31,7 @@ def serve(
             "--api-key",
             envvar="STROP_API_KEY",
             show_envvar=True,
-            help="What clients send as their key; without one it is random.",
+            help="Key that clients send; by default a random one.",
         ),
     ] = "",
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
@@ -41,7 +41,7 @@ def serve(
     ] = "",
     max_tokens: Annotated[
         int,
-        typer.Option(min=0, help="Most new tokens where a client does not say; 0: all there is."),
+        typer.Option(min=0, help="Most new tokens where a client sets no limit; 0: the context's."),
     ] = 0,
     chat_template: Annotated[
         str, typer.Option(help="File with the chat template; default: the model's own.")
@@ -51,11 +51,11 @@ def serve(
     assignments: Settings = None,
     trust: Trust = False,
 ) -> None:
-    """Serve a checkpoint behind OpenAI's protocol, for agents and their frameworks.
+    """Serve a checkpoint with OpenAI's protocol, for agents and their frameworks.
 
     Routes: `/v1/chat/completions`, `/v1/completions`, `/inference/v1/generate`, `/v1/models`,
-    `/health`. Answers have token ids, log-probabilities and the version of the weights where they
-    are asked for. Ctrl-C ends it.
+    `/health`. Answers have token ids, log-probabilities and the version of the weights where a
+    client requests them. Ctrl-C ends it.
     """
     given: list[str | tuple[str, object]] = [*(assignments or [])]
     if chat_template:
@@ -80,7 +80,7 @@ def _serve(
 
     check_seed(serving["seed"])
     named = name or name_of(source)
-    with explained(lambda: "the model is served no more"):
+    with explained(lambda: "the model is no longer served"):
         with contextlib.ExitStack() as below:
             subject = below.enter_context(open_model(source, step, scored=False, **opening))
             server, backend = server_of(subject, named, below, **serving)
@@ -91,7 +91,7 @@ def _serve(
 
 
 def _shown(url: str, key: str, name: str, context: int) -> str:
-    """Where it is, and what to paste into another terminal."""
+    """The server's address, and commands to paste into another terminal."""
     body = {"model": name, "messages": [{"role": "user", "content": EXAMPLE}]}
     return "\n".join(
         [

@@ -1,4 +1,4 @@
-"""What `strop recipes` and `strop parts` print: nothing cut off, however narrow the terminal."""
+"""Prints `strop recipes` and `strop parts`, with nothing cut off on a narrow terminal."""
 
 import ast
 import json
@@ -24,7 +24,7 @@ PART_LINES = {
 
 
 def as_json(data: Any) -> None:
-    """The same for machines."""
+    """Print data as JSON."""
     print(json.dumps(data, indent=2))
 
 
@@ -40,7 +40,7 @@ def _table(*headings: str) -> Table:
 
 
 def recipes(entries: list[Entry]) -> None:
-    """One line a recipe, none longer than 80 columns, whatever the terminal's width."""
+    """Print one line for each recipe, at most 80 columns whatever the terminal's width."""
     console = _console()
     width = max(len(entry.name) for entry in entries)
     for family, members in families.grouped(entries).items():
@@ -57,7 +57,7 @@ def recipes(entries: list[Entry]) -> None:
 
 
 def recipe(page: dict[str, Any]) -> None:
-    """The page of a recipe."""
+    """Print the page of a recipe."""
     console = _console()
     where = f", {page['where']}" if page["where"] else ""
     console.print(f"{page['name']}: {page['title']}", style="bold")
@@ -87,7 +87,7 @@ def recipe(page: dict[str, Any]) -> None:
 
 
 def parts(found: list[dict[str, Any]]) -> None:
-    """Every part with its fields as it is written, its effect below."""
+    """Print every part as it is written in notation, with its fields, and its effect below."""
     console = _console()
     for folder in dict.fromkeys(item["folder"] for item in found):
         console.print(f"{folder}: {_sentence(folder)}", style="bold")
@@ -102,7 +102,7 @@ def parts(found: list[dict[str, Any]]) -> None:
 
 
 def _wrapped(console: Console, text: str, first: int, others: int) -> None:
-    """The text wrapped at words, its first line and the others that far in."""
+    """Print text wrapped at words, with `first` and `others` spaces of indentation."""
     lines = textwrap.wrap(
         text, console.width, initial_indent=" " * first, subsequent_indent=" " * others,
         break_on_hyphens=False,
@@ -112,13 +112,13 @@ def _wrapped(console: Console, text: str, first: int, others: int) -> None:
 
 
 def _sentence(folder: str) -> str:
-    """What the folder writes, in its own words."""
+    """The sentence of a folder's docstring."""
     text = (PARTS / folder / "__init__.py").read_text(encoding="utf-8")
     return " ".join((ast.get_docstring(ast.parse(text)) or "").split())
 
 
 def part(page: dict[str, Any]) -> None:
-    """The page of a part."""
+    """Print the page of a part."""
     console = _console()
     folder = page["folder"] or "states no kind"
     console.print(f"{folder}/{page['name']}", style="bold")
@@ -134,7 +134,7 @@ def part(page: dict[str, Any]) -> None:
 
 
 def _section(console: Console, title: str, text: str) -> None:
-    if not text:  # a recipe of your own need not say it
+    if not text:  # a user's recipe may leave it out
         return
     console.print(f"\n{title}", style="bold")
     console.print(Padding(f"{text}.", (0, 0, 0, 2), expand=False))

@@ -1,4 +1,4 @@
-"""`strop sweep`: one method with many values of its options."""
+"""`strop sweep`: trains one method with many values of its options."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,7 +17,7 @@ def sweep(
         typer.Argument(
             metavar="METHOD [OPTION=VALUE]... OPTION=grid(A,B,...)...",
             help="A recipe in one line, or a .toml file; options as `strop train` takes them, and "
-            "those that are swept: `grid(A,B,C)`, `log(LOW,HIGH,COUNT)`, `random(LOW,HIGH,COUNT)`.",
+            "swept options: `grid(A,B,C)`, `log(LOW,HIGH,COUNT)`, `random(LOW,HIGH,COUNT)`.",
             autocompletion=completing.methods,
         ),
     ] = None,
@@ -28,11 +28,11 @@ def sweep(
     out: Out = None,
 ) -> None:
     """Train a method with every value of an option, or every combination of several, and show how
-    the scores answer.
+    the scores depend on them.
 
     `log` has values at equal factors. `random` draws them evenly, with a fourth word `log` evenly
-    in the logarithm. Several grids are combined, several random ones drawn together. Everything
-    else is as in `strop compare`, which also goes on with it (--resume).
+    in the logarithm. Several grids are combined, several random options are drawn together.
+    Everything else is as in `strop compare`, which also resumes a sweep (--resume).
     """
     methods, method = swept(arguments or [], draws)
     begin(written.plan(methods, method), out, jobs)

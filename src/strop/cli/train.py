@@ -50,14 +50,12 @@ Data = Annotated[
 Validation = Annotated[
     list[str] | None,
     typer.Option(
-        help="The same for validation; `NAME=FILE` is a set with a name of its own; repeatable."
+        help="The same for validation; `NAME=FILE` is a set with its own name; repeatable."
     ),
 ]
 Renamed = Annotated[
     list[str] | None,
-    typer.Option(
-        "--map", help="A column of the data under another name: `question=prompt`; repeatable."
-    ),
+    typer.Option("--map", help="Rename a column of the data: `question=prompt`; repeatable."),
 ]
 Reward = Annotated[
     list[str] | None,
@@ -78,13 +76,13 @@ Out = Annotated[Path | None, typer.Option(help="Folder of the run (default: runs
 Resume = Annotated[
     Path | None,
     typer.Option(
-        help="Go on with the run in this folder. Beside it only `training.steps=...`, "
+        help="Resume the run in this folder. With it only `training.steps=...`, "
         "`training.save_every=...`, `training.best=...`, `training.patience=...`, "
         "`training...._timeout_seconds=...`, "
         "`evaluation....=...`, `tracking....=...`, `ray....=...`, --ray and --track may be given."
     ),
 ]
-Step = Annotated[int, typer.Option(help="With --resume: go on from this step's checkpoint.")]
+Step = Annotated[int, typer.Option(help="With --resume: resume from this step's checkpoint.")]
 Track = Annotated[
     list[str] | None,
     typer.Option(
@@ -96,14 +94,14 @@ Track = Annotated[
 Answers = Annotated[
     int,
     typer.Option(
-        help="Print so many sampled answers each time that rollouts are written "
+        help="Print this many sampled answers each time that rollouts are written "
         "(`training.rollouts_every`)."
     ),
 ]
 Ray = Annotated[
     str | None,
     typer.Option(
-        help="Sample, and train if told so (`ray.num_trainers=2`), on Ray: `local` starts it here, "
+        help="Sample on Ray, and train there with `ray.num_trainers=2`: `local` starts it here, "
         "`auto` or host:port is a cluster; docs/SCALE.md."
     ),
 ]
@@ -111,7 +109,7 @@ Debug = Annotated[
     bool,
     typer.Option(
         "--debug",
-        help="Check the shape and dtype of every tensor that a part is handed or gives "
+        help="Check the shape and dtype of every tensor that a part receives or returns "
         "(`training.debug`).",
     ),
 ]
@@ -140,11 +138,11 @@ def train(
 ) -> None:
     """Train a model. Without arguments: the shipped tiny model on Countdown puzzles.
 
-    Options on the command line win over the file given with `--config`.
+        Options on the command line win over the file given with `--config`.
 
-    Ctrl-C, SIGTERM and SIGHUP finish the step, save and end with exit code 130; a second Ctrl-C
-    stops at once. Other exit codes: 0 the run is complete, 1 it had to stop, 2 something that was
-    given is wrong.
+        Ctrl-C, SIGTERM and SIGHUP finish the step, save and end with exit code 130; a second Ctrl-C
+        stops at once. Other exit codes: 0 the run is complete, 1 it had to stop, 2 an argument is
+    wrong.
     """
     stages = {"advantage": advantage, "bound": bound}
     arguments = [
@@ -159,7 +157,7 @@ def train(
     if resume is not None and (options or config or out):
         raise UserError("--resume takes the run's own configuration: leave other options out")
     if step and resume is None:
-        raise UserError("--step names a checkpoint of the run that --resume goes on with")
+        raise UserError("--step names a checkpoint of the run to resume: give --resume too")
     work(Job(arguments, options, config, out, resume, step, quiet, answers), _lead)
 
 
@@ -171,7 +169,7 @@ def sections(
     reward: list[str] | None,
     columns: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """What these options set, by sections of a configuration, without those that are left out."""
+    """The settings of these options, by section of a configuration; unset ones are left out."""
     whole: dict[str, dict[str, Any]] = {
         "model": {"name": model},
         "data": {

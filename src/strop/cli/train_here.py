@@ -22,7 +22,7 @@ Lead = Callable[["Job", "RunConfig", Callable[[str], None]], None]
 
 
 class Job(NamedTuple):
-    """A run to start or to resume, as the command line says it."""
+    """A run to start or to resume, as given on the command line."""
 
     arguments: list[str]
     options: dict[str, dict[str, Any]]
@@ -34,7 +34,7 @@ class Job(NamedTuple):
     answers: int
 
     def again(self, folder: Path) -> "Job":
-        """The job that resumes what this one has started in a folder, at the newest checkpoint."""
+        """The job that resumes this job's run in a folder from its newest checkpoint."""
         return Job([], {}, None, None, folder, 0, self.quiet, self.answers)
 
     def settings(self) -> "RunConfig":
@@ -50,7 +50,7 @@ class Job(NamedTuple):
 def work(job: Job, lead: Lead | None) -> None:
     """Train in this process, which may be one of several.
 
-    lead: lets trainers on Ray do a job that asks for them; None: this is one of these trainers.
+    lead: runs a job that requests trainers on Ray; None: this process is one of these trainers.
     """
     from strop.api.progress import Progress
 
@@ -66,7 +66,7 @@ def work(job: Job, lead: Lead | None) -> None:
         before = ranks.from_first(launched.previous_run)
         if before is not None:
             job = job.again(before)
-            watcher.note(f"started again: {before} goes on behind its newest checkpoint")
+            watcher.note(f"started again: {before} resumes from its newest checkpoint")
         settings = job.settings()
         if settings.ray.address and settings.ray.num_trainers and lead is not None:
             if not ranks.alone:
@@ -79,7 +79,7 @@ def work(job: Job, lead: Lead | None) -> None:
 
 
 def _begin(settings: "RunConfig", out: Path | None, watcher: "Progress", ranks: "Ranks") -> None:
-    """A new run in `out`, or in a free folder; one that comes to nothing leaves no folder."""
+    """Start a run in `out`, or in a free folder; a run that fails to start leaves no folder."""
     from strop.api.session import Session, new_folder
     from strop.training import loop
     from strop.training.parallel import relaunched as launched
@@ -94,7 +94,7 @@ def _begin(settings: "RunConfig", out: Path | None, watcher: "Progress", ranks: 
 def _go_on(
     folder: Path, settings: "RunConfig", step: int, watcher: "Progress", ranks: "Ranks"
 ) -> None:
-    """The rest of a run, perhaps with more steps than it was started with."""
+    """Resume a run, perhaps with more steps than it was started with."""
     from strop.api.session import Session
     from strop.training import loop
     from strop.training.parallel import relaunched as launched
@@ -106,7 +106,7 @@ def _go_on(
         _run(session, watcher)
         return
     try:
-        session.report()  # perhaps a kill came before it
+        session.report()  # the run may have been killed before its report
     finally:
         session.close()
     done, race = session.run.done, session.run.race
@@ -119,16 +119,16 @@ def _go_on(
 
 
 def kept(folder: Path | None) -> str:
-    """What there is of a run that was stopped at once, and how to go on."""
+    """Says what is saved of a run that was stopped at once, and how to resume it."""
     if folder is not None and (folder / "config.toml").exists():
-        return f"its run is kept as far as it was saved. Go on with: strop train --resume {folder}"
-    return "no run was begun: the same command begins one"
+        return f"what its run saved is kept. Go on with: strop train --resume {folder}"
+    return "no run was started: the same command starts one"
 
 
 def _run(session: "Session", watcher: "Progress") -> None:
-    """All remaining steps, with progress; then the report, after Ctrl-C too.
+    """Take all remaining steps with progress, then write the report, also after Ctrl-C.
 
-    Raises typer.Exit then.
+    Raises typer.Exit after Ctrl-C.
     """
     run = session.run
     try:

@@ -39,11 +39,11 @@ from strop.training.record.versions import read_environment
 from strop.training.settings.config import RunConfig
 
 KINDS = {"UserError": UserError, "RunStopped": RunStopped}
-LEAVE_SECONDS = 60.0  # for a process that was ended to let go of the run's folder
+LEAVE_SECONDS = 60.0  # for an ended process to release the run's folder
 
 
 class Ended(NamedTuple):
-    """How a trainer ended: its exit code, and what it says of it, if anything."""
+    """How a trainer ended: its exit code, and the error's class and message, if any."""
 
     code: int
     kind: str = ""
@@ -51,14 +51,14 @@ class Ended(NamedTuple):
 
 
 class TrainerLost(Exception):
-    """A trainer, or its machine, is gone; the text says how."""
+    """A trainer, or its machine, is lost; the text says how."""
 
 
 class Trainer:
     """A process that trains."""
 
     def __init__(self, folder: str, search: list[str]) -> None:
-        """folder: that the command was given in. search: where Python looks for modules besides."""
+        """folder: the command's working directory. search: further paths to modules of Python."""
         enter(folder, search)
 
     def place(self) -> tuple[str, int]:
@@ -68,7 +68,7 @@ class Trainer:
         return get_node_ip_address(), os.getpid()
 
     def lacks(self, path: str) -> str:
-        """The name of its machine, where that does not see a path."""
+        """The name of its machine if that does not see a path, else empty."""
         return "" if Path(path).exists() else socket.gethostname()
 
     def train(self, environment: dict[str, str], job: Job) -> Ended:
@@ -78,7 +78,7 @@ class Trainer:
             work(job, None)
         except typer.Exit as left:
             return Ended(left.exit_code)
-        except SystemExit as left:  # another process says why
+        except SystemExit as left:  # another process reports why
             return Ended(int(left.code or 0))
         except (UserError, RunStopped) as error:
             return Ended(2 if isinstance(error, UserError) else 1, type(error).__name__, str(error))
@@ -86,11 +86,11 @@ class Trainer:
 
 
 def lead(job: Job, settings: RunConfig, tell: Callable[[str], None]) -> None:
-    """Let `ray.num_trainers` actors do a job, and report how it ended. tell: prints a line.
+    """Let `ray.num_trainers` actors run a job, and end as they did. tell: prints a line.
 
     Raises UserError, RunStopped, and typer.Exit after Ctrl-C, as training in this process does.
     """
-    ray = connect(settings.ray)  # which says so where Ray is not installed
+    ray = connect(settings.ray)  # raises where Ray is not installed
     from ray.util.placement_group import remove_placement_group
 
     needed = {"CPU": float(settings.ray.cpus_per_trainer), "GPU": settings.ray.gpus_per_trainer}
@@ -111,7 +111,7 @@ def lead(job: Job, settings: RunConfig, tell: Callable[[str], None]) -> None:
 
 
 class Trainers(NamedTuple):
-    """What trainers need, those that are started in place of lost ones too."""
+    """Starts and watches the trainers, and restarts them when one is lost."""
 
     ray: Any
     settings: RunConfig
@@ -120,10 +120,10 @@ class Trainers(NamedTuple):
     folder: Path
 
     def done(self, job: Job, tell: Callable[[str], None]) -> list[Ended]:
-        """How all have ended; where one is lost all start again behind the newest checkpoint.
+        """How all have ended; when one is lost, all restart from the newest checkpoint.
 
-        Raises RunStopped where that has been so for `ray.restarts` times without a checkpoint
-        between them; UserError, KeyboardInterrupt.
+        Raises RunStopped after `ray.restarts` restarts without a checkpoint between them;
+        UserError, KeyboardInterrupt.
         """
         restarts = Restarts("the trainers were lost", self.settings.ray.restarts)
         while True:
@@ -140,19 +140,19 @@ class Trainers(NamedTuple):
                 restarts.count(str(error), f": {resume if begun else 'start it again'}")
                 if len(read_environment(self.folder)) > starts:
                     job = job.again(self.folder)
-                tell(f"{error}; all start again, behind step {max(self._saved(), 0)}")
+                tell(f"{error}; all restart after step {max(self._saved(), 0)}")
             finally:
                 for trainer in trainers:
                     self.ray.kill(trainer)
             self._wait_until_left()
 
     def _saved(self) -> int:
-        """The step of the newest checkpoint; -1: there is none."""
+        """The step of the newest checkpoint; -1 if there is none."""
         found = checkpoint.complete(self.folder / "checkpoints")
         return checkpoint.step_of(found[-1]) if found else -1
 
     def _wait_until_left(self) -> None:
-        """Until no process that was ended writes the run any more, or for a while."""
+        """Wait until no ended process writes the run any more, for at most `LEAVE_SECONDS`."""
         end = time.monotonic() + LEAVE_SECONDS
         while in_use(self.folder) and time.monotonic() < end:
             time.sleep(0.1)
@@ -175,7 +175,7 @@ class Trainers(NamedTuple):
         ]
 
     def _addresses(self, trainers: Sequence[Any]) -> list[tuple[str, int]]:
-        """Where the trainers are, once all are there and see the run's folder.
+        """The addresses of the trainers, once all have started and see the run's folder.
 
         Raises UserError and RunStopped.
         """
@@ -188,8 +188,8 @@ class Trainers(NamedTuple):
             raise UserError(f"a trainer does not start: {first_line(error)}") from error
         except self.ray.exceptions.GetTimeoutError as error:
             raise RunStopped(
-                f"Ray has not begun all trainers within {BEGIN_SECONDS:g} s: is there room for "
-                "them on machines that live?"
+                f"Ray has not started all trainers within {BEGIN_SECONDS:g} s: is there room for "
+                "them on the live machines?"
             ) from error
         return places
 
@@ -198,14 +198,14 @@ class Trainers(NamedTuple):
         places, store = self._addresses(trainers), launched.new_store()
         try:
             return self._watched(trainers, job, places, store)
-        except TrainerLost as error:  # perhaps ended by one that found another silent
+        except TrainerLost as error:  # a watchdog may have ended it because another was silent
             verdict = signs.verdict(launched.part(store, "0"))
             raise TrainerLost(verdict or str(error)) from error
 
     def _watched(
         self, trainers: Sequence[Any], job: Job, places: Sequence[tuple[str, int]], store: Any
     ) -> list[Ended]:
-        """How all end, which find each other by the store. Raises TrainerLost."""
+        """Let all train, who meet at the store, until all have ended. Raises TrainerLost."""
         from ray.util import get_node_ip_address
 
         shared = {
@@ -231,12 +231,12 @@ class Trainers(NamedTuple):
             return [self._outcome(ref, bool(asked)) for ref in under_way]
 
     def _left(self, under_way: Sequence[Any]) -> list[Any]:
-        """The trainers that have not ended, after a moment."""
+        """The trainers that have not ended within `LOOK_SECONDS`."""
         _, left = self.ray.wait(list(under_way), num_returns=len(under_way), timeout=LOOK_SECONDS)
         return list(left)
 
     def _outcome(self, ref: Any, asked: bool) -> Ended:
-        """How a trainer ended. Raises TrainerLost; KeyboardInterrupt where it was told to end."""
+        """How a trainer ended. Raises TrainerLost; KeyboardInterrupt if an end was requested."""
         try:
             found: Ended = self.ray.get(ref)
         except self.ray.exceptions.RayTaskError as error:

@@ -1,4 +1,4 @@
-"""A word on the terminal before the seconds in which nothing else can be shown."""
+"""Messages on the terminal for the seconds in which nothing else can be shown."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from rich.markup import escape
 
 
 def loading(what: str) -> None:
-    """Say on the error stream, where that is a terminal, that `what` is being loaded."""
+    """Print that `what` is being loaded on the error stream, where that is a terminal."""
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         console.print(f"loading {what} ...", style="dim", markup=False)
@@ -16,7 +16,7 @@ def loading(what: str) -> None:
 
 @contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """A call that shows, in one line of a terminal's error stream, what is being done."""
+    """Yields a function that shows what is being planned, in one line of the error stream."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield lambda what: None

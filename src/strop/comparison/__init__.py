@@ -1,1 +1,1 @@
-"""Methods beside each other: the same prompts and seeds, runs of their own, paired differences."""
+"""Compares methods on the same prompts and seeds: a run for each, and paired differences."""

@@ -1,4 +1,4 @@
-"""A comparison from its plan to its tables and page, and its progress: a line a run."""
+"""Carries a comparison out from its plan to its tables and page, and shows its progress."""
 
 import os
 import time
@@ -34,7 +34,7 @@ QUIET_SECONDS = 30.0  # between two lines where there is no terminal
 
 
 class RunsProgress:
-    """Shows a line a run: live on a terminal, now and then elsewhere."""
+    """Shows one line for each run: live on a terminal, at intervals elsewhere."""
 
     def __init__(self, console: Console, jobs: Sequence[Job], steps: int) -> None:
         self.console, self.jobs, self.steps = console, jobs, steps
@@ -57,7 +57,7 @@ class RunsProgress:
         self.console.print(text, markup=False)
 
     def update(self) -> None:
-        """Show how far the runs are."""
+        """Show the progress of the runs."""
         if self.live:
             self.live.update(self._table())
             return
@@ -100,7 +100,7 @@ class RunsProgress:
         return f"{last_step(job.folder)}/{self.steps}"
 
     def left(self) -> str:
-        """How much is done, and the time that the rest will take at the pace until now."""
+        """How much is done, and the time that the rest will take at the pace so far."""
         done = {job.name: last_step(job.folder) for job in self.jobs}
         active = [job for job in self.jobs if job.begun]
         taken = sum(done[job.name] - job.begun_at for job in active)
@@ -115,8 +115,8 @@ class RunsProgress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a comparison: what was judged, a row a scored checkpoint, a line each of what
-    failed and of methods that did what another one would have done, and the settings tried.
+    """The result of a comparison: the compared plan, one row for each scored checkpoint, one line
+    for each failure and each method that did what another would have done, and the settings tried.
     """
 
     plan: Plan
@@ -127,7 +127,7 @@ class Outcome:
     tried: tuple[Tried, ...] = ()
 
     def check(self, go_on: str) -> None:
-        """Raise RunStopped where a run failed. go_on: what does the rest, once that is mended."""
+        """Raise RunStopped where a run failed. go_on: says how to resume after a correction."""
         if self.failures:
             raise RunStopped(
                 f"{len(self.failures)} of {self.num_runs} runs failed; the first: "
@@ -136,7 +136,7 @@ class Outcome:
 
 
 def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outcome:
-    """Do all that is left of a comparison, then write its tables and page.
+    """Do everything that remains of a comparison, then write its tables and page.
 
     Raises KeyboardInterrupt after Ctrl-C, with every run saved.
     """
@@ -183,8 +183,8 @@ def _target(plan: Plan) -> dict[str, str]:
 def _worked(
     plan: Plan, folder: Path, workers: int, console: Console, asked: RequestedMetrics
 ) -> tuple[list[Job], list[str]]:
-    """All runs of a plan, done as far as they can be, and a line for each that failed. Raises
-    UserError for a number that was asked for and is none of theirs, with the runs saved.
+    """All runs of a plan, done as far as possible, and one line for each that failed. Raises
+    UserError for a requested number that the runs do not have, with the runs saved.
     """
     jobs = jobs_of(plan, folder)
     console.print(
@@ -205,13 +205,13 @@ def _worked(
 
 
 def _alike(jobs: Sequence[Job]) -> tuple[str, ...]:
-    """What the runs say of methods that would have done the same, once for each method."""
+    """Notes of the runs on methods that would have done the same, once for each method."""
     texts = {job.entry.label: likeness.read(job.folder)[0] for job in reversed(jobs)}
     return tuple(f"note on {label}: {text}" for label, text in reversed(texts.items()) if text)
 
 
 def _cores() -> int:
-    """How many runs train at a time; on a GPU, whose memory they would share, one."""
+    """The number of runs at a time: one a core, or one on a GPU, whose memory they would share."""
     if torch.cuda.is_available():
         return 1
     if hasattr(os, "sched_getaffinity"):  # not on macOS

@@ -28,9 +28,9 @@ from strop.report.run_folder import Run
 from strop.report.seeds import mean_and_band
 
 Runs = Mapping[str, Mapping[int, Run]]
-MOST_LETTERS = 24  # of a line of a method's name beside a chart
-FEW = 4  # methods; the bands of more are fainter
-POINTS = 60  # of a curve: training numbers are means over a sixtieth of the way
+MOST_LETTERS = 24  # characters in a line of a method's name beside a chart
+FEW = 4  # methods; with more of them the bands are fainter
+POINTS = 60  # of a curve: training numbers are means over a sixtieth of the axis
 AXES = {
     "steps": "steps",
     "sampled": "tokens sampled",
@@ -48,13 +48,13 @@ TRAINING = (
     ),
     ("grad_norm", "Gradient norm", "Before clipping, without bands, logarithmic."),
 )
-LOGARITHMIC = ("grad_norm",)  # losses of other shape have gradients of other sizes
+LOGARITHMIC = ("grad_norm",)  # different losses have gradients of different sizes
 
 
 def curves(runs: Runs, labels: Sequence[str]) -> list[tuple[str, list[Chart]]]:
-    """For each axis a section: validation scores and training numbers, mean and band over seeds.
+    """A section for each axis: validation scores and training numbers, mean and band over seeds.
 
-    labels: of all methods; the place of a method's decides its line.
+    labels: of all methods; the position of a method's label decides its line style.
     """
     found = []
     for by, name in AXES.items():
@@ -91,12 +91,12 @@ def line_of(index: int) -> dict[str, Any]:
 
 
 def marked(label: str) -> str:
-    """A label that plotly shows as it is, though it knows some HTML."""
+    """A label escaped so that plotly, which reads some HTML, shows it unchanged."""
     return label.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def wrapped(label: str) -> list[str]:
-    """The lines of a label beside a chart, broken behind a bracket and between words."""
+    """The lines of a label beside a chart, broken after a bracket and between words."""
     lines = textwrap.wrap(label.replace("(", "( "), MOST_LETTERS)
     return [line.replace("( ", "(") for line in lines]
 
@@ -132,7 +132,7 @@ def _curve(
 
 
 def _points(run: Run, by: str, key: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """A number of a run over an axis; a training number as means over stretches of the way."""
+    """A number of a run over an axis; a training number as means over stretches of the axis."""
     steps, spent = axis(run, by)
     at, values = run.series(key)
     where = np.interp(at, np.r_[0, steps], np.r_[0.0, spent])
@@ -147,7 +147,7 @@ def _points(run: Run, by: str, key: str) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def differences(plan: Plan, compared: Sequence[Compared], metric: str) -> Chart | None:
-    """Paired differences from the baseline with their intervals, a line a method."""
+    """Paired differences from the baseline with their intervals, one line for each method."""
     rows = [(c, c.difference) for c in compared if c.metric == metric and c.difference is not None]
     rows = [(c, difference) for c, difference in rows if difference.n_seeds > 1]
     if not rows:

@@ -1,6 +1,6 @@
-"""A run of a comparison: `strop ARGUMENTS...` in a process that has its libraries already.
+"""A run of a comparison: `strop ARGUMENTS...` in a process that has already imported libraries.
 
-It saves and ends when the process that began it is killed.
+It saves and ends when the process that started it is killed.
 """
 
 import multiprocessing
@@ -12,8 +12,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-# What a run imports, in seconds; a server has it once, and every process is a copy of that one.
-# None of it may begin a thread or touch a GPU, which a copy could not use.
+# Modules that a run takes seconds to import; a fork server imports them once, and every run is a
+# fork of it. None of them may start a thread or touch a GPU, which a fork could not use.
 PRELOADED = (
     "strop.cli.main",
     "strop.cli.evaluate",
@@ -31,7 +31,7 @@ SERVER = "strop.comparison.preloaded"
 
 
 def run_strop(arguments: Sequence[str], out: Path, error: Path) -> None:
-    """Run the command beside a watch on the process that began it; what it says goes to files."""
+    """Run the command and watch the process that started it; its output goes to files."""
     os.setsid()  # Ctrl-C is for the comparison
     for number, path in ((1, out), (2, error)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -1,9 +1,9 @@
 """Claims of papers, each with an experiment that is small enough for a laptop.
 
-`assets/claims.toml` has them by recipe. A claim is that a number of one method is higher or lower
-than that of another one, or that the two are equal within something. The number comes from runs
-(any number of a comparison, see names.py) or, as "audit/NAME", from the enumeration of
-`strop audit` on several trees and policies. A claim that nothing here can test says why.
+`assets/claims.toml` has them by recipe. A claim says that a number of one method is higher or lower
+than that of another, or that the two are equal within a bound. The number comes from runs (any
+number of a comparison, see names.py) or, as "audit/NAME", from the enumeration of `strop audit` on
+several trees and policies. A claim that cannot be tested here says why.
 """
 
 import csv
@@ -21,7 +21,7 @@ from strop.comparison.verdict import Compared
 from strop.support.errors import UserError, nearest
 
 Verdict = Literal["holds", "opposite", "not decided", "not testable"]
-AUDIT = "audit/"  # and a column of `strop audit`: the number is enumerated
+AUDIT = "audit/"  # before a column of `strop audit`: the number is enumerated
 EXPECTED = ("higher", "lower", "equal")
 MEANINGS: Mapping[str, str] = {
     "holds": "seen here",
@@ -33,12 +33,12 @@ MEANINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says of a method, and how it is looked at here.
+    """A paper's claim about a method, and how it is tested here.
 
     recipe: of the paper; name: among the recipe's claims; text: the claim in a sentence; source:
-    where it stands. number: of `ours` it is expected to be higher or lower than of `theirs`, or
-    equal `within` so much; both are methods in words of `strop train`, and `options` are of both.
-    at: the setting of an audit. untestable: why nothing here can test it, in place of all that.
+    its place in the paper. number: expected to be higher or lower for `ours` than for `theirs`, or
+    equal `within` a bound; both are methods in words of `strop train`, and `options` apply to both.
+    at: the setting of an audit. untestable: why it cannot be tested here, in place of all that.
     """
 
     recipe: str
@@ -69,7 +69,7 @@ class Claim:
 
     @property
     def id(self) -> str:
-        """What it is called on the command line."""
+        """Its name on the command line."""
         return f"{self.recipe}/{self.name}"
 
     @property
@@ -79,28 +79,28 @@ class Claim:
 
     @property
     def labels(self) -> tuple[str, str]:
-        """The two methods in a line each."""
+        """The labels of the two methods, one line each."""
         return " ".join(self.ours), " ".join(self.theirs)
 
     def scoring(self) -> Scoring:
-        """How runs are scored so that the number is among the scores."""
+        """A scoring of runs that includes the number."""
         wanted, mean = K_OF.fullmatch(self.number), self.number.removeprefix("mean/")
         ks = {1, int(wanted[1])} if wanted else {1}
         means = (mean,) if mean != self.number else ()
         return Scoring(ks=tuple(sorted(ks)), samples=max(16, *ks), means=means)
 
     def expected(self) -> str:
-        """What is expected, in a line."""
+        """The expected result, in one line."""
         ours, theirs = self.labels
         if self.expect == "equal":
             return f"{self.number} of {ours} within {self.within:g} of that of {theirs}"
         return f"{self.number} of {ours} {self.expect} than of {theirs}"
 
     def verdict(self, found: Compared) -> Verdict:
-        """What a comparison says of the claim.
+        """The verdict of a comparison on the claim.
 
-        equal: the interval of the difference lies inside -+ `within`, or outside of it. A number
-        that is the same for all seeds has no interval; then the difference itself decides.
+        equal: whether the interval of the difference lies inside -+ `within`, or outside of it. A
+        number that is the same for all seeds has no interval; then the difference itself decides.
         """
         gap = found.difference
         assert gap is not None
@@ -119,14 +119,14 @@ def _tables() -> dict[str, Any]:
 
 
 def shared_settings() -> Mapping[str, list[str]]:
-    """The options of each setting that several experiments have, by its name."""
+    """The options of the settings that several experiments share, by name."""
     settings: dict[str, list[str]] = _tables()["settings"]
     return settings
 
 
 @functools.cache
 def claims() -> tuple[Claim, ...]:
-    """All claims, by recipe. Raises UserError for one that is not whole."""
+    """All claims, by recipe. Raises UserError for an incomplete one."""
     known = {each.name for each in dataclasses.fields(Claim)} - {"recipe"}
     tables, found = _tables(), []
     settings = tables.pop("settings")
@@ -144,26 +144,25 @@ def claims() -> tuple[Claim, ...]:
 
 
 def claims_of(name: str) -> list[Claim]:
-    """The claims of a recipe, or the one that is called RECIPE/NAME. Raises UserError."""
+    """The claims of a recipe, or the one named RECIPE/NAME. Raises UserError."""
     found = [claim for claim in claims() if name in (claim.recipe, claim.id)]
     if not found:
         names = sorted({word for claim in claims() for word in (claim.recipe, claim.id)})
         raise UserError(
-            f"no claim of {name!r} is written down{nearest(name, names)}; "
-            "`strop reproduce` lists all"
+            f"no claim of {name!r} is recorded{nearest(name, names)}; `strop reproduce` lists all"
         )
     return found
 
 
 @functools.cache
 def results() -> Mapping[str, Mapping[str, str]]:
-    """What `strop reproduce --csv` has kept of the experiments, by claim; claims.csv."""
+    """Results of the experiments from `strop reproduce --csv`, by claim; claims.csv."""
     text = (files("strop.assets") / "claims.csv").read_text(encoding="utf-8")
     return {row["claim"]: row for row in csv.DictReader(text.splitlines())}
 
 
 def difference(row: Mapping[str, str]) -> str:
-    """The difference of a result with its interval, in words where it is the same each time."""
+    """The difference of a result with its interval, or in words where it is always the same."""
     value, low, high = (float(row[name]) for name in ("difference", "low", "high"))
     if math.isfinite(low) and math.isfinite(high):
         return f"{value:+.2g} ({low:+.2g} to {high:+.2g})"
@@ -171,7 +170,7 @@ def difference(row: Mapping[str, str]) -> str:
 
 
 def summaries(recipe: str) -> list[str]:
-    """A line a claim of a recipe: what it says, and what was found of it here."""
+    """One line for each claim of a recipe: its text, and the result here."""
     lines = []
     for claim in claims():
         if claim.recipe != recipe:

@@ -1,4 +1,4 @@
-"""What the scores of early steps would have picked: the top k by them, and how these ended."""
+"""The top k methods by scores of early steps, and their final scores."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from strop.comparison.plan import START, Plan
 from strop.comparison.scores import Row, by_metric
 from strop.evaluation.top_k import rank_correlation, sharpe_ratio_at_k
 
-FEWEST = 4  # methods of which picking some is a choice
+FEWEST = 4  # the fewest methods for which picking some is a choice
 METRIC = "pass@1"
 TITLE = "What early scores pick"
 HEAD = ("after step", "rank correlation", "k", "best of k", "worst of k", "below the baseline",
@@ -14,7 +14,7 @@ HEAD = ("after step", "rank correlation", "k", "best of k", "worst of k", "below
 
 
 def meaning(plan: Plan) -> str:
-    """What the table is of, in words."""
+    """A description of the table."""
     return (
         f"Methods are ranked by the mean {METRIC} over seeds of an early step; the k highest are "
         f"judged by that after step {plan.scoring.at[-1]}. SharpeRatio@k is (best of k - "
@@ -25,7 +25,7 @@ def meaning(plan: Plan) -> str:
 
 
 def lines_of(plan: Plan, rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """A line an early step and k; none for few methods, or where one step alone was scored."""
+    """One line for each early step and k; none for few methods, or with a single scored step."""
     steps = plan.scoring.at
     labels = [entry.label for entry in plan.entries]
     if plan.scoring.by != "steps" or len(steps) < 2 or len(labels) < FEWEST:

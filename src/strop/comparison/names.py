@@ -1,4 +1,4 @@
-"""What the numbers of a comparison are called, and what they are."""
+"""Names and definitions of the numbers of a comparison."""
 
 import re
 from typing import NamedTuple

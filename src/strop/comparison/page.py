@@ -1,4 +1,4 @@
-"""compare.html: what was compared, the table, curves, differences; one file, no network."""
+"""compare.html: settings, table, curves and differences in one file that needs no network."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ from strop.report.tables import differing
 from strop.support.files import flat
 from strop.support.writing import write_whole, writing
 
-FIRST = ("pass@1", "late/entropy", "completions/mean_length")  # of which differences are drawn
-MOST_TITLE = 80  # letters of a heading
-ABREAST = 5  # methods beside each other in a table that fits a screen
+FIRST = ("pass@1", "late/entropy", "completions/mean_length")  # metrics whose differences are drawn
+MOST_TITLE = 80  # characters of a heading
+ABREAST = 5  # columns of methods in a table that fits a screen
 MANY = 12  # settings that are shown unfolded
 
 Runs = Mapping[str, Mapping[int, Run]]
@@ -133,8 +133,8 @@ def _header(plan: Plan, notes: Sequence[str]) -> str:
 
 
 def _table(plan: Plan, compared: Sequence[Compared]) -> str:
-    """A line a number and a column a method, or of many methods a line each; below it what the
-    numbers are.
+    """A row for each number and a column for each method, or a row for each of many methods; below
+    it the definitions of the numbers.
     """
     if not compared:
         return ""
@@ -179,7 +179,7 @@ def _cell(compared: Compared) -> str:
 
 
 def _legend(plan: Plan) -> str:
-    """The lines of all curves once, so that no chart needs room for long names."""
+    """The line styles of all methods once, so that no chart needs room for long names."""
     marks = []
     for index, entry in enumerate(plan.entries):
         line = line_of(index)
@@ -190,7 +190,7 @@ def _legend(plan: Plan) -> str:
 
 
 def _settings(plan: Plan) -> str:
-    """Settings that are not the same in all methods."""
+    """Settings that differ between methods."""
     lines = differing([dict(flat(tomllib.loads(e.config))) for e in plan.entries], str)
     if not lines:
         return ""
@@ -213,14 +213,14 @@ def _folded_table(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>"
 
 
-WIDE = 20.0  # largest over smallest value from which an axis is logarithmic
+WIDE = 20.0  # ratio of largest to smallest value from which an axis is logarithmic
 
 
 def responses(plan: Plan, compared: Sequence[Compared], metrics: Sequence[str]) -> list[Chart]:
-    """A chart a metric and option: the mean over seeds with its interval, over the values.
+    """A chart for each metric and option: the mean over seeds with its interval, over the values.
 
-    Of two options that are combined one chart has them both: lines by the second. Nothing for a
-    comparison that is no sweep.
+    Two combined options share one chart, with lines by the second. Empty for a comparison that is
+    not a sweep.
     """
     if not plan.swept:
         return []

@@ -1,4 +1,4 @@
-"""What is compared: methods with their options, seeds, scores; kept in the folder as plan.json."""
+"""The plan of a comparison: methods with options, seeds, scoring; saved as plan.json."""
 
 import dataclasses
 import hashlib
@@ -21,24 +21,24 @@ from strop.training.setup import load_prompts
 
 NAME = "plan.json"
 YARDSTICKS = ("steps", "sampled", "trained")
-START = "before training"  # the label of the model that the runs begin with
+START = "before training"  # the label of the model that the runs start from
 K_OF = re.compile(r"(?:pass|maj|distinct)@(\d+)")
 
 
 class Candidate(NamedTuple):
-    """A method that is to be compared, before a plan is made of it."""
+    """A method to compare, before it is in a plan."""
 
     label: str
     settings: RunConfig
-    values: Values = ()  # that a sweep or tuning sets
-    of: str = ""  # the method's label, of a setting that tuning tries
+    values: Values = ()  # set by a sweep or by tuning
+    of: str = ""  # the method's label, for a setting that tuning tries
 
 
 @dataclass(frozen=True)
 class Entry:
     """One of the methods: its label, and its configuration as TOML, without seed.
 
-    values: what a sweep or tuning has set, text by option. of: the method that it is a setting of.
+    values: set by a sweep or tuning, as text by option. of: the method whose setting it is.
     """
 
     label: str
@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def slug(self) -> str:
-        """The label as the beginning of a folder's name."""
+        """The label in the form of a prefix of a folder's name."""
         label = self.label.replace("=-", "=minus ")  # so that 1 and -1 have folders of their own
         plain = re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")
         if len(plain) <= 60 and plain:
@@ -63,9 +63,10 @@ class Scoring:
     at: steps whose checkpoints are scored (empty: the last); ks: of pass@k and maj@k; samples:
     answers a held-out prompt (0: the largest k); prompts: most held-out prompts (0: all); files:
     rows to score on in place of the held-out ones. by: the yardstick, equal steps, sampled tokens
-    or trained tokens. target: metric and value to which tokens and seconds are counted. band: nats
-    in which the share of steps is counted; without one each method's own. means: metrics of which
-    the mean over the steps is shown. start: whether the model is scored before training, too.
+    or trained tokens. target: a metric and the value until which tokens and seconds are counted.
+    band: an entropy band in nats, for the share of steps inside it; by default each method's own.
+    means: metrics whose mean over the steps is shown. start: whether to score the model before
+    training, too.
     """
 
     at: tuple[int, ...] = ()
@@ -91,7 +92,7 @@ class Scoring:
             )
 
     def resolved(self, steps: int) -> "Scoring":
-        """The same of runs of so many steps: every scored step once and the number of answers."""
+        """The scoring of runs with `steps` steps: each scored step once, and the answers."""
         last = (steps,) if self.by == "steps" else ()
         return replace(
             self, at=tuple(sorted(set(self.at))) or last, samples=self.samples or max(self.ks)
@@ -100,10 +101,10 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a setting of each method is chosen before methods are judged.
+    """How a setting of each method is chosen before methods are compared.
 
-    seeds: of the runs that choose, none of which is judged; metric: a number of their validation,
-    of which the highest chooses.
+    seeds: of the tuning runs, which are not compared themselves; metric: a number of their
+    validation, whose highest value chooses.
     """
 
     seeds: tuple[int, ...]
@@ -112,8 +113,8 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Plan:
-    """A whole comparison. swept: the method whose options' values are compared, if it is that.
-    tuning: the entries are settings of methods, of which one each is chosen and judged.
+    """A whole comparison. swept: for a sweep, the method whose options' values are compared.
+    tuning: the entries are settings, of which one for each method is chosen and compared.
     """
 
     entries: tuple[Entry, ...]
@@ -147,7 +148,7 @@ class Plan:
             self._check_one_start()
 
     def _check_validations(self) -> None:
-        """A yardstick of tokens, a target and tuning look at validation scores."""
+        """Raise UserError where a token yardstick, a target or tuning lacks validation scores."""
         asking = {f"--by {self.scoring.by}": ""} if self.scoring.by != "steps" else {}
         if self.scoring.target is not None:
             asking["--target"] = self.scoring.target[0]
@@ -170,14 +171,14 @@ class Plan:
                     )
 
     def _check_one_start(self) -> None:
-        """All runs must begin with one model on one task."""
+        """Raise UserError unless all runs start from one model on one task."""
         for section in ("model", "data", "reward"):
             if len({repr(_raw(entry).get(section)) for entry in self.entries}) > 1:
                 raise UserError(f"--start scores one model on one task; the [{section}] differ")
 
     @property
     def num_runs(self) -> int:
-        """Of all stages."""
+        """The number of runs of all stages."""
         if self.tuning is None:
             return len(self.entries) * len(self.seeds)
         methods = len({entry.of for entry in self.entries})
@@ -188,7 +189,7 @@ class Plan:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     def extends(self, known: "Plan") -> bool:
-        """Whether this is the same comparison with as many methods and seeds, or more."""
+        """Whether this is the same comparison with the same methods and seeds, or more."""
         return (
             {*known.entries} <= {*self.entries}
             and {*known.seeds} <= {*self.seeds}
@@ -196,7 +197,7 @@ class Plan:
         )
 
     def keep(self, folder: Path) -> None:
-        """Write the plan into its folder, also over one that it extends. Raises UserError."""
+        """Write the plan into its folder, also over a plan that it extends. Raises UserError."""
         path = folder / NAME
         with writing(folder, "the comparison"):
             if not path.exists():
@@ -208,7 +209,7 @@ class Plan:
                 raise UserError(
                     f"{folder} holds another comparison (it differs in "
                     f"{', '.join(differences(known, self))}), and methods and seeds can only be "
-                    f"added: give another --out, or go on with `strop compare --resume {folder}`"
+                    f"added: give another --out, or resume it: `strop compare --resume {folder}`"
                 )
             for entry in self.entries:
                 write_whole(folder / "runs" / f"{entry.slug}.toml", entry.config)
@@ -216,7 +217,7 @@ class Plan:
 
 
 def differences(known: Plan, wanted: Plan) -> list[str]:
-    """Names of what two plans have otherwise."""
+    """Names of the differences between two plans."""
 
     def parts(plan: Plan) -> dict[str, Any]:
         found = {field.name: getattr(plan, field.name) for field in dataclasses.fields(Plan)}
@@ -239,13 +240,13 @@ def read_plan(folder: Path) -> Plan:
         tuning = Tuning(**found) if (found := raw.pop("tuning", None)) else None
         return Plan(entries=entries, scoring=Scoring(**raw.pop("scoring")), tuning=tuning, **raw)
     except FileNotFoundError:
-        raise UserError(f"{folder} is no comparison: it has no {NAME}") from None
+        raise UserError(f"{folder} is not a comparison: it has no {NAME}") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is not a plan that this version wrote: {error}") from error
 
 
 def _tuples(value: Any) -> Any:
-    """JSON's lists as tuples."""
+    """Converts JSON's lists to tuples."""
     if isinstance(value, list):
         return tuple(_tuples(each) for each in value)
     if isinstance(value, dict):
@@ -267,7 +268,7 @@ def plan_of(
     swept: str = "",
     tuning: Tuning | None = None,
 ) -> Plan:
-    """The plan of a comparison; without steps those of the first method. Raises UserError."""
+    """The plan of a comparison; steps 0: those of the first method. Raises UserError."""
     steps = steps or candidates[0].settings.training.steps
     scoring = scoring.resolved(steps)
     _check_scored(candidates, scoring)
@@ -277,7 +278,7 @@ def plan_of(
 
 
 def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
-    """Raise UserError where no rows are there to score on, before any run is trained."""
+    """Raise UserError where there are no rows to score on, before any run trains."""
     seen = []
     for label, settings, *_ in candidates if scoring.by == "steps" else ():
         data = settings.data
@@ -290,14 +291,14 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
         if not (task.train if scoring.files else task.heldout):
             raise UserError(
                 f"{label}: its data has no held-out rows to score on: give --score-on FILE, or "
-                "data.heldout_size, how many rows are kept for that and not trained on"
+                "data.heldout_size, the number of rows to hold out from training"
             )
 
 
 def _entry(candidate: Candidate, steps: int, scored: tuple[int, ...]) -> Entry:
     """A method of the comparison: its settings with the plan's steps and checkpoints.
 
-    Every scored step has its checkpoint; what else the single runs write stays as set.
+    Every scored step gets a checkpoint; all other files of the runs are written as configured.
     """
     every = math.gcd(*scored) if scored else steps
     settings = candidate.settings

@@ -1,7 +1,7 @@
-"""The runs of a comparison: a process each, with one thread, as many at a time as there are cores.
+"""The runs of a comparison: each is a process with one thread, as many at a time as cores.
 
-A run is a plain `strop train` in a folder of its own, so it is resumed, looked at and reported like
-any other. A worker that is interrupted lets its run finish the step and save.
+A run is a plain `strop train` in its own folder, so it can be resumed, inspected and reported like
+any other. An interrupted worker lets its run finish the step and save.
 """
 
 import json
@@ -30,8 +30,8 @@ from strop.training.record.lock import Lock
 
 COMPLETE = ".complete"  # a file in the folder of a run that has trained all its steps
 TAIL = 1 << 18  # bytes that hold a whole line of metrics
-PAUSE = 0.5  # seconds between two looks at the runs
-MOST_WAITING = 60.0  # seconds for a run that is still being saved
+PAUSE = 0.5  # seconds between two checks of the runs
+MOST_WAITING = 60.0  # seconds to wait for a run that is still being saved
 
 
 @dataclass
@@ -45,16 +45,16 @@ class Job:
     root: Path
     state: str = "waiting"
     begun: float = 0.0
-    begun_at: int = 0  # the step that was done by then
+    begun_at: int = 0  # the last step done before this start
 
     @property
     def name(self) -> str:
-        """What is shown of it."""
+        """Its name in messages."""
         return f"{self.entry.label} seed {self.seed}"
 
     @property
     def folder(self) -> Path:
-        """Where its run lies."""
+        """The folder of its run."""
         return self.root / "runs" / f"{self.entry.slug}-{self.seed}"
 
     @property
@@ -63,7 +63,7 @@ class Job:
         return self.folder / COMPLETE
 
     def scores_file(self, step: int) -> Path:
-        """Where the held-out scores of a checkpoint are kept; 0: of the model before training."""
+        """The file with a checkpoint's held-out scores; step 0: the model before training."""
         if step == 0:
             return self.root / "start.json"
         return self.folder / f"heldout-{step}.json"
@@ -75,20 +75,20 @@ def jobs_of(plan: Plan, folder: Path) -> list[Job]:
 
 
 class Stopped(RunStopped):
-    """A signal has ended a run, or the comparison before the run could begin."""
+    """A signal has ended a run, or the comparison before the run could start."""
 
 
 @dataclass
 class Children:
-    """The processes that run now; `stop` ends them so that their runs are saved."""
+    """The running processes; `stop` ends them so that their runs are saved."""
 
     running: set[Any] = field(default_factory=set)
     stopping: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, arguments: Sequence[str]) -> str:
-        """`strop` with arguments; what it printed. Raises RunStopped when it failed, and Stopped
-        when a signal ended it, or when all were told to stop.
+        """Run `strop` with arguments; returns its output. Raises RunStopped when it failed, and
+        Stopped when a signal ended it, or after `stop`.
         """
         with TemporaryDirectory(prefix="strop-") as folder:
             out, error = Path(folder) / "out", Path(folder) / "error"
@@ -98,8 +98,8 @@ class Children:
                 child = _begin(arguments, out, error)
                 self.running.add(child)
             connection.wait([child.sentinel])
-            # A start in another thread reads the exit codes of all that have ended, and each code
-            # can be read once: the one that comes second would see 255.
+            # A start in another thread reads the exit codes of all ended processes, and each code
+            # can be read only once: the second reader would see 255.
             with self.lock:
                 child.join()
                 self.running.discard(child)
@@ -112,7 +112,7 @@ class Children:
         return output
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Tell all to end; no other one begins."""
+        """Ask all processes to end, and start no other one."""
         with self.lock:
             self.stopping = True
             for child in self.running:
@@ -120,7 +120,7 @@ class Children:
 
 
 def _begin(arguments: Sequence[str], out: Path, error: Path) -> Any:
-    """A process of one thread that runs `strop`, copied from one that has imported it."""
+    """Start a process of one thread that runs `strop`, forked from one that has imported it."""
     context: Any = get_context("forkserver")
     context.set_forkserver_preload([SERVER])
     threads = os.environ.get("OMP_NUM_THREADS")
@@ -138,7 +138,7 @@ def _begin(arguments: Sequence[str], out: Path, error: Path) -> Any:
 
 @contextmanager
 def _main_hidden() -> Iterator[None]:
-    """Inside, a new process does not run the script that this one runs, which would begin again."""
+    """Inside, a new process does not run this process's main script a second time."""
     main = sys.modules["__main__"]
     names = [name for name in ("__file__", "__spec__") if name in vars(main)]
     hidden: dict[str, Any] = {name: vars(main).pop(name) for name in names}
@@ -160,7 +160,7 @@ def work(
     show: Callable[[], None],
     stopping: Callable[[], None],
 ) -> list[str]:
-    """Run and score all jobs; calls `show` about twice a second. Returns what failed, a line each.
+    """Run and score all jobs; calls `show` about twice a second. Returns one line for each failure.
 
     An interrupt, and a UserError of `show`, let the runs finish their step and save, after a call
     of `stopping`, and are then raised; a second interrupt ends the runs at once.
@@ -190,7 +190,7 @@ def _nothing() -> None:
 
 
 def _watch(waiting: dict[Future[None], Job], failures: list[str], show: Callable[[], None]) -> None:
-    """Wait until all have ended, and note what failed."""
+    """Wait until all have ended, and record failures."""
     pending = {future for future in waiting if not future.cancelled()}
     while pending:
         finished, pending = wait(pending, timeout=PAUSE, return_when=FIRST_COMPLETED)
@@ -203,7 +203,7 @@ def _watch(waiting: dict[Future[None], Job], failures: list[str], show: Callable
 
 
 def train_and_score(plan: Plan, job: Job, children: Children) -> None:
-    """Train, unless that is done, and score what is not scored yet."""
+    """Train unless the run is complete, and score the checkpoints that have no scores yet."""
     if not job.ended.exists():
         job.begun_at, job.begun = last_step(job.folder), time.monotonic()
         job.state = "training"
@@ -223,9 +223,9 @@ def train_and_score(plan: Plan, job: Job, children: Children) -> None:
 
 
 def _wait_until_free(folder: Path) -> None:
-    """Wait for the run of a comparison that was killed: it ends its step and saves by itself.
+    """Wait for the run of a killed comparison, which ends its step and saves by itself.
 
-    Raises UserError when another process still has it after a while.
+    Raises UserError when another process still uses it after `MOST_WAITING`.
     """
     lock, last = Lock(folder), time.monotonic() + MOST_WAITING
     while True:
@@ -241,7 +241,7 @@ def _wait_until_free(folder: Path) -> None:
 
 
 def _score(scoring: Scoring, job: Job, step: int, children: Children) -> None:
-    """Held-out scores of a checkpoint, or of the model before training, unless they are there."""
+    """Score a checkpoint, or the model before training, on held-out rows, unless already done."""
     path = job.scores_file(step)
     if path.exists():
         return
@@ -265,5 +265,5 @@ def latest(folder: Path) -> dict[str, Any]:
         return {}
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL))
-        lines = file.read().split(b"\n")[:-1]  # behind the last end of line nothing is whole
+        lines = file.read().split(b"\n")[:-1]  # after the last end of line nothing is complete
     return dict(json.loads(lines[-1])) if lines else {}

@@ -1,4 +1,4 @@
-"""What the runs of a comparison reached: held-out scores, the way there, tokens and seconds."""
+"""Results of a comparison's runs: held-out scores, their course, tokens and seconds."""
 
 import itertools
 import json
@@ -25,9 +25,9 @@ NO_SCORE = re.compile(r"/(low|high|num_\w+)$|/(maj|distinct)@1$")
 
 
 class RequestedMetrics:
-    """Numbers that were asked for, looked for while runs go on, so that none is missed at the end.
+    """Requested numbers, checked while runs train, so that none turns out to be missing at the end.
 
-    validated: those of validation, by option. means: those of training.
+    validated: numbers of validation, by option. means: numbers of training.
     """
 
     def __init__(self, validated: Mapping[str, str], means: Sequence[str]) -> None:
@@ -68,7 +68,7 @@ def _unknown(what: str, who: str, name: str, known: Sequence[str]) -> UserError:
 
 
 class Row(NamedTuple):
-    """What one run had reached at one scored step; by_prompt: scores of each held-out prompt."""
+    """The results of one run at one scored step; by_prompt: scores of each held-out prompt."""
 
     label: str
     seed: int
@@ -78,7 +78,7 @@ class Row(NamedTuple):
 
 
 def collect(plan: Plan, jobs: Sequence[Job]) -> tuple[list[Row], dict[str, dict[int, Run]]]:
-    """Rows of all runs that are complete, and the runs by label and seed."""
+    """Rows of all complete runs, and the runs by label and seed."""
     rows, runs = list[Row](), dict[str, dict[int, Run]]()
     scoring = plan.scoring
     for job in jobs:
@@ -99,11 +99,11 @@ def collect(plan: Plan, jobs: Sequence[Job]) -> tuple[list[Row], dict[str, dict[
 
 
 def _heldout(path: Path, ks: Sequence[int]) -> tuple[dict[str, float], dict[str, Floats]]:
-    """What `strop eval` has found, and of each prompt."""
+    """The scores from `strop eval`, overall and of each prompt."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}; remove it to score anew") from error
+        raise UserError(f"cannot read {path}: {error}; remove it to score again") from error
     names = [f"pass@{k}" for k in ks]
     names += [f"{kind}@{k}" for kind in ("maj", "distinct") for k in ks if k > 1]
     each = {n: np.array(x, dtype=np.float64) for n, x in found.get("by_prompt", {}).items()}
@@ -111,7 +111,7 @@ def _heldout(path: Path, ks: Sequence[int]) -> tuple[dict[str, float], dict[str,
 
 
 def _course(scoring: Scoring, run: Run, step: int) -> dict[str, float]:
-    """The way to a step: the last steps' means, the share inside a band, tokens, seconds."""
+    """Training up to a step: means of the last steps, the share inside a band, tokens, seconds."""
     found = {}
     for key in TRAINING:
         values = _until(run, key, step)
@@ -161,8 +161,8 @@ def _in_band(scoring: Scoring, run: Run, step: int) -> dict[str, float]:
 
 
 def _to_target(scoring: Scoring, run: Run, step: int) -> dict[str, float]:
-    """Steps, tokens and seconds until a validation score was first reached; only whether it was,
-    where it never was.
+    """Steps, tokens and seconds until a validation score is first reached, and whether it is; only
+    the latter where it never is.
     """
     if scoring.target is None:
         return {}
@@ -184,10 +184,11 @@ def _to_target(scoring: Scoring, run: Run, step: int) -> dict[str, float]:
 
 
 def axis(run: Run, by: str) -> Series:
-    """Steps, and what had been spent after each of them: steps, seconds, or answers' tokens.
+    """Steps, and the cost after each of them: steps, seconds, or answers' tokens.
 
-    sampled: mean length of the kept answers times the answers sampled, and what probes drew and
-    strategies threw away; trained: that length times the answers that had a gradient.
+    sampled: mean length of the kept answers times the number of sampled answers, plus the tokens
+    of probes and those that strategies discarded; trained: that length times the number of answers
+    with a gradient.
     """
     steps, _ = run.series("step_time")
     steps = steps[steps > 0]
@@ -212,7 +213,7 @@ def _at(run: Run, key: str, steps: "np.ndarray[Any, Any]", missing: float = 0.0)
 
 
 def at_budget(plan: Plan, runs: dict[str, dict[int, Run]]) -> list[Row]:
-    """Validation scores of all runs where each had spent what the thriftiest run spent in all.
+    """Validation scores of all runs at the largest cost that every run has reached.
 
     Between two validations the score is interpolated.
     """

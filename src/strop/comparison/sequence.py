@@ -1,11 +1,11 @@
-"""Training one policy on tasks one after another: what is run, and what came of it.
+"""Trains one policy on several tasks in order: the plan, its runs and their result.
 
     FOLDER/sequence.json      the tasks in their order, the held-out suites, each task's settings
     FOLDER/1-NAME/            a plain run, of the first task; the next begins with its last weights
     FOLDER/result.json        the matrix of accuracies and all that follows from it
 
 Every run validates on all tasks and suites before its first step and after its last, so the matrix
-is read off their metrics. A run that is complete is not repeated.
+can be read from their metrics. A complete run is not repeated.
 """
 
 import dataclasses
@@ -39,8 +39,8 @@ WIDTH = 2 * 1.959964  # standard errors in a 95% interval
 class Plan:
     """Tasks in their order, suites that are only scored, each task's settings as TOML.
 
-    The settings of all but the first task lack their model, the weights after the one before.
-    metric: of the validations, that is called accuracy. prompts: of each validation set.
+    The settings of all tasks but the first lack the model: it is the result of the previous task.
+    metric: the validation metric that counts as accuracy. prompts: of each validation set.
     """
 
     method: str
@@ -52,16 +52,16 @@ class Plan:
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """What is validated on, in the order of `prompts`."""
+        """The validation sets, in the order of `prompts`."""
         return (*self.tasks, *self.suites)
 
     def keep(self, folder: Path) -> None:
-        """Write the plan into its folder, or find the same one there. Raises UserError."""
+        """Write the plan into its folder, or check that it has the same. Raises UserError."""
         path = folder / NAME
         if path.exists():
             if read_plan(folder) != self:
                 raise UserError(
-                    f"{folder} holds another sequence: give another --out, or go on with `strop "
+                    f"{folder} holds another sequence: give another --out, or resume it: `strop "
                     f"sequence --resume {folder}`"
                 )
             return
@@ -70,7 +70,7 @@ class Plan:
             write_whole(path, json.dumps(dataclasses.asdict(self), indent=1))
 
     def folder_of(self, number: int, folder: Path) -> Path:
-        """Where the run of a task lies, counted from 0."""
+        """The folder of the run of a task, counted from 0."""
         return folder / f"{number + 1}-{self.tasks[number]}"
 
 
@@ -82,7 +82,7 @@ def read_plan(folder: Path) -> Plan:
         plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
         return Plan(**plain)
     except FileNotFoundError:
-        raise UserError(f"{folder} is no sequence: it has no {NAME}") from None
+        raise UserError(f"{folder} is not a sequence: it has no {NAME}") from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a plan that this version wrote: {error}") from error
 
@@ -90,7 +90,7 @@ def read_plan(folder: Path) -> Plan:
 def plan_of(settings: RunConfig, replay: float = 0.0, metric: str = "pass@1") -> Plan:
     """The plan of settings whose data are the tasks in their order.
 
-    replay: share of a step's prompts that are of the tasks before, each as often. Raises UserError.
+    replay: share of a step's prompts from earlier tasks, in equal parts. Raises UserError.
     """
     sources = named_sources(settings.data.files)
     if not sources:
@@ -121,7 +121,7 @@ def plan_of(settings: RunConfig, replay: float = 0.0, metric: str = "pass@1") ->
 
 
 def _of_task(settings: RunConfig, sources: list[tuple[str, Any]], replay: float) -> RunConfig:
-    """The settings of the first of these tasks; those before it are replayed."""
+    """The settings of a task; the tasks before it are replayed."""
     old = sources[1:] if replay else []
     files = tuple(f"{name}={file}" for name, file in [sources[0], *old])
     weights = (1 - replay, *[replay / len(old)] * len(old)) if old else ()
@@ -131,11 +131,11 @@ def _of_task(settings: RunConfig, sources: list[tuple[str, Any]], replay: float)
     return make(settings.model_copy(update={"data": data, "evaluation": evaluation}).model_dump())
 
 
-Train = Callable[[Path | None, Path], None]  # by a configuration, None: go on; in a folder
+Train = Callable[[Path | None, Path], None]  # configuration (None: resume) and folder of a run
 
 
 def carry_out(plan: Plan, folder: Path, train: Train, tell: Callable[[str], None]) -> "Result":
-    """Train what is left, task by task; what came of all. Raises as a run does."""
+    """Train the remaining tasks in order; returns the result of all. Raises as a run does."""
     model = ""
     for number, name in enumerate(plan.tasks):
         run = plan.folder_of(number, folder)
@@ -143,7 +143,7 @@ def carry_out(plan: Plan, folder: Path, train: Train, tell: Callable[[str], None
         if _is_complete(run, settings.training.steps):
             tell(f"task {number + 1} of {len(plan.tasks)}, {name}: complete")
         elif (run / "config.toml").exists():
-            tell(f"task {number + 1} of {len(plan.tasks)}, {name}: goes on")
+            tell(f"task {number + 1} of {len(plan.tasks)}, {name}: resumes")
             train(None, run)
         else:
             tell(f"task {number + 1} of {len(plan.tasks)}, {name}:")
@@ -169,7 +169,7 @@ def _is_complete(run: Path, steps: int) -> bool:
 
 
 def _last_weights(run: Path, settings: RunConfig) -> str:
-    """Where the model lies that the next task begins with; of adapters they are added to it."""
+    """The folder of the model that the next task starts from; adapters are merged into it."""
     last, whole = str(checkpoint.newest(run / "checkpoints")), run / "model"
     if not settings.model.lora_rank:
         return last
@@ -195,7 +195,7 @@ class Cell(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a task took: tokens generated, seconds of its steps, most memory so far in GiB."""
+    """The cost of a task: tokens generated, seconds of its steps, peak memory so far in GiB."""
 
     tokens: float
     seconds: float
@@ -204,7 +204,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a sequence. rows: the start and after each task, a cell a set, tasks first."""
+    """The result of a sequence. rows: of the start and each task, one cell a set, tasks first."""
 
     plan: Plan
     rows: tuple[tuple[Cell, ...], ...]
@@ -224,7 +224,7 @@ class Result:
         )
 
     def to_json(self) -> str:
-        """The text of result.json; a number that there is not is null."""
+        """The text of result.json; a missing number is null."""
         numbers = {k: np.asarray(v).tolist() for k, v in dataclasses.asdict(self.kept).items()}
         whole = {
             "tasks": self.plan.tasks,
@@ -246,7 +246,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def result(plan: Plan, folder: Path) -> Result:
-    """What the runs of a sequence reached. Raises UserError where a validation lacks the metric."""
+    """Reads the result from the runs. Raises UserError where a validation lacks the metric."""
     runs = [plan.folder_of(number, folder) for number in range(len(plan.tasks))]
     lines = [read_metrics(run) for run in runs]
     rows = [_cells(plan, lines[0][0], runs[0])]

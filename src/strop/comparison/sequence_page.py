@@ -1,4 +1,4 @@
-"""What came of a sequence of tasks, as a Markdown table and as a page."""
+"""The result of a sequence of tasks, as a Markdown table and as a page."""
 
 from collections.abc import Sequence
 from html import escape
@@ -23,7 +23,7 @@ def write_result(result: Result, folder: Path) -> None:
 
 
 def markdown(result: Result) -> str:
-    """The matrix, what follows from it, and what it took."""
+    """The matrix, the numbers that follow from it, and the costs."""
     sets = result.plan.sets
     parts = [_lines(["after", *sets], [[name, *map(_shown, row)] for name, row in _rows(result)])]
     parts += [_lines(NUMBER, numbers(result)), _lines(COST, costs(result))]
@@ -45,7 +45,7 @@ def _shown(cell: Cell) -> str:
 
 
 def numbers(result: Result) -> list[list[str]]:
-    """What follows from the matrix: name, value, and what it is."""
+    """The numbers that follow from the matrix: name, value and definition."""
     found = result.kept
     several = ", ".join
     rows = [
@@ -70,7 +70,7 @@ def numbers(result: Result) -> list[list[str]]:
 
 
 def costs(result: Result) -> list[list[str]]:
-    """What each task took."""
+    """The costs of each task."""
     pairs = zip(result.plan.tasks, result.costs, strict=True)
     return [[name, f"{c.tokens:,.0f}", f"{c.seconds:.0f}", f"{c.memory:.2f}"] for name, c in pairs]
 
@@ -125,7 +125,7 @@ def _heat(result: Result) -> str:
 
 
 def _over_tasks(result: Result) -> Chart:
-    """A line a task and suite over the stages."""
+    """One line for each task and suite over the stages."""
     x = ["the start", *result.plan.tasks]
     data = []
     for number, name in enumerate(result.plan.sets):
@@ -151,7 +151,7 @@ def _over_tasks(result: Result) -> Chart:
 
 
 def _kept_and_gathered(result: Result) -> Chart | None:
-    """Accumulation against retention, a point a task."""
+    """Accumulation against retention, one point for each task."""
     found = result.kept
     if not len(found.retention) or (found.retention != found.retention).any():
         return None

@@ -27,7 +27,7 @@ def judged(plan: Plan, rows: Sequence[Row]) -> dict[int, list[Compared]]:
 
 
 def _once(scores: dict[str, Any]) -> dict[str, Any]:
-    """The numbers without the mean reward where it is pass@1 under another name."""
+    """The numbers without the mean reward where it equals pass@1."""
     same = scores.get("mean@n") == scores.get("pass@1")
     return {name: found for name, found in scores.items() if not (same and name == "mean@n")}
 
@@ -40,9 +40,9 @@ def labels_of(plan: Plan) -> list[str]:
 def markdown(
     plan: Plan, rows: Sequence[Row], alike: Sequence[str] = (), tried: Sequence[Tried] = ()
 ) -> str:
-    """One table a scored step: a line a metric, a column a method; then what the numbers are.
+    """One table for each scored step, with metrics by methods; then the numbers' definitions.
 
-    alike: lines on methods that did what another one would have done. tried: all settings.
+    alike: lines on methods that did what another would have done. tried: all settings.
     """
     pieces, numbers = [note(plan)], dict[str, Number]()
     if tried:
@@ -68,7 +68,7 @@ def markdown(
 def _section(
     title: str, meaning: str, head: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> list[str]:
-    """A heading, what stands below it, and a table."""
+    """A heading, the text below it, and a table."""
     lines = [_line(cells) for cells in (head, ["---"] * len(head), *rows)]
     return [f"\n## {title}\n", f"{meaning}\n", *lines]
 
@@ -94,7 +94,7 @@ def lines(plan: Plan, compared: Sequence[Compared]) -> list[tuple[str, list[str]
 
 
 def note(plan: Plan, where: str = "after the semicolon") -> str:
-    """How to read the cells; `where` a difference stands in them."""
+    """How to read the cells; `where`: the place of the difference in a cell."""
     seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
     if len(plan.seeds) == 1:
         return f"{seeds}: cells hold its numbers. Fewer than {FEWEST_SEEDS} seeds decide nothing."
@@ -117,7 +117,7 @@ def note(plan: Plan, where: str = "after the semicolon") -> str:
 
 
 def heading(plan: Plan, step: int) -> str:
-    """What a table is of."""
+    """The heading of a table."""
     if plan.scoring.by != "steps":
         spent = number_of(plan.scoring.by, plan.scoring).name
         return f"Validation scores where all have the same {spent}"
@@ -141,7 +141,7 @@ def estimate(found: SeedEstimate, signed: bool = False) -> str:
 
 
 def _number(value: float, size: float = 0.0, sign: str = "") -> str:
-    """A number with the digits of one of that size."""
+    """A number with the digits that suit a number of that size."""
     size = max(size, abs(value))
     digits = 0 if size >= 1000 else 1 if size >= 100 else 3
     return f"{value:{sign},.{digits}f}"
@@ -172,7 +172,7 @@ def write_tables(
     alike: Sequence[str] = (),
     tried: Sequence[Tried] = (),
 ) -> None:
-    """scores.csv, a line a run and scored step, and table.md. Raises UserError."""
+    """Write scores.csv, one line for each run and scored step, and table.md. Raises UserError."""
     names = list(dict.fromkeys(name for row in rows for name in row.found))
     with writing(folder, "the scores"):
         with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Equal tuning: as many settings of each method, chosen by validation, judged by other runs."""
+"""Equal tuning: equally many settings of each method, chosen by validation and rerun to compare."""
 
 import csv
 import dataclasses
@@ -16,13 +16,13 @@ from strop.report.run_folder import Run, read_run
 from strop.support.errors import UserError
 
 NAME = "tuning.csv"
-FIRST_SEED = 1000  # of the runs that choose; those that are judged begin with 0
+FIRST_SEED = 1000  # of the tuning runs; the seeds of the compared runs start at 0
 Scores = Mapping[str, Mapping[int, float]]  # label -> seed -> score
 
 
 class Tried(NamedTuple):
-    """A setting of a method, its validation score in the runs that choose, and, of the chosen one,
-    that of the runs that are judged.
+    """A setting of a method, its validation score in the tuning runs, and, for the chosen setting,
+    its score in the compared runs.
     """
 
     of: str
@@ -39,7 +39,7 @@ def tuning_of(num_settings: int, num_seeds: int, metric: str) -> Tuning | None:
 
 
 def tried_settings(label: str, ranges: Sequence[str], count: int) -> list[tuple[str, Values]]:
-    """Label and values of each of so many settings of a method; the first is as it is written.
+    """Label and values of `count` settings of a method; the first is the method as written.
 
     Raises UserError for a method without a range, and for a range where nothing is tuned.
     """
@@ -67,14 +67,14 @@ def split_ranges(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def choosing(plan: Plan) -> Plan:
-    """The plan of the runs that choose: all settings, whose validations alone are looked at."""
+    """The plan of the tuning runs: all settings, of which only validations are used."""
     assert plan.tuning is not None
     scoring = dataclasses.replace(plan.scoring, at=(), start=False)
     return dataclasses.replace(plan, seeds=plan.tuning.seeds, scoring=scoring, tuning=None)
 
 
 def validation_scores(plan: Plan, jobs: Sequence[Job], metric: str) -> Scores:
-    """The last validation of each run, or that at equal tokens, by label and seed."""
+    """The score of each run's last validation, or at equal tokens, by label and seed."""
     runs: dict[str, dict[int, Run]] = {}
     for job in jobs:
         runs.setdefault(job.entry.label, {})[job.seed] = read_run(job.folder)
@@ -105,7 +105,7 @@ def _last(run: Run, metric: str) -> float | None:
 
 
 def choose(plan: Plan, scores: Scores) -> list[Tried]:
-    """Every setting with its score; of each method the best is chosen, of equal ones the first."""
+    """Every setting with its score; the best of each method is chosen, the first of equal ones."""
     assert plan.tuning is not None
     found = [
         Tried(entry.of, entry.label, _score(scores[entry.label], plan.tuning.metric))
@@ -131,7 +131,7 @@ def judged_plan(plan: Plan, tried: Sequence[Tried]) -> Plan:
 
 
 def seen_again(tried: Sequence[Tried], scores: Scores, metric: str) -> list[Tried]:
-    """The same, with what validation says of the chosen settings in the runs that are judged."""
+    """The same, with the chosen settings' validation scores in the compared runs."""
     return [
         each._replace(again=_score(scores[each.label], metric))
         if each.chosen and each.label in scores
@@ -141,7 +141,7 @@ def seen_again(tried: Sequence[Tried], scores: Scores, metric: str) -> list[Trie
 
 
 def write_tried(scores: Scores, tried: Sequence[Tried], metric: str, folder: Path) -> None:
-    """tuning.csv: a line a setting and seed. Raises OSError."""
+    """Write tuning.csv, one line for each setting and seed. Raises OSError."""
     chosen = {each.label: (each.of, each.chosen) for each in tried}
     with (folder / NAME).open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
@@ -152,7 +152,7 @@ def write_tried(scores: Scores, tried: Sequence[Tried], metric: str, folder: Pat
 
 
 def lines_of(tried: Sequence[Tried]) -> list[tuple[str, str, str, str]]:
-    """Method, setting, score when it was chosen from, and of the chosen ones when it was judged."""
+    """Method, setting, tuning score, and for the chosen ones the score in the compared runs."""
     return [
         (each.of, f"{each.label} (chosen)" if each.chosen else each.label,
          f"{each.score.value:.3f}", "" if each.again is None else f"{each.again.value:.3f}")

@@ -18,7 +18,7 @@ Values = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Spread:
-    """An option and the values that it takes, as text. drawn: at random."""
+    """An option and the values that it takes, as text. drawn: whether at random."""
 
     name: str
     values: tuple[str, ...]
@@ -28,7 +28,7 @@ class Spread:
 def spread(text: str, seed: int = 0) -> Spread | None:
     """An option's values from `name=grid(...)`, `log(...)` or `random(...)`; None for other text.
 
-    seed: of random draws; two options draw otherwise. Raises UserError.
+    seed: of random draws; two options have different draws. Raises UserError.
     """
     found = SPREAD.fullmatch(text)
     if found is None:
@@ -54,7 +54,7 @@ def spread(text: str, seed: int = 0) -> Spread | None:
 
 
 def combinations(spreads: Sequence[Spread]) -> list[Values]:
-    """Every combination of the grids, with each draw of the random ones; equal ones count once.
+    """Every combination of the grids, with each draw of the random options; duplicates count once.
 
     Random options are drawn together, so they need one count. Raises UserError.
     """
@@ -81,7 +81,7 @@ def combinations(spreads: Sequence[Spread]) -> list[Values]:
 
 
 def label_of_values(values: Values) -> str:
-    """What a combination is called in tables."""
+    """The name of a combination in tables."""
     return " ".join(f"{name}={value}" for name, value in values)
 
 
@@ -91,10 +91,10 @@ def is_range(text: str) -> bool:
 
 
 def settings_in(ranges: Sequence[str], count: int) -> list[Values]:
-    """So many settings inside ranges, each `name=LOW..HIGH` or `name=LOW..HIGH,log`.
+    """`count` settings inside ranges, each `name=LOW..HIGH` or `name=LOW..HIGH,log`.
 
     A Latin hypercube: the range of each option is cut into `count` equal pieces, in the logarithm
-    with `log`, and the middle of each piece is taken once, in an order of the option's own. A name
+    with `log`, and the middle of each piece is taken once, in the option's own order. A name
     always has the same order, so that methods which share a range try the same values of it.
     Source: McKay, Beckman and Conover, Technometrics 21 (1979). Raises UserError.
     """
@@ -122,7 +122,7 @@ def settings_in(ranges: Sequence[str], count: int) -> list[Values]:
 def _between(
     low: float, high: float, in_logs: bool, share: Any, bounds: Sequence[str]
 ) -> list[str]:
-    """Numbers at shares of the way between two; whole where both bounds are written so."""
+    """Numbers at shares of the way between two; whole where both bounds are whole."""
     numbers = low * (high / low) ** share if in_logs else low + (high - low) * share
     whole = all(re.fullmatch(r"[+-]?\d+", piece) for piece in bounds[:2])
     return [f"{x:.0f}" if whole else f"{x:.3g}" for x in numbers]
@@ -150,7 +150,7 @@ def _range(where: str, pieces: Sequence[str], in_logs: bool) -> tuple[float, flo
 
 
 def pieces_of(text: str, parts_at: Callable[[int], object]) -> list[str]:
-    """The pieces of a text, which is parted at some signs that stand in no bracket or quotation."""
+    """The pieces of a text that is split at positions outside brackets and quotation marks."""
     pieces, depth, quote = [""], 0, ""
     for at, sign in enumerate(text):
         if quote or sign in "'\"":

@@ -1,4 +1,4 @@
-"""Means over seeds, paired differences from the baseline, and what they decide."""
+"""Means over seeds, paired differences from the baseline, and verdicts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from strop.evaluation.seeds import SeedEstimate, over_seeds, paired_difference, 
 from strop.support.students_t import shift_found
 
 LEVEL = 0.05  # of all comparisons of a metric together
-POWER = 0.8  # chance with which a difference that is resolved is found
-FEWEST_SEEDS = 5  # below it there is no verdict
+POWER = 0.8  # chance of finding a resolved difference
+FEWEST_SEEDS = 5  # with fewer there is no verdict
 
 
 class Compared(NamedTuple):
@@ -21,8 +21,8 @@ class Compared(NamedTuple):
 
     p: of the paired t-test; adjusted: by Holm over the metric's comparisons. verdict: "higher",
     "lower", "not decided", or empty: the baseline itself, or too few seeds. resolves: the smallest
-    difference that so many seeds find, on these prompts; elsewhere: the same on other prompts of
-    their kind; NaN where that is not known.
+    difference that this number of seeds finds, on these prompts; elsewhere: the same on other
+    prompts of their kind; NaN where unknown.
     """
 
     label: str
@@ -42,7 +42,7 @@ ByPrompt = Mapping[str, Mapping[str, Mapping[int, Floats]]]
 
 
 def judge(scores: Scores, baseline: str, by_prompt: ByPrompt | None = None) -> list[Compared]:
-    """Every metric of every method against the baseline, over the seeds that both have."""
+    """Compare every metric of every method with the baseline, over the seeds that both have."""
     found = []
     for metric, by_label in scores.items():
         rows = [_compared(metric, label, by_label, baseline) for label in by_label]
@@ -59,8 +59,8 @@ def judge(scores: Scores, baseline: str, by_prompt: ByPrompt | None = None) -> l
 def smallest_resolved(error: float, n_seeds: int, num_tests: int = 1) -> float:
     """The smallest difference that a paired test over n seeds finds in 8 of 10 such comparisons.
 
-    error: the standard error of the mean difference. The level is what the smallest of `num_tests`
-    p-values must reach under Holm. That reports leave this out: arXiv 2504.07086.
+    error: the standard error of the mean difference. The level is the one that the smallest of
+    `num_tests` p-values must reach under Holm. arXiv 2504.07086 notes that reports leave this out.
     """
     return shift_found(n_seeds - 1, LEVEL / num_tests, POWER) * error
 
@@ -72,9 +72,9 @@ def errors(gap_SP: Floats) -> tuple[float, float]:
         these^2 = var(seeds' means) / S
         other^2 = var(seeds' means) / S + var(prompts' means) / P - var(rest) / (S P)
 
-    rest: what is left of the differences without the means of their seed and of their prompt. The
-    first is the variance of seeds and rest, the second adds that of prompts: a two-way layout whose
-    both effects are random (Searle, Casella and McCulloch, Variance Components, 1992, ch. 4).
+    rest: the differences less the means of their seed and of their prompt. The first is the
+    variance of seeds and rest, the second adds that of prompts: a two-way layout with two random
+    effects (Searle, Casella and McCulloch, Variance Components, 1992, ch. 4).
     """
     num_seeds, num_prompts = gap_SP.shape
     seed_S, prompt_P = gap_SP.mean(1), gap_SP.mean(0)
@@ -127,7 +127,7 @@ def _resolved(
     seeds = sorted(ours.keys() & theirs.keys())
     gaps = np.array([[ours[seed] - theirs[seed]] for seed in seeds])
     error, _ = errors(gaps)
-    if error <= 1e-12 * np.abs(gaps).max():  # seeds that do not differ say nothing of others
+    if error <= 1e-12 * np.abs(gaps).max():  # equal seeds tell nothing about other seeds
         return row
     row = row._replace(resolves=smallest_resolved(error, len(seeds), num_tests))
     mine, others = by_prompt.get(row.label, {}), by_prompt.get(baseline, {})

@@ -1,4 +1,4 @@
-"""What k of a prompt's n samples give: any right, the majority right, how many answers."""
+"""Statistics of k of a prompt's n samples: any right, the majority right, distinct answers."""
 
 import math
 from functools import cache
@@ -32,7 +32,7 @@ def distinct_at_k(prompt_A: Ints, count_A: Ints, n_P: Ints, k: int) -> Floats:
 
         distinct@k = sum_a (1 - C(n - n_a, k) / C(n, k))
 
-    An answer is met with the chance that pass@k would give it alone. prompt_A, count_A: [A] prompt
+    An answer occurs with the chance that pass@k would give it alone. prompt_A, count_A: [A] prompt
     and number of votes of each answer; n_P: [P] samples, those without an answer included -> [P].
     Raises ValueError as `pass_at_k`. Source: rarefaction, Hurlbert, Ecology 52 (1971), 577-586.
     """
@@ -78,7 +78,7 @@ def _mean_vote(count_RA: Ints, right_A: Floats) -> float:
 
 
 def _num_steps(count_A: Ints, k: int) -> int:
-    """Array operations that `_count_votes` will take."""
+    """The number of array operations that `_count_votes` will take."""
     most = min(k, int(count_A.max()))
     return sum(int(np.minimum(count_A, m).sum()) + len(count_A) for m in range(1, most + 1))
 

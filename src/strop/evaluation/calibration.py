@@ -1,7 +1,7 @@
-"""Does the model know when it is right: statistics of confidence against correctness.
+"""Statistics of a model's confidence against its correctness.
 
-Each is given as a function of how often every prompt counts, `counts_RP` (one row per bootstrap
-resample, all ones for the estimate itself), which returns one number per row.
+Each is a function of how often every prompt counts, `counts_RP` (one row per bootstrap resample,
+all ones for the estimate itself), which returns one number per row.
 """
 
 from collections.abc import Callable
@@ -62,12 +62,12 @@ def expected_calibration_error(
 
 
 def answer_entropy(prompt_A: Ints, count_A: Ints, num_prompts: int) -> tuple[Floats, Floats]:
-    """Doubt between answers, whatever words lead to them: H [P], 0 without an answer, and p [A].
+    """Entropy over answers, whatever words lead to them: H [P], 0 without an answer, and p [A].
 
-        p_a = n_a / sum_a n_a;  H = -sum_a p_a log p_a, nats;  exp(H) answers in effect
+        p_a = n_a / sum_a n_a;  H = -sum_a p_a log p_a, nats;  exp(H) effective answers
 
-    prompt_A, count_A: [A] prompt and number of votes of each distinct answer. Of n votes H is too
-    low, by about (answers - 1) / (2 n). Source: arXiv 2503.11650 (entropy over clusters).
+    prompt_A, count_A: [A] prompt and number of votes of each distinct answer. With n votes H is
+    biased low by about (answers - 1) / (2 n). Source: arXiv 2503.11650 (entropy over clusters).
     """
     votes_P = np.bincount(prompt_A, weights=count_A, minlength=num_prompts)
     share_A = count_A / votes_P[prompt_A]

@@ -1,7 +1,7 @@
-"""How near a reward is to a cliff: where a small change of it moves the best policy far.
+"""How near a reward is to a cliff, where a small change of the reward moves the best policy far.
 
-The best policy jumps where several answers share the largest reward, and stays put where entropy
-is paid for. Source: arXiv 2507.20150 (propositions 2.1 to 2.5, 4.5).
+The best policy jumps where several answers share the largest reward, and moves little where
+entropy is rewarded. Source: arXiv 2507.20150 (propositions 2.1 to 2.5, 4.5).
 """
 
 import numpy as np
@@ -26,12 +26,12 @@ def tied_top(prompt_A: Ints, score_A: Floats, num_prompts: int) -> Floats:
 def reweighted_distance(
     reward_B: ArrayLike, other_B: ArrayLike, prompt_B: ArrayLike, alpha: float
 ) -> Floats:
-    """How far the best policies of two rewards lie apart on the answers sampled for each prompt.
+    """Distance between the best policies of two rewards on the answers sampled for each prompt.
 
         pi_r(i) = exp(r_i / alpha) / sum_j exp(r_j / alpha) over a prompt's samples;
         TV = 1/2 sum_i |pi_reward(i) - pi_other(i)|
 
-    alpha: what a nat of entropy is worth, in reward units; samples stand for the policy that drew
+    alpha: the reward of one nat of entropy; samples stand for the policy that drew
     them. [P], prompts in rising order. A bound is `distance_bound`. Raises UserError for alpha 0.
     """
     reward, other = np.asarray(reward_B, dtype=np.float64), np.asarray(other_B, dtype=np.float64)

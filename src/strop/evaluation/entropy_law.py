@@ -1,4 +1,4 @@
-"""What a run's scores say about its entropy: a law and its ceiling."""
+"""A law that relates a run's scores to its entropy, and its ceiling."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class EntropyLaw(NamedTuple):
     """score = -a * exp(entropy) + b, fitted to a run's evaluations.
 
     ceiling = b - a, the score at entropy 0. r_squared: share of the scores' variance that the fit
-    explains; with any control of entropy the law need not hold, so look at it first.
+    explains; with any control of entropy the law need not hold, so check r_squared first.
     """
 
     a: float
@@ -31,8 +31,8 @@ def fit_entropy_law(entropy_S: ArrayLike, score_S: ArrayLike) -> EntropyLaw:
     """Least squares of the scores on [-exp(entropy), 1].
 
     entropy_S [S]: mean token entropy on training prompts at each evaluation, nats; score_S [S]:
-    the validation score. A fit of the first part of a run predicts the end of it where nothing
-    holds entropy: no bonus, no penalty towards a reference, uniform groups left out.
+    the validation score. A fit of the first part of a run predicts its end where nothing controls
+    entropy: no bonus, no penalty towards a reference, uniform groups left out.
 
     Raises UserError for fewer than 3 evaluations, numbers that are not finite, and entropies that
     are all equal. Source: arXiv 2505.22617, eq. 6 (its box prints exp(H + b), its equations do

@@ -1,4 +1,4 @@
-"""Words behind which entropy is high, from the tokens that a run has kept.
+"""Words after which entropy is high, from the tokens that a run has saved.
 
     " ".join(found.word for found in high_entropy_words("runs/grpo-1"))
 
@@ -15,12 +15,12 @@ from strop.parts.reward._open_windows import means_after, word_of
 from strop.support.errors import UserError
 from strop.tracking.rollouts_file import read_table
 
-NUM_WORDS = 174  # as many as the list of the released code of ARES has
+NUM_WORDS = 174  # the length of the list in ARES's released code
 COLUMNS = ("text_T", "mask_T", "entropy_behavior_T")
 
 
 class HighEntropyWord(NamedTuple):
-    """A word, how often the policy said it with room for a window behind, and the windows' mean."""
+    """A word, how often it occurs with room for a window after it, and the windows' mean."""
 
     word: str
     times: int
@@ -32,10 +32,10 @@ def high_entropy_words(
 ) -> list[HighEntropyWord]:
     """The words whose following `width` policy tokens have the highest mean entropy, nats.
 
-    A word is a token's text as `mark_windows_after_words` reads it; one said fewer than `least`
-    times is left out. Of RUN/tokens, which `training.inspect` and `training.rollouts_every` fill.
-    Source: none, the list of arXiv 2510.08457 is published without its making. Raises UserError
-    where nothing is kept, or no word was said so often.
+    A word is a token's text as `mark_windows_after_words` reads it; a word that occurs fewer than
+    `least` times is left out. Reads RUN/tokens, which `training.inspect` and
+    `training.rollouts_every` fill. Source: none, for arXiv 2510.08457 publishes its list without
+    the method. Raises UserError where nothing is saved, or no word occurs so often.
     """
     texts, entropies, rollouts = list[str](), list[float](), list[int]()
     number = 0
@@ -63,5 +63,5 @@ def high_entropy_words(
         if each[1] >= least and len(each[0].split()) == 1
     ]
     if not found:
-        raise UserError(f"no word was said {least} times in what {run} has kept: make least less")
+        raise UserError(f"no word was said {least} times in the saved tokens of {run}: lower least")
     return sorted(found, key=lambda each: (-each.entropy, each.word))[:num]

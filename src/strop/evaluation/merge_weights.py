@@ -5,7 +5,7 @@
     write(average(models, shares), folders[0], "merged")
 
 Source: arXiv 2602.09021 (model arithmetic); code OpenDriveLab/kai0, model_arithmetic. Differs from
-it: the loss is always that of all rows, where gradient descent there takes one batch after another.
+it: the loss is always over all rows, where gradient descent there takes one batch after another.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,23 +20,23 @@ from strop.training.learner.models import load
 from strop.training.loading import write_model
 
 Weights = Mapping[str, Tensor]
-# A number of the weights that is to be small; differentiable for `descended_shares`.
+# A loss of the weights; differentiable for `descended_shares`.
 Loss = Callable[[Weights], Tensor]
 
-EPS = 1e-8  # added to losses; released code
-USUAL_LOSS = 0.05  # at which an adaptive gradient counts 1; released code
+EPS = 1e-8  # added to losses; from the released code
+USUAL_LOSS = 0.05  # at this loss an adaptive gradient has the factor 1; from the released code
 
 
 def read(folder: Path | str) -> Weights:
-    """The weights of a model's folder, as of a checkpoint. Raises UserError."""
+    """Read the weights of a model's folder, such as a checkpoint. Raises UserError."""
     model = load(str(folder)).model
     return {name: weight.detach() for name, weight in model.named_parameters()}
 
 
 def write(weights: Weights, like: Path | str, folder: Path | str) -> Path:
-    """Write a model with these weights and all else of the folder `like`; its place.
+    """Write a model with these weights and everything else of the folder `like`; returns its path.
 
-    Raises UserError where `folder` is there already, RunStopped on a full disk.
+    Raises UserError where `folder` already exists, RunStopped on a full disk.
     """
     place = Path(folder)
     if place.exists():
@@ -50,7 +50,7 @@ def write(weights: Weights, like: Path | str, folder: Path | str) -> Path:
 
 
 def average(models: Sequence[Weights], shares: Sequence[float] | None = None) -> Weights:
-    """sum_i share_i weights_i, taken in float64; without shares all weigh the same.
+    """sum_i share_i weights_i, computed in float64; by default all shares are equal.
 
     Shares are divided by their sum. Raises UserError where names or shapes differ.
     """
@@ -76,10 +76,10 @@ def inverse_loss_shares(losses: Sequence[float]) -> list[float]:
 
 
 def greedy_shares(models: Sequence[Weights], loss: Loss) -> list[float]:
-    """Equal shares of some models, 0 of the others: those whose average grew while it got better.
+    """Equal shares for the models that a greedy search adds to the average, 0 for the others.
 
-    The best model alone is the first. Each round tries all that are left and adds the one with
-    which the average's loss is lowest; the first round in which none lowers it is the last.
+    It starts from the best model alone. Each round tries all remaining models and adds the one
+    that gives the average the lowest loss, and stops when none lowers it.
     """
     _check(models)
     taken, left, best = list[int](), list(range(len(models))), float("inf")
@@ -98,12 +98,12 @@ def descended_shares(
     models: Sequence[Weights], loss: Loss, *, rate: float = 0.05, iterations: int = 50,
     adaptive: bool = False,
 ) -> list[float]:  # fmt: skip
-    """Shares w = softmax(u) that gradient descent finds, those of the lowest loss that it met.
+    """Shares w = softmax(u) by gradient descent: those with the lowest loss on the way.
 
         theta = sum_k w_k theta_k;   g_k = <dL / d theta, theta_k>
         dL / du_k = w_k (g_k - sum_j w_j g_j), times (L / 0.05)^2 if adaptive
 
-    u begins at 0; Adam, its rate on a cosine down to a hundredth.
+    u starts at 0; Adam, with a cosine schedule of its rate down to a hundredth.
     """
     _check(models)
     u = torch.zeros(len(models), dtype=torch.float64, requires_grad=True)
@@ -122,7 +122,7 @@ def descended_shares(
 
 
 def _share_slope(models: Sequence[Weights], loss: Loss, shares: Tensor) -> tuple[float, Tensor]:
-    """The loss at these shares, and its slope by u [K] where shares are softmax(u)."""
+    """The loss at these shares, and its gradient by u [K] where shares are softmax(u)."""
     mixed = {n: w.requires_grad_() for n, w in average(models, shares.tolist()).items()}
     with torch.enable_grad():
         value = loss(mixed)
@@ -135,9 +135,9 @@ def _share_slope(models: Sequence[Weights], loss: Loss, shares: Tensor) -> tuple
 
 
 def answer_loss(folder: Path | str, rows: Sequence[Mapping[str, str]]) -> Loss:
-    """Nats a token of given answers, rows with `prompt` and `completion`, under weights of a model.
+    """A loss of weights: nats a token of given answers, rows with `prompt` and `completion`.
 
-    folder: any of the models; its tokenizer is taken. All rows are looked at together, so give few.
+    folder: any of the models; its tokenizer is used. All rows form one batch, so give few.
     """
     found = load(str(folder))
     texts = [(found.tokenizer(r["prompt"]), found.tokenizer(r["completion"])) for r in rows]

@@ -13,7 +13,7 @@ from strop.method.services import Services
 from strop.support.errors import UserError
 
 BETAS = (0.01, 0.1, 1.0, 5.0, 10.0)
-CERTAIN = 1 - 1e-3  # stands for a share of raters of 1, whose log-odds are infinite
+CERTAIN = 1 - 1e-3  # replaces a share of raters of 1, whose log-odds are infinite
 
 
 def ranking_accuracy(
@@ -93,9 +93,9 @@ def flips(before: Any, after: Any) -> dict[str, float]:
 def given_answer_metrics(
     services: Services, rollout: Any, prompts: Sequence[Any]
 ) -> dict[str, float]:
-    """What the current policy makes of the answers that `rollout` reads; empty where it samples.
+    """Scores of the current policy on the answers that `rollout` reads; empty where it samples.
 
-    nll: nats a token of the first, preferred answers. Of pairs also ranking_accuracy (sums),
+    nll: nats a token of the first, preferred answers. For pairs also ranking_accuracy (sums),
     ranking_accuracy_per_token (means) and, with a reference, reward_accuracy: the share whose
     log-ratio to the reference is larger for the preferred answer.
     """

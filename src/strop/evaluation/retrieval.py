@@ -1,10 +1,10 @@
-"""What a search tool adds: the same questions closed book, with their passages, and by own search.
+"""The gain of a search tool: the same questions closed book, with their passages, with search.
 
     tool gain   = own search - closed book
     reading gap = passages given - own search
 
-A question that is answered closed book is no test of search, so the gain is also taken over the
-others. The modes are those of a survey of memory in language models; the formulas are of that.
+A question that is answered closed book does not test search, so the gain is also taken over the
+others. The modes and the formulas are those of a survey of memory in language models.
 """
 
 import numpy as np
@@ -19,7 +19,8 @@ from strop.support.errors import UserError
 def reading_gains(
     closed: ArrayLike, passages: ArrayLike, search: ArrayLike, seed: int = 0
 ) -> dict[str, Estimate]:
-    """The gain and the gap with 95% intervals over questions, float [P] scores of the same ones.
+    """The gain and the gap with 95% intervals over questions, from float [P] scores of the same
+    ones.
 
     A question without a score in one of the modes is left out. Raises UserError for scores of
     different numbers of questions, or of none.

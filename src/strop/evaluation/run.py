@@ -1,4 +1,4 @@
-"""Samples a model on a set of prompts and scores the samples; of a run in training, as metrics."""
+"""Samples a model on a set of prompts and scores the samples; for a training run, as metrics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,12 +25,12 @@ from strop.training.services.run import RunGrading, RunServices
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The numbers of an evaluation and the rollouts that they rest on."""
+    """The numbers of an evaluation and the rollouts that they are computed from."""
 
     estimates: dict[str, Estimate]
     batch: Batch
     num_left_out: int  # prompts with fewer scored answers than the largest k
-    training_reward: Estimate | None = None  # of the same answers, where something else scored them
+    training_reward: Estimate | None = None  # of the same answers, where another judge scored them
     why_empty: str = ""  # why there are no numbers
     by_prompt: dict[str, Floats] = field(default_factory=dict)  # scores of each prompt, [P]
 
@@ -48,12 +48,12 @@ def evaluate(
 ) -> Evaluated:
     """Draw `num_samples` answers per prompt with the strategy `rollout` and summarise them.
 
-    judge: what scores them in place of the run's rewards, which then only say what they think.
+    judge: scores the answers in place of the run's rewards, whose mean is then only reported.
 
-    Of a strategy whose answers grow out of each other its plain form samples.
+    A strategy whose answers depend on each other is replaced by its plain form.
     The strategy's generator is seeded by `seed` alone, so two checkpoints see the same draws.
-    A prompt of which a verifier scored fewer than k answers takes no part in pass@k. Without any
-    prompt that has enough there are no numbers, and `why_empty` says why.
+    A prompt with fewer than k scored answers is left out of pass@k. If no prompt has enough,
+    there are no numbers, and `why_empty` says why.
     """
     rollout = Use(substitutes.scoring(rollout.part))
     draws = tuple(Draw(prompt.uid, num_samples) for prompt in prompts)
@@ -86,7 +86,7 @@ def evaluate(
 def _mean_reward(
     batch: Batch, services: RunServices, samples: Samples, seed: int
 ) -> Estimate | None:
-    """What the run's own rewards give these answers; None where they score none."""
+    """The mean reward of these answers by the run's own rewards; None where they score none."""
     if not services.grading.can_grade:
         return None
     graded = services.grading.grade(batch)
@@ -107,7 +107,7 @@ def _samples(
     scored_B: np.ndarray,
     statistics: frozenset[str],
 ) -> Samples:
-    """What is measured; `told` are the statistics that the engine gave."""
+    """The columns to summarise; statistics: those that the engine gave."""
     _, texts = services.texts.decoded(batch)
     mask_T = batch["mask_T"]
     length_B = batch["length_B"].double()
@@ -137,14 +137,14 @@ def _samples(
 
 
 def _measured(batch: Batch, services: RunServices) -> dict[str, Floats]:
-    """What an environment measured of each rollout's last action, [B]; NaN where it did not."""
+    """An environment's measurements of each rollout's last action, [B]; NaN where it has none."""
     logged = services.log.logged.get("turns", {})
     each_B = [last_measures(logged.get(uid, ())) for uid in batch["rollout_uid_B"].tolist()]
     names = dict.fromkeys(name for each in each_B for name in each)
     return {name: np.array([each.get(name, np.nan) for each in each_B]) for name in names}
 
 
-REWARD = "training_reward"  # what the run's rewards give the answers that something else scored
+REWARD = "training_reward"  # by the run's rewards, of answers that another judge scored
 KEYS = (
     REWARD,
     "mean@n",
@@ -182,7 +182,7 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
             seed=seed,
             judge=judge,
         )
-        if not evaluated.estimates:  # a verifier that fails costs scores, never the run
+        if not evaluated.estimates:  # a failing verifier costs scores, but does not stop the run
             return {f"eval/{split}/num_unscored": float(evaluated.batch.size("B"))}
         estimates = dict(evaluated.estimates)
         if evaluated.training_reward is not None:

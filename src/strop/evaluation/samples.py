@@ -1,4 +1,4 @@
-"""What an evaluation measures: flat arrays with one entry per rollout, and an estimate."""
+"""The data of an evaluation: flat arrays with one entry per rollout, and an estimate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,7 +15,7 @@ Bools = NDArray[np.bool_]
 
 
 class Estimate(NamedTuple):
-    """A number, its interval over prompts, and how many prompts it rests on.
+    """A number, its interval over prompts, and the number of prompts.
 
     `low` and `high` are NaN when one prompt gives no interval; they equal `value` where the number
     describes the drawn sample and nothing is inferred (counts, shortest, longest).
@@ -36,7 +36,7 @@ class Samples:
     """
 
     prompt_B: Ints  # which prompt; any integers
-    score_B: Floats  # the verifier's score; whatever where scored_B is False
+    score_B: Floats  # the verifier's score; any value where scored_B is False
     length_B: Ints  # generated tokens
     truncated_B: Bools  # cut off by the token limit
     answer_B: Sequence[str | None] | None = None  # extracted, normalised; None: nothing extracted
@@ -44,7 +44,7 @@ class Samples:
     entropy_B: Floats | None = None  # mean over the rollout's tokens, nats; NaN: no token
     scored_B: Bools | None = None  # False: the verifier failed; None: all were scored
     right_at: float = 1.0  # a rollout is right when its score is at least this
-    measured: Mapping[str, Floats] = field(default_factory=dict)  # by an environment, [B]; NaN: not
+    measured: Mapping[str, Floats] = field(default_factory=dict)  # by an environment, [B], or NaN
 
     def __post_init__(self) -> None:
         num_rollouts = len(self.prompt_B)

@@ -1,7 +1,7 @@
-"""Comparing runs over seeds: means and paired differences with Student-t intervals.
+"""Compares runs over seeds: means and paired differences with Student-t intervals.
 
-An interval stays inside what its number can be: where Student's would leave that, its limit is that
-of the number's logarithm or logit.
+An interval stays inside the range of its number: where Student's interval would leave it, the
+limit is computed on the number's logarithm or logit.
 """
 
 import math
@@ -30,15 +30,15 @@ _POSITIVE = re.compile(
 
 
 def range_of(name: str) -> Within:
-    """What a logged or compared number can be: a share, 0 or more, or anything."""
+    """The range of a logged or compared number: a share, 0 or more, or anything."""
     if _SHARES.fullmatch(name):
         return SHARE
     return POSITIVE if _POSITIVE.fullmatch(name) else ANYTHING
 
 
 def limits(mean: Any, half: Any, within: Within = ANYTHING) -> tuple[Any, Any]:
-    """The limits `mean -+ half`; one that leaves what the number can be is taken on its logit (of a
-    number with two ends) or logarithm (with a least value), with that half width to first order:
+    """The limits `mean -+ half`; a limit outside the number's range is computed on its logit (of a
+    range with two ends) or logarithm (with a least value), with that half width to first order:
 
         logit(p) -+ half / ((high - low) p (1 - p)),   p = (mean - low) / (high - low)
         log(mean - low) - half / (mean - low)
@@ -63,8 +63,8 @@ def limits(mean: Any, half: Any, within: Within = ANYTHING) -> tuple[Any, Any]:
 
 
 class SeedEstimate(NamedTuple):
-    """A mean over seeds with its interval; NaN limits where seeds cannot tell a width, that is
-    for one seed, and where all have one value.
+    """A mean over seeds with its interval; the limits are NaN where the seeds give no width: for
+    one seed, and where all values are equal.
     """
 
     value: float
@@ -104,7 +104,7 @@ def paired_difference(
 ) -> SeedEstimate:
     """Mean of ours - theirs, entry i of both from the same seed, with its interval.
 
-    within: what either side can be. Pairing removes what the seed does to both. Raises UserError
+    within: the range of either side. Pairing removes the seed's effect on both. Raises UserError
     for different numbers of seeds and as `over_seeds`.
     """
     if len(ours) != len(theirs):
@@ -118,7 +118,7 @@ def paired_difference(
 
 
 def paired_p(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Two-sided p-value of the paired t-test that both sides have one mean.
+    """Two-sided p-value of the paired t-test that both sides have the same mean.
 
     1 for a single seed, or without any difference; 0 where all differences are equal. Raises
     UserError as `paired_difference`.

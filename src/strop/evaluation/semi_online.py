@@ -1,4 +1,4 @@
-"""How far a policy gets along recorded expert trajectories on its own."""
+"""How far a policy follows recorded expert trajectories on its own."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,8 +13,8 @@ def semi_online_performance(
 
     s_i: actions of rollout i before its first wrong one, t_i: the expert's actions. match_K [K]:
     whether each turn's action was the expert's; rollout_K [K]: the turn's rollout, turns in order;
-    total_B [B]: t_i, at least 1. Rollouts that went on after a wrong action count up to it, but
-    then saw patches: play with eps_patch=0. NaN without rollouts.
+    total_B [B]: t_i, at least 1. Rollouts that continued after a wrong action count up to it, but
+    had seen patches: play with eps_patch=0. NaN without rollouts.
 
     Raises ValueError where a rollout has more turns than t_i. Source: arXiv 2509.11543 (SOP).
     """

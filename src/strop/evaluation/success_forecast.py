@@ -1,14 +1,14 @@
-"""How likely a policy solves a prompt, told by prompts that it did and did not solve.
+"""Predicts how likely a policy solves a prompt, from prompts that it did and did not solve.
 
     history = history_of("runs/grpo-1")                   # prompts and their mean outcomes
     fit_adapter({"one": history, "other": ...}, "Qwen/Qwen3-Embedding-0.6B", "adapter.safetensors")
     forecast(history, ["3,5,7:22="], adapter="adapter.safetensors")
     route("3,5,7:22=", {"small": history, "large": other}, {"small": 0.1, "large": 1.0}, beta=0.7)
 
-`v_zero(adapter=...)` gives prompts rollouts by it. Source: arXiv 2602.03584; code Now-Join-Us/V0.
-Differs from it: by default a kernel stands for its tabular classifier, whose weights are a download
-(`classifier` takes any); a context is drawn anew each epoch, half of it to look at; its clusters of
-contexts are left out. beta is not read in the paper, so it has no default of anyone's.
+`v_zero(adapter=...)` allots rollouts by it. Source: arXiv 2602.03584; code Now-Join-Us/V0.
+Differs from it: by default a kernel replaces its tabular classifier, whose weights are a download
+(`classifier` takes any); a context is redrawn each epoch, half of it as known rows; its clusters
+of contexts are left out. The paper does not state beta, so it has no default.
 """
 
 import math
@@ -37,7 +37,7 @@ BANDWIDTH, WEIGHT = 0.1, 1.0  # of the kernel, as in `predict_success_from_histo
 
 
 def history_of(run: str | Path, newest: int = 256) -> list[tuple[str, float]]:
-    """The newest prompts of a run's kept rollouts with their mean rewards, within [0, 1].
+    """The newest prompts of a run's saved rollouts with their mean rewards, within [0, 1].
 
     Raises UserError for a folder without rollouts.
     """
@@ -56,8 +56,8 @@ def forecast(
 ) -> list[float]:
     """The policy's expected success at each prompt.
 
-    adapter: a file of `fit_adapter`; without one likeness is that of pieces of text. classifier:
-    see `predict_success_from_history`; empty: the kernel.
+    adapter: a file of `fit_adapter`; without one, similarity is that of pieces of text.
+    classifier: see `predict_success_from_history`; empty: the kernel.
     """
     part = PredictSuccessFromHistory(
         max(len(history), 1), BANDWIDTH, WEIGHT, adapter=adapter, classifier=classifier
@@ -70,7 +70,7 @@ def forecast(
 
 
 class Routed(NamedTuple):
-    """The policy that a prompt goes to, and what each was worth for it."""
+    """The policy that a prompt goes to, and the value of each policy for it."""
 
     policy: str
     worth: dict[str, float]
@@ -80,10 +80,10 @@ def route(
     prompt: str, histories: Mapping[str, History], costs: Mapping[str, float], beta: float,
     *, adapter: str = "", classifier: str = "",
 ) -> Routed:  # fmt: skip
-    """The policy m with the largest beta P_m + (1 - beta) (1 - cost_m); the first of equals.
+    """The policy m with the largest beta P_m + (1 - beta) (1 - cost_m); the first of equal ones.
 
-    P_m: its expected success. costs: of each policy, within [0, 1]. Raises UserError for others
-    than the histories'.
+    P_m: its expected success. costs: of each policy, within [0, 1]. Raises UserError where the
+    policies of costs and histories differ.
     """
     if not histories or costs.keys() != histories.keys():
         raise UserError("route needs a history and a cost for each policy, one at least")
@@ -101,13 +101,13 @@ def fit_adapter(
     lr: float = 2e-4, context: int = 256, alpha: float = 0.25, sizes: Sizes | None = None,
     seed: int = 0,
 ) -> list[float]:  # fmt: skip
-    """Train a query adapter on histories of policies and write it; the mean loss of each epoch.
+    """Train a query adapter on histories of policies and write it; returns each epoch's mean loss.
 
     over: the embedder, a transformers model's folder or name (then the file can be read), or a
-    function of a text. An epoch takes each history once, in chance order: `context` rows to know,
-    the others to foretell, in pairs of a solved one (outcome >= 1/2) and one that is not, the fewer
-    repeated. AdamW, decay 0.01, cosine after 5% of warm-up, gradient clipped at 1. Raises UserError
-    where no history has both kinds.
+    function of a text. An epoch takes each history once, in random order: `context` rows are known,
+    the others are predicted, in pairs of a solved row (outcome >= 1/2) and a failed one; the rarer
+    kind is repeated. AdamW, decay 0.01, cosine after 5% of warm-up, gradient clipped at 1. Raises
+    UserError where no history has both kinds.
     """
     embed = embedder(over) if isinstance(over, str) else over
     states = {text: embed(text) for history in histories.values() for text, _ in history}
@@ -151,7 +151,7 @@ def _loss(
     adapter: QueryAdapter, history: History, states: Mapping[str, Tensor], context: int,
     alpha: float, rng: torch.Generator,
 ) -> Tensor | None:  # fmt: skip
-    """The loss of one context; None where what is known, or foretold, is of one kind."""
+    """The loss of one context; None where the known or the predicted rows are all of one kind."""
     order = torch.randperm(len(history), generator=rng).tolist()
     split = min(context, len(history) // 2)
     known, asked = order[:split], order[split:]

@@ -1,4 +1,4 @@
-"""The numbers of an evaluation, by name, with intervals by a percentile bootstrap over prompts."""
+"""The numbers of an evaluation by name, with percentile-bootstrap intervals over prompts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def bootstrap(
     seed: int = 0,
     num_rollouts: int = 0,
 ) -> dict[str, Estimate]:
-    """Each statistic with its percentile interval when prompts are drawn again with replacement.
+    """Each statistic with its percentile interval when prompts are resampled with replacement.
 
         low, high = quantiles (1 - coverage) / 2 and (1 + coverage) / 2 of statistic(counts_r)
         counts_r ~ Multinomial(P; 1/P, ..., 1/P)
@@ -99,11 +99,11 @@ def summarise(
       over rollouts; `completions/min_length`, `completions/max_length`: of the sample
     - `num_rollouts`, `num_unscored`, `num_unscored_prompts`: counts
 
-    Rollouts that were not scored take part in nothing but the last two counts; a prompt without any
-    scored rollout is left out and counted. A rollout whose confidence or entropy is NaN leaves only
-    that statistic. Seeded: the same samples give the same numbers.
-    A k that exceeds the scored samples of some prompts is refused, or with `leave_out` taken over
-    the other prompts. Raises UserError for that, and when no rollout was scored.
+    Unscored rollouts count only in the last two counts; a prompt without any scored rollout is left
+    out and counted. A rollout whose confidence or entropy is NaN is left out of that statistic
+    alone. Seeded: the same samples give the same numbers.
+    A k above the number of scored samples of some prompts raises UserError; with `leave_out` the
+    mean is over the other prompts. Raises UserError also when no rollout was scored.
     """
     kept = samples.only_scored()
     if len(kept.prompt_B) == 0:
@@ -182,7 +182,7 @@ class _Groups:
 
 def _check_k(k: int, samples: Samples, groups: _Groups, leave_out: bool) -> None:
     if k < 1:
-        raise UserError(f"k = {k} makes no sense; ask for k of at least 1.")
+        raise UserError(f"k = {k} makes no sense; give a k of at least 1.")
     fewest = int(groups.n_P.argmin())
     n = int(groups.n_P[fewest])
     if k > (groups.n_P.max() if leave_out else n):

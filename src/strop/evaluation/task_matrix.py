@@ -1,7 +1,7 @@
-"""What a policy learnt and kept that was trained on tasks one after another.
+"""What a policy learns and retains when it is trained on several tasks in order.
 
-R[t, j] is its accuracy on task j after task t, b[j] that before any, Z[t] its accuracy on held-out
-suites that it is never trained on, Z[0] the one at the start.
+R[t, j] is its accuracy on task j after task t, b[j] that before any task, Z[t] its accuracy on
+held-out suites that it is never trained on, Z[0] that at the start.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ Floats = NDArray[np.float64]
 class Kept:
     """The numbers of a sequence of T tasks, in the order of the tasks.
 
-    accumulation [T]: mean over all tasks, seen or not, after each. seen [T]: mean over those
-    trained on by then. learnt: mean accuracy on a task right after it. forgetting, backward: over
+    accumulation [T]: mean over all tasks, seen or not, after each. seen [T]: mean over the tasks
+    trained on so far. learnt: mean accuracy on a task right after it. forgetting, backward: over
     all tasks but the last, NaN for one task; forward: over all but the first. retention [T]: of
     the held-out suites, empty without any; NaN where the start had 0. error: of a cell.
     """
@@ -48,9 +48,9 @@ def kept(
         backward = mean_{j<T} (R[T, j] - R[j, j]);   forward = mean_{j>1} (R[j-1, j] - b[j])
         retention_t = Z[t] / Z[0]
 
-    errors: standard errors of the cells; their mean is `error`, NaN without. The maximum over t in
-    forgetting is of noisy numbers, so it is above 0 where nothing was forgotten, by up to about
-    `error`; backward transfer has no such bias. Raises UserError for what is no such matrix.
+    errors: standard errors of the cells; their mean is `error`, NaN without. Forgetting takes the
+    maximum over t of noisy numbers, so it is above 0 by up to about `error` where nothing was
+    forgotten; backward transfer has no such bias. Raises UserError for invalid shapes.
     Source: arXiv 2408.14471 (accumulation, retention), the usual definitions (the others).
     """
     R, b = np.asarray(matrix, dtype=np.float64), np.asarray(before, dtype=np.float64)

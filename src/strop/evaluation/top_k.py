@@ -1,7 +1,7 @@
-"""What an early or cheap ranking of candidates picks: the return and the risk of its top k.
+"""Return and risk of the top k that an early or cheap ranking of candidates picks.
 
 Candidates are recipes, checkpoints or settings; the estimate is a score that costs little, such as
-that after a tenth of the steps; the value is the score that counts.
+that after a tenth of the steps; the value is the final score.
 """
 
 import math
@@ -15,11 +15,11 @@ from strop.support.errors import UserError
 
 
 class TopK(NamedTuple):
-    """Of the k candidates with the highest estimates, the values.
+    """The values of the k candidates with the highest estimates.
 
     kth: of the last one taken; deviation: sqrt(mean (value - mean)^2); sharpe_ratio: (best -
-    baseline) / deviation, infinite or not a number where all have one value, so look at `best` and
-    `worst` beside it; below_baseline: share of the k.
+    baseline) / deviation, infinite or not a number where all values are equal, so look also at
+    `best` and `worst`; below_baseline: share of the k.
     """
 
     k: int
@@ -37,9 +37,9 @@ def sharpe_ratio_at_k(estimate_C: ArrayLike, value_C: ArrayLike, baseline: float
 
         SharpeRatio@k = (max over top k of value - baseline) / std over top k of value
 
-    estimate_C, value_C: [C]. Of equal estimates the first is taken first. The deviation is the
+    estimate_C, value_C: [C]. Among equal estimates the first is taken first. The deviation is the
     biased one of the paper; its code divides by k - 1 and sets a negative numerator to 0. Raises
-    UserError for another number of values than of estimates, a number that is not finite, and a k
+    UserError for different numbers of values and estimates, a number that is not finite, and a k
     outside 1 to C. Source: arXiv 2311.18207.
     """
     estimates, values = _checked(estimate_C, value_C)
@@ -56,7 +56,7 @@ def sharpe_ratio_at_k(estimate_C: ArrayLike, value_C: ArrayLike, baseline: float
 
 
 def rank_correlation(estimate_C: ArrayLike, value_C: ArrayLike) -> float:
-    """Spearman's correlation: that of the ranks, of which equal values share their mean.
+    """Spearman's correlation: that of the ranks, where equal values have their mean rank.
 
     NaN where all estimates or all values are equal. Raises UserError as `sharpe_ratio_at_k`.
     """

@@ -1,4 +1,4 @@
-"""Diagnostics by turn: limits from how long episodes are, and drift from a reference."""
+"""Diagnostics by turn: limits from the lengths of episodes, and drift from a reference."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from strop.batch.batch import Batch
 
 
 def turn_limits(turns_B: ArrayLike, percentiles: Sequence[float] = (25, 50, 75)) -> list[int]:
-    """Limits of turns from the episodes of a run without one: percentiles, rounded up.
+    """Turn limits from the episodes of a run without a limit: percentiles, rounded up.
 
     turns_B [B]: turns of each episode, for `rollout.max_turns` and, as the difference of two of
     them, `rollout.extension`. Percentiles are linear between neighbours. Raises ValueError without
@@ -59,19 +59,19 @@ def turn_drift(batch: Batch, kl_T: Tensor) -> Tensor:
 
 
 class Equilibrium(NamedTuple):
-    """`rate` of return toward the level `drift`: D_{k+1} - D_k = rate (drift - D_k)."""
+    """The level `drift` and the `rate` of return to it: D_{k+1} - D_k = rate (drift - D_k)."""
 
     rate: float
     drift: float
 
 
 def fit_equilibrium(drift_EK: ArrayLike) -> Equilibrium:
-    """Where drift settles, and how fast, by least squares over all steps from a turn to the next.
+    """The level where drift settles, and how fast, by least squares over all pairs of turns.
 
         D_{k+1} - D_k = lambda (D* - D_k) + noise;  slope = -lambda, intercept = lambda D*
 
-    drift_EK [E, K] or [K]: D by turn of one or many episodes; NaN marks turns that are not there.
-    `drift` is NaN where nothing pulls (rate 0). Raises ValueError unless two steps start at
+    drift_EK [E, K] or [K]: D by turn of one or many episodes; NaN marks missing turns.
+    `drift` is NaN where the rate is 0. Raises ValueError unless two steps start at
     different levels. Source: arXiv 2510.07777 (the linear fit is inferred).
     """
     drift = np.atleast_2d(np.asarray(drift_EK, dtype=np.float64))

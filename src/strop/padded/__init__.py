@@ -1,1 +1,1 @@
-"""What stands behind `strop.functional`: padded tensors in and out."""
+"""Implements `strop.functional`: padded tensors in and out."""

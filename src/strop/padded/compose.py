@@ -1,7 +1,7 @@
 """Finds a recipe by its name and composes it with the parameters of a padded call.
 
-Parameters and tensors may come under the names of TRL, verl and the recipe's paper. Here they get
-those of the recipe and of the columns.
+Parameters and tensors may have the names of TRL, verl and the recipe's paper. Here they get the
+names of the recipe and of the columns.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from strop.padded.names import Names, learning_parts
 from strop.support.errors import UserError
 from strop.support.loading import attribute
 
-# What TRL or verl call parameters that many recipes have; values of their own stand in
-# recipes/_door.py.
+# Names of TRL or verl for parameters that many recipes have; recipes/_door.py converts their
+# values.
 PEERS = {
     "epsilon": "clip_low", "epsilon_high": "clip_high", "delta": "dual_clip_c",
     "clip_ratio": "clip_low", "clip_ratio_low": "clip_low", "clip_ratio_high": "clip_high",
@@ -37,12 +37,12 @@ PEERS = {
 }  # fmt: skip
 # Names for the number of micro-batches of an update, whose losses are added.
 MICRO_BATCHES = ("accumulation", "gradient_accumulation_steps")
-BOTH_SIDES = ("epsilon", "clip_ratio")  # also the width above, unless that one is given
+BOTH_SIDES = ("epsilon", "clip_ratio")  # also set the upper width, unless that is given
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe's function with its parameters, and the words that its own file brings."""
+    """A recipe's function with its parameters, and the names that its own file declares."""
 
     name: str
     function: Any
@@ -51,7 +51,7 @@ class Recipe:
 
 
 def recipe_of(name: str) -> Recipe:
-    """Finds the recipe of that name. A user's file is read again, for it may have changed."""
+    """Finds the recipe of that name. A user's file is read every time, for it may have changed."""
     return _read(name) if ":" in name else _listed(name)
 
 
@@ -71,9 +71,9 @@ def _words_of(function: Any) -> Any:
 def compose(
     name: str, params: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[Names, dict[str, Any]]:
-    """Returns a recipe's names, and the given tensors under the usual ones.
+    """Returns a recipe's names, and the given tensors under their usual names.
 
-    Numbers of the whole run that stand in `params`, such as `step`, are among the tensors.
+    Numbers of the whole run in `params`, such as `step`, become tensors.
 
     Raises UserError for a parameter that the recipe does not have and a tensor given twice.
     """
@@ -110,7 +110,7 @@ def names_of(name: str, params: Any = None) -> Names:
 
 
 def further_inputs(name: str, names: Names, call: str) -> tuple[str, ...]:
-    """Returns what a call takes beside columns: factors, a tree, steps of what is tracked."""
+    """Returns the inputs of a call besides columns: factors, a tree, steps for tracking parts."""
     found: tuple[str, ...] = ()
     if call == "advantages":
         found = (*recipe_of(name).words.factors, *(("tree",) if names.credits_edges else ()))
@@ -130,7 +130,7 @@ def in_one_group(call: PaddedCall) -> PaddedCall:
 
 
 def series_words(name: str) -> Mapping[str, str]:
-    """Returns the recipe's names of series, one number a step, each to its column or metric."""
+    """Maps the recipe's names of series, which have one number a step, to columns or metrics."""
     series: Mapping[str, str] = recipe_of(name).words.series
     return series
 
@@ -147,7 +147,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def _names(recipe: Recipe, own: Mapping[str, Any]) -> Names:
-    """Returns a recipe's names; where its parameters are plain values, the next call has them."""
+    """Returns a recipe's names; they are cached where its parameters are plain values."""
     if all(isinstance(value, _PLAIN) for value in own.values()):
         return _names_of_plain(
             recipe.name, recipe.function, tuple((k, type(own[k]), own[k]) for k in own)
@@ -168,14 +168,14 @@ def _is_option(name: str) -> bool:
 
 def _compose_names(name: str, function: Any, own: Mapping[str, Any]) -> Names:
     params = {key: value for key, value in own.items() if not _is_option(key)}
-    algorithm = notation.build_recipe(name, params).algorithms[-1]  # what phases come to
+    algorithm = notation.build_recipe(name, params).algorithms[-1]  # the last phase
     for path in own.keys() - params.keys():
         algorithm = reading.override(algorithm, path, own[path])
     return Names(algorithm, _known(algorithm), _words_of(function).columns)
 
 
 def _known(algorithm: Algorithm) -> dict[str, Column]:
-    """Finds the records of the algorithm's columns, also of those that another part declares."""
+    """Finds the records of the algorithm's columns, also those that another part declares."""
     uses = list(algorithm.uses())
     read = {name for _, use in uses for r in parts.reads(use) for name in (r.parameter, r.column)}
     read |= {
@@ -189,7 +189,7 @@ def _known(algorithm: Algorithm) -> dict[str, Column]:
 
 
 def _separated(several: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Replaces a tensor that stands for several by these; a mask may be among them."""
+    """Splits a tensor that combines several into these; a mask may be among them."""
     found = dict(given)
     for name in several.keys() & given.keys():
         tensor = of_dtype(name, found.pop(name), "float")
@@ -221,11 +221,12 @@ def _under_usual_names(
 def own_parameters(
     recipe: str, params: Mapping[str, Any], parameters: Collection[str], words: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Gives `params` the names of the recipe's own `parameters`; other names stay as they are.
+    """Renames `params` to the recipe's own `parameters`; other names stay unchanged.
 
-    words: names of the recipe's paper, each to its own name, to that and a function that converts
-    the value, or to None where the name means something else in TRL or verl. Raises UserError for
-    two names of one parameter whose values differ, and for a value that has no counterpart.
+    words: maps names of the recipe's paper to the recipe's name, to that name and a function that
+    converts the value, or to None where the name means something else in TRL or verl. Raises
+    UserError for two names of one parameter with different values, and for a value without a
+    counterpart.
     """
     found: dict[str, Any] = {}
     spelling: dict[str, str] = {}
@@ -248,7 +249,7 @@ def without_micro_batches(
 ) -> tuple[dict[str, Any], int]:
     """Takes the number of micro-batches out of `params`; it is 1 where it is not given.
 
-    A recipe's own parameter of that name stays one. Raises UserError for what is no such number.
+    A recipe's own parameter of that name stays in `params`. Raises UserError for an invalid number.
     """
     rest = {
         key: value for key, value in params.items() if key not in MICRO_BATCHES or key in parameters

@@ -1,4 +1,4 @@
-"""What a padded call is given: its options, its tensors checked by name, and how its rows lie."""
+"""The arguments of a padded call: options, tensors checked by name, and the layout of rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,8 +16,8 @@ TAKEN = (
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
 KINDS = (Tensor, np.ndarray, np.number, np.bool_, list, tuple, int, float)
-LARGEST = 2**53  # of whole numbers that came as floats
-# What masks and the names that say how rows and tokens make up turns hold.
+LARGEST = 2**53  # the largest whole number accepted as a float
+# The dtypes of masks, and of tensors that assign rows and tokens to turns.
 DTYPES = {
     "mask": "bool", "denominator_mask": "bool", "turn_ids": "int", "turn_end": "bool",
     "turn_valid": "bool", "trajectories": "int", "turn_index": "int", "steps": "int",
@@ -26,12 +26,12 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class PaddedCall:
-    """One call of a function of `strop.functional`, with all that the caller gave.
+    """One call of a function of `strop.functional`, with all its arguments.
 
-    call: the function's name. tensors: under the names that the caller gave them, None for one that
-    is left out. params, state: empty where the caller gave None. which: the column of returns that
-    is requested. without: labels of advantage parts that do not run, because the caller gave their
-    factors. Raises UserError for options of the wrong kind.
+    call: the function's name. tensors: by the caller's names, None for one that is left out.
+    params, state: empty where the caller gave None. which: the requested column of returns.
+    without: labels of advantage parts that do not run, because the caller gave their factors.
+    Raises UserError for options of the wrong kind.
     """
 
     call: str
@@ -59,7 +59,7 @@ class PaddedCall:
         return self.tensors.get(name) is not None
 
     def having(self, **tensors: Any) -> "PaddedCall":
-        """The same call with further tensors, or with others in place of its own."""
+        """The same call with additional or replaced tensors."""
         return replace(self, tensors={**self.tensors, **tensors})
 
     def but(self, *names: str) -> "PaddedCall":
@@ -153,7 +153,7 @@ def rows_of(mask: Any, **columns: Any) -> tuple[Tensor, dict[str, Tensor]]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rows lie. Here every row is a rollout of one turn; `turns.py` has those with more."""
+    """The layout of rows. Here every row is a rollout of one turn; `turns.py` has other layouts."""
 
     mask_BT: Tensor
 

@@ -1,7 +1,7 @@
-"""What a recipe's tensors are called in padded calls, and which of them a call takes.
+"""The names of a recipe's tensors in padded calls, and the tensors that each call takes.
 
-The names follow from the records of the columns that the recipe's parts read, and from the words
-that its own file brings (`recipes/_door.py`).
+The names follow from the records of the columns that the recipe's parts read, and from the names
+that its own file declares (`recipes/_door.py`).
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from strop.method.schedule import Schedule
 from strop.padded.given import DTYPES, PaddedCall
 from strop.support.errors import UserError, nearest
 
-# What each call runs, and the names that it takes whether or not a part reads them.
+# The stage that each call runs, and the names that it takes whether or not a part reads them.
 SCORED = ("rewards", "groups", "mask")
 CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "advantages": ("advantage", SCORED),
@@ -30,23 +30,23 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "returns": ("advantage", SCORED),
     "next_state": ("advantage", SCORED),
 }
-ALWAYS = ("logp", "rewards", "mask")  # of those, what must be given
-ANSWERED = ("rewards", "next_state")  # calls that may be given what a run would be asked for
-CREDITING = ("rewards", "advantages", "returns", "next_state")  # calls that begin with rewards
-# Names that say how rows and tokens make up turns; taken where something reads turns.
+ALWAYS = ("logp", "rewards", "mask")  # of these names, the required ones
+ANSWERED = ("rewards", "next_state")  # calls that take columns which a run's services would give
+CREDITING = ("rewards", "advantages", "returns", "next_state")  # calls that start with rewards
+# Names that assign rows and tokens to turns; taken where a part reads turns.
 STRUCTURE = ("turn_ids", "turn_end", "turn_valid", "trajectories", "turn_index", "steps")
-# What may stand beside the tensors of a term by itself.
+# Names allowed besides the tensors of a term by itself.
 ALONE = (*STRUCTURE, "groups", "step", "total_steps", "length")
-PAIR_SCORES = "pair_scores"  # what a recipe with a tournament takes in place of rewards
+PAIR_SCORES = "pair_scores"  # replaces rewards for a recipe with a tournament
 
 
 @dataclass(frozen=True)
 class Names:
-    """What an algorithm's columns are called.
+    """The names of an algorithm's columns.
 
-    known: the records of the columns. own: the recipe's words for some of them, name to column.
-    which: the column of returns that is requested. num_parts: of how many micro-batches of an
-    update the tensors are one. Methods that change the algorithm return new names.
+    known: the records of the columns. own: the recipe's names for some of them, name to column.
+    which: the requested column of returns. num_parts: the number of micro-batches of an update, of
+    which the tensors are one. Methods that change the algorithm return new names.
     """
 
     algorithm: Algorithm
@@ -56,7 +56,7 @@ class Names:
     num_parts: int = 1
 
     def of(self, column: str) -> list[str]:
-        """Returns a column's names, the usual one first: the recipe's words, or the record's."""
+        """Returns a column's names, the usual one first: the recipe's names, or the record's."""
         return [*self._of[column]]
 
     @functools.cached_property
@@ -69,7 +69,7 @@ class Names:
 
     @functools.cached_property
     def also(self) -> dict[str, str]:
-        """Further names that columns are taken by, each to the usual one."""
+        """Alternative names of columns, each mapped to the usual one."""
         return {other: each.names[0] for each in self.known.values() for other in each.also}
 
     @functools.cached_property
@@ -93,17 +93,17 @@ class Names:
         return found
 
     def dtype(self, name: str) -> str:
-        """Says what a tensor of this name holds: "float", "int" or "bool"."""
+        """Returns the dtype of a tensor of this name: "float", "int" or "bool"."""
         if name in DTYPES:
             return DTYPES[name]
         record = self.known[self.fills[name][0]]
         return "bool" if name in dict(record.where) else record.dtype
 
     def filled(self, name: str, call: str, axes: int) -> tuple[str, ...]:
-        """Returns the columns that a tensor with so many axes fills.
+        """Returns the columns that a tensor with this number of axes fills.
 
-        Columns of several tables share a name where it is theirs without the suffix. Then the call
-        fills those that it reads, and of several the one that has so many axes.
+        Columns of several tables share a name that is theirs without the suffix. Then the call
+        fills the ones that it reads, and among several the one with this number of axes.
         """
         named = self.fills[name]
         if len({level_of(column) for column in named}) == 1 or any(
@@ -147,7 +147,7 @@ class Names:
         for use in uses:
             answered = call in ANSWERED and services_asked(
                 use
-            )  # `services_for` says what these lack
+            )  # `services_for` raises for what these lack
             for one in parts.reads(use):
                 read(one.column, one.required and use in run and not answered)
             for group in parts.any_of(use):
@@ -166,7 +166,7 @@ class Names:
 
     @property
     def learns_rewards(self) -> bool:
-        """Whether a reward part keeps a state: then next_state begins with the reward chain."""
+        """Whether a reward part keeps a state, so that next_state starts with the reward chain."""
         return any(path.startswith("reward.") for path, _, _ in learning_parts(self.algorithm))
 
     @property
@@ -182,20 +182,20 @@ class Names:
     def run_by(self, call: str) -> tuple[Use, ...]:
         """Returns the parts of the call's stage that its result depends on.
 
-        A call for advantages or returns leaves out what only the other one needs.
+        A call for advantages or returns leaves out parts that only the other one needs.
         """
         stage = CALLS[call][0]
         uses = tuple(use for path, use in self.algorithm.uses() if path.split(".")[0] == stage)
-        if call == "rewards":  # what the reward functions gave is given
+        if call == "rewards":  # the caller gives the scores of the reward functions
             return tuple(use for use in uses if parts.name_of(use.part) != "score_with_verifiers")
         if call == "advantages":
             return parts_for(uses, {"advantage_T"})
         return parts_for(uses, {*self.returns()[-1:]}) if call == "returns" else uses
 
     def without_answered(self, given: Collection[str]) -> "Names":
-        """Drops the reward parts that would ask a run for what is given.
+        """Drops the reward parts that would ask a run's services for columns that are given.
 
-        Parts that write rewards stay, for they begin with the rewards that are given.
+        Parts that write rewards stay, for they start from the given rewards.
         """
 
         def is_answered(use: Use) -> bool:
@@ -216,7 +216,7 @@ class Names:
         return self._with(advantage=kept)
 
     def from_rollouts(self) -> "Names":
-        """Lets the advantage chain go on from advantages of rollouts."""
+        """Lets the advantage chain continue from advantages of rollouts."""
         rest = list(self.algorithm.advantage)
         while rest and parts.kind_of(rest[0].part) in ("advantage/baseline", "advantage/scale"):
             rest.pop(0)
@@ -226,13 +226,13 @@ class Names:
         return self._with(advantage=tuple(rest))
 
     def returns(self) -> tuple[str, ...]:
-        """Returns the columns of returns that the advantage chain writes, the wanted one last."""
+        """Returns the columns of returns of the advantage chain, the requested one last."""
         found = [name for use in self.algorithm.advantage for name in parts.writes(use)]
         named = dict.fromkeys(name for name in found if name.startswith("return_"))
         return tuple(sorted(named, key=lambda name: name == self.which))
 
     def reads_turns(self, call: str) -> bool:
-        """Whether some part of the call's stage looks at turns."""
+        """Whether some part of the call's stage reads turns."""
         read = {*self.algorithm.reads((CALLS[call][0],)), *self.reads(call)}
         return "turn_T" in read or any(level_of(column) == "K" for column in read)
 
@@ -282,7 +282,7 @@ class Names:
         return dataclasses.replace(self, algorithm=self.algorithm.with_knobs(inside))
 
     def of_terms(self, terms: Iterable[Term]) -> "Names":
-        """Keeps these terms alone."""
+        """Keeps only these terms."""
         chosen = tuple(terms)
         if chosen == self.algorithm.terms:
             return self
@@ -293,11 +293,11 @@ class Names:
         return dataclasses.replace(self, algorithm=algorithm)
 
     def for_given(self, given: dict[str, Any]) -> tuple["Names", dict[str, Any]]:
-        """Keeps the penalties that find their tensors, where the policy's own term does not.
+        """Keeps only the penalties whose tensors are given, where those of the policy term are not.
 
-        So a call may compute a bonus or a divergence by itself. Where a term then reads `logp_old`
-        alone, `logp` stands for it. Where a tensor is given that no penalty reads, all terms stay,
-        and `refuse` says what the policy's own lacks.
+        So a call can compute a bonus or a divergence by itself. Where a term then reads only
+        `logp_old`, `logp` stands for it. Where a tensor is given that no penalty reads, all terms
+        stay, and `refuse` names the tensors that the policy term lacks.
         """
         terms = self.algorithm.terms
         if len(terms) < 2 or self._has_all(given) or self.of_terms(terms[:1])._has_all(given):
@@ -329,7 +329,7 @@ class Names:
                 )
         if known.get("rewards") and not {"rewards", *self.of("reward_K")} & {*given}:
             raise UserError(f"{call} needs rewards (column reward_B)")
-        if known.get(PAIR_SCORES) and "rewards" not in given:  # which a table has become by now
+        if known.get(PAIR_SCORES) and "rewards" not in given:  # a table has become rewards by now
             raise UserError(f"{call} needs {PAIR_SCORES} [B, B]")
         enough = {"rewards", "token_rewards"} | ({"turn_rewards"} & known.keys())
         if "reward_T" in reads and not enough & {*given}:
@@ -346,7 +346,7 @@ def has_tournament(algorithm: Algorithm) -> bool:
 
 
 def parts_for(uses: Sequence[Use], wanted: Collection[str]) -> tuple[Use, ...]:
-    """Returns the parts of a chain on which the wanted columns, as it leaves them, depend."""
+    """Returns the parts of a chain on which the final values of the wanted columns depend."""
     live = {*wanted}
     kept: list[Use] = []
     for number, use in reversed([*enumerate(uses)]):
@@ -361,23 +361,23 @@ def parts_for(uses: Sequence[Use], wanted: Collection[str]) -> tuple[Use, ...]:
 
 
 def services_asked(use: Use) -> frozenset[str]:
-    """Returns the services that a part asks for beside columns: texts, verifiers, an engine."""
+    """Returns the services that a part takes besides columns: texts, verifiers, an engine."""
     return SERVICES & {parameter.name for parameter in parts.parameters(use.part)}
 
 
 def columns_of_plan(algorithm: Algorithm) -> tuple[str, ...]:
-    """Returns the columns that the plan declares: what updates have measured."""
+    """Returns the columns that the plan declares, which hold measurements of updates."""
     declared = getattr(algorithm.plan.part, "declares", ()) if algorithm.plan else ()
     return tuple(column.name for column in declared)
 
 
 def is_penalty(term: Term) -> bool:
-    """Whether the term is a bonus or a divergence beside what the policy learns."""
+    """Whether the term is a bonus or a divergence besides the policy's objective."""
     return parts.kind_of(term.objective.part) == "loss/penalty"
 
 
 def on_the_mask(term: Term) -> Term:
-    """Lets a term of tokens of one origin go over all tokens of the mask."""
+    """Lets a term for tokens of one origin cover all tokens of the mask."""
     of_origin = term.on is not None and any(r.column == "origin_T" for r in parts.reads(term.on))
     return dataclasses.replace(term, on=None) if of_origin else term
 

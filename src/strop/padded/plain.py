@@ -30,7 +30,7 @@ def loss_aggregation(
     aggregation: str = "token-mean",
     L_max: float | None = None,
 ) -> Tensor:
-    """One number [] from token losses [B, T], as the recipes' `aggregation` makes it.
+    """One number [] from token losses [B, T], as with the recipes' `aggregation`.
 
     aggregation: token-mean, token-sum, seq-mean-token-mean, seq-mean-token-sum, seq-mean, or
     seq-mean-token-sum-norm, which divides by `L_max` (default: the padded width T).
@@ -104,7 +104,7 @@ def nucleus_entropy(logits: Tensor, *, top_p: float = 0.8, variant: str = "paper
 def plausible_logp(logits: Tensor, token_ids: Tensor, *, kappa: float = 0.02) -> Tensor:
     """Log-probability [B, T] of tokens once implausible ones are cut (lp_reg's `logp_proxy`).
 
-    Tokens up to `kappa` of the largest probability are cut, -1e4 where the token itself is one.
+    Tokens up to `kappa` of the largest probability are cut; -1e4 where the token itself is cut.
     logits: [B, T, V] of the policy that drew the answers. token_ids: [B, T].
     """
     part = catalogue.load("part", "score_plausible_tokens")(fitting("kappa", float, None, kappa))
@@ -119,7 +119,7 @@ def tree_edges(name: str, *, tree: Any, params: Mapping[str, Any] | None = None)
     """Advantages of a tree's edges as a recipe credits them ("spo_tree"), a tensor for each level.
 
     tree: nested lists whose numbers are the leaves' scores, [[1, 0], [0, 0]]; NaN: none. An edge of
-    advantage 0 is not trained on. Raises UserError for a recipe that backs up no tree.
+    advantage 0 is not trained on. Raises UserError for a recipe that credits no tree edges.
     """
     call = PaddedCall("tree_edges", name, {"tree": tree}, params=params)
     return _by_level(*_credited(call, names_of(name, params)))
@@ -161,7 +161,7 @@ def _leaves_of(tree: Any, path: Path = ()) -> Iterator[tuple[Path, float]]:
 
 
 def _batch_of(leaves: Sequence[tuple[Path, float]]) -> Batch:
-    """Makes a rollout of each leaf, a turn of one token of each edge on the way to it."""
+    """Makes one rollout of each leaf, with a turn of one token for each edge on the way to it."""
     nodes = sorted({path[:depth] for path, _ in leaves for depth in range(len(path) + 1)})
     key = {node: number for number, node in enumerate(nodes)}
     edges = [(row, path[:depth]) for row, (path, _) in enumerate(leaves)
@@ -181,7 +181,7 @@ def _batch_of(leaves: Sequence[tuple[Path, float]]) -> Batch:
 
 
 def _by_level(leaves: Sequence[tuple[Path, float]], credit_T: Tensor) -> list[Tensor]:
-    """Returns the credit of every edge, a tensor for each level, edges in the tree's order."""
+    """Returns the credit of every edge: one tensor a level, edges in the tree's order."""
     found: dict[Path, float] = {}
     numbers = iter(credit_T.tolist())
     for path, _ in leaves:

@@ -13,14 +13,15 @@ from strop.support.errors import UserError
 SIDES = ("chosen", "rejected")
 OF_PAIRS = ("logp", "logp_ref", "mask")
 PAIRS = frozenset(f"{name}_{side}" for name in OF_PAIRS for side in SIDES)
-NO_LABEL = -100  # of a position, as elsewhere
+NO_LABEL = -100  # of a position, as in transformers
 
 
 def pairs_as_rows(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes `logp` ... [2 N, T], groups and preferred of `logp_chosen`, `logp_rejected` ... [N, T].
+    """Makes `logp` ... [2 N, T], groups and preferred from `logp_chosen`, `logp_rejected` ... [N,
+    T].
 
     The chosen answers come first. The two widths may differ. Without such names nothing changes.
-    Raises UserError for a side that is missing, or names of both forms.
+    Raises UserError for a missing side, or names of both forms.
     """
     named = PAIRS & given.keys()
     if not named:
@@ -57,10 +58,10 @@ def _stacked(chosen: Tensor, rejected: Tensor, one: str, other: str) -> Tensor:
 
 
 def labelled(given: Mapping[str, Any], taken: Mapping[str, bool]) -> dict[str, Any]:
-    """Adds what `logits` [B, T, V] and `labels` [B, T] say of the names that are `taken`.
+    """Adds the `taken` tensors that follow from `logits` [B, T, V] and `labels` [B, T].
 
     labels[b, t] is the token that logits[b, t] predict, -100 where there is none. `logp_old` is the
-    same as `logp`: labels are of a first update. Raises UserError for shapes that do not fit.
+    same as `logp`: labels belong to a first update. Raises UserError for shapes that do not fit.
     """
     rest = dict(given)
     value = rest.pop("labels", None)
@@ -86,7 +87,7 @@ def labelled(given: Mapping[str, Any], taken: Mapping[str, bool]) -> dict[str, A
 
 
 def ids_of(name: str, value: Any, shape: tuple[int, ...], num: int) -> Tensor:
-    """Converts token ids of that shape, below `num`. Raises UserError."""
+    """Converts token ids and checks their shape and that they are below `num`. Raises UserError."""
     ids = of_dtype(name, value, "int")
     if len(shape) != 2 or ids.shape != shape:
         raise UserError(f"{name} must be [B, T] to logits [B, T, V]; it is {[*ids.shape]} to "
@@ -106,7 +107,7 @@ def distributions_of(logits: Any) -> tuple[Tensor, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Factors:
-    """Factors [B, T] or [B] of advantages, and the labels of the parts whose place they take."""
+    """Factors [B, T] or [B] of advantages, and the labels of the parts that they replace."""
 
     by_name: Mapping[str, Tensor]
     parts: frozenset[str]
@@ -124,15 +125,15 @@ class Factors:
 
 
 def known_factors(words: Any, given: Mapping[str, Any]) -> tuple[dict[str, Any], Factors]:
-    """Separates the tensors that the recipe's `words` call factors from the others.
+    """Separates the tensors that the recipe's `words` declare as factors from the others.
 
-    Raises UserError for a factor that goes with another one, which is missing.
+    Raises UserError for a factor that needs another one, which is missing.
     """
     there = {name: given[name] for name in words.factors if given.get(name) is not None}
     parts = frozenset(words.factors[name][0] for name in there) - {""}
     if there and not parts:
         others = " or ".join(name for name, (part, _) in words.factors.items() if part)
-        raise UserError(f"{' and '.join(there)} stands beside {others}, which is missing")
+        raise UserError(f"{' and '.join(there)} goes with {others}, which is missing")
     factors = {}
     for name, value in there.items():
         make, tensor = words.factors[name][1], of_dtype(name, value, "float").detach()

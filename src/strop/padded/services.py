@@ -1,4 +1,4 @@
-"""Stands in for a run's services in padded calls: texts of prompts, scores of a judge, a log."""
+"""Replaces a run's services in padded calls: texts of prompts, scores of a judge, a log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,16 +23,16 @@ INSIDE = "answers while they are being drawn, which only a run has"
 
 
 def readers_of_texts(algorithm: Algorithm) -> list[Use]:
-    """Returns the samplers that learn from prompts' texts and ask for nothing else."""
+    """Returns the samplers that learn from prompts' texts and need no other service."""
     found = [use for path, use, _ in learning_parts(algorithm) if path.startswith("sampling.")]
     return [use for use in found if services_asked(use) == {TEXTS}]
 
 
 def with_texts(call: PaddedCall, names: Names) -> PaddedCall:
-    """Adds what samplers predict for prompts with these texts, and the samplers' state.
+    """Adds the samplers' predictions for prompts with these texts, and the samplers' state.
 
-    These samplers have seen the prompts, and not yet the rewards of the answers. Raises
-    UserError for texts that nothing reads and those that do not fit the groups.
+    These samplers have read the prompts, but not yet the rewards of the answers. Raises
+    UserError for texts that nothing reads and texts that do not fit the groups.
     """
     rest = dict(call.tensors)
     texts, uses = rest.pop(TEXTS), readers_of_texts(names.algorithm)
@@ -73,10 +73,10 @@ def _prompts(texts: Any, groups: Any) -> tuple[list[int], dict[int, str]]:
 
 
 def services_for(call: PaddedCall, uses: Sequence[Use], batch: Batch) -> Any:
-    """Returns grading and log for the part that learns rewards' weights, None where none asks.
+    """Returns grading and log for the part that learns rewards' weights; None without that part.
 
-    `preference` [B] is what was logged; `reward_components` [B, M] are rewards that weigh 1 each.
-    Raises UserError for parts that ask for more.
+    `preference` [B] is the logged column; `reward_components` [B, M] are rewards of weight 1 each.
+    Raises UserError for parts that need other services.
     """
     learns = [use for use in uses if parts.name_of(use.part) == "learn_reward_weights"]
     _check_alone(call, [use for use in uses if use not in learns])
@@ -95,10 +95,10 @@ def services_for(call: PaddedCall, uses: Sequence[Use], batch: Batch) -> Any:
 
 
 def starting_state(call: PaddedCall, algorithm: Algorithm) -> dict[str, Any]:
-    """Returns the state that a step begins with.
+    """Returns the state at the start of a step.
 
-    Raises UserError for a part that learns what a run alone has, and for one whose state has to be
-    given and is missing.
+    Raises UserError for a part that learns from data that only a run has, and for a part whose
+    state must be given and is missing.
     """
     begun = dict(call.state)
     for path, use, hook in learning_parts(algorithm):
@@ -119,7 +119,7 @@ def _state_made_before(call: PaddedCall, path: str, use: Use) -> Mapping[str, An
     if not isinstance(found, Mapping):
         made = ", ".join(use.part.init())
         raise UserError(
-            f"{call}: {parts.name_of(use.part)} goes on from what it has made of all "
+            f"{call}: {parts.name_of(use.part)} needs the state that it has made of all "
             f"prompts beforehand: give state={{{path!r}: ...}} ({made})"
         )
     return found
@@ -127,9 +127,9 @@ def _state_made_before(call: PaddedCall, path: str, use: Use) -> Mapping[str, An
 
 @dataclass(frozen=True)
 class Judge:
-    """Stands in for texts and grading: an answer's text is its row, its score is in a table.
+    """Replaces texts and grading: an answer's text is its row, its score is in a table.
 
-    pair_scores: [B, B], what row i scores in its match with row j; NaN: no score.
+    pair_scores: [B, B], the score of row i in its match with row j; NaN: no score.
     """
 
     pair_scores: Tensor
@@ -150,7 +150,7 @@ class Judge:
 
 
 def judge_of(call: PaddedCall) -> tuple[Judge | None, PaddedCall]:
-    """Returns the judge of `pair_scores`, None without, and the call with that many rewards of 0.
+    """Returns a judge of `pair_scores`, and the call with rewards of 0; None without pair scores.
 
     Raises UserError for a table that is not square, and for rewards beside it.
     """

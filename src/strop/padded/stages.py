@@ -1,4 +1,4 @@
-"""Makes one flat batch of a call's padded tensors for a stage of its recipe, and rows again."""
+"""Makes a flat batch of a call's padded tensors for a recipe's stage, and pads results again."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class Stage:
-    """The algorithm that a call composes, with its names, and the batch that its stage runs on."""
+    """The composed algorithm of a call with its names, and the batch that its stage runs on."""
 
     call: PaddedCall
     batch: Batch
@@ -40,14 +40,15 @@ class Stage:
         return torch.Generator().manual_seed(self.call.seed)
 
     def chains(self) -> Chains:
-        """Returns what runs this call's parts: each draws from its seed and has its state."""
+        """Returns the chains that run this call's parts, with its seed and its state."""
         return Chains(lambda name, number: self.rng(), state=dict(self.call.state))
 
 
 def stage_of(call: PaddedCall) -> Stage:
     """Composes the recipe, checks the tensors, and makes a batch of them.
 
-    Raises UserError for a tensor that the call does not take, misses, or that does not fit.
+    Raises UserError for a tensor that the call does not take, that is missing, or that does not
+    fit.
     """
     names, tensors, mask_BT = _composed(call)
     names.refuse(call, tensors)
@@ -64,7 +65,7 @@ def stage_of(call: PaddedCall) -> Stage:
 
 
 def _composed(call: PaddedCall) -> tuple[Names, dict[str, Any], Any]:
-    """Returns the names of what the call runs, the tensors under usual names, and the mask."""
+    """Returns names with the algorithm to run, tensors under usual names, and the mask."""
     there = {key: value for key, value in call.tensors.items() if value is not None}
     names, tensors = compose(call.recipe, call.params, there)
     mask_BT = call.mask
@@ -88,7 +89,7 @@ def _composed(call: PaddedCall) -> tuple[Names, dict[str, Any], Any]:
 def _layout_of(
     mask_BT: Tensor | None, tensors: dict[str, Tensor]
 ) -> tuple[Layout, dict[str, Tensor]]:
-    """Finds how the rows lie, and the tensors that are left as columns."""
+    """Finds the layout of the rows, and the remaining tensors, which are columns."""
     if mask_BT is None or not tensors.keys().isdisjoint(STRUCTURE):
         return layout_of(mask_BT, tensors)
     return Layout(mask_BT), tensors
@@ -188,7 +189,7 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
         )
     if key == "rewards":
         found = _rewards(column)
-        # elsewhere advantages are given, and rewards do not stand in for them
+        # other calls are given advantages, which rewards do not replace
         return found if call in CREDITING else {n: found[n] for n in found if n != "advantage_B"}
     if key == "groups":
         return {"group_B": torch.unique(column, return_inverse=True)[1]}
@@ -200,7 +201,7 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
     if key in where:
         column = column if column.dim() == 2 else column[:, None].expand_as(mask_BT)
         return {filled[0]: torch.where(column, where[key], 0)}
-    if whole_row:  # a word of the recipe's own: one number for all tokens of the row
+    if whole_row:  # a name of the recipe's own: one number for all tokens of the row
         column = column[:, None].expand(mask_BT.shape)
     if filled[0].endswith("_TV"):
         inside = mask_BT.bool()[..., None]
@@ -217,7 +218,7 @@ def _rewards(reward_B: Tensor) -> dict[str, Tensor]:
 
 
 def _with_advantage_B(call: str, batch: Batch) -> Batch:
-    """Adds one advantage a rollout, also where [B, T] was given."""
+    """Adds one advantage a rollout, also from advantages [B, T]."""
     if "advantage_B" in batch:
         return batch
     arguments = (batch["advantage_T"], batch["rollout_T"], batch.size("B"), batch["mask_T"])
@@ -241,7 +242,7 @@ def at_step(names: Names, stages: tuple[str, ...], name: str, batch: Batch) -> N
 
 
 def carried(algorithm: Algorithm, chains: Chains, batch: Batch) -> Tensor:
-    """Multiplies advantages [T] by a plan's factors, as updates have changed `turn_change_K`."""
+    """Multiplies advantages [T] by the plan's factors, after updates with `turn_change_K`."""
     advantage_T: Tensor = batch["advantage_T"]
     if algorithm.plan is None or "turn_change_K" not in batch:
         return advantage_T

@@ -22,7 +22,7 @@ METRICS = "metrics."
 def next_state(call: PaddedCall, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the state after a step, in which parts have learnt from the tensors and metrics.
 
-    Raises UserError for a recipe whose parts learn what a run alone has.
+    Raises UserError for a recipe whose parts learn from data that only a run has.
     """
     names, numbers = compose(call.recipe, call.params, {})
     begun = replace(call, state=starting_state(call, names.algorithm))
@@ -36,9 +36,9 @@ def next_state(call: PaddedCall, metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def after_series(call: PaddedCall) -> PaddedCall:
-    """Takes the earlier steps of the call's series, and leaves the call of its last step.
+    """Takes the earlier steps of the call's series, and returns the call of its last step.
 
-    A series has one number a step so far, under a name among the recipe's words.
+    A series has one number for each step so far, under one of the recipe's names.
     """
     rest, earlier = _split(series_words(call.recipe), call.tensors)
     tensors, state = dict(rest), call.state
@@ -75,7 +75,7 @@ def step_rows(call: PaddedCall) -> Iterator[tuple[Tensor, PaddedCall]]:
 
 
 def over_steps(advantages: Callable[[PaddedCall], Tensor], call: PaddedCall) -> Tensor:
-    """Computes advantages of several training steps, each with the state that those before left."""
+    """Computes advantages of several training steps, each with the state after earlier steps."""
     found: list[Tensor] = []
     order: list[Tensor] = []
     state = call.state
@@ -89,7 +89,7 @@ def over_steps(advantages: Callable[[PaddedCall], Tensor], call: PaddedCall) -> 
 
 
 class Metrics(dict[str, float]):
-    """Metrics of a step. It keeps the names of those that a control looked for in vain."""
+    """Metrics of a step, with the names of missing metrics that a control looked for."""
 
     def __init__(self, metrics: Mapping[str, float]) -> None:
         super().__init__(metrics)
@@ -124,7 +124,7 @@ def _from_tensors(call: PaddedCall, metrics: Mapping[str, Any]) -> dict[str, Any
 def _from_metrics(
     call: PaddedCall, names: Names, numbers: Mapping[str, Any], metrics: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the state after a step of which the metrics alone are given: controls go on.
+    """Returns the state after a step of which only metrics are given: only the controls move.
 
     numbers: step and total_steps, where they are given.
     """
@@ -142,7 +142,7 @@ def _from_metrics(
 def _controlled(
     call: PaddedCall, names: Names, chains: Chains, batch: Batch, metrics: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the state after the controls, too, have moved their options."""
+    """Returns the state after the controls have also moved their options."""
     if not isinstance(metrics, Mapping) or not all(isinstance(key, str) for key in metrics):
         raise UserError("metrics must be a dict from names to numbers")
     given = {key: number_of(f"metrics[{key!r}]", value) for key, value in metrics.items()}
@@ -173,10 +173,10 @@ def _series_of(name: str, value: Any) -> list[float]:
 def _split(
     words: Mapping[str, str], given: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[tuple[str, float]]]:
-    """Separates series from other tensors: the number of each earlier step, with what it is.
+    """Separates series from other tensors: each earlier step's number, with its column or metric.
 
-    The last number of a column is this step's and stays among the tensors; all numbers of a
-    metric, "metrics.entropy", are of earlier steps.
+    The last number of a column belongs to this step and stays among the tensors; all numbers of a
+    metric, "metrics.entropy", belong to earlier steps.
     """
     rest = dict(given)
     earlier: list[tuple[str, float]] = []

@@ -1,8 +1,7 @@
-"""Makes rollouts and turns of rows with several turns, and rows of token values again.
+"""Converts rows with several turns to rollouts and turns, and token values back to rows.
 
-In `Layout` a row is a rollout of one turn. Here are two more layouts: a row is a rollout, and
-`turn_ids` say to which turn each token belongs; or a row is one turn of a trajectory
-(`trajectories`).
+In `Layout` a row is a rollout of one turn. Two more layouts are here: a row is a rollout, and
+`turn_ids` assign each token to a turn; or a row is one turn of a trajectory (`trajectories`).
 """
 
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ class TurnsInRows(Layout):
     """Rows are rollouts; `turn_BT` names each token's turn from 0, -1 outside turns.
 
     Tokens outside turns belong to the next turn, as an observation does. `valid_BK`: the turns
-    that are there; without it, those that some token names.
+    that exist; without it, those that some token names.
     """
 
     turn_BT: Tensor
@@ -75,7 +74,7 @@ class TurnsInRows(Layout):
 
 @dataclass(frozen=True)
 class RowsAreTurns(Layout):
-    """Rows are turns: `trajectory_R` says of which rollout, `index_R` which turn of it."""
+    """Rows are turns: `trajectory_R` names the rollout of each, `index_R` its turn in it."""
 
     trajectory_R: Tensor
     index_R: Tensor
@@ -132,7 +131,7 @@ def _turns_that_end(end_BT: Tensor, turn_ids: Tensor | None) -> Tensor:
 def layout_of(
     mask_BT: Tensor | None, given: Mapping[str, Tensor]
 ) -> tuple[Layout, dict[str, Tensor]]:
-    """Finds how the rows lie, and the tensors that are left as columns.
+    """Finds the layout of the rows, and the remaining tensors, which are columns.
 
     Without a mask: one token per turn where `turn_rewards` or `turn_updates` is [B, K], else one
     per row.
@@ -168,7 +167,7 @@ def layout_of(
 
 
 def _one_a_row(trajectories: Tensor | None, given: Mapping[str, Tensor]) -> Tensor:
-    """Makes the mask [B, 1] of as many rows as there are trajectories, groups or players."""
+    """Makes a mask [B, 1] with one row for each row of trajectories, groups or players."""
     rows = trajectories
     for name in ("groups", "players"):
         rows = given.get(name) if rows is None else rows
