@@ -35,7 +35,7 @@ def on_policy_distillation(
     Choose it when: a better model with the same tokenizer is at hand and the policy should match it
     on its own answers, with a fraction of the rollouts that rewards need.
     Equation: A_t = coef (logp_teacher_t - logp_old_t); loss = -mean_t min(rho A_t, clip(rho) A_t).
-    The teacher is the reference policy: model.reference=FOLDER.
+    The teacher is the reference policy, model.reference=FOLDER.
     Differs from the parent: the advantage comes from the teacher, for every token, without groups
     or deviation; `rewards` adds grpo's advantage to it; all tokens weigh the same.
     Differs from the paper: the ratio is clipped, without effect at one update a batch. Without
