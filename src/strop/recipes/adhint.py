@@ -45,7 +45,7 @@ def adhint(
     Differs from the parent: part of the rollouts start with the beginning of the data's column
     `completion`, whose tokens are trained on as well, with smaller weights.
     Differs from the paper: it gives the two phases, the growth of w with difficulty, that hint
-    tokens of unlike entropy weigh less, that bad rollouts do not unlearn them, and which results
+    tokens of different entropy weigh less, that bad rollouts do not unlearn them, and which results
     count more. All numbers, the shape of both weights and the noise are inferred: other parts can
     replace weigh_by_help and temper_hint_tokens.
     Try: hinted (0: grpo), w_min and w_max, strength (0).

@@ -41,7 +41,7 @@ def aepo_agentic_rollout(
     and high-entropy tokens after a tool's reply should keep a gradient above the clip.
     Equation: branch if (u + w (H - H_first)) (1 - penalty l) >= branch_probability, u uniform, l
     the rounds in a row that brought the prompt a rollout; with pre_monitoring n sigmoid(sharpness
-    (H_prompt - H_turns)) + 1 of n rollouts begin at once; aepo_agentic_loss's loss.
+    (H_prompt - H_turns)) + 1 of n rollouts start at once; aepo_agentic_loss's loss.
     Differs from the parent: rollouts are episodes; some of a group share a prefix with others of
     it.
     Differs from the paper: 1. l is reset after a round without a new rollout, as in the code, and

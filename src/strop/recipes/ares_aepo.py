@@ -60,7 +60,7 @@ def ares_aepo(
     lambda is always 0); their rate is ours, and so is r_t (the code's 0.67). It does not branch
     rollouts. variant "code": its windows and rewards; its 174 words are those of its repository or
     of `strop.evaluation.high_entropy_words`, which finds yours in a run; how it found them is not
-    said.
+    stated.
     Try: variant, w, kl_target, alpha, words.
     """
     algorithm = grpo(aggregation=aggregation, **parent)

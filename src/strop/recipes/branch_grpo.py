@@ -52,7 +52,7 @@ def branch_grpo(
     Differs from the parent: answers branch in two on each level and share prefixes; a segment is
     compared with the others of its depth; each edge weighs the same, instead of each answer.
     Differs from the paper: it denoises images. 1. A segment of tokens stands for the steps between
-    two branchings, so that the last level stands for all steps behind the last one; 2. its mean
+    two branchings, so that the last level stands for all steps after the last one; 2. its mean
     likelihood over the numbers of a latent is here each token's ratio, with grpo's clip (there
     1e-3); 3. edges of advantage 0 are dropped before the pruning, not only from the loss; 4.
     children weigh the same, as in its code (its text: by likelihood); 5. one update a step.

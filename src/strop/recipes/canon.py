@@ -28,7 +28,7 @@ SCHEDULES: dict[str, tuple[Schedule | None, str]] = {
 
 
 def _cosine(params: dict[str, Any]) -> dict[str, Any]:
-    """`mu` for a cosine schedule of other numbers: those of the weight that it begins with."""
+    """Builds `mu` from parameters of a cosine schedule, which are those of its first weight."""
     numbers = {name: params[name] for name in COSINE if name in params}
     if not numbers:
         return params

@@ -55,7 +55,7 @@ def chi0_stage_advantage(
     read = ReadLabelledAnswers(words=words, labels=() if num_slices else labels)
     return dataclasses.replace(
         sft(num_prompts=num_prompts, **parent),
-        # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+        # With this label its fields num_prompts and num_rollouts keep their usual paths.
         sampling=(Use(label, label="draw_in_shuffled_order"),),
         rollout=Use(read),
     )

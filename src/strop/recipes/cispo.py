@@ -32,7 +32,7 @@ def cispo(
     Equation: loss = -1/N sum_t sg[clip(rho_t, 1 - clip_low, 1 + clip_high)] A_t logp_t.
     Differs from the parent: tokens outside the band keep a gradient, with the band's edge as
     weight; all tokens weigh the same.
-    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip holds
+    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip acts
     (clip_ratio/region_mean > 0).
     Differs from the paper: the widths are not given there; these are from verl's example (no lower
     bound). TRL's epsilon_high 5 is clip_high 4 here. A step has one update, not 16

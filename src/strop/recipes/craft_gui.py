@@ -44,7 +44,7 @@ def craft_gui(
     Try: column, stages, progress="points(((0, 0), (0.2, 0.5), (1, 1)))".
     """
     draw = DrawInStages(num_prompts, num_rollouts, column, stages, progress, num_answers)
-    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    # With this label its fields num_prompts and num_rollouts keep their usual paths.
     return dataclasses.replace(
         grpo(**parent), sampling=(Use(draw, label="draw_in_shuffled_order"),)
     )

@@ -57,7 +57,7 @@ def dots_rr(
         objective=Use(ClipAroundOldRatio(clip, clip, relative=True)),
         ratio=Use(RatioPerToken(), (("logp_old_T", "logp_behavior_T"),)),
     )
-    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    # With this label its fields num_prompts and num_rollouts keep their usual paths.
     return dataclasses.replace(
         algorithm,
         sampling=(Use(draw, label="draw_in_shuffled_order"),),

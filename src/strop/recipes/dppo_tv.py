@@ -33,7 +33,7 @@ def dppo_tv(
     clip_high where A > 0, p - p_old >= -clip_low elsewhere; p = exp(logp).
     Differs from the parent: the clip's two numbers are probabilities; rare tokens may grow by any
     factor; tokens are summed and divided by one length; eight updates a step.
-    Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the gate holds
+    Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the gate acts
     (clip_ratio/region_mean > 0).
     Differs from the paper: no. Invalid tokens still count in averages. verl's example leaves out
     the deviation (`normalize_std=False`).
@@ -65,7 +65,7 @@ def dppo_kl(
     valid: K <= clip_high or p <= p_old where A > 0, K <= clip_low or p >= p_old elsewhere.
     Differs from the parent: the binary divergence (this token or any other), in nats, replaces the
     difference of probabilities.
-    Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the gate holds
+    Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the gate acts
     (clip_ratio/region_mean > 0).
     Differs from the paper: no. As dppo_tv.
     Try: clip_high, clip_low, num_minibatches.

@@ -53,7 +53,7 @@ def dr_kernel(
     of a GPU; 2. groups whose answers were all cut off are not dropped; 3. the code divides the loss
     by 1000, which changes gradient clipping but not a step of Adam. The equation drops wrong
     programs by the same rule, the code (here) keeps them.
-    Try: gamma, tau, cap, pay_incorrect (true: what the code pays).
+    Try: gamma, tau, cap, pay_incorrect (true: as in the code).
     """
     algorithm = mrs(**parent)
     pay = RewardProfiledSpeed(variant, cap, pay_incorrect=pay_incorrect)

@@ -60,7 +60,7 @@ def drive(
     for number, (keep, until) in enumerate(zip((0, *sizes), (*untils, None), strict=True)):
         answers = later if number else num_rollouts
         draw = DrawHardestPrompts(num_prompts, answers, keep, num_answers)
-        # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+        # With this label its fields num_prompts and num_rollouts keep their usual paths.
         use = Use(draw, label="draw_in_shuffled_order")
         algorithm = dataclasses.replace(common, sampling=(use,))
         phases.append(Phase(algorithm, until, f"hard_{number}" if number else "broad"))

@@ -46,7 +46,7 @@ def epo(
     Differs from the paper: no; the policy term's average, which it does not give, is its code's
     (token-mean), and Hbar's average in a step is over its policy tokens. The released
     code's penalty is a constant without gradient; this is the paper's.
-    Try: lam, alpha, kappa_l and kappa_r (0.5 and 1.5), past (a schedule: a corridor drawn by hand).
+    Try: lam, alpha, kappa_l and kappa_r (0.5 and 1.5), past (a schedule: a corridor set by hand).
     """
     given = not isinstance(past, float | int) or past >= 0
     weight = Decay(2.0, 1.0, gamma)

@@ -42,7 +42,7 @@ def ettrl_ear(
     Differs from the parent: the label is the majority answer of the rollouts; uncertain rollouts
     count less.
     Differs from the paper: inferred from two summaries are the mean over the group and 1e-8 in the
-    division. Above twice the mean entropy the factor is negative, as the equation has it, unless
+    division. Above twice the mean entropy the factor is negative, as in the equation, unless
     keep_sign. Its tree rollouts, the second half of the paper, are a recipe of their own.
     Try: keep_sign, form, num_rollouts (64: better labels). The given rewards are only logged.
     """

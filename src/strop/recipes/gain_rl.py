@@ -48,7 +48,7 @@ def gain_rl(
     """
     window = (n, std, (alpha, beta_acc), inter_weight, subset_size)
     draw = DrawAlongRanking(num_prompts, num_rollouts, *window)
-    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    # With this label its fields num_prompts and num_rollouts keep their usual paths.
     return dataclasses.replace(
         grpo(**parent),
         sampling=(Use(draw, label="draw_in_shuffled_order"),),

@@ -31,7 +31,7 @@ def gmpo(
     s = sign(A_i); loss = -mean_i A_i exp(mean_t y_t).
     Differs from the parent: tokens are clipped one by one, widely and in log space, and an answer
     is weighted by the geometric mean of its clipped ratios; eight updates a step.
-    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip holds
+    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip acts
     (clip_ratio/region_mean > 0).
     Differs from the paper: x is clamped to +-20 nats, as everywhere here (not in verl). The paper's
     average is over answers: another aggregation weighs long answers more.

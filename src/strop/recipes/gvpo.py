@@ -15,7 +15,7 @@ from strop.recipes.rloo import rloo
 @inherits(rloo, without=(*CLIP, "singleton", "beta", "aggregation"), num_minibatches=4)
 def gvpo(
     *,
-    # Reward that a nat of log-ratio stands for; 0 leaves the plain policy gradient.
+    # Reward that corresponds to a nat of log-ratio; 0 leaves the plain policy gradient.
     beta: float = 0.1,
     **parent: Any,
 ) -> Algorithm:
@@ -28,9 +28,9 @@ def gvpo(
     In short: log-ratios fitted to rewards.
     Choose it when: answers serve several updates or were sampled with old weights, and their
     rewards should say how far apart they may move, instead of a ratio and a clip.
-    Equation: l_i = sum_t (logp - logp_old); loss = mean over prompts of 1/(k - 1) sum_i of
-    (beta (l_i - mean_g l) - (R_i - mean_g R))^2 / (2 beta), taken apart into the policy gradient
-    (R_i - mean_g R) l_i, in which the mean of l counts nothing, and a penalty on the variance of l.
+    Equation: l_i = sum_t (logp - logp_old); loss = mean over prompts of 1/(k - 1) sum_i of (beta
+    (l_i - mean_g l) - (R_i - mean_g R))^2 / (2 beta), split into the policy gradient (R_i - mean_g
+    R) l_i, in which the mean of l cancels, and a penalty on the variance of l.
     Differs from the parent: no ratio and no clip; prompts weigh the same; answers that have moved
     as far apart as their rewards are not pushed further. The first update of a step is rloo's; four
     updates a step.

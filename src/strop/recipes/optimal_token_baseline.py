@@ -61,7 +61,7 @@ def optimal_token_baseline_multi_turn(
     Differs from the parent: an environment's tokens take no position, so that the t-th policy
     tokens of two rollouts are compared wherever they stand.
     Differs once: `data.task=calculator 'data.task_config={size: 3, style: compact}'`, where actions
-    of a group have unlike lengths (advantage/baseline_shift > 0).
+    of a group differ in length (advantage/baseline_shift > 0).
     Differs from the paper: every token sees the whole outcome, in episodes too.
     Try: a task with an environment (corridor), num_rollouts, aggregation ("token-mean").
     """

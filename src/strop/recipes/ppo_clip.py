@@ -31,7 +31,7 @@ def ppo_clip(
     Equation: L1 = max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)); loss = mean_t of
     min(L1, -A dual_clip_c) where A < 0, else of L1; advantages and critic as in gae.
     Differs from the parent: the dual clip; four updates a step.
-    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip holds
+    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip acts
     (clip_ratio/region_mean > 0).
     Differs from the paper: 1. the dual clip, with verl's 3 (0: plain PPO); 2. the critic is gae's;
     3. no entropy bonus; 4. one pass over a step's answers in four updates, as in verl's example

@@ -31,9 +31,9 @@ def predictive_decoding(
     Equation: v_k = exp(mean log p) over candidate k's chunk and its continuation; the chunk kept ~
     softmax(v / select_temperature); grpo's loss on the answers.
     Differs from the parent: each chunk of an answer is chosen from candidates. The choice has no
-    known probability: logp_behavior_T is void, corrections by it weigh 1, ratios are over the old
-    policy's probability of the tokens; so the gradient is computed on the answers of a sharper
-    policy.
+    known probability: logp_behavior_T is void, importance weights from it are 1, ratios are over
+    the old policy's probability of the tokens; so the gradient is computed on the answers of a
+    sharper policy.
     Differs from the paper: this is what its code runs, but 1. there nothing is trained; 2. chunks
     are of tokens, there lines; 3. only the chosen one of earlier candidates is continued; 4. no
     threshold on v; 5. temperature 1, there 0.7.

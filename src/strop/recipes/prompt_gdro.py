@@ -43,8 +43,8 @@ def prompt_gdro(
     running l_b / share_b; omega_b = exp(eta_q S_b); A_i <- A_i min(omega_b, cap).
     Differs from the parent: the classes and their weights, 1 for prompts in no class (set_apart);
     four updates a step, a wider clip above, a small KL penalty, all tokens weigh the same.
-    Differs once: `data.train_size=16`: prompts come again and fall into several classes
-    (bins/frac_0 < 1).
+    Differs once: `data.train_size=16`: prompts recur and fall into several classes (bins/frac_0 <
+    1).
     Differs from the paper: 1. the limit of S (5) is ours, its code ("code") has none; 2. advantages
     are not cut at 5, which four rollouts never reach; 3. its classes see 8 answers, here those that
     are trained on; 4. what set_apart leaves out is a class like the others in its code.

@@ -51,7 +51,7 @@ def r3_replay_reflection_ranking(
     Differs from the parent: groups with equal outcomes get earlier rollouts with the other outcome;
     prompts of low success are tried again with a wrong answer in the prompt; where all fail,
     cut-off answers are ranked by where their entropy is; short right answers earn more.
-    Differs once: `data.train_size=16`: prompts come again (replay/drawn > 0).
+    Differs once: `data.train_size=16`: prompts recur (replay/drawn > 0).
     Differs from the paper: it does not state k, tau, p, R_max, alpha, lambda_, the words and the
     size of the replay buffer; all are inferred, as is the ratio of replayed rollouts (of_sampler).
     Try: k, tau, words, alpha.

@@ -43,7 +43,7 @@ def rif_rft(
     draw = DrawSolvablePrompts(
         num_prompts, num_rollouts, num_answers, threshold, drop_mastered=drop_mastered
     )
-    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    # With this label its fields num_prompts and num_rollouts keep their usual paths.
     return dataclasses.replace(
         grpo(**parent), sampling=(Use(draw, label="draw_in_shuffled_order"),)
     )

@@ -29,7 +29,8 @@ def rollart(
     Choose it when: a few slow answers hold up every step, and batches that are biased towards quick
     answers are acceptable.
     Equation: grpo's, over the first num_prompts prompts of the queue of which num_rollouts of
-    num_rollouts + x answers have ended; a prompt drawn more than alpha steps ago leaves the queue.
+    num_rollouts + x answers have ended; a prompt sampled more than alpha steps ago is dropped from
+    the queue.
     Differs from the parent: (1 + alpha) * num_prompts prompts are in flight; the slowest x answers
     of each are aborted.
     Differs once: `'rollart(alpha=1)'`, or answers to spare (partial/groups_left > 0).

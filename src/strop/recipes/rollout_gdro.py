@@ -40,8 +40,8 @@ def rollout_gdro(
     sum prompts_b n_b = num_prompts num_rollouts; s_b(n_b) -= l_b + mu n_b; mu follows the spending.
     Differs from the parent: classes of difficulty as in prompt_gdro, each with its own number of
     rollouts; four updates a step, a wider clip above, a small KL penalty, tokens weigh the same.
-    Differs once: `data.train_size=8`: prompts come again and fall into several classes (bins/frac_0
-    < 1).
+    Differs once: `data.train_size=8`: prompts recur and fall into several classes (bins/frac_0 <
+    1).
     Differs from the paper: 1. its code rewards the opposite side of the loss (variant "code") and
     gives budgets to the last step's classes by position; here by prompt; 2. as prompt_gdro, 3 and
     4; 3. where no split spends the rollouts exactly, the nearest (its code: shares by weight).

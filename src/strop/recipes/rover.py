@@ -17,7 +17,7 @@ from strop.recipes.grpo import grpo
     num_rollouts=8, num_minibatches=4)  # fmt: skip
 def rover(
     *,
-    # Advantage units that a nat of log-ratio stands for.
+    # Advantage units that correspond to a nat of log-ratio.
     tau: float = 1.0,
     # Weight of the value after the token.
     kappa: float = 1.0,

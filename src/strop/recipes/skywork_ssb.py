@@ -61,7 +61,7 @@ def skywork_ssb(
     algorithm = grpo(num_prompts=num_prompts, num_rollouts=num_rollouts, **parent)
     if filter_answers:
         draw = DrawSolvablePrompts(num_prompts, num_rollouts, filter_answers, -1, spread=0.0)
-        # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+        # With this label its fields num_prompts and num_rollouts keep their usual paths.
         sampling = (Use(draw, label="draw_in_shuffled_order"),)
         algorithm = dataclasses.replace(algorithm, sampling=sampling)
     if share == 0:

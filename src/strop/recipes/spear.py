@@ -68,12 +68,12 @@ def spear(
     rollouts, too; clip_high 0.28; truncated rollouts and groups of small spread are not trained on.
     Differs once: `'spear(size=16, hist=16)' data.task=corridor 'data.task_config={size: 2, style:
     compact}'`: turns earn a bonus, successes are replayed (replay/drawn > 0).
-    Differs from the paper: 1. ratio, lb and ub are one for both (its scripts leave the fresh ones'
-    at 0.0002, 1 and 5); 2. its filters of answers that repeat themselves, cannot be parsed or have
-    no action are missing, and filtered rollouts count in no mean; 3. turns that the environment
-    answered earn the bonus, and rollouts without one are stored, too; 4. the horizons of its
-    scripts are 200 (T_tool), 100 to 300 (T_sil) and 5 (tol); their dual clip acts only with another
-    loss.
+    Differs from the paper: 1. ratio, lb and ub are shared by both (its scripts leave those of fresh
+    rollouts at 0.0002, 1 and 5); 2. its filters of answers that repeat themselves, cannot be parsed
+    or have no action are missing, and filtered rollouts count in no mean; 3. turns that the
+    environment answered earn the bonus, and rollouts without one are stored, too; 4. the horizons
+    of its scripts are 200 (T_tool), 100 to 300 (T_sil) and 5 (tol); their dual clip acts only with
+    another loss.
     Try: size (rollouts of a step; nothing is replayed where fewer than 1.5 size are good in tol
     steps), hist (groups of some steps), T_sil, T_tool (0 for one turn), kept.
     """

@@ -52,7 +52,7 @@ def s_ppo(
     Equation: loss = gae's / ||C||, C_t = 1{t clipped} rho_t A_t / |y_t| over the update; not
     divided where ||C|| is below floor.
     Differs from the parent: the policy's loss is divided by the size of the clipping bias.
-    Differs once: `'s_ppo(floor=0)' plan.num_minibatches=4 training.lr=5e-3`, where the clip holds
+    Differs once: `'s_ppo(floor=0)' plan.num_minibatches=4 training.lr=5e-3`, where the clip acts
     (clip_bias/factor != 1).
     Differs from the paper: the norm is of the per-token terms (the paper's text leaves open which
     one is meant), and the floor is ours. It trains on several updates a step, their number was not

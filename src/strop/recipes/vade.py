@@ -36,13 +36,13 @@ def vade(
     are sampled; sampled: a <- lam1 a + right, b <- lam1 b + wrong; others: a <- lam2 a, b <- lam2
     b.
     Differs from the parent: which prompts are sampled; 8 rollouts of each.
-    Differs once: `data.train_size=16`: prompts come again (tracked/success > 0).
+    Differs once: `data.train_size=16`: prompts recur (tracked/success > 0).
     Differs from the paper: 1. counts start at 0, a uniform belief (its start was not found); 2. the
     whole pool competes (inferred).
     Try: lam1 (0.5 remembers longer), powers, curation="drop_uniform_groups".
     """
     rollouts = parent["num_rollouts"]
     draw = DrawUncertainPrompts(num_prompts, rollouts, powers, greedy)
-    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    # With this label its fields num_prompts and num_rollouts keep their usual paths.
     sampling = (Use(draw, label="draw_in_shuffled_order"), Use(TrackSuccess(lam1, lam2)))
     return dataclasses.replace(grpo(**parent), sampling=sampling)
