@@ -28,8 +28,7 @@ def dart(
     N_min: int = 2,
     # Success rate from which a prompt gets fewer rollouts; 0: none does.
     threshold: float = 0.6,
-    # Limit on the turns of an episode: those of the prompt's longest success, T_min to T_max; 0:
-    # any number.
+    # Limit on an episode's turns: those of the prompt's longest success, T_min to T_max; 0: none.
     T_min: int = 10,
     T_max: int = 50,
     # Share of a prompt's turns, those of least entropy, that are not trained on.

@@ -76,14 +76,12 @@ def hiper_hae(
     Equation: a segment lasts from one switch to the next; action tokens get GAE over the turns of
     their segment, which ends in V_high of the next; subgoal tokens of its first turn GAE over
     segments; switch tokens the rewards left in the segment + V_high of the next - V_term.
-    Differs from the parent: three value heads, read once a turn, in place of a value of every
-    token.
+    Differs from the parent: three value heads, read once a turn, in place of a value of each token.
     Differs from the paper: 1. as in its code, a switch is credited by a head of its own, not by
     V_high - V_low; 2. one growing context, and heads on the policy's hidden states instead of a
     separate model; 3. the critic is trained on what a cut-off episode earned: to that, its code
-    adds the cut turn's own value, which nothing anchors (corridor, limit 7, last 8 of 90 steps,
-    seed 1: values at -150, reward 0.00; so 0.50). WebShop has c_keep -3.5 and bootstrap_truncated
-    off.
+    adds the cut turn's own value, which is unanchored (corridor, limit 7, last 8 of 90 steps, seed
+    1: values at -150, reward 0.00; so 0.50). WebShop has c_keep -3.5 and bootstrap_truncated off.
     Try: c_keep, lam_seg, keep_mode ("fixed"), strop.environments.action_block:ActionBlock.
     """
     spans = MarkSpans(switch_tags, subgoal_tags, action_tags, keep)

@@ -57,8 +57,7 @@ def marft(
     # Whether advantages are normalised over the step's turns, or tokens.
     normalize: bool = True,
     eps: float = 1e-8,
-    # Largest useful change of a value, and the error beyond which its loss is linear; 0: any,
-    # nowhere.
+    # Largest useful change of a value; error beyond which its loss is linear; 0: any, none.
     clip_value: float = 0.2,
     huber_delta: float = 10.0,
     # Weight of the entropy, per nat of a turn's mean token.
@@ -84,15 +83,13 @@ def marft(
     -mean over turns of [min(w A, clip(w) A) + entropy_coef H], w = exp(sum_t (logp - logp_old));
     critic: mean max(h(V - G), h(clip(V) - G)), h(e) = e^2 / 2, a line beyond huber_delta. Turn k of
     a team's N has r = R share^(N - k). level="token": the same over tokens, r at a turn's last one.
-    Differs from the parent: turns instead of tokens, unless level="token"; an entropy bonus; the
-    policy is not updated further beyond max_kl.
+    Differs from the parent: turns, unless level="token"; entropy; max_kl ends the policy's updates.
     Differs from the paper: 1. agents have an adapter each where `roles.play={0: one, 1: other}`
-    (and model.lora_rank) gives them one, by the `role` of an observation, else one model plays all
-    of them; 2. the critic is a head on the acting agent's hidden states, one an adapter (there one
-    for all); 3. one normalisation over the step (there one for each mini-batch, without exact
-    zeros); 4. the kl is taken after an update, on its rollouts (there before it); 5. an agent's own
-    reward function is the environment's reward of its turn. A team is one player: the seats of a
-    game have their own credit.
+    (and model.lora_rank) gives them one, by the `role` of an observation, else one model plays all;
+    2. the critic is a head on the acting agent's hidden states, one an adapter (there one for all);
+    3. one normalisation a step (there one a mini-batch, without exact zeros); 4. the kl is taken
+    after an update, on its rollouts (there before it); 5. an agent's own reward function is the
+    environment's reward of its turn. A team is one player: a game's seats have own credit.
     Try: critic.lr (5e-4), lam, max_kl (0.01), interval (50), credit="team".
     """
     _check(level=level, credit=credit)

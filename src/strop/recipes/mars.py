@@ -73,8 +73,7 @@ def mars(
     Differs from the paper: 1. the variant "code" centres rewards, whitens them over tokens and the
     advantages again, and takes the mean over distinct values, without the 0 of padded rows; 2. one
     kind of game a run (there one mean a game); 3. sampled at temperature 1 (0.6, top_p 0.99, top_k
-    100 there); 4. no running means, no asymmetric clip. The average is its code's: a mean per
-    answer.
+    100 there); 4. no running means, no asymmetric clip. The average is its code's, per answer.
     Try: variant ("code"), advantage_clip (4), rollout.temperature, num_prompts (192).
     """
     if variant not in VARIANTS:

@@ -49,13 +49,12 @@ def skywork_ssb(
     sampled with replacement, new ones first, then those of a replay buffer (oldest out first); a
     row keeps its A and the log-probabilities with which it was sampled.
     Differs from the paper: it says in words only that rows of A != 0 are stored and sampled by |A|,
-    and that prompts are filtered likewise before; share, capacity, exponent, floor, the order of
-    sampling and the ratio are inferred from TIGER-AI-Lab/VL-Rethinker, whose replay it cites; the
-    number of answers of the filter (8) is ours. The filter has one turn, so environments need
-    filter_answers 0. Its reward is the sum of those given: a rule, a format and model:FOLDER of a
-    preference model. Its first phase is skywork_mpo, on rows with chosen and rejected, in the same
-    run without the filter: until(0.3, skywork_mpo) | skywork_ssb(filter_answers=0). Images are not
-    read.
+    and that prompts are filtered so before; share, capacity, exponent, floor, the order of sampling
+    and the ratio are inferred from TIGER-AI-Lab/VL-Rethinker, whose replay it cites; the number of
+    answers of the filter (8) is ours. The filter has one turn, so environments need filter_answers
+    0. Its reward is the sum of those given: a rule, a format and model:FOLDER of a preference
+    model. Its first phase is skywork_mpo, on rows with chosen and rejected, in the same run without
+    the filter: until(0.3, skywork_mpo) | skywork_ssb(filter_answers=0). Images are left out.
     Try: capacity (a multiple of num_prompts * num_rollouts), share (1), filter_answers (0).
     """
     algorithm = grpo(num_prompts=num_prompts, num_rollouts=num_rollouts, **parent)

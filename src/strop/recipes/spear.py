@@ -58,8 +58,7 @@ def spear(
 
     Family: draws.
     In short: tool bonus, then self-imitation.
-    Choose it when: success is rare and first needs tool use: successes should be replayed and
-    learned from more than once.
+    Choose it when: success is rare and first needs tool use, so that it should be replayed.
     Equation: R_i + min(1, 0.1 turns_i) (cos(pi step / T_tool) + 1) / 2; when more than 1.5 size
     stored rollouts of A > 0 have R > P50, the median of group means: A' = R - P50 >= 0 for a power
     of two of them, loss = -w mean c min(rho A', clip(rho) A') in an update of its own, w = coef
@@ -71,11 +70,10 @@ def spear(
     Differs from the paper: 1. ratio, lb and ub are shared by both (its scripts leave those of fresh
     rollouts at 0.0002, 1 and 5); 2. its filters of answers that repeat themselves, cannot be parsed
     or have no action are missing, and filtered rollouts count in no mean; 3. turns that the
-    environment answered earn the bonus, and rollouts without one are stored, too; 4. the horizons
-    of its scripts are 200 (T_tool), 100 to 300 (T_sil) and 5 (tol); their dual clip acts only with
-    another loss.
-    Try: size (rollouts of a step; nothing is replayed where fewer than 1.5 size are good in tol
-    steps), hist (groups of some steps), T_sil, T_tool (0 for one turn), kept.
+    environment answered earn it, and rollouts without one are stored, too; 4. its scripts' horizons
+    are 200 (T_tool), 100 to 300 (T_sil) and 5 (tol); their dual clip needs another loss.
+    Try: size (rollouts of a step; no replay where fewer than 1.5 size are good in tol steps), hist
+    (groups of some steps), T_sil, T_tool (0 for one turn), kept.
     """
     algorithm = dr_grpo(
         clip_low=clip_low, clip_high=clip_high, aggregation=aggregation, length=length, **parent
