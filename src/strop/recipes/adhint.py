@@ -44,7 +44,7 @@ def adhint(
     A as grpo's, times a factor by help; on hint tokens times min(H_t, H) / max(H_t, H), 0 if A < 0.
     Differs from the parent: part of the rollouts start with the beginning of the data's column
     `completion`, whose tokens are trained on as well, with smaller weights.
-    Differs from the paper: it gives the two phases, the growth of w with difficulty, that hint
+    Differs from the paper: it gives only the two phases, the growth of w with difficulty, that hint
     tokens of different entropy weigh less, that bad rollouts do not unlearn them, and which results
     count more. All numbers, the shape of both weights and the noise are inferred: other parts can
     replace weigh_by_help and temper_hint_tokens.

@@ -81,7 +81,7 @@ def canon(
     halves of the group by c_i, the mean entropy or the length of the answer.
     Differs from the parent: the means of the two halves replace the group's mean: the half that
     earns more is amplified, be it the high or the low one.
-    Differs from the paper: a step has one update, not 16 (`num_minibatches=16`), which cost more
+    Differs from the paper: a step has one update, not 16 (`num_minibatches=16`), which took more
     time. Ties of c_i are split in row order.
     Try: schedule, metric ("length" with alpha 0.9 shortens answers), mu (0.5 is dr_grpo).
     """

@@ -36,7 +36,7 @@ def cispo(
     (clip_ratio/region_mean > 0).
     Differs from the paper: the widths are not given there; these are from verl's example (no lower
     bound). TRL's epsilon_high 5 is clip_high 4 here. A step has one update, not 16
-    (`num_minibatches=16`), which cost more time, nor verl's 4.
+    (`num_minibatches=16`), which took more time, nor verl's 4.
     Try: clip_high (4), clip_low, plan.num_minibatches.
     """
     objective = WeightByClippedRatio(clip_low, clip_high)

@@ -40,7 +40,7 @@ def cure(
     2. prefix and branch share an answer's token limit, and the overlong penalty counts both; 3.
     both phases have the same limit of tokens (there 2596 and 3584:
     phases.sharpen.rollout.max_tokens). A step has one update, not 16 (`num_minibatches=16`), which
-    cost more time.
+    took more time.
     Try: until (or a condition, 'entropy < 0.3'), min_letters (1 where tokens are single characters,
     as in tiny), branches, candidates (0: the ablation with a random place).
     """

@@ -45,7 +45,7 @@ def dapo(
     with what it has (the released code raises); 2. L_buf is L_max / 8 unless given (paper: 4096 of
     20480, released script: 512 of 4096). What others call dapo_overlong_shaping and
     dapo_dynamic_sampling are overlong_* and dynamic_sampling here, or the parts by themselves. A
-    step has one update, not 16 (`num_minibatches=16`), which cost more time.
+    step has one update, not 16 (`num_minibatches=16`), which took more time.
     Try: clip_high, max_rounds, overlong_factor (0: no length penalty).
     """
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)

@@ -43,7 +43,7 @@ def forking_token_mask(
     Differs from the parent: tokens of lower entropy have no gradient and do not count.
     Differs from the paper: H is the entropy at the start of the step, equal to the current one
     while a step is one update; the quantile is over the update. A step has one update, not 16
-    (`num_minibatches=16`), which cost more time.
+    (`num_minibatches=16`), which took more time.
     Try: rho, normaliser ("full" is TRL's), selection.
     """
     masked = KeepHighEntropyTokens(rho, selection, normaliser)
@@ -71,7 +71,7 @@ def top_entropy_quantile(
     Differs from the parent: tokens of lower entropy have no policy gradient but still count.
     Differs from the paper: the average is over all tokens, so the gradient is about rho times that
     of forking_token_mask. TRL's own default is rho 1 (off); 0.2 is what it recommends. A step has
-    one update, not 16 (`num_minibatches=16`), which cost more time.
+    one update, not 16 (`num_minibatches=16`), which took more time.
     Try: rho, clip_high, beta.
     """
     masked = KeepHighEntropyTokens(rho, normaliser="full")

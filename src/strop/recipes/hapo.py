@@ -56,7 +56,7 @@ def hapo(
     Differs from the paper: 1. the loss computes its signals over the update, the released code over
     a micro-batch; 2. the sign of h for certain tokens is inferred; in the released code it is
     positive (variant "code"); 3. the ratio is to the policy at `temperature`, not at the adapted
-    one. A step has one update, not 16 (`num_minibatches=16`), which cost more time.
+    one. A step has one update, not 16 (`num_minibatches=16`), which took more time.
     Try: tau (0.05, released code), adv_beta (0), quantile.
     """
     algorithm = dapo(**parent)

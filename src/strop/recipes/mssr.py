@@ -81,7 +81,7 @@ def mssr(
     Differs from the paper: the code's rho rises with the KL up to the target and jumps to rho_min
     above it, contrary to its stated aim, and uses the step's own KL; its "entropy" is the sampled
     token's share of it (all of this: variant "code"). Images are left out. Mini-batches of 128 of
-    2048: plan.num_minibatches. A step has one update, not 16 (`num_minibatches=16`), which cost
+    2048: plan.num_minibatches. A step has one update, not 16 (`num_minibatches=16`), which took
     more time.
     Try: alpha, kappa, num_prompts (2048, the paper's), n_0 (0: every prompt starts at 0.5).
     """

@@ -21,7 +21,7 @@ def salt_graph(**parent: Any) -> Algorithm:
     Family: turns.
     In short: averages over shared transitions.
     Choose it when: only outcomes are rewarded, and good and bad episodes share many transitions,
-    which deserve neither all the praise nor all the blame.
+    which deserve neither full credit nor full blame.
     Equation: A_k = mean of A_i over the rollouts i of the prompt that make the same transition
     (state, action, next state) as turn k; A_i = (R_i - mean_g) / (std_g + eps).
     Differs from the parent: turns that several rollouts share get the mean of their advantages.

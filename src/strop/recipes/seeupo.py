@@ -44,7 +44,7 @@ def seeupo(
     update for every turn is affordable.
     Equation: A_i = clamp(whitened(R_i - mean_g)); for k = last turn to first: one update on turn
     k with A_i M_i and one ratio per turn; M_i <- clip(M_i clip(exp(mean_t change of logp))).
-    Differs from the parent: one update a turn, with logp_old recomputed; the ratio is a turn's; no
+    Differs from the parent: one update a turn, with logp_old recomputed; the ratio is per turn; no
     division by the group's deviation, but by that of the step; a KL penalty towards the reference;
     a wider clip.
     Differs from the paper: a turn that a rollout does not reach is ignored here; in its code the

@@ -55,7 +55,7 @@ def siren(
     wider clip; tokens are summed and divided by a constant.
     Differs from the paper: this is its repository's form; Hbar is over the update, there over a
     micro-batch. With several updates a step, the first step's mean over them is the anchor. A step
-    has one update, not 16 (`num_minibatches=16`), which cost more time.
+    has one update, not 16 (`num_minibatches=16`), which took more time.
     Try: coef, anchor (points(((0, 1.0), (0.5, 0.7), (1, 0.7)))), quantile, top_p.
     """
     if variant not in ("paper", "code"):

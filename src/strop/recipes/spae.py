@@ -53,7 +53,7 @@ def spae(
     Differs from the paper: inferred are 1. the scope of scaling and mean (the batch); 2. d = 0 at
     the first step; 3. tokens after the last step belong to it; 4. eps_sat (of the diagnostic
     example). 5. the whitening's constant is under the root. A step has one update, not 20
-    (`num_minibatches=20`), which cost more time.
+    (`num_minibatches=20`), which took more time.
     Try: alpha and xi (0: reinforce_plus_plus_baseline's advantages), marker, num_probes.
     """
     probe = ProbeAnswers(opening, reference, num_probes)

@@ -38,7 +38,7 @@ def steer(
     same.
     Differs from the paper: this is what its repository runs; the paper's own formula (read only in
     a summary) has the clip's indicator as a factor of c. Extremes are over the update. A step has
-    one update, not 16 (`num_minibatches=16`), which cost more time.
+    one update, not 16 (`num_minibatches=16`), which took more time.
     Try: mode, w_min (0.5), clip_high (5 with clip_low 0.99, its stress test).
     """
     part = DampEntropyChanges(clip_low, clip_high, dual_clip_c, mode, w_min, w_max)
