@@ -33,8 +33,7 @@ def vade(
     Choose it when: many prompts of the pool are always or never solved, and should be avoided
     without spending answers to find that out.
     Equation: p_i ~ Beta(a_i + 1, b_i + 1) over the whole pool, I_i = p_i (1 - p_i)^2, the largest
-    are sampled; sampled: a <- lam1 a + right, b <- lam1 b + wrong; others: a <- lam2 a, b <- lam2
-    b.
+    are chosen; chosen: a <- lam1 a + right, b <- lam1 b + wrong; others: a <- lam2 a, b <- lam2 b.
     Differs from the parent: which prompts are sampled; 8 rollouts of each.
     Differs once: `data.train_size=16`: prompts recur (tracked/success > 0).
     Differs from the paper: 1. counts start at 0, a uniform belief (its start was not found); 2. the
