@@ -59,7 +59,7 @@ def around(
 
 
 def kl_terms(beta: float, aggregation: str) -> tuple[Term, ...]:
-    """The penalty on leaving the reference policy, or nothing at beta 0."""
+    """The KL penalty towards the reference policy; no term where beta is 0."""
     if beta == 0:
         return ()
     return (Term("kl", Use(PenaliseKlToReference()), average(aggregation), coef=beta),)

@@ -22,15 +22,15 @@ EDGES = (0.4, 0.75)
 )
 def classed(
     *,
-    # Success at which one class ends and the next begins.
+    # Success rate at which one class ends and the next begins.
     edges: tuple[float, ...] = EDGES,
-    # Steps with a prompt that its success is taken over; whether any of its answers was right.
+    # Last steps with a prompt over which its success is averaged; success is any right answer.
     H: int = 50,
     # How far beyond an edge a prompt must be to change its class.
     d: float = 0.03,
-    # Whether prompts never or always solved are in no class.
+    # Whether prompts that are never or always solved are in no class.
     set_apart: bool = False,
-    # Whose rule changes classes: "paper" or "code".
+    # Whose rule for changing classes is used: "paper" or "code".
     variant: str = "paper",
     clip_low: float = 0.2,
     **parent: Any,

@@ -1,4 +1,4 @@
-"""The words of a recipe's own at the padded door."""
+"""Further names that the padded calls of `strop.functional` accept for a recipe."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ Factor = tuple[str, Callable[[Tensor], Tensor] | None]
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]
 Own = str | tuple[str, Callable[[Any], Any]] | None
 
-# Of parameters that TRL calls by another name, its values and ours.
+# For parameters that TRL names differently: its values to ours.
 VALUES: dict[str, dict[str | bool, str | bool]] = {
     "loss_type": {"grpo": "seq-mean-token-mean", "bnpo": "token-mean", "dapo": "token-mean",
                   "dr_grpo": "seq-mean-token-sum-norm"},
@@ -25,16 +25,19 @@ VALUES: dict[str, dict[str | bool, str | bool]] = {
 
 @dataclass(frozen=True)
 class Words:
-    """also: names of the recipe. parameters: other name to the recipe's own, to that and what is
-    made of the value, or to None where TRL's or verl's name means something else here. columns:
-    name of a tensor to the column that it fills. tensors: further name to the usual one, and what
-    is made of the tensor (None: nothing). series: name of numbers, one a step of the run so far, to
-    the column or metric that each is; the last one of a column is this step's. several: name of a
-    tensor that stands for several, to what makes them. factors: name of a tensor [B, T] or [B] that
-    advantages are multiplied by, to the part in whose place it is (empty: none's), and what is made
-    of the tensor. instead: name that means nothing here, to what to give in its place. prepare: the
-    recipe's own parameters from those given, where several stand for one; prepared: names of such
-    that are none of its own."""
+    """The further names, by what they stand for.
+
+    also: further names of the recipe. parameters: another name to the recipe's own parameter, to
+    that and a conversion of the value, or to None where the name means something else in TRL or
+    verl. columns: name of a tensor to the column that it fills. tensors: further name of a tensor
+    to its usual one, and a conversion (None: none). series: name of numbers, one for each step of
+    the run so far, to the column or metric that they are; the last one of a column is this step's.
+    several: name of a tensor that stands for several, to the function that makes them. factors:
+    name of a tensor [B, T] or [B] by which advantages are multiplied, to the part that it replaces
+    (empty: none), and a conversion. instead: name that means nothing here, to what to give in its
+    place. prepare: makes the recipe's own parameters of those given, where several determine one;
+    prepared: names that are parameters of `prepare` alone.
+    """
 
     also: tuple[str, ...] = ()
     parameters: Mapping[str, Own] = field(default_factory=dict)
@@ -48,7 +51,7 @@ class Words:
     prepared: tuple[str, ...] = ()
 
     def beside(self, other: "Words") -> "Words":
-        """These and the other's; its names of a recipe and what it prepares are not taken over."""
+        """Both sets of names; the other's `also`, `prepare` and `prepared` are not inherited."""
         return Words(
             self.also,
             {**other.parameters, **self.parameters},
@@ -76,14 +79,14 @@ def door(
     instead: Mapping[str, str] | None = None,
     prepared: tuple[str, ...] = (),
 ) -> Callable[[One], One]:
-    """Let `strop.functional` take a recipe by the words of its own paper or code.
+    """Let `strop.functional` accept the names of a recipe's own paper or code.
 
         @door(also=("spo_loss",), columns={"v_low": "value_low_K"},
               tensors={"probs": ("logp_beh", torch.log)})
         @inherits(grpo)
         def some_recipe(**parent: Any) -> Algorithm:
 
-    A recipe that inherits has its parent's words too, but for its names.
+    A recipe that inherits has its parent's names too, except `also`.
     """
 
     def decorate(recipe: One) -> One:
@@ -98,6 +101,6 @@ def door(
 
 
 def words_of(recipe: Any) -> Words:
-    """The recipe's words; none where it brings none."""
+    """The further names of a recipe; empty where it declares none."""
     found: Words = getattr(recipe, "door", Words())
     return found

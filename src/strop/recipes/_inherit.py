@@ -1,4 +1,4 @@
-"""How a recipe takes over the parameters of its parent."""
+"""How a recipe inherits the parameters of its parent."""
 
 import dataclasses
 import functools
@@ -20,9 +20,9 @@ def inherits(
             algorithm = grpo(**parent)
 
     without: parameters of the parent that would have no effect here; changed: other defaults. The
-    values, given or default, arrive in `**parent`; one that the body has to see, the recipe names
-    itself and passes on. The parent's words at the padded door come with them. Raises TypeError for
-    a name that the parent does not have.
+    values, given or default, arrive in `**parent`; a parameter that the body needs is declared by
+    the recipe itself and passed on. The parent's names in the padded calls are inherited as well.
+    Raises TypeError for a name that the parent does not have.
     """
     theirs, words = inspect.signature(parent).parameters, words_of(parent)
 
@@ -57,6 +57,6 @@ def inherits(
 
 
 def _has(signature: inspect.Signature, own: Own) -> bool:
-    """Whether a recipe has the parameter that a word of its parent stands for."""
+    """Whether a recipe has the parameter that a name of its parent's stands for."""
     name = own if isinstance(own, str) or own is None else own[0]
     return name is None or name in signature.parameters

@@ -14,9 +14,9 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, aggregation="token-mean", num_rollouts=8, num_minibatches=4)
 def a_grae(
     *,
-    # "paper", or "code" for the released one's denominators and mean of groups.
+    # "paper", or "code": the denominators and the mean over groups of the released code.
     variant: str = "paper",
-    # Success of the step from which right answers count in full.
+    # Mean reward of a step (omega) from which right answers count in full.
     alpha: float = 1.0,
     **parent: Any,
 ) -> Algorithm:
@@ -25,7 +25,7 @@ def a_grae(
     arXiv 2602.05548, eq. 11 to 13. Code: Yu7-code/A-GRAE. Parent: grpo. Status: exact.
 
     Family: baselines.
-    In short: hard prompts weigh more later.
+    In short: up-weights hard prompts over time.
     Choose it when: a weak policy should lean on easy prompts first and move to hard ones as it
     improves, without a curriculum in the data.
     Equation: A_i <- A_i / 2 (omega / sqrt(p) + (1 - omega) / sqrt(1 - p)), p the prompt's and
@@ -34,8 +34,8 @@ def a_grae(
     less while it is weak; all tokens weigh the same. Rewards lie between 0 and 1; four updates a
     step.
     Differs from the paper: no; the average is the released code's (token-mean). The released code
-    divides by 1 - sqrt(p), which variant "code" does too; it also switches the method off but
-    for one exact number, which is left out.
+    divides by 1 - sqrt(p), which variant "code" does too; it also switches the method off except at
+    one exact number; this is left out.
     Try: alpha (0.5 for geometry), normalize_std (false: on dr_grpo's advantages), clip_high.
     """
     algorithm = grpo(**parent)

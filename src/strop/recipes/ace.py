@@ -15,7 +15,7 @@ def ace(
     *,
     # Strength of the correction.
     alpha: float = 1.0,
-    # Whether confidence is gained per token instead of per answer.
+    # Whether the gain in confidence is measured per token instead of per answer.
     per_token: bool = False,
     # Largest gain in confidence that counts, nats; 0: any.
     cap: float = 0.0,
@@ -27,15 +27,15 @@ def ace(
 
     Family: baselines.
     In short: overconfident errors weigh more.
-    Choose it when: wrong answers persist that have become likelier than under the reference, while
-    other errors should be left to explore.
+    Choose it when: some wrong answers persist that have become likelier than under the reference,
+    while other errors should be left to explore.
     Equation: c_i = sum_t logp_t - sum_t logp_ref_t;
     A_i < 0: A_i <- A_i (1 + alpha log(1 + exp(c_i))), others stay.
-    Differs from the parent: wrong answers weigh more the more likely they have become against the
+    Differs from the parent: wrong answers weigh more, the likelier they have become relative to the
     reference.
     Differs from the paper: inferred are the softplus of a sum over tokens, that the log-probability
-    is the old policy's, and alpha, which is not known. The sum can reach tens of nats in long
-    answers: per_token and cap hold it.
+    is the old policy's, and alpha, which is not known. In long answers the sum can reach tens of
+    nats: per_token and cap limit it.
     Try: alpha, per_token, cap (5).
     """
     algorithm = grpo(**parent)

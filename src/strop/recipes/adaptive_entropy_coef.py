@@ -38,13 +38,13 @@ def adaptive_entropy_coef(
     Status: exact.
 
     Family: entropy.
-    In short: bonus set by a controller.
+    In short: entropy bonus set by a controller.
     Choose it when: entropy must not fall below a floor and no fixed coefficient manages that over a
     whole run.
     Equation: loss = grpo's - a_s mean_t H_t; a_s = c if H_{s-1} <= target else 0;
     c <- min(c + delta, c_max) if H_s <= target else max(c - delta, c_min).
     Differs from the parent: an entropy term whose coefficient an integral controller sets; token
-    mean, as TRL has it.
+    mean, as in TRL.
     Differs once: `'adaptive_entropy_coef(target=4)'`, a target above the entropy
     (entropy_control/applied_coef > 0).
     Differs from the paper: H is the mean over the tokens of a step, not of an optimiser step.

@@ -1,4 +1,4 @@
-"""Policy optimisation over plain rollouts and rollouts with a hint as long as is needed."""
+"""Policy optimisation over plain rollouts and rollouts that start from a hint of adaptive size."""
 
 import dataclasses
 from typing import Any
@@ -18,15 +18,15 @@ def adhint(
     *,
     # Share of a prompt's rollouts that get a hint.
     hinted: float = 0.5,
-    # Share of the solution that a prompt gets which is always solved.
+    # Share of the solution shown for a prompt that is always solved.
     w_min: float = 0.1,
-    # Share of the solution that a prompt gets which is never solved.
+    # Share of the solution shown for a prompt that is never solved.
     w_max: float = 0.9,
-    # Deviation of the noise on the share.
+    # Standard deviation of the noise on the share.
     noise: float = 0.0,
-    # How much more success without help, and failure with it, can count.
+    # How much more success without a hint, and failure with one, can count.
     strength: float = 1.0,
-    # Whether hint tokens weigh less the less their entropy is like the continuation's.
+    # Whether hint tokens weigh less, the less their entropy resembles the continuation's.
     by_entropy: bool = True,
     # Whether hint tokens of bad rollouts get no gradient.
     never_unlearn: bool = True,
@@ -37,17 +37,17 @@ def adhint(
     arXiv 2512.13095. Code: none released. Parent: grpo. Status: abstract.
 
     Family: demonstrations.
-    In short: hints as long as needed.
-    Choose it when: prompts are too hard to start alone, reference solutions exist, and the part
-    that is given should shrink as they become easier.
+    In short: hint length set by difficulty.
+    Choose it when: prompts are too hard to solve without help, reference solutions exist, and the
+    part shown as a hint should shrink as they become easier.
     Equation: hint share w = w_min + (w_max - w_min) (1 - mean R of the plain rollouts) + noise;
     A as grpo's, times a factor by help; on hint tokens times min(H_t, H) / max(H_t, H), 0 if A < 0.
-    Differs from the parent: part of the rollouts begin with the data's column `completion`, whose
-    tokens are trained on as well, gently.
-    Differs from the paper: known from it are the two phases, the growth of w with difficulty, that
-    hint tokens unlike in entropy weigh less, that bad rollouts do not unlearn them, and which
-    results count more. All numbers, the shape of both weights and the noise are inferred: other
-    parts can stand in for weigh_by_help and temper_hint_tokens.
+    Differs from the parent: part of the rollouts start with the beginning of the data's column
+    `completion`, whose tokens are trained on as well, with smaller weights.
+    Differs from the paper: it gives only the two phases, the growth of w with difficulty, that hint
+    tokens of different entropy weigh less, that bad rollouts do not unlearn them, and which results
+    count more. All numbers, the shape of both weights and the noise are inferred: other parts can
+    replace weigh_by_help and temper_hint_tokens.
     Try: hinted (0: grpo), w_min and w_max, strength (0).
     """
     algorithm = grpo(**parent)

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation that weighs prompts by what their rollouts say now."""
+"""Group relative policy optimisation that weighs prompts by their current rollouts."""
 
 import dataclasses
 from typing import Any
@@ -15,17 +15,17 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, beta=1e-3)
 def adora(
     *,
-    # "text" or "vision": what a prompt is whose answers are all right, or all wrong.
+    # "text" or "vision": how a prompt is treated whose answers are all right, or all wrong.
     variant: str = "text",
     # Reward above which an answer is right.
     correct_threshold: float = 0.5,
-    # Factor of prompts that are not worthwhile now.
+    # Factor on the advantages of the other prompts.
     lam: float = 0.1,
-    # Factor of those that are.
+    # Factor on the advantages of prompts whose longest right answer is the longer one.
     amplification: float = 1.0,
-    # Most right answers, as a share, of a worthwhile prompt.
+    # Largest share of right answers at which a prompt gets that factor.
     tau: float = 1.0,
-    # Length from which a wrong answer counts as cut off and is not looked at; 0: none.
+    # Length from which a wrong answer counts as cut off and is ignored; 0: none.
     max_len: int = 0,
     **parent: Any,
 ) -> Algorithm:
@@ -35,15 +35,16 @@ def adora(
 
     Family: baselines.
     In short: prompts where long answers win.
-    Choose it when: thinking longer should be learned only from prompts whose right answers are the
-    longer ones, decided anew each step.
+    Choose it when: longer reasoning should be learned only from prompts whose right answers are the
+    longer ones, judged afresh at each step.
     Equation: A_i <- w_g A_i; w_g = amplification if the longest right answer of the prompt is
     longer than the mean wrong one and its share of right answers is at most tau, else lam.
-    Differs from the parent: every prompt's advantages are weighted by that, anew each step.
-    Differs from the paper: the released code's form is the default: prompts of any difficulty
-    (paper: tau 0.5), right from a reward of 1.01 of 3 in its text runs; max_len (there
-    4054 tokens, in vision 4094) is off. What to do with prompts of one kind differs between its
-    folders: variant.
+    Differs from the parent: the advantages of a prompt are multiplied by w_g, computed afresh at
+    each step.
+    Differs from the paper: the default is the released code's form: prompts of any difficulty
+    (paper: tau 0.5), with an answer right from a reward of 1.01 of 3 in its text runs; max_len
+    (there 4054 tokens, in vision 4094) is off. How prompts whose answers are all right or all wrong
+    are treated differs between its folders (see variant).
     Try: tau (0.5), lam with amplification (1 and 2: the paper's text mode), max_len.
     """
     algorithm = grpo(**parent)

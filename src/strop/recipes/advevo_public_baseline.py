@@ -1,4 +1,4 @@
-"""Attackers and defenders that learn together, each role with a baseline of its own."""
+"""Attackers and defenders that learn together, each role with its own baseline."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ POOLS = {"step": "role_B", "prompt": "group_B", "episode": "episode_B"}
 @inherits(reinforce_plus_plus, without=("gamma",))
 def advevo_public_baseline(
     *,
-    # Over what a role's mean is taken: "step", "prompt" or "episode".
+    # The set over which a role's mean is taken: "step", "prompt" or "episode".
     pool: str = "step",
     # Whether advantages are whitened over the step's policy tokens, as in the parent.
     whiten: bool = False,
@@ -34,20 +34,21 @@ def advevo_public_baseline(
     arXiv 2510.01586. Code: none released. Parent: reinforce_plus_plus. Status: abstract.
 
     Family: turns.
-    In short: attackers and defenders.
-    Choose it when: attackers and defenders, or other opposed roles, learn together and everyone
-    should be compared with their own side.
+    In short: attackers and defenders co-evolve.
+    Choose it when: attackers and defenders, or other opposed roles, learn together and each player
+    should be compared only with its own side.
     Equation: A_i = R_i - mean of R_j over those who had the role of i (all attackers, or all
     defenders); loss = -mean_i mean_t min(rho A_t, clip(rho) A_t).
-    Differs from the parent: games of several players; the role's mean is subtracted; no whitening
-    of tokens unless `whiten`.
-    Differs from the paper: 1. inferred: the pool of the mean, and that nothing is whitened; 2. each
-    role has weights of its own where the run gives them (`roles.play=each model.lora_rank=16`, on
-    one base), else one policy plays both; 3. attackers are tuned on given attacks first in a phase
-    of its own (`until(20, sft) @ warm | advevo_public_baseline`, on the environment's column
-    `completion`), not by default; 4. the reward is the game's and that of --reward; there a
-    defender's is a sum of safety, task and format, safety weighing more in the first half of the
-    run: `first_half` and `second_half` are such weights (the paper's were not found).
+    Differs from the parent: games of several players; the role's mean is subtracted; tokens are not
+    whitened unless `whiten` is set.
+    Differs from the paper: 1. the pool of the mean, and that nothing is whitened, are inferred; 2.
+    each role has its own weights where the run sets them (`roles.play=each model.lora_rank=16`, on
+    one base), else one policy plays both; 3. there attackers are first tuned on given attacks; here
+    that is a phase of its own (`until(20, sft) @ warm | advevo_public_baseline`, on the
+    environment's column `completion`), not by default; 4. the reward is the game's and that of
+    --reward; there a defender's is a sum of safety, task and format, safety weighing more in the
+    first half of the run: `first_half` and `second_half` are such weights (the paper's were not
+    found).
     Try: pool ("episode" with several defenders), whiten, num_rollouts.
     """
     if pool not in POOLS:

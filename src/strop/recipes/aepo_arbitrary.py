@@ -1,4 +1,4 @@
-"""Entropy held at a target by right answers from a hotter or a cooler policy."""
+"""Entropy held at a target by right answers sampled at a higher or a lower temperature."""
 
 import dataclasses
 from typing import Any
@@ -17,16 +17,16 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, aggregation="token-mean", num_minibatches=4)
 def aepo_arbitrary(
     *,
-    # What entropy is held at, nats, or a schedule of it.
+    # Entropy to hold, nats, or a schedule of it.
     h_target: EntropyTarget = 0.5,
     # Temperatures while entropy is at or below the target, and above it.
     t_high: float = 1.2,
     t_low: float = 0.8,
-    # Most rollouts from them that are trained on; half as many above the target.
+    # Most of the answers sampled again that are trained on; half as many above the target.
     s: int = 60,
     # Share of the prompts that are sampled again.
     share: float = 0.25,
-    # Smallest advantage that is imitated.
+    # Smallest advantage of an answer that is imitated.
     smallest: float = 0.05,
     **parent: Any,
 ) -> Algorithm:
@@ -35,17 +35,17 @@ def aepo_arbitrary(
     arXiv 2510.08141. Code: 597358816/AEPO. Parent: grpo. Status: exact.
 
     Family: entropy.
-    In short: right answers, hotter or cooler.
+    In short: entropy target by temperature.
     Choose it when: entropy should follow a target up and down without an entropy loss, and a share
-    of the prompts can be answered again.
+    of the prompts can be sampled again.
     Equation: grad J = grad J_grpo + alpha E_{o ~ pi^T}[grad log pi(o) R(o)]; T = t_high if
     H_prev <= h_target else t_low; alpha is s / batch size.
-    Differs from the parent: a share of the prompts is answered again at T; up to s of the good
-    ones, with advantage 1, take the place of plain rollouts; all tokens weigh the same; four
+    Differs from the parent: a share of the prompts is sampled again at temperature T; up to s of
+    the good answers, with advantage 1, replace plain rollouts; all tokens weigh the same; four
     updates a step.
-    Differs from the paper: it is what its repository runs. H_prev is the entropy of the plain
-    rollouts of the step before, there the logged one of its update. Its s is 60 of 2,560
-    rollouts: lower it with the batch. Its form without further rollouts is not here.
+    Differs from the paper: this is what its repository runs. H_prev is the entropy of the previous
+    step's plain rollouts, there the one logged in its update. Its s is 60 of 2,560 rollouts: lower
+    it with the batch. Its form without further rollouts is left out.
     Try: h_target (0.75; points(((0, 0.6), (0.5, 0.3), (1, 0.3)))), s (0: the parent), share.
     """
     algorithm = grpo(**parent)

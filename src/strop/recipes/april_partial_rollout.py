@@ -16,11 +16,11 @@ from strop.support.errors import UserError
 @inherits(grpo, num_rollouts=8)
 def april_partial_rollout(
     *,
-    # Prompts under way at once; num_prompts: none is put off.
+    # Prompts in flight at once; num_prompts: none is put off.
     chunk: int = 64,
     # Steps after which an unfinished group is restarted; 0: never.
     max_age: int = 0,
-    # Whether groups of one outcome are replaced by others.
+    # Whether groups whose rewards are all equal are replaced by others.
     dynamic_sampling: bool = False,
     num_prompts: int = 32,
     **parent: Any,
@@ -30,17 +30,17 @@ def april_partial_rollout(
     arXiv 2509.18521. Code: RLsys-Foundation/APRIL. Parent: grpo. Status: exact.
 
     Family: staleness. Model: tiny-worked.
-    In short: slow answers end in later steps.
-    Choose it when: a few long answers hold up every step while the engine stands nearly idle, and
-    answers drawn by the weights of several steps are acceptable.
+    In short: long answers resume in next step.
+    Choose it when: a few long answers hold up every step while the engine is nearly idle, and
+    answers sampled with the weights of several steps are acceptable.
     Equation: grpo's, over the first num_prompts groups of `chunk` under way that end; the others
-    go on in the next step from the tokens that they have.
-    Differs from the parent: a step ends with its num_prompts-th ended group; long answers are
-    trained on later and carry tokens of several policies.
-    Differs from the paper: 1. tokens are kept, so none is read from text again, and with each the
-    probability by which it was drawn; 2. groups beyond the last one that was waited for are kept,
-    there lost; 3. dynamic_sampling asks for more after the step's groups, there as they end;
-    4. temperature 1 (there 0.8). No limit on age unless max_age, as there.
+    resume in the next step from the tokens that they have.
+    Differs from the parent: a step ends when num_prompts groups have ended; long answers are
+    trained on later and hold tokens of several policies.
+    Differs from the paper: 1. tokens are stored, each with the probability with which it was
+    sampled, so that no text is tokenised again; 2. further groups that end meanwhile are kept,
+    there lost; 3. dynamic_sampling requests more after the step's groups, there as they end; 4.
+    temperature 1 (there 0.8). No limit on age unless max_age, as there.
     Try: chunk, max_age (4), terms.policy.correction=weigh_by_engine_ratio.
     """
     if chunk < num_prompts:

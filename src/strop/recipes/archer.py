@@ -1,4 +1,4 @@
-"""A critic of whole turns, learnt off the policy from a store, teaches a policy of tokens."""
+"""A turn-level critic, trained off-policy from a replay buffer, teaches a token-level policy."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,17 +40,17 @@ def archer(
     *,
     # Discount of a turn.
     gamma: float = 0.95,
-    # Turns that fit into the store.
+    # Turns that the replay buffer holds.
     capacity: int = 100_000,
-    # Episodes drawn from the store in a step.
+    # Episodes sampled from the replay buffer in a step.
     num_drawn: int = 128,
     # Updates of the critic in a step.
     critic_epochs: int = 50,
     # Updates of the policy in a step.
     actor_epochs: int = 3,
-    # Whether a value of each token is taken from its turn's advantage.
+    # Whether a token-level value is subtracted from its turn's advantage.
     token_baseline: bool = False,
-    # Steps at the beginning in which the critic alone learns.
+    # Steps at the start in which only the critic is trained.
     warmup_steps: int = 20,
     num_prompts: int = 128,
     num_rollouts: int = 1,
@@ -60,18 +60,19 @@ def archer(
     arXiv 2402.19446. Code: YifeiZhou02/ArCHer. Parent: none. Status: partial.
 
     Family: critics.
-    In short: turn critic over old episodes.
-    Choose it when: episodes are long and dear: a critic of turns learns from all earlier ones,
-    while the policy needs one fresh action a turn.
-    Equation: Q_j(o, a) -> r + gamma (1 - done) V_j'(o'), V_j(o) -> Q_j'(o, a~), a~ of the policy of
-    now, ' a slow copy, j = 1, 2; A = min_j Q_j(o, a~) - min_j V_j(o); loss = -mean over o of
-    sum_t A logp(a~_t), o and (o, a, r, o') of the store; with token_baseline A - v_t, v_t -> A.
+    In short: off-policy critic of turns.
+    Choose it when: episodes are long and expensive: a turn-level critic learns from all earlier
+    ones, while the policy needs one fresh action a turn.
+    Equation: Q_j(o, a) -> r + gamma (1 - done) V_j'(o'), V_j(o) -> Q_j'(o, a~), a~ of the current
+    policy, ' a slow copy, j = 1, 2; A = min_j Q_j(o, a~) - min_j V_j(o); loss = -mean over o of
+    sum_t A logp(a~_t), o and (o, a, r, o') from the replay buffer; with token_baseline A - v_t, v_t
+    -> A.
     Differs from the parent: -
-    Differs from the paper: 1. heads and their slow copies read the policy's hidden states, in place
-    of an encoder of their own; 2. a step draws episodes once, splits them over the updates of
-    critic and policy and learns from one a~ of each turn, drawn before the first of them (there
-    each update draws states and a~ anew); 3. an episode that was cut ends there; 4. v is a head of
-    the critic and learns in its updates (there of the policy, in the policy's).
+    Differs from the paper: 1. heads and their slow copies read the policy's hidden states, instead
+    of an encoder of their own; 2. a step samples episodes once, splits them over the updates of
+    critic and policy and learns from one a~ of each turn, sampled before the first of them (there
+    each update samples new states and a~); 3. an episode that was cut off ends there; 4. v is a
+    head of the critic and is trained in its updates (there of the policy, in the policy's).
     Try: critic.target_tau (0.1), critic.lr, critic_epochs, warmup_steps, token_baseline.
     """
     base: dict[str, Any] = around(num_prompts, num_rollouts)
@@ -95,7 +96,7 @@ def archer(
 
 
 def _reads() -> Iterator[Use]:
-    """Values of turns: of both critics, before and after the action, now and of the slow copies."""
+    """Values of turns by both critics, before and after the action, current and slow copies."""
     for before, after in PAIRS:
         places = (
             (before, "first", before, (FRESH,)),
@@ -109,7 +110,7 @@ def _reads() -> Iterator[Use]:
 
 
 def _targets(gamma: float) -> Iterator[Use]:
-    """What the values of states and of actions should have been, on tokens."""
+    """Regression targets of the values of states and of actions, on tokens."""
     for before, after in PAIRS:
         names = (("next_value_K", f"next_{before}_slow_K"), ("return_K", f"return_{after}_K"))
         yield Use(BootstrapNextValue(gamma), names, f"expect_{after}")
@@ -128,7 +129,7 @@ def _terms(token_baseline: bool) -> Iterator[Term]:
 
 
 def _token_baseline() -> Iterator[Use]:
-    """The advantage as what the value of a token should have been, then the rest beyond it."""
+    """The advantage as the regression target of a token's value, then what is left beyond it."""
     yield Use(SpreadTurns(), (("advantage_T", "return_value_token_T"),), "return_value_token")
     yield Use(SubtractTokenValue(), (("value_T", "value_token_T"),))
 

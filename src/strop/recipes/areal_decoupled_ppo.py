@@ -1,4 +1,4 @@
-"""Clipped policy optimisation whose anchor is not the policy that drew the answers."""
+"""Clipped policy optimisation whose proximal policy is not the policy that sampled the answers."""
 
 import math
 from typing import Any
@@ -31,19 +31,19 @@ def areal_decoupled_ppo(
     *,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
-    # Largest ratio on negative advantages, above 1, before the weight; 0: none.
+    # Largest ratio on negative advantages (above 1), before weighting; 0: none.
     dual_clip_c: float = 0.0,
-    # What has one ratio to the proximal policy: "token" or "sequence".
+    # Unit of the ratio to the proximal policy: "token" or "sequence".
     ratio_level: str = "token",
-    # False: one ratio, to the policy that drew the answers, and no weight.
+    # False: one ratio, to the policy that sampled the answers, and no weight.
     decoupled: bool = True,
-    # What is bounded as one: "token" or "sequence".
+    # Unit whose weight is bounded: "token" or "sequence".
     level: str = "token",
-    # What happens to a weight out of bounds: "none", "mask" (no gradient) or "clamp".
+    # What is done with a weight out of bounds: "none", "mask" (no gradient) or "clamp".
     action: str = "none",
-    # What is bounded: "ratio", or "k1", "k2", "k3" in nats.
+    # The bounded measure of the weight: "ratio", or "k1", "k2", "k3" in nats.
     metric: str = "ratio",
-    # How tokens make up a sequence's metric: "sum", "mean" or "max".
+    # How a sequence's metric is made of its tokens': "sum", "mean" or "max".
     agg: str = "mean",
     # Upper bound of the metric.
     upper: float = 5.0,
@@ -56,20 +56,20 @@ def areal_decoupled_ppo(
     arXiv 2505.24298, eq. 5. Code: inclusionAI/AReaL. Parent: grpo. Status: exact.
 
     Family: staleness.
-    In short: clip anchored apart from sampler.
-    Choose it when: answers are several steps old and used for several updates; the clip should
-    start at today's policy, not at the one that drew them.
+    In short: decoupled clip for stale samples.
+    Choose it when: answers are several steps old and used for several updates; the clip should be
+    centred on the current policy, not on the one that sampled them.
     Equation: loss = -1/N sum_t w min(u A, clip(u, 1 - clip_low, 1 + clip_high) A),
     u = pi / pi_prox, w = pi_prox / pi_behavior detached; pi_prox is pi when the step begins.
-    Differs from the parent: old answers are weighed by w, the clip starts from the step's own
-    policy; 4 updates; all tokens weigh the same.
+    Differs from the parent: old answers are weighted by w, and the clip is centred on the policy at
+    the step's start; 4 updates; all tokens weigh the same.
     Differs once: `engine.staleness=2` (correction/ess < 1).
     Differs from the paper: the released code leaves w out unless an action is set: here it is
-    always in. N counts masked tokens, as there. k3 is exp(x) - 1 - x, x = log w, as the sampler's
-    answers need (the code has -x). At level "sequence" w is the geometric mean for the metric
-    "ratio", and "clamp" takes that metric with agg "mean" alone. Its penalty of 0.1 in the
-    reward and the log-linear pi_prox are left out. There answers are up to 4 steps old, here they
-    are fresh unless `engine.staleness` or `training.max_staleness` is given.
+    always in. N counts masked tokens, as there. k3 is exp(x) - 1 - x, x = log w, as samples of the
+    behaviour policy require (the code has -x). At level "sequence" w is the geometric mean for the
+    metric "ratio", and "clamp" works only with that metric and agg "mean". Its penalty of 0.1 in
+    the reward and the log-linear pi_prox are left out. There answers are up to 4 steps old, here
+    they are fresh unless `engine.staleness` or `training.max_staleness` is given.
     Try: engine.staleness (4), action ("mask"), decoupled (false).
     """
     _check(ratio_level=ratio_level, level=level, action=action, metric=metric, agg=agg)
@@ -88,7 +88,7 @@ def areal_decoupled_ppo(
 
 
 def _check(**chosen: str) -> None:
-    """Raise UserError for a word that its option does not know."""
+    """Raise UserError for a value that its option does not have."""
     for name, value in chosen.items():
         if value not in CHOICES[name]:
             known = ", ".join(CHOICES[name])
@@ -113,7 +113,7 @@ def _weigh(
 
 
 def _drop(level: str, metric: str, agg: str, upper: float, lower: float) -> DropMismatchedRollouts:
-    """What leaves the gradient, but not the averages."""
+    """The selection that takes rollouts out of the gradient, but not out of the averages."""
     estimate = "k1" if metric == "ratio" else metric
     measure = f"token_{estimate}" if level == "token" else f"seq_{agg}_{estimate}"
     bounds = (lower, upper)

@@ -18,8 +18,8 @@ def arena_rl(
     *,
     # "elimination" (seeded), "anchor" (the seeds alone) or "round_robin".
     scheme: str = "elimination",
-    # "paper", or "code": byes to who is left over and not to the best seeds, and equal scores
-    # against the anchor share a rank.
+    # "paper", or "code": byes go to whoever is left over and not to the best seeds, and equal
+    # scores against the anchor share a rank.
     variant: str = "paper",
     **parent: Any,
 ) -> Algorithm:
@@ -28,13 +28,14 @@ def arena_rl(
     arXiv 2601.06487. Code: Alibaba-NLP/qqr. Parent: grpo. Status: exact.
 
     Family: rewards.
-    In short: rank in a tournament.
-    Choose it when: answers are open-ended, a judge tells the better of two more surely than it
-    marks one, and the matches can be paid.
+    In short: tournament rank as the reward.
+    Choose it when: answers are open-ended, a judge compares two answers more reliably than it
+    scores one, and you can afford the matches.
     Equation: r_i = 1 - rank_i / (N - 1), A_i = (r_i - mean) / (std + eps); rank by a seeded single
     elimination over pairs that a judge compares.
     Differs from the parent: the reward functions see two answers of a prompt, the other one as
-    `opponent`, and only who scores higher counts. A judge's file names {opponent} in its prompt.
+    `opponent`, and only which of them scores higher counts. A judge's file names {opponent} in its
+    prompt.
     Differs from the paper: 1. a pair costs two judgements of one score each (there of both, in two
     orders); 2. Swiss and double elimination are left out; 3. one judge, no sum of two. For a
     validation the data's own column `opponent` holds what answers are compared with.

@@ -1,4 +1,4 @@
-"""Open choices counted: few are asked for on easy prompts, many on hard ones."""
+"""Rewards few windows of high entropy on easy prompts, and many on hard ones."""
 
 import dataclasses
 from typing import Any
@@ -22,17 +22,17 @@ def ares_aepo(
     *,
     # "paper" or "code": how windows change the reward.
     variant: str = "paper",
-    # Tokens of a window.
+    # Tokens in a window.
     w: int = 4,
-    # Words after which variant "code" counts windows, with spaces between them; "": any token.
+    # Words after which variant "code" counts windows, separated by spaces; "": any token.
     words: str = "",
-    # Likeliest tokens of which variant "code" takes the entropy, and that of all others together.
+    # Likeliest tokens over which variant "code" takes the entropy, all others being one more.
     num_top: int = 10,
-    # Most that variant "code" adds to a reward or takes from it.
+    # Most that variant "code" adds to a reward or subtracts from it.
     alpha: float = 0.5,
-    # Weight of the penalty towards the reference, times each difficulty's own.
+    # Weight of the KL penalty, multiplied by the weight of each difficulty.
     beta: float = 0.01,
-    # What each difficulty's KL is held at, nats, and the steps between two moves; 0: not held.
+    # KL at which each difficulty is held, nats, and the steps between two adjustments; 0: not held.
     kl_target: float | Schedule = 0.01,
     kl_every: int = 100,
     # Weight of the penalty where windows (paper) or easy wrong answers (code) relax it.
@@ -47,20 +47,20 @@ def ares_aepo(
     arXiv 2510.08457, sec. 3.2. Code: shawn0728/ARES. Parent: grpo. Status: partial.
 
     Family: entropy.
-    In short: open stretches by difficulty.
-    Choose it when: easy prompts get too much thought and hard ones too little, and stretches of
-    high entropy are your measure of it.
+    In short: entropy windows by difficulty.
+    Choose it when: easy prompts get too much reasoning and hard ones too little, and you measure
+    reasoning by its stretches of high entropy.
     Equation: R = R_acc - 1[wrong] lambda_d g_d(N - target_d), N = windows of high mean entropy, d
     the prompt's difficulty by its group's accuracy; loss = grpo's + beta beta_d r_t KL(ref).
-    Differs from the parent: rewards by windows; a penalty by difficulty, weaker in windows, whose
-    weights are moved towards a target; groups of one outcome leave; all tokens weigh the same; four
-    updates a step.
+    Differs from the parent: a reward by windows of high entropy; a KL penalty by difficulty, weaker
+    in windows, whose weights are moved towards a target; groups whose rewards are all equal are
+    dropped; all tokens weigh the same; four updates a step.
     Differs once: `plan.num_minibatches=4 training.lr=5e-3` (ares/change_mean != 0).
-    Differs from the paper: targets are carried over from earlier steps (against its own batch
-    lambda is always 0); how fast is ours, and so is r_t (the code's 0.67). It does not branch
+    Differs from the paper: targets are carried over from earlier steps (relative to its own batch
+    lambda is always 0); their rate is ours, and so is r_t (the code's 0.67). It does not branch
     rollouts. variant "code": its windows and rewards; its 174 words are those of its repository or
     of `strop.evaluation.high_entropy_words`, which finds yours in a run; how it found them is not
-    said.
+    stated.
     Try: variant, w, kl_target, alpha, words.
     """
     algorithm = grpo(aggregation=aggregation, **parent)

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation over episodes that branch where the policy grew unsure."""
+"""Group relative policy optimisation over episodes that branch where entropy rose."""
 
 import dataclasses
 from typing import Any
@@ -18,13 +18,13 @@ CREDIT: dict[str, Any] = {"soft": SpreadEvenly(), "hard": AverageSharedPrefixes(
 @inherits(grpo)
 def arpo(
     *,
-    # Rollouts of a prompt that begin at once; the others branch from them.
+    # Rollouts of a prompt that start at once; the others branch from them.
     N: int = 8,
-    # One more than the branches that may begin after a turn of an episode.
+    # One more than the branches allowed after a turn of an episode.
     beam: int = 2,
-    # What a rise in a turn's entropy adds to the chance of a branch, 0.5.
+    # What a rise in a turn's entropy adds to the branching probability of 0.5.
     w: float = 0.2,
-    # What a shared beginning learns: each rollout's own advantage ("soft") or their mean ("hard").
+    # Advantage of a shared prefix: each rollout's own ("soft") or their mean ("hard").
     advantage: str = "soft",
     **parent: Any,
 ) -> Algorithm:
@@ -33,13 +33,14 @@ def arpo(
     arXiv 2507.19849. Code: RUC-NLPIR/ARPO. Parent: grpo. Status: exact.
 
     Family: turns.
-    In short: episodes branch when unsure.
+    In short: branches where entropy rises.
     Choose it when: tool calls or long first turns cost most of an episode, and the policy is less
-    sure of itself behind a tool's reply than before it.
+    certain after a tool's reply than before it.
     Equation: after each turn an episode branches with probability clip(0.5 + w (H - H_first), 0, 1)
     while a prompt has fewer than num_rollouts; H = sum of -p ln p / ln V over the turn's first 20
     tokens and their 10 likeliest; grpo's loss.
-    Differs from the parent: episodes; part of a group shares beginnings with others of it.
+    Differs from the parent: rollouts are episodes; some of a group share a prefix with others of
+    it.
     Differs from the paper: 1. its constants are the code's; 2. as there, the turn before a tool's
     reply decides, so that the first one branches with probability 0.5; 3. its reward (F1 of the
     answer, 0.1 for both tools, -1 for a wrong format) is the environment's; 4. its code takes the

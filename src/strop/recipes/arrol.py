@@ -1,4 +1,4 @@
-"""Group relative policy optimisation over the answers that were worth finishing."""
+"""Group relative policy optimisation that stops part of the answers half-way."""
 
 import dataclasses
 from typing import Any
@@ -15,9 +15,9 @@ def arrol(
     *,
     # Tokens at which an answer is examined.
     L_detect: int = 512,
-    # Share of the examined answers that go on.
+    # Share of the examined answers that continue.
     K: float = 0.5,
-    # Share of right answers wanted among them.
+    # Wanted share of right answers among them.
     rho: float = 0.5,
     # Bins of the head's scores.
     num_bins: int = 10,
@@ -30,17 +30,17 @@ def arrol(
     arXiv 2603.24840. Code: Hsu1023/ARRoL (not readable). Parent: grpo. Status: partial.
 
     Family: draws. Model: tiny-worked.
-    In short: half the answers end half-way.
-    Choose it when: answers are long, their beginnings tell how they will end, and the time of a
-    step is spent on drawing and training on more answers than it needs.
-    Equation: q_i from a head's score of the state at token L_detect; of n answers ceil(K n) go on,
-    with mean q near rho; A_i = grpo's among them.
-    Differs from the parent: groups are the answers that were let go on, a chosen sample of all: the
+    In short: prunes answers half-way.
+    Choose it when: answers are long, their beginnings predict how they will end, and a step spends
+    its time on sampling and training on more answers than it needs.
+    Equation: q_i from a head's score of the state at token L_detect; of n answers ceil(K n)
+    continue, with mean q near rho; A_i = grpo's among them.
+    Differs from the parent: groups hold only the answers that continued, a selected sample: the
     mean of a group is no estimate of the prompt's success.
-    Differs once: `'arrol(L_detect=16)'`, a place that answers reach (pruning/stopped > 0).
-    Differs from the paper: ours, as the paper's are not known, are the rule of survival (greedy
-    swaps), the head (one layer of 64 on the last state, Adam), bins and prior. Votes weighted by
-    the head's score at test time are left out.
+    Differs once: `'arrol(L_detect=16)'`, a length that answers reach (pruning/stopped > 0).
+    Differs from the paper: the survival rule (greedy swaps), the head (one layer of 64 on the last
+    state, Adam), bins and prior are ours, as the paper's are not known. Votes weighted by the
+    head's score at test time are left out.
     Try: L_detect (a third of the usual answer), K (0.75), num_rollouts.
     """
     rollout = StopSureAnswers(

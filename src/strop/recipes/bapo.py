@@ -1,4 +1,4 @@
-"""Policy optimisation whose clip makes room for good tokens."""
+"""Policy optimisation whose clip bounds rise until good tokens have their share of the loss."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,7 @@ def bapo(
     *,
     # "paper" (probability-weighted share, c_high first) or "code" (ratio of sums, c_low first).
     variant: str = "paper",
-    # First lower bound on the ratio; this and all below: 0 is the form's own number.
+    # First lower bound on the ratio; here and below, 0 is the variant's own number.
     low_start: float = 0.0,
     # Last lower bound.
     low_max: float = 0.0,
@@ -35,7 +35,7 @@ def bapo(
     high_max: float = 0.0,
     # Step of the upper bound.
     high_step: float = 0.0,
-    # Share of good tokens (paper), good over bad (code).
+    # Wanted share of good tokens (paper), or ratio of good to bad (code).
     target: float = 0.0,
     # Largest ratio on negative advantages; the paper has none, the code 3.
     dual_clip_c: float = 0.0,
@@ -48,9 +48,9 @@ def bapo(
     arXiv 2510.18927. Code: WooooDyy/BAPO. Parent: grpo. Status: partial.
 
     Family: ratios.
-    In short: finds its clip in every update.
-    Choose it when: bad tokens outweigh good ones over old answers or several updates, and bounds
-    set by hand do not hold for the whole run.
+    In short: adapts its clip in every update.
+    Choose it when: bad tokens outweigh good ones on old answers or over several updates, and fixed
+    clip bounds do not suit the whole run.
     Equation: loss = -1/N sum_t s_t, s = min(rho A, clip(rho, c_low, c_high) A); c_high, then
     c_low rise by their steps until sum_{A>0} p |s| / sum p |s| >= target, p the sampling policy's
     probability of the token.
@@ -59,8 +59,8 @@ def bapo(
     Differs once: `plan.num_minibatches=8 training.lr=5e-3`, where the bounds rise (bapo/c_low >
     0.6).
     Differs from the paper: sums are over the whole update. p is logp_behavior where it is known,
-    else logp_old. The paper's form was read through notes; "code" is exact but for its steps
-    0.05 and 0.1, which are of its example script.
+    else logp_old. The paper's form was read through notes; "code" is exact except for its steps
+    0.05 and 0.1, which come from its example script.
     Try: target (0.5), num_epochs, variant.
     """
     given = (low_start, low_max, low_step, high_start, high_max, high_step, target, dual_clip_c)

@@ -1,4 +1,4 @@
-"""Crediting the segments of a tree of answers by comparing the nodes of each depth."""
+"""Credits the segments of a tree of answers by comparing the nodes of each depth."""
 
 import dataclasses
 from typing import Any
@@ -22,19 +22,19 @@ def branch_grpo(
     *,
     # Continuations of a node on each level.
     branching: tuple[int, ...] = (2, 2, 2, 2),
-    # Tokens of a segment but on the last level.
+    # Tokens of a segment, except on the last level.
     segment_tokens: int = 30,
     # Added to the deviation of a depth.
     eps: float = 1e-8,
     # Largest advantage either way.
     clamp: float = 5.0,
-    # Share of the late edges that learn, the best and the worst; 1: all.
+    # Share of the late edges that are trained on, the best and the worst; 1: all.
     width: float = 1.0,
     # The level from which edges are late, 0 for the first segments; -1: the last one.
     late: int = -1,
-    # Levels whose edges do not learn; they move up in the run, as far as `late`.
+    # Levels whose edges are not trained on; they shift towards `late` during the run.
     pruned_depths: tuple[int, ...] = (),
-    # Steps after which they move up by one.
+    # Steps after which they shift by one level.
     interval: int = 30,
     **parent: Any,
 ) -> Algorithm:
@@ -43,20 +43,20 @@ def branch_grpo(
     arXiv 2509.06040. Code: Fredreic1849/BranchGRPO. Parent: grpo. Status: partial.
 
     Family: credit.
-    In short: nodes of a depth compared.
-    Choose it when: answers are long enough to share their beginnings, and beginnings should be
-    compared with beginnings, by what comes of them.
+    In short: compares tree nodes by depth.
+    Choose it when: answers are long enough to share prefixes, and a prefix should be compared with
+    other prefixes, by the rewards that follow from it.
     Equation: V(leaf) = reward, V(node) = mean V(children); A_edge = (V(child) - mean) / (std + eps)
-    over the nodes of that depth of the prompt's tree, within clamp; each edge is learnt once, with
-    grpo's loss; of the late edges the share `width` with the best and worst advantages.
-    Differs from the parent: answers branch in two on each level and share their beginnings; a
-    segment is compared with the others of its depth; edges in place of answers count alike.
+    over the nodes of that depth of the prompt's tree, within clamp; each edge is trained on once,
+    with grpo's loss; of the late edges the share `width` with the best and worst advantages.
+    Differs from the parent: answers branch in two on each level and share prefixes; a segment is
+    compared with the others of its depth; each edge weighs the same, instead of each answer.
     Differs from the paper: it denoises images. 1. A segment of tokens stands for the steps between
-    two branchings, so that the last level stands for all steps behind the last one; 2. its mean
+    two branchings, so that the last level stands for all steps after the last one; 2. its mean
     likelihood over the numbers of a latent is here each token's ratio, with grpo's clip (there
-    1e-3); 3. edges of advantage 0 leave before the pruning, not only the loss; 4. children weigh
-    alike, as in its code (its text: by likelihood); 5. one update a step. `reward` and
-    `advantage/abs_mean` are of edges, `rewards/...` of answers.
+    1e-3); 3. edges of advantage 0 are dropped before the pruning, not only from the loss; 4.
+    children weigh the same, as in its code (its text: by likelihood); 5. one update a step.
+    `reward` and `advantage/abs_mean` are of edges, `rewards/...` of answers.
     Try: width (0.5), branching, segment_tokens.
     """
     levels = len(branching)

@@ -1,4 +1,4 @@
-"""Hundreds of rollouts of each prompt, and steps that grow with them."""
+"""Hundreds of rollouts of each prompt, and a learning rate that grows with them."""
 
 import dataclasses
 from typing import Any
@@ -25,9 +25,9 @@ from strop.recipes.grpo import grpo
 )
 def brorl(
     *,
-    # Rollouts of an update for which the learning rate is meant: those of the run before.
+    # Rollouts of an update for which the learning rate was set: those of the earlier run.
     base_rollouts: int = 512,
-    # Steps after which the policy of then becomes the reference, again and again; 0: never.
+    # Steps between resets of the reference to the current policy; 0: never.
     reset_every: int = 100,
     # Largest importance weight of a token, trainer over engine.
     most_weight: float = 2.0,
@@ -40,17 +40,17 @@ def brorl(
 
     Family: draws.
     In short: hundreds of rollouts a prompt.
-    Choose it when: a run with few rollouts a prompt has stalled and shall go on from there: answers
-    that no small group meets decide whether the right ones still gain.
+    Choose it when: a run with few rollouts a prompt has stalled and should continue: answers that
+    no small group contains decide whether the right ones still gain.
     Equation: A_i = (R_i - mean_g), then (A - mean) / std over the step, of groups with outcomes
     that differ; lr = lr_0 sqrt(B / base_rollouts), B the rollouts of the update.
-    Differs from the parent: many rollouts of few prompts; the step's deviation in place of the
-    group's; groups of one outcome leave; a wider clip above, truncated importance weights, a
-    penalty towards a reference that is renewed.
+    Differs from the parent: many rollouts of few prompts; the step's deviation replaces the
+    group's; groups whose rewards are all equal are dropped; a wider clip above, truncated
+    importance weights, a KL penalty towards a reference that is reset now and then.
     In full once: `engine.staleness=2` (correction/ess < 1).
-    Differs from the paper: 1. its 512 rollouts of 128 prompts after 16 of 512 are 8 prompts after
-    16 of 32 here, eight times as many rollouts as before, too; 2. beta and reset_every were not
-    found; 3. B counts what the filter left.
+    Differs from the paper: 1. it goes from 16 rollouts of 512 prompts to 512 of 128; here 16 of 32
+    become 512 of 8, also eight times as many rollouts; 2. beta and reset_every were not found; 3. B
+    counts what the filter left.
     Try: num_prompts with num_rollouts at equal tokens, base_rollouts (0.5 of it: larger steps).
     """
     algorithm = grpo(normalize_std=False, beta=beta, **parent)

@@ -15,7 +15,7 @@ from strop.recipes.dr_grpo import dr_grpo
 from strop.support.errors import UserError, nearest
 
 NORM = "seq-mean-token-sum-norm"
-# At the padded door, numbers of the cosine schedules; the last two are of the first weight.
+# Parameters of the cosine schedules in the padded calls; the last two are of the first weight.
 COSINE = ("total", "warmup", "cycles", "max", "min")
 # Weight of the comparison between halves over the run: (mu, where mu comes from).
 SCHEDULES: dict[str, tuple[Schedule | None, str]] = {
@@ -28,7 +28,7 @@ SCHEDULES: dict[str, tuple[Schedule | None, str]] = {
 
 
 def _cosine(params: dict[str, Any]) -> dict[str, Any]:
-    """`mu` for a cosine schedule of other numbers: those of the weight that it begins with."""
+    """Builds `mu` from parameters of a cosine schedule, which are those of its first weight."""
     numbers = {name: params[name] for name in COSINE if name in params}
     if not numbers:
         return params
@@ -74,15 +74,15 @@ def canon(
     arXiv 2509.23962, eq. 5 and 8. Code: biuboomc/CANON. Parent: dr_grpo. Status: exact.
 
     Family: baselines.
-    In short: halves by entropy or length.
+    In short: group halves by entropy or length.
     Choose it when: entropy or length of an answer seems to matter, you do not know in which
     direction, and the rewards should decide.
     Equation: A_i = mu (R_i - mean of the other half) + (1 - mu) (R_i - mean of the own half),
     halves of the group by c_i, the mean entropy or the length of the answer.
-    Differs from the parent: two means, of the halves, in place of the group's one: the half that
+    Differs from the parent: the means of the two halves replace the group's mean: the half that
     earns more is amplified, be it the high or the low one.
-    Differs from the paper: a step has one update, not 16 (`num_minibatches=16`), which cost more
-    time. Equal c_i fall into halves in row order.
+    Differs from the paper: a step has one update, not 16 (`num_minibatches=16`), which took more
+    time. Ties of c_i are split in row order.
     Try: schedule, metric ("length" with alpha 0.9 shortens answers), mu (0.5 is dr_grpo).
     """
     if schedule not in SCHEDULES:

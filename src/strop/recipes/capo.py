@@ -16,11 +16,11 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, without=(*ESTIMATOR, "beta"), num_rollouts=8, num_minibatches=2)
 def capo(
     *,
-    # Width of what counts as equally likely, nats.
+    # Temperature at which two confidences are compared, nats.
     tau: float = 0.6,
     # "sum" over the pairs of a right and a wrong answer, or "mean" over those of the prompt.
     pair_reduction: str = "sum",
-    # Whether the factor 1 / tau stands in front.
+    # Whether the factor 1 / tau is included.
     include_inv_tau: bool = True,
     # Highest perplexity under the reference of a right answer that is learned from.
     ref_high: float = 2.5,
@@ -36,17 +36,17 @@ def capo(
 
     Family: baselines.
     In short: right-wrong pairs by confidence.
-    Choose it when: confidence is to be used afterwards, to vote by likelihood or to abstain, so
+    Choose it when: confidence will be used after training, to vote by likelihood or to abstain, so
     right answers should be the likelier ones.
     Equation: for right i and wrong j of a prompt, c = mean logp of an answer:
     A_i = sum_j sigmoid(-(c_i - c_j) / tau) / tau, A_j = -sum_i sigmoid(-(c_i - c_j) / tau) / tau;
     0 for right ones of perplexity above ref_high, wrong ones below ref_low, under the reference.
-    Differs from the parent: pairs of a right and a wrong answer, the more the worse they are
-    ordered by confidence, in place of mean and deviation; doubtful answers are not learned from;
-    two updates a step.
+    Differs from the parent: pairs of a right and a wrong answer replace mean and deviation, and
+    weigh more the worse confidence orders them; doubtful answers get no gradient; two updates a
+    step.
     In full once: `'capo(ref_low=1.3)'`, or doubtful answers (selection/dropped/doubtful > 0).
     Differs from the paper: inferred are the sum over pairs, the factor 1 / tau, that c is the old
-    policy's, the wrong answers' side (the gradient's), and that doubtful answers still are
+    policy's, the wrong answers' side (the gradient's), and that doubtful answers still serve as
     partners and count in averages.
     Try: tau (0.5 for 7B), ref_high (inf with ref_low 1: no mask), pair_reduction.
     """

@@ -11,7 +11,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
 
-# In TRL epsilon has no part in it, and epsilon_high is the largest weight itself.
+# TRL does not use epsilon here, and its epsilon_high is the largest weight itself.
 @door(parameters={"epsilon": None, "epsilon_high": ("clip_high", lambda most: most - 1)})
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def cispo(
@@ -26,17 +26,17 @@ def cispo(
     Status: exact.
 
     Family: ratios.
-    In short: clips the weight, not the token.
+    In short: clips the weight, keeps gradients.
     Choose it when: rare decisive tokens leave the clip range after the first update of a batch and
-    should go on learning, with a bounded weight.
+    should keep a gradient, with a bounded weight.
     Equation: loss = -1/N sum_t sg[clip(rho_t, 1 - clip_low, 1 + clip_high)] A_t logp_t.
     Differs from the parent: tokens outside the band keep a gradient, with the band's edge as
     weight; all tokens weigh the same.
-    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip holds
+    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip acts
     (clip_ratio/region_mean > 0).
-    Differs from the paper: the widths are not given there; these are of verl's example (no lower
+    Differs from the paper: the widths are not given there; these are from verl's example (no lower
     bound). TRL's epsilon_high 5 is clip_high 4 here. A step has one update, not 16
-    (`num_minibatches=16`), which cost more time, nor verl's 4.
+    (`num_minibatches=16`), which took more time, nor verl's 4.
     Try: clip_high (4), clip_low, plan.num_minibatches.
     """
     objective = WeightByClippedRatio(clip_low, clip_high)

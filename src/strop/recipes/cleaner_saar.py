@@ -1,4 +1,4 @@
-"""Policy optimisation on episodes in which repaired calls stand where failed ones did."""
+"""Policy optimisation on episodes in which failed calls are replaced by their repairs."""
 
 import dataclasses
 from typing import Any
@@ -15,9 +15,9 @@ def cleaner_saar(
     *,
     # Share of the rollouts in which failed turns are rewritten.
     p_roll: float = 1.0,
-    # Repairs of a turn, at most.
+    # Attempts to repair a turn, at most.
     max_retry: int = 3,
-    # Likeness of two calls from which the failed turn's reasoning stays; above 1: never.
+    # Similarity of two calls from which the failed turn's reasoning is kept; above 1: never.
     gam: float = 0.5,
     # Text with which a call begins; empty: every turn is one.
     marker: str = "<tool_call>",
@@ -28,16 +28,16 @@ def cleaner_saar(
     arXiv 2601.15141. Code: Tianshi-Xu/Open-CLEANER. Parent: dapo. Status: exact.
 
     Family: turns.
-    In short: failed calls rewritten by repairs.
-    Choose it when: many tool calls fail for their form, the policy repairs them when it sees the
-    error, and right answers should not teach the failures on their way.
+    In short: failed calls replaced by repairs.
+    Choose it when: many tool calls fail by their format, the policy repairs them when it sees the
+    error, and right answers should not reinforce the failures on their way.
     Equation: a turn that failed and the one that repairs it become one: the old reasoning with the
     new call if likeness(old call, new call) >= gam, else the new turn; dapo's loss on the result.
-    Differs from the parent: episodes; errors that were repaired are not in them; the clip is dual;
-    four updates a step.
+    Differs from the parent: rollouts are episodes, without the errors that were repaired; a dual
+    clip; four updates a step.
     Differs from the paper: 1. the environment says that a turn failed (valid), there patterns in
-    its text; 2. behind an error that stays nothing is said unless rollout.hint is given; 3. a
-    repair's tokens have no logp_behavior_T: ratios are to the policy at the step's beginning.
+    its text; 2. after an error that stays no hint is given unless rollout.hint is set; 3. a
+    repair's tokens have no logp_behavior_T: ratios are to the policy at the step's start.
     Try: p_roll (0: dapo; 0.7 for a model that was not trained to reason), gam, marker (empty where
     actions are no tool calls).
     """

@@ -1,4 +1,4 @@
-"""Policy optimisation that spares a few tokens which would cost the most entropy."""
+"""Policy optimisation without the gradient of a few tokens that would cost the most entropy."""
 
 from typing import Any
 
@@ -26,12 +26,12 @@ def clip_cov(
     Status: exact.
 
     Family: entropy.
-    In short: leaves out the costliest tokens.
-    Choose it when: a few likely and praised tokens drain the entropy; some of them, drawn at
-    random, can go without a gradient.
-    Equation: loss = -1/N sum_t c_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A); c_t = 0
-    on max(int(clip_cov_ratio N), 1) tokens drawn from those with clip_cov_lb <
-    (A - mean A)(logp - mean logp) < clip_cov_ub, else 1.
+    In short: drops tokens that drain entropy.
+    Choose it when: a few likely tokens with large advantages drain the entropy; some of them,
+    chosen at random, can go without a gradient.
+    Equation: loss = -1/N sum_t c_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A); c_t = 0 on
+    max(int(clip_cov_ratio N), 1) tokens chosen at random from those with clip_cov_lb < (A - mean
+    A)(logp - mean logp) < clip_cov_ub, else 1.
     Differs from the parent: those tokens get no gradient; all tokens weigh the same; eight updates
     a step.
     Differs from the paper: means and N are taken over the whole update, not a micro-batch, so the

@@ -16,11 +16,11 @@ def craft_gui(
     *,
     # Column of the data with each task's difficulty, a number; empty: measured before step 1.
     column: str = "",
-    # Parts of the tasks, from the easiest to the hardest.
+    # Number of stages, from the easiest tasks to the hardest.
     stages: int = 3,
-    # How far the curriculum is, 0 to 1; as far as the run.
+    # Progress of the curriculum, 0 to 1; by default that of the run.
     progress: float | Schedule = Linear(0.0, 1.0),  # noqa: B008 (frozen)
-    # Answers to each task where difficulty is measured.
+    # Answers sampled for each task where difficulty is measured.
     num_answers: int = 4,
     num_prompts: int = 32,
     num_rollouts: int = 16,
@@ -31,19 +31,20 @@ def craft_gui(
     arXiv 2508.11360. Code: none released. Parent: grpo. Status: abstract.
 
     Family: draws.
-    In short: stages from easy to hard.
+    In short: curriculum from easy to hard.
     Choose it when: tasks have a known or measurable difficulty and the hard ones earn nothing
     before the easy ones are learnt.
     Equation: grpo's, over the tasks of stage floor(progress * stages) of a ranking by difficulty;
     its reward is the weighted sum of the reward functions given (reward.weights).
-    Differs from the parent: which prompts are drawn.
+    Differs from the parent: which prompts are sampled.
     In full once: `data.train_size=40`, or after its first stage (draw/stage > 0).
-    Differs from the paper: it is known in words only; labels, when stages change, and the weights
-    of its rule checks and its judge (model:FOLDER or judge:FILE beside a rule) are yours to give.
+    Differs from the paper: it is described in words only; labels, when stages change, and the
+    weights of its rule checks and its judge (model:FOLDER or judge:FILE beside a rule) are yours to
+    set.
     Try: column, stages, progress="points(((0, 0), (0.2, 0.5), (1, 1)))".
     """
     draw = DrawInStages(num_prompts, num_rollouts, column, stages, progress, num_answers)
-    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    # With this label its fields num_prompts and num_rollouts keep their usual paths.
     return dataclasses.replace(
         grpo(**parent), sampling=(Use(draw, label="draw_in_shuffled_order"),)
     )

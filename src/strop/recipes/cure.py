@@ -1,4 +1,4 @@
-"""Exploring by branches at critical tokens first, then training on plain answers."""
+"""First explores by branching at critical tokens, then trains on plain answers."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ def cure(
     branches: int = 3,
     candidates: int = 20,
     min_letters: int = 2,
-    # When the first phase is over: a step, a share of the run, or a condition such as entropy < 1.
+    # When the first phase ends: a step, a share of the run, or a condition such as entropy < 1.
     until: float | str = 0.5,
     **parent: Any,
 ) -> Phases:
@@ -28,19 +28,21 @@ def cure(
     Family: draws. Model: tiny-worked.
     In short: branches at critical tokens first.
     Choose it when: entropy falls early and answers of a group are too alike; you can afford a
-    forward pass of the first answers, and go on with plain ones when entropy has been saved.
+    forward pass over the first answers, and return to plain sampling once entropy has recovered.
     Equation: explore: c_i ~ uniform(top candidates of H_i), y_ij ~ pi(. | x, y_i[:c_i]),
     j = 1..branches; A over all n1 (1 + branches) answers; the prefix has no loss. sharpen: dapo.
-    Differs from the parent: in the first phase a fourth of a group's answers is whole; each of the
-    others goes on anew from an uncertain token of one of these. The clip is dual (10).
-    Differs once: `'cure(min_letters=1)'`, where tokens are single letters (rollout/tokens_shared >
-    0).
+    Differs from the parent: in the first phase a quarter of a group's answers are sampled whole;
+    each of the others is sampled again from an uncertain token of one of these. The clip is dual
+    (10).
+    Differs once: `'cure(min_letters=1)'`, where tokens are single characters (rollout/tokens_shared
+    > 0).
     Differs from the paper: 1. the phases change at half of the run (there at step 300: until=300);
-    2. prefix and branch share an answer's limit, and the overlong penalty counts both; 3. both
-    phases have the same limit of tokens (there 2596 and 3584: phases.sharpen.rollout.max_tokens). A
-    step has one update, not 16 (`num_minibatches=16`), which cost more time.
-    Try: until (or a condition, 'entropy < 0.3'), min_letters (1 where tokens are single letters, as
-    in tiny), branches, candidates (0: the ablation with a random place).
+    2. prefix and branch share an answer's token limit, and the overlong penalty counts both; 3.
+    both phases have the same limit of tokens (there 2596 and 3584:
+    phases.sharpen.rollout.max_tokens). A step has one update, not 16 (`num_minibatches=16`), which
+    took more time.
+    Try: until (or a condition, 'entropy < 0.3'), min_letters (1 where tokens are single characters,
+    as in tiny), branches, candidates (0: the ablation with a random place).
     """
     sharpen = dapo(**parent)
     explore = dataclasses.replace(

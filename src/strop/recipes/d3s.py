@@ -15,9 +15,9 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, aggregation="token-mean")
 def d3s(
     *,
-    # Share of the rollouts that is trained on; may change over the run.
+    # Share of the rollouts that is trained on; may be scheduled over the run.
     rollout_share: float | Schedule = Linear(0.5, 1.0),  # noqa: B008 (frozen)
-    # Share of their tokens that is trained on; may change over the run.
+    # Share of their tokens that is trained on; may be scheduled over the run.
     token_share: float | Schedule = Linear(0.2, 1.0),  # noqa: B008 (frozen)
     # Rollouts are chosen from all of the "step", or from each "group".
     scope: str = "step",
@@ -30,15 +30,15 @@ def d3s(
     arXiv 2509.22115. Code: none released. Parent: grpo. Status: partial.
 
     Family: credit.
-    In short: most telling rollouts and tokens.
-    Choose it when: answers are cheap and updates dear: early in the run only the rollouts and
-    tokens that say most are trained on.
+    In short: most informative rollouts, tokens.
+    Choose it when: sampling is cheap and updates are expensive: early in the run only the most
+    informative rollouts and tokens should be trained on.
     Equation: rollouts: argmax over subsets of N of Var(A), A of grpo over all rollouts; tokens:
     the top K share by |A| H; N and K grow on a line over the run.
-    Differs from the parent: only such rollouts, and such tokens of them, learn.
-    Differs from the paper: its four constants were not found: shares from 0.5 and 0.2 to 1 are
-    ours (known is that early on fewer than a fifth of the tokens learn); nor was the average: it
-    is over what is kept. Ties go to the first rows.
+    Differs from the parent: only those rollouts, and those tokens of them, are trained on.
+    Differs from the paper: its four constants were not found: shares from 0.5 and 0.2 to 1 are ours
+    (it says that early on fewer than a fifth of the tokens are trained on); nor was its average
+    found: here it is over what is kept. Ties go to the first rows.
     Try: rollout_share, token_share (1.0: rollouts alone), scope ("group").
     """
     rollouts = KeepSpreadAdvantages(rollout_share, scope)

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation with room to explore and no dead groups."""
+"""Group relative policy optimisation with a wider upper clip and no uniform groups."""
 
 import dataclasses
 from typing import Any
@@ -34,18 +34,18 @@ def dapo(
     Status: exact.
 
     Family: ratios.
-    In short: wide clip, no dead groups.
-    Choose it when: long reasoning is trained on rewards of 0 and 1, entropy falls, many groups have
-    one outcome and fresh prompts are affordable.
+    In short: higher clip, no uniform groups.
+    Choose it when: long reasoning is trained on rewards of 0 and 1, entropy falls, many groups are
+    all right or all wrong, and fresh prompts are affordable.
     Equation: loss = -1/N sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) over groups
     whose outcomes differ; R_i = outcome_i + min(-(len - (L_max - L_buf)) / L_buf factor, 0).
-    Differs from the parent: wider clip above, all tokens weigh the same, groups of one outcome
+    Differs from the parent: wider clip above, all tokens weigh the same, groups with equal outcomes
     are replaced by fresh prompts, answers near the length limit lose reward.
-    Differs from the paper: 1. when max_rounds of sampling do not fill the batch the step goes on
-    with what there is (the released code raises); 2. L_buf is L_max / 8 unless given (paper: 4096
-    of 20480, released script: 512 of 4096). dapo_overlong_shaping and dapo_dynamic_sampling, as
-    others call them, are overlong_* and dynamic_sampling, or the parts by themselves. A step has
-    one update, not 16 (`num_minibatches=16`), which cost more time.
+    Differs from the paper: 1. when max_rounds of sampling do not fill the batch the step continues
+    with what it has (the released code raises); 2. L_buf is L_max / 8 unless given (paper: 4096 of
+    20480, released script: 512 of 4096). What others call dapo_overlong_shaping and
+    dapo_dynamic_sampling are overlong_* and dynamic_sampling here, or the parts by themselves. A
+    step has one update, not 16 (`num_minibatches=16`), which took more time.
     Try: clip_high, max_rounds, overlong_factor (0: no length penalty).
     """
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)

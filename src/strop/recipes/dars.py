@@ -18,7 +18,7 @@ SCHEDULES = ("ET", "HW")
 @inherits(grpo, without=("num_minibatches",), num_rollouts=8)
 def dars(
     *,
-    # "ET", equal treatment: hard prompts are brought up to half solved ones; "HW": beyond them.
+    # "ET" (equal treatment): hard prompts are brought up to half-solved ones; "HW": beyond them.
     schedule: str = "ET",
     # Most rollouts of a prompt (HW: 64).
     n_max: int = 32,
@@ -33,14 +33,15 @@ def dars(
 
     Family: draws.
     In short: hard prompts get more rollouts.
-    Choose it when: pass@k matters and hard prompts, rarely solved in a few answers, hardly count in
-    the gradient; a second round may cost what it takes.
-    Equation: a: accuracy of the first N, S = 2 a (1 - a); rollouts more: min(ceil((target - N S) /
-    S), n_max - N) if a < 1/2; target = N / 2 (ET) or (1 - a) N (HW); A_i = R_i - mean over both.
-    Differs from the parent: a second round for prompts below one half, into the same group; no
-    deviation; groups of one outcome leave; 8 rollouts first.
-    Differs from the paper: 1. a group leaves where all outcomes are equal, there at a mean of 0 or
-    1; 2. breadth (DARS-B) is a choice of num_prompts and epochs. Each rollout weighs the same.
+    Choose it when: pass@k matters, hard prompts, rarely solved in a few answers, hardly count in
+    the gradient, and you can afford a second round of rollouts.
+    Equation: a: accuracy of the first N, S = 2 a (1 - a); further rollouts: min(ceil((target - N S)
+    / S), n_max - N) if a < 1/2; target = N / 2 (ET) or (1 - a) N (HW); A_i = R_i - mean over both.
+    Differs from the parent: a second round of rollouts for prompts solved less than half of the
+    time, added to the same group; no deviation; groups with equal outcomes are dropped; 8 rollouts
+    first.
+    Differs from the paper: 1. a group is dropped where all outcomes are equal, there at a mean of 0
+    or 1; 2. breadth (DARS-B) is a choice of num_prompts and epochs. Each rollout weighs the same.
     Try: schedule="HW" with n_max=64, num_prompts with epochs=2, normalize_std.
     """
     if schedule not in SCHEDULES:

@@ -1,4 +1,4 @@
-"""Turns of high entropy, of prompts that are neither solved nor hopeless; a pool of successes."""
+"""Trains on turns of high entropy, and completes groups of rare success from a pool."""
 
 import dataclasses
 from typing import Any
@@ -26,18 +26,18 @@ def dart(
     *,
     # Fewest rollouts of a prompt; num_rollouts is the most.
     N_min: int = 2,
-    # Success from which a prompt gets fewer; 0: none does.
+    # Success rate from which a prompt gets fewer rollouts; 0: none does.
     threshold: float = 0.6,
-    # Turns of an episode: those of the prompt's longest success, T_min to T_max; 0: any number.
+    # Limit on an episode's turns: those of the prompt's longest success, T_min to T_max; 0: none.
     T_min: int = 10,
     T_max: int = 50,
-    # Share of a prompt's turns, those of least entropy, that do not learn.
+    # Share of a prompt's turns, those of least entropy, that are not trained on.
     quantile: float = 0.2,
-    # Most that a token weighs for being likelier now than when it was drawn; 0: no weight.
+    # Largest importance weight of a token, old policy over sampling policy; 0: no weight.
     C: float = 1.0,
     # Whether prompts are completed from a pool; without it every group is trained on as it is.
     pool: bool = True,
-    # Steps for which rollouts may wait for their prompt.
+    # Steps for which rollouts may wait for the rest of their group.
     versions: int = 2,
     clip_low: float = 0.1,
     clip_high: float = 0.28,
@@ -52,21 +52,22 @@ def dart(
     arXiv 2509.23866. Code: Computer-use-agents/dart-gui. Parent: grpo. Status: partial.
 
     Family: turns.
-    In short: pool of successes, open turns.
-    Choose it when: episodes are long, success is rare: what a prompt solved once should serve it
-    again, and routine turns should not fill the update.
+    In short: success pool, high-entropy turns.
+    Choose it when: episodes are long and success is rare: a prompt's past successes should be
+    reused, and routine turns should not dominate the update.
     Equation: A = (R - mean) / (std + eps) over all turns of the prompt; turns with H >= the
     quantile; loss = -mean over turns of mean_t w min(rho A, clip(rho) A) + beta KL, w =
     min(exp(logp_old - logp_behavior), C); N(s) = num_rollouts below threshold, else max(N_min,
     int(9 / s - 7)), and a prompt waits until it has num_rollouts; without a success its newest one
     takes the oldest's place; turns <= those of its longest success.
-    Differs from the parent: how many rollouts, how long, which groups and turns learn, turns as
-    samples, the weight w, clip 0.1 and 0.28 with a dual clip, beta 0.1.
+    Differs from the parent: how many rollouts, how long, which groups and turns are trained on,
+    turns as samples, the weight w, clip 0.1 and 0.28 with a dual clip, beta 0.1.
     In full once: `data.train_size=16` (replay/drawn > 0).
     Differs from the paper: 1. prompts come back after an epoch, so one with N(s) < num_rollouts is
-    never complete where epochs are longer than `versions` steps; 2. workers take new weights each
-    for itself on Ray alone (`training.max_staleness`, `training.renew_between_tokens=false`); 3.
-    inferred: tasks without a success have the usual limit of turns.
+    never complete where epochs are longer than `versions` steps; 2. workers load new weights
+    independently of each other only on Ray (`training.max_staleness`,
+    `training.renew_between_tokens=false`); 3. inferred: tasks without a success have the usual
+    limit of turns.
     Try: versions, quantile (0), ratio=ratio_per_sequence (the released script), N_min.
     """
     draw, turns = Use(DrawInShuffledOrder(num_prompts, num_rollouts)), Use(AveragePerTurn(False))

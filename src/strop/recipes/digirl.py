@@ -1,4 +1,4 @@
-"""Likelihood of the turns that two critics find better than foretold, off the policy."""
+"""Off-policy imitation of the turns that two critics rate better than expected."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -31,18 +31,18 @@ def digirl(
     *,
     # Discount of success by turn.
     lam: float = 0.5,
-    # Share of the episodes that are learnt from.
+    # Share of the episodes that the policy is trained on.
     p: float = 0.1,
-    # Turns that fit into the store.
+    # Turns that the replay buffer holds.
     buffer: int = 2000,
-    # Updates of the critics and of the policy in a step, each over all that is stored.
+    # Updates of the critics and of the policy in a step, each over the whole buffer.
     critic_epochs: int = 5,
     actor_epochs: int = 20,
-    # Steps at the beginning in which the critics alone learn.
+    # Steps at the start in which only the critics are trained.
     warmup_steps: int = 0,
-    # Which turns of these are learnt: "paper" or "code".
+    # Which turns of these episodes are trained on: "paper" or "code".
     source_form: str = "paper",
-    # Share of each step's episodes, the last ones, that nothing learns from.
+    # Share of each step's episodes, the last ones, that nothing is trained on.
     held_out: float = 0.2,
     num_prompts: int = 128,
     num_rollouts: int = 1,
@@ -52,19 +52,19 @@ def digirl(
     arXiv 2406.11896. Code: DigiRL-agent/digirl. Parent: none. Status: partial.
 
     Family: critics.
-    In short: imitates surprising turns.
-    Choose it when: episodes are dear, every one of them should count again, and likelihood of what
+    In short: imitates above-expectation turns.
+    Choose it when: episodes are expensive, every one of them should be reused, and imitating what
     went well is safer than a policy gradient.
     Equation: critics V(s_h), U(c): cross-entropy on outcome > 0; A_h = lam^(H-h) r + (1 - lam^(H-h)
     r) (V_{h+1} + r_h - V_h); loss = -mean log pi(a_h | s_h) over turns with A_h > 1/H of the
     episodes whose r - U is in the largest share p.
     Differs from the parent: -
-    Differs from the paper: 1. critics are heads on the policy's hidden states, in place of two
-    encoders of their own of which the lower counts; 2. an update is of all that is stored, its
-    code's of 128 turns drawn from it, the policy's from the share p alone, with a mean that counts
-    turns not chosen; 3. the value after an episode is 0, its code's the critic's of the last
-    screen: here the last turn of a failure is never chosen. Its gradient clip is 0.01
-    (training.max_grad_norm). Its offline phase is `digirl_offline`.
+    Differs from the paper: 1. critics are heads on the policy's hidden states, instead of two
+    encoders of their own of which the lower value counts; 2. an update is over the whole buffer; in
+    its code it is over 128 turns sampled from it, for the policy from the share p alone, with a
+    mean that counts turns not chosen; 3. the value after an episode is 0, in its code the critic's
+    value of the last screen: here the last turn of a failure is never chosen. Its gradient clip is
+    0.01 (training.max_grad_norm). Its offline phase is `digirl_offline`.
     Try: critic.lr, p (0.3 with few episodes), source_form="code", actor_epochs.
     """
     base: dict[str, Any] = around(num_prompts, num_rollouts)
@@ -89,7 +89,7 @@ def digirl(
 @inherits(digirl, without=("buffer", "warmup_steps"))
 def digirl_offline(
     *,
-    # When the critics have learnt: a step, a share of the run, or a condition.
+    # When the critics' phase ends: a step, a share of the run, or a condition.
     until: float | str = 0.5,
     critic_epochs: int = 5,
     actor_epochs: int = 20,
@@ -102,15 +102,15 @@ def digirl_offline(
 
     Family: critics.
     In short: digirl on stored episodes.
-    Choose it when: episodes are recorded already (data.task=traces:FILE) and a policy for digirl to
-    begin with should be made of the good ones.
+    Choose it when: episodes are already recorded (data.task=traces:FILE), and digirl should start
+    from a policy trained on the good ones.
     Equation: V(s_h) and U(c) as in digirl, 20 rounds; then loss = -mean log pi(a_h | s_h) over
     turns with A_h > 1/H of the episodes whose outcome is in the largest share p, 20 rounds.
-    Differs from the parent: the critics alone learn, then the policy alone; nothing is stored,
-    episodes are chosen by their outcome, and the same prompts, every fifth, are held out.
-    training.steps=40 gives each its 20 rounds. digirl goes on from a checkpoint of it with
-    model.name and critic.start.
-    Differs from the paper: 1. as digirl; 2. both critics, which have no weight in common, learn in
+    Differs from the parent: first only the critics are trained, then only the policy; nothing is
+    stored, episodes are chosen by their outcome, and the same prompts, every fifth, are held out.
+    training.steps=40 gives each its 20 rounds. digirl continues from a checkpoint of this recipe
+    with model.name and critic.start.
+    Differs from the paper: 1. as digirl; 2. both critics, which share no weights, are trained in
     the same rounds; 3. every fifth prompt is held out, there the file's last fifth of episodes.
     Try: p, critic.lr, sampling.num_prompts (as many as there are), until.
     """
@@ -132,7 +132,7 @@ def digirl_offline(
 
 
 def _hold_out(share: float, by_prompt: bool = False) -> Use:
-    """Episodes that the critics are asked about, and do not learn from."""
+    """Episodes that the critics evaluate, but are not trained on."""
     return Use(HoldOutRollouts(share, by_prompt))
 
 

@@ -1,4 +1,4 @@
-"""Explore what was not mastered, and rehearse what was, under a divergence that covers it."""
+"""Explores unmastered prompts, and rehearses the others under a mass-covering divergence."""
 
 import dataclasses
 from typing import Any
@@ -19,13 +19,13 @@ def dph_rl(
     *,
     # "forward" (DPH-F), "js" (DPH-JS) or "alpha".
     divergence: str = "forward",
-    # Of the divergence "alpha".
+    # Parameter of the divergence "alpha".
     alpha: float = 0.2,
     # Weight of the divergence, per nat: 0.01 to 0.05, with "js" 0.05 to 0.2; 0: grpo.
     eta: float = 0.05,
     # Answers before training that decide whether a prompt is mastered.
     num_trials: int = 8,
-    # Stored answers beside the rollouts of a step.
+    # Stored answers in a step, beside its rollouts.
     num_stored: int = 256,
     aggregation: str = "token-mean",
     **parent: Any,
@@ -36,18 +36,18 @@ def dph_rl(
 
     Family: draws.
     In short: rehearses mastered prompts.
-    Choose it when: the breadth of what the model solved at first (pass@k) must not be lost; its own
-    stored answers are rehearsed, without a reference model.
-    Equation: loss = grpo's on prompts that the first policy did not always solve + eta agg f(u) on
-    its stored answers to the others, u = pi / pi_first of a token; forward: f = u - ln u - 1, js:
-    u ln u - (u + 1) ln((u + 1) / 2), alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1)).
+    Choose it when: the range of problems that the initial model solves (pass@k) must not shrink;
+    its own stored answers are rehearsed, without a reference model.
+    Equation: loss = grpo's on prompts that the initial policy did not always solve + eta agg f(u)
+    on its stored answers to the others, u = pi / pi_first of a token; forward: f = u - ln u - 1,
+    js: u ln u - (u + 1) ln((u + 1) / 2), alpha: (u^(1-a) - (1-a) u - a) / (a (a - 1)).
     Differs from the parent: mastered prompts are rehearsed, not sampled; wider clip above; all
     tokens weigh the same; no reference model is kept.
     Differs once: `'dph_rl(num_trials=1)' data.train_size=200`, or trials that some prompt always
     passes (rehearsal/replayed > 0).
-    Differs from the paper: rows of both kinds stand in one update, each kind averaged over it; the
-    code's micro-batches are of one kind and weigh the same. Its form of js with an online
-    reference is left out; its reverse baseline is grpo with beta.
+    Differs from the paper: an update has rows of both kinds, each averaged over it; the code's
+    micro-batches are of one kind and weigh the same. Its form of js with an online reference is
+    left out; its reverse baseline is grpo with beta.
     Try: divergence ("js" with eta 0.1), eta, num_trials. Rewards logged include stored answers.
     """
     algorithm = with_policy(grpo(aggregation=aggregation, **parent), on=Use(KeepOrigins((0,))))

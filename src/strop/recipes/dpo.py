@@ -33,9 +33,9 @@ def dpo(
     Status: exact.
 
     Family: demonstrations.
-    In short: the better of two answers.
-    Choose it when: you have pairs of a better and a worse answer in place of a reward function, and
-    room for a reference model.
+    In short: preference pairs with a reference.
+    Choose it when: you have pairs of a better and a worse answer instead of a reward function, and
+    memory for a reference model.
     Equation: loss = -mean over pairs of log sigmoid(beta (d_chosen - d_rejected)),
     d = sum_t (logp_t - logp_ref_t) over the answer.
     Differs from the parent: answers come in pairs, from the columns `chosen` and `rejected`, and
@@ -52,7 +52,7 @@ def simpo(
     beta: float = 2.0,
     # The margin, nats a token; the paper's gamma divided by beta.
     gamma_beta_ratio: float = 0.25,
-    # The paper's gamma in its place; 0: gamma_beta_ratio.
+    # The paper's gamma, in place of gamma_beta_ratio; 0: use gamma_beta_ratio.
     gamma: float = 0.0,
     # "sigmoid" or "hinge".
     loss_type: str = "sigmoid",
@@ -66,9 +66,9 @@ def simpo(
     arXiv 2405.14734, eq. 6. Code: princeton-nlp/SimPO. Parent: dpo. Status: exact.
 
     Family: demonstrations.
-    In short: pairs, per token, no reference.
-    Choose it when: pairs are given, a reference does not fit into memory, or dpo has made answers
-    long.
+    In short: preference pairs, no reference.
+    Choose it when: preference pairs are given, and a reference does not fit into memory or dpo has
+    made answers too long.
     Equation: loss = -mean over pairs of log sigmoid(beta (a_chosen - a_rejected) - gamma),
     a = mean_t logp_t over the answer.
     Differs from the parent: means over tokens instead of sums, a margin, and no reference.

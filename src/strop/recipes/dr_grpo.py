@@ -1,4 +1,4 @@
-"""Group relative policy optimisation without its two biases."""
+"""Group relative policy optimisation without its length and difficulty biases."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def dr_grpo(
     arXiv 2503.20783, sec. 3.2. Code: sail-sg/understand-r1-zero. Parent: grpo. Status: exact.
 
     Family: baselines.
-    In short: no deviation, one fixed length.
+    In short: no std division, constant length.
     Choose it when: wrong answers grow ever longer under grpo, or prompts whose rewards hardly
     differ should not count as much as those where they differ widely.
     Equation: A_i = R_i - mean_g;

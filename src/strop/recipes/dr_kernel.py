@@ -1,4 +1,4 @@
-"""Programs improved over turns, paid for the speed of the policy's own code, told turn by turn."""
+"""Programs improved over several turns, rewarded by the speed of the policy's own code."""
 
 import dataclasses
 from typing import Any
@@ -23,15 +23,15 @@ def dr_kernel(
     *,
     # "code" (half of the paper's) or "paper".
     variant: str = "code",
-    # Largest speedup that is paid for.
+    # Largest speedup that is rewarded.
     cap: float = 3.0,
-    # Whether a wrong program that ran is paid for its speed.
+    # Whether a wrong program that ran is rewarded for its speed.
     pay_incorrect: bool = False,
-    # Share of the running time in generated code from which a right program may stay.
+    # Share of the running time in generated code from which a right program may be kept.
     tau: float = 0.3,
-    # Further share over which the probability of staying rises to 1; 0: a hard cut.
+    # Further share over which the probability of keeping it rises to 1; 0: a hard cut.
     width: float = 0.1,
-    # Deviation of the last turns' rewards that a prompt must exceed; 0: any but 0.
+    # Standard deviation of the last turns' rewards that a prompt must exceed; 0: any but 0.
     min_std: float = 1e-3,
     **parent: Any,
 ) -> Algorithm:
@@ -42,18 +42,18 @@ def dr_kernel(
 
     Family: turns.
     In short: trloo, mrs and prs over turns.
-    Choose it when: an environment times what the policy wrote after every turn and says how much of
-    the time is in the policy's own code.
+    Choose it when: an environment times the policy's program after every turn, and reports how much
+    of the time is spent in the policy's own code.
     Equation: r_{i,k} = (C + min(speedup, cap) + PR) / 2 of a turn's right program, else 0; A of
     trloo; a rollout is trained on if lo <= w_i <= hi, a turn of it unless a token vetoes it, and a
     right, non-decoy program's turn with probability clip((PR - tau) / width, 0, 1).
-    Differs from the parent: rewards are made of each turn's profile; lazy right turns leave at
-    random; prompts whose last turns earn alike leave.
+    Differs from the parent: rewards are computed from each turn's profile; lazy right turns are
+    dropped at random; prompts whose last turns earn alike are dropped.
     Differs from the paper: 1. the environment is yours, or kernel_timing, a model of time in place
-    of a GPU; 2. groups of cut-off answers alone are not dropped; 3. the code divides the loss by
-    1000, which a step of Adam does not see and the gradient's clip does. The equation drops wrong
+    of a GPU; 2. groups whose answers were all cut off are not dropped; 3. the code divides the loss
+    by 1000, which changes gradient clipping but not a step of Adam. The equation drops wrong
     programs by the same rule, the code (here) keeps them.
-    Try: gamma, tau, cap, pay_incorrect (true: what the code pays).
+    Try: gamma, tau, cap, pay_incorrect (true: as in the code).
     """
     algorithm = mrs(**parent)
     pay = RewardProfiledSpeed(variant, cap, pay_incorrect=pay_incorrect)

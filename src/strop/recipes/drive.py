@@ -17,12 +17,12 @@ def drive(
     *,
     # Prompts of each phase after the first.
     sizes: tuple[int, ...] = (72, 50, 25),
-    # Steps of each phase but the last, or below 1 shares of the run.
+    # Steps of each phase but the last; below 1, shares of the run.
     lasts: tuple[float, ...] = (0.2, 0.4, 0.2),
     # Rollouts of a prompt in the first phase, and in those after it.
     num_rollouts: int = 8,
     later: int = 64,
-    # Answers to each prompt that decide who stays in the next phase.
+    # Answers to each prompt that decide which prompts stay in the next phase.
     num_answers: int = 8,
     num_prompts: int = 32,
     **parent: Any,
@@ -33,18 +33,18 @@ def drive(
 
     Family: draws.
     In short: phases on the hardest prompts.
-    Choose it when: what is left to win lies in few prompts that are hardly ever solved, and a short
-    broad phase has opened the policy up before.
+    Choose it when: further gains lie in a few prompts that are hardly ever solved, and a short
+    phase on all prompts has widened the policy's exploration before.
     Equation: lasts[0] steps on all prompts, num_rollouts each; then for lasts[k] steps the
-    sizes[k-1] of them with the lowest success, `later` rollouts each, success measured anew.
-    Differs from the parent: the prompts of a phase are the hardest of the one before, measured as
-    it begins; 8 rollouts first, 64 then.
-    Differs once: `data.train_size=100 training.steps=5`, whose second step is of the second phase
+    sizes[k-1] of them with the lowest success, `later` rollouts each, success measured again.
+    Differs from the parent: the prompts of a phase are the hardest of the one before, measured when
+    it starts; 8 rollouts first, then 64.
+    Differs once: `data.train_size=100 training.steps=5`, whose second step is in the second phase
     (draw/pool < 100).
     Differs from the paper: 1. its supervised stage before, and the shorter answers of the first
     phase, are left to the run (strop train sft; phases.broad.rollout.max_tokens); 2. how many
     answers measure success was not found; 3. its second stage begins with 175 problems, here with
-    all; 4. phases last as shares of the run, as there (lasts=(32, 64, 32) of 160 steps).
+    all; 4. phase lengths are shares of the run, as there (lasts=(32, 64, 32) of 160 steps).
     Try: sizes as shares of your prompts, lasts, later (16), phases.hard_1.until.
     """
     if not sizes or len(sizes) != len(lasts) or min((*sizes, *lasts)) <= 0 or min(sizes) < 1:
@@ -60,7 +60,7 @@ def drive(
     for number, (keep, until) in enumerate(zip((0, *sizes), (*untils, None), strict=True)):
         answers = later if number else num_rollouts
         draw = DrawHardestPrompts(num_prompts, answers, keep, num_answers)
-        # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+        # With this label its fields num_prompts and num_rollouts keep their usual paths.
         use = Use(draw, label="draw_in_shuffled_order")
         algorithm = dataclasses.replace(common, sampling=(use,))
         phases.append(Phase(algorithm, until, f"hard_{number}" if number else "broad"))

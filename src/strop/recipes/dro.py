@@ -27,16 +27,17 @@ def dro(
     Status: partial.
 
     Family: ratios.
-    In short: quadratic pull, no clip.
-    Choose it when: a smooth pull towards the step's first policy suits you better than a clip; it
-    needs several epochs and a search for its strength.
+    In short: quadratic penalty, no clip.
+    Choose it when: a smooth penalty towards the old policy suits you better than a clip; it needs
+    several epochs and a search for its strength.
     Equation: loss = -1/N sum_t (A logp - beta/2 (logp - logp_old)^2); weight of a token:
     A - beta (logp - logp_old).
-    Differs from the parent: no ratio and no clip: a spring to the policy of the step's beginning.
+    Differs from the parent: no ratio and no clip: a quadratic penalty towards the policy at the
+    step's start.
     Differs once: `plan.num_minibatches=4` (loss/spring != 0).
-    Differs from the paper: verl's loss with group-relative advantages; the paper's own learns a
-    value beside it, from given answers. No default of beta was found: 0.1 is ours.
-    Try: beta, plan.num_epochs (2: in the first update of a step the spring is at rest).
+    Differs from the paper: this is verl's loss with group-relative advantages; the paper's own also
+    trains a value function, on given answers. No default of beta was found: 0.1 is ours.
+    Try: beta, plan.num_epochs (2: in the first update of a step the penalty is zero).
     """
     if not beta > 0:
         raise UserError(f"dro.beta must be above 0, it is {beta}")

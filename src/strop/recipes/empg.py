@@ -1,4 +1,4 @@
-"""Turns count by how sure the policy was of them, and gain when the next turn is a sure one."""
+"""Scales a turn's advantage by its certainty, and adds a bonus for a certain next turn."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from strop.recipes.grpo import grpo
 @inherits(grpo)
 def empg(
     *,
-    # How fast a turn's share falls with its entropy.
+    # How fast a turn's weight falls with its entropy.
     k: float = 1.0,
     # How fast the bonus falls with the next turn's entropy.
     k_prime: float = 1.0,
@@ -31,15 +31,15 @@ def empg(
     Status: partial.
 
     Family: turns.
-    In short: sure turns count for more.
-    Choose it when: only outcomes are rewarded, the environment names no states, and the policy's
-    own certainty is the one hint at which turns mattered.
+    In short: confident turns weigh more.
+    Choose it when: only outcomes are rewarded, the environment does not identify states, and the
+    policy's own certainty is the only hint at which turns mattered.
     Equation: h = turn entropies scaled to [0, 1] over the step; A_{i,k} = A_i exp(-k h_{i,k}) /
     mean exp(-k h) + zeta exp(-k_prime h_{i,k+1}), minus its mean over all turns.
-    Differs from the parent: every turn has its own advantage, larger the surer it was; a bonus
-    for a sure next turn, in failed episodes too.
-    Differs from the paper: its values of zeta were not found: 0.1 stands in a listing of its
-    equations, 0.05 in another implementation. Extremes and means are over the step.
+    Differs from the parent: every turn has its own advantage, larger the more certain it was; a
+    bonus for a certain next turn, in failed episodes too.
+    Differs from the paper: its values of zeta were not found: 0.1 is from a listing of its
+    equations, 0.05 from another implementation. Extremes and means are over the step.
     Try: zeta, k (0 with zeta 0: the parent's advantages, centred over turns), num_rollouts.
     """
     algorithm = grpo(**parent)

@@ -1,4 +1,4 @@
-"""Entropy along a drawn curve, by which rollouts are learned from."""
+"""Entropy along a scheduled band, held by rejecting rollouts by the sign of their advantage."""
 
 import dataclasses
 from typing import Any
@@ -25,16 +25,16 @@ def entrocraft(
     arXiv 2604.26326, algorithm 1, eq. 5. Code: lblaoke/entrocraft. Parent: grpo. Status: exact.
 
     Family: entropy.
-    In short: rejects one sign outside a band.
-    Choose it when: entropy should follow a band that you draw over the run, on any estimator, and
-    batches can spare the rollouts of one sign.
+    In short: entropy curve by sign rejection.
+    Choose it when: entropy should follow a band that you schedule over the run, with any estimator,
+    and batches can spare the rollouts of one sign.
     Equation: d = 1 if H > h_high, -1 if H < h_low, else 0; S_x = rollouts of x with d A_i >= 0;
     loss = -mean_x 1/|S_x| sum_{i in S_x} sum_t min(rho A_i, clip(rho) A_i) + beta KL(ref).
-    Differs from the parent: out of the entropy band only one sign of advantage is trained on;
-    tokens are summed, then averaged over a prompt's kept rollouts; four updates a step.
+    Differs from the parent: outside the entropy band only rollouts with one sign of advantage are
+    trained on; tokens are summed, then averaged over a prompt's kept rollouts; four updates a step.
     Differs from the paper: prompts without a kept rollout do not count in the mean over prompts,
-    where the paper leaves it open. The released code swaps the estimator instead of rejecting.
-    Default band: linear(0.6, 0.4) to linear(0.7, 0.5), nats.
+    where the paper leaves it open. The released code swaps the estimator instead of rejecting. The
+    default band is linear(0.6, 0.4) to linear(0.7, 0.5), nats.
     Try: h_low and h_high (schedules or numbers), num_rollouts.
     """
     selection = (Use(KeepInsideEntropyBand(h_low, h_high)),)

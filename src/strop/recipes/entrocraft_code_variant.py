@@ -1,4 +1,4 @@
-"""Entropy along a drawn curve, by swapping the estimator outside the band."""
+"""Entropy along a scheduled band, held by switching the estimator outside the band."""
 
 import dataclasses
 from typing import Any
@@ -27,9 +27,9 @@ def entrocraft_code_variant(
     h_low: EntropyTarget = Linear(0.6, 0.4),  # noqa: B008 (frozen)
     # Upper edge of the band, nats.
     h_high: EntropyTarget = Linear(0.7, 0.5),  # noqa: B008 (frozen)
-    # What is left of positive rewards below the band.
+    # Factor on positive rewards below the band.
     positive_weight: float = 0.0,
-    # reward <- reward_scale * reward + reward_shift; 1 and 0 where it is -1 or 1 already.
+    # reward <- reward_scale * reward + reward_shift; use 1 and 0 where it is -1 or 1 already.
     reward_scale: float = 2.0,
     reward_shift: float = -1.0,
     **parent: Any,
@@ -40,16 +40,17 @@ def entrocraft_code_variant(
     Status: exact.
 
     Family: entropy.
-    In short: other estimator outside a band.
-    Choose it when: you repeat what Entrocraft's repository runs, or its baselines raftpp, nsr and
-    w_reinforce, rather than the paper's rule.
+    In short: switches estimator outside band.
+    Choose it when: you reproduce what Entrocraft's repository runs, or its baselines raftpp, nsr
+    and w_reinforce, rather than the paper's rule.
     Equation: A_i = max(R_i, 0) if H > h_high; R_i (times positive_weight if positive) if
     H < h_low; else (R_i - mean_g) / (std_g + eps); loss as the parent's, all tokens alike.
-    Differs from the parent: out of the entropy band, raw rewards of one sign are the advantages;
+    Differs from the parent: outside the entropy band, raw rewards of one sign are the advantages;
     four updates a step.
-    Differs from the paper: it is what its repository runs; entrocraft is the paper's rule. Rewards
-    of 0 and 1 are made -1 and 1 (there they are). The shipped band is inverted; here the paper's.
-    h_high = -inf is its raftpp, h_low = inf its nsr, that with positive_weight 0.1 w_reinforce.
+    Differs from the paper: this is what its repository runs; entrocraft is the paper's rule.
+    Rewards of 0 and 1 are rescaled to -1 and 1 (there they already are). The repository's band is
+    inverted; here it is the paper's. h_high = -inf is its raftpp, h_low = inf its nsr, that with
+    positive_weight 0.1 w_reinforce.
     Try: h_low and h_high (schedules or numbers), positive_weight (0.1), reward_scale.
     """
     algorithm = grpo(**parent)

@@ -26,14 +26,14 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, without=ESTIMATOR, beta=1e-3, aggregation="token-mean")
 def entropic(
     *,
-    # What entropy is held at, nats.
+    # Entropy to hold, nats.
     target: EntropyTarget = 0.5,
     # Weights of this step's error and of each earlier one, per nat.
     gain: float = 1.0,
     integral_gain: float = 0.01,
-    # The sum of earlier errors, weighted, before the first step.
+    # Weighted sum of earlier errors before the first step.
     integral: float = 0.0,
-    # reward <- reward_scale * reward + reward_shift; 1 and 0 where it is -1 or 1 already.
+    # reward <- reward_scale * reward + reward_shift; use 1 and 0 where it is -1 or 1 already.
     reward_scale: float = 2.0,
     reward_shift: float = -1.0,
     **parent: Any,
@@ -44,14 +44,14 @@ def entropic(
     Parent: grpo. Status: partial.
 
     Family: entropy.
-    In short: PI control by signs of rewards.
-    Choose it when: one target entropy should be held by a controller that remembers, acting on how
-    much praise and blame weigh.
+    In short: PI control of entropy by signs.
+    Choose it when: entropy should be held at one target by a controller with memory, which acts on
+    the weights of positive and negative rewards.
     Equation: e = H - target; alpha = I + gain e; A_i = (1 + alpha) R_i if R_i > 0 else
     (1 - alpha) R_i; then I <- I + integral_gain e; loss as the parent's, all tokens alike.
-    Differs from the parent: raw rewards, weighed by sign, are the advantages.
-    Differs from the paper: it is the form in Entrocraft's repository; what else the paper does was
-    not read. Rewards of 0 and 1 are made -1 and 1 (there they are).
+    Differs from the parent: raw rewards, weighted by sign, are the advantages.
+    Differs from the paper: this is the form in Entrocraft's repository; the rest of the paper was
+    not read. Rewards of 0 and 1 are rescaled to -1 and 1 (there they already are).
     Try: target (nats), gain, integral_gain.
     """
     algorithm = grpo(**parent)

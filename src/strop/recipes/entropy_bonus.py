@@ -1,4 +1,4 @@
-"""Group relative policy optimisation that is also paid for keeping its choices open."""
+"""Group relative policy optimisation with a fixed entropy bonus."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,7 @@ def entropy_bonus(
     *,
     # Weight of the entropy, reward per nat; may change over the run.
     coef: float | Schedule = 0.001,
-    # Whose average of the entropies: "trl" (per token) or "verl" (as the policy's).
+    # How entropies are averaged: "trl" (over tokens) or "verl" (as the policy's loss).
     framework: str = "trl",
     # Share of the tokens, by entropy, that the policy and the bonus are trained on.
     rho: float = 1.0,
@@ -41,10 +41,11 @@ def entropy_bonus(
     coefficient by trial.
     Equation: loss = grpo's - coef agg(H_t), H_t = -sum_v q_v log q_v with gradient; agg is the
     mean over tokens (trl), or the aggregation of the policy's loss (verl).
-    Differs from the parent: the entropy term; at coef 0 none.
-    Differs from the paper: per generated token, where the paper has an action. Both frameworks
-    leave it off by default (verl's was 0.001 once); 0.002 has been reported to be too much for a
-    long run. With rho below 1, trl's masked form: the bonus is over the kept tokens alone.
+    Differs from the parent: the entropy term (none at coef 0).
+    Differs from the paper: the bonus is per generated token, in the paper per action. Both
+    frameworks leave it off by default (verl's was 0.001 once); 0.002 has been reported to be too
+    much for a long run. With rho below 1, trl's masked form: the bonus is over the kept tokens
+    alone.
     Try: coef (linear(0.002, 0)), framework ("verl" with aggregation "seq-mean-token-sum": the
     same coefficient is then as many times stronger as answers are long).
     """

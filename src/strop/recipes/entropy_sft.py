@@ -1,4 +1,4 @@
-"""Supervised fine-tuning that leaves alone what the model expects or is open about."""
+"""Supervised fine-tuning that skips tokens which the model expects or is uncertain about."""
 
 from typing import Any
 
@@ -16,11 +16,12 @@ from strop.recipes.sft import sft
 @inherits(sft)
 def entropy_sft(
     *,
-    # Share of an update's tokens that is learned.
+    # Share of an update's tokens that is trained on.
     q: float = 0.8,
-    # How much entropy excuses an error.
+    # Weight of the entropy, which excuses an error.
     c: float = 0.8,
-    # Tokens of a whole batch: the sum is divided by the share q of them; 0: by the learned tokens.
+    # Tokens of a whole batch: the sum is divided by the share q of them; 0: by the tokens trained
+    # on.
     num_items: int = 0,
     **parent: Any,
 ) -> Algorithm:
@@ -31,12 +32,12 @@ def entropy_sft(
 
     Family: demonstrations.
     In short: learns only confident mistakes.
-    Choose it when: fine-tuning prepares reinforcement and should not use up the entropy that
-    exploration will need.
+    Choose it when: fine-tuning prepares reinforcement learning and should not use up the entropy
+    that exploration will need.
     Equation: d_t = -logp_t - c H_t; loss = -mean of logp over the max(int(q N), 1) tokens of
     largest d, of the N of an update; with num_items their sum over int(q num_items).
-    Differs from the parent: tokens that the model knows, or where it is undecided, are not
-    learned, so that reinforcement finds more entropy afterwards.
+    Differs from the parent: tokens that the model knows, or where it is uncertain, are not trained
+    on, so that more entropy is left for reinforcement learning.
     Differs from the paper: no; its code selects on each device, here over the update (the number
     that it divides by there, a count of the whole batch, is then the number of kept tokens).
     Defaults are the published command's (the code's own: q 0.2, c 1).

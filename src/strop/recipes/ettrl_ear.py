@@ -1,4 +1,4 @@
-"""Learning without labels that damps the votes of unsure rollouts."""
+"""Learning from majority votes, without labels, that damps uncertain rollouts."""
 
 import dataclasses
 from typing import Any
@@ -22,7 +22,7 @@ def ettrl_ear(
     form: str = "residual",
     # Largest size of an advantage, where form is "clip".
     b: float = 2.0,
-    # Whether a factor that would turn an advantage round is held at 0.
+    # Whether a factor that would flip an advantage's sign is set to 0.
     keep_sign: bool = False,
     # Whether the vote of a rollout for itself is left out.
     leave_one_out: bool = False,
@@ -34,14 +34,15 @@ def ettrl_ear(
     Status: partial.
 
     Family: rewards.
-    In short: majority votes, unsure ones less.
-    Choose it when: there are prompts without labels, the majority's answer stands in, and unsure
-    votes should count less at first.
+    In short: majority vote weighted by entropy.
+    Choose it when: prompts have no labels, the majority answer serves as one, and uncertain votes
+    should count less at first.
     Equation: R_i = [answer_i is its group's majority answer]; A_i = grpo's (1 + (mean_g H - H_i) /
     mean_g H), H_i the mean entropy of rollout i; or, form "clip", min(max(grpo's, -b), b).
-    Differs from the parent: labels are the votes of the rollouts; unsure rollouts count less.
+    Differs from the parent: the label is the majority answer of the rollouts; uncertain rollouts
+    count less.
     Differs from the paper: inferred from two summaries are the mean over the group and 1e-8 in the
-    division. Above twice the mean entropy the factor is negative, as the equation has it, unless
+    division. Above twice the mean entropy the factor is negative, as in the equation, unless
     keep_sign. Its tree rollouts, the second half of the paper, are a recipe of their own.
     Try: keep_sign, form, num_rollouts (64: better labels). The given rewards are only logged.
     """

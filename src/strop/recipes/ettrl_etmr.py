@@ -1,4 +1,4 @@
-"""Learning without labels from a tree of answers that vote."""
+"""Learning from the majority vote of a tree of answers, without labels."""
 
 import dataclasses
 from typing import Any
@@ -16,9 +16,9 @@ def ettrl_etmr(
     *,
     # Whole answers of a prompt, the trunks.
     M: int = 12,
-    # Places of a trunk where it forks, those of largest entropy.
+    # Places at which a trunk forks, those of largest entropy.
     N: int = 2,
-    # New ends at each of them.
+    # New continuations at each of them.
     B: int = 2,
     # Whether the vote of a rollout for itself is left out.
     leave_one_out: bool = False,
@@ -30,13 +30,14 @@ def ettrl_etmr(
     Status: partial.
 
     Family: rewards. Model: tiny-worked.
-    In short: a forked tree's answers vote.
-    Choose it when: there are prompts without labels, many votes are wanted, and answers are long
-    enough that sharing their beginnings saves much of the sampling.
+    In short: majority vote of forked answers.
+    Choose it when: prompts have no labels, many votes are wanted, and answers are long enough that
+    sharing prefixes saves much of the sampling.
     Equation: R_i = [answer_i is the majority's of all M (1 + B N) leaves]; B leaves keep a trunk's
-    tokens before each of its N largest entropies; A_i = grpo's over the leaves. Tokens drawn:
+    tokens before each of its N largest entropies; A_i = grpo's over the leaves. Tokens sampled:
     about (1 + B N / 2) / (1 + B N) of as many plain answers.
-    Differs from the parent: labels are the votes of the rollouts; most of these go on from others.
+    Differs from the parent: the label is the majority answer of the rollouts; most of these
+    continue from a prefix of another.
     Differs from the paper: 1. it says neither whether the forked token may come again (it may) nor
     how far forks lie apart (anywhere); 2. its other half, ettrl_ear's advantages, is a recipe of
     its own: leaves of a trunk count as votes and as samples of their own here.

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation that pays less for right answers with flaws."""
+"""Group relative policy optimisation that rewards right answers with flaws less."""
 
 import dataclasses
 from typing import Any
@@ -27,15 +27,15 @@ def fapo(
 
     Family: rewards.
     In short: flawed right answers earn less.
-    Choose it when: guesses reach right results by wrong steps, and you have a judge that names the
+    Choose it when: answers reach right results by wrong steps, and you have a judge that finds the
     first wrong step.
     Equation: R_i = 1 - penalty where the answer is right and the judge finds a wrong step, 1 where
     it is right and sound, -1 where it is wrong; then A, clip and length penalty as in dapo.
     Differs from the parent: right answers with a flaw earn less, so that they are pushed down once
-    sound ones are in the majority; rewards are -1 and 1; uniform groups stay.
+    sound ones are in the majority; rewards are -1 and 1; uniform groups are kept.
     Differs from the paper: no. The judge is a reward function called `flaw` (index of the first
-    wrong step, or -1): `strop.rewards.first_error` has the reward that one is trained with, and
-    asks a frozen one (docs/REWARDS.md).
+    wrong step, or -1): `strop.rewards.first_error` has the reward for training such a judge, and
+    queries a frozen one (docs/REWARDS.md).
     Try: penalty (0: dapo without dynamic sampling), num_rollouts.
     """
     algorithm = dapo(**parent)

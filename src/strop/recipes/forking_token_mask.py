@@ -1,4 +1,4 @@
-"""Learning only from the tokens at which an answer forks."""
+"""Trains only on high-entropy tokens, at which an answer forks."""
 
 from typing import Any
 
@@ -35,15 +35,15 @@ def forking_token_mask(
     Status: exact.
 
     Family: credit.
-    In short: only the open tokens, on dapo.
-    Choose it when: the gradient should go only to the fifth of the tokens at which an answer could
-    turn either way, at dapo's settings.
+    In short: only high-entropy tokens, on dapo.
+    Choose it when: the gradient should go only to the fifth of the tokens with the highest entropy,
+    at which an answer forks, with dapo's settings.
     Equation: tau = (1 - rho)-quantile of H over an update's tokens;
     loss = -1/K sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), K the number of those tokens.
     Differs from the parent: tokens of lower entropy have no gradient and do not count.
-    Differs from the paper: H is that at the start of the step, equal to the current one while a
-    step is one update; the quantile is over the update. A step has one update, not 16
-    (`num_minibatches=16`), which cost more time.
+    Differs from the paper: H is the entropy at the start of the step, equal to the current one
+    while a step is one update; the quantile is over the update. A step has one update, not 16
+    (`num_minibatches=16`), which took more time.
     Try: rho, normaliser ("full" is TRL's), selection.
     """
     masked = KeepHighEntropyTokens(rho, selection, normaliser)
@@ -63,15 +63,15 @@ def top_entropy_quantile(
     arXiv 2506.01939. Code: huggingface/trl (top_entropy_quantile). Parent: grpo. Status: exact.
 
     Family: credit.
-    In short: only the open tokens, on grpo.
-    Choose it when: only open tokens should learn, at grpo's settings and averaged as TRL does,
-    where the gradient shrinks with the share that is kept.
+    In short: only high-entropy tokens, on grpo.
+    Choose it when: only high-entropy tokens should be trained on, with grpo's settings and TRL's
+    average, in which the gradient shrinks with the kept share.
     Equation: loss = -1/N sum_{H_t >= tau} min(rho_t A, clip(rho_t) A), N all tokens, tau the
     (1 - rho)-quantile of H over an update's tokens; + beta KL(ref) on all tokens.
     Differs from the parent: tokens of lower entropy have no policy gradient but still count.
     Differs from the paper: the average is over all tokens, so the gradient is about rho times that
     of forking_token_mask. TRL's own default is rho 1 (off); 0.2 is what it recommends. A step has
-    one update, not 16 (`num_minibatches=16`), which cost more time.
+    one update, not 16 (`num_minibatches=16`), which took more time.
     Try: rho, clip_high, beta.
     """
     masked = KeepHighEntropyTokens(rho, normaliser="full")

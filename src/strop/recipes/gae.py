@@ -18,11 +18,11 @@ def gae(
     *,
     # Discount of a token.
     gamma: float = 1.0,
-    # How far the critic's surprises reach back: 0 to the token before, 1 to all.
+    # Lambda of GAE: 0 uses one-step errors, 1 whole returns.
     lam: float = 1.0,
     # Added to the variance of the whitening.
     whiten_eps: float = 1e-8,
-    # Most useful change of a value within a step, in reward units; 0: any.
+    # Largest useful change of a value within a step, in reward units; 0: any.
     clip_value: float = 0.5,
     aggregation: str = "token-mean",
     **parent: Any,
@@ -33,9 +33,9 @@ def gae(
     OpenRLHF carry it). Parent: grpo. Status: exact.
 
     Family: critics.
-    In short: learned token values, whitened.
+    In short: PPO with a critic and GAE.
     Choose it when: rewards come inside an answer or episode, or there is one answer a prompt, and a
-    critic may be trained beside the policy.
+    critic can be trained with the policy.
     Equation: A_t = sum_k (gamma lam)^k delta_{t+k}, delta_t = r_t + gamma V_{t+1} - V_t, whitened
     over the step's policy tokens; G_t = A_t + V_t before whitening; loss = -mean_t min(rho A_t,
     clip(rho) A_t), and for the critic mean_t 0.5 max((V - G)^2, (clip(V) - G)^2).

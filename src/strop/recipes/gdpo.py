@@ -24,7 +24,7 @@ def gdpo(
     eps: float = 1e-4,
     # What a group of one gets: "raw" (its rewards) or "zero".
     singleton: str = "raw",
-    # What is normalised in the end: "rollouts" (TRL), "tokens" (verl) or "none".
+    # What is normalised at the end: "rollouts" (TRL), "tokens" (verl) or "none".
     batch_norm: str = "rollouts",
     # Added to the deviation over rollouts, or to the variance over tokens.
     whiten_eps: float = 1e-4,
@@ -36,15 +36,16 @@ def gdpo(
     Status: exact.
 
     Family: baselines.
-    In short: each reward normalised alone.
-    Choose it when: several reward functions are added and one of wide range drowns the others, or
-    unlike mixtures come to the same sum.
+    In short: each reward normalised separately.
+    Choose it when: several reward functions are added, and one with a wide range dominates the
+    others or different mixtures give the same sum.
     Equation: S_i = sum_m w_m (R_im - mean_g R_m) / (std_g R_m + eps) over the reward functions m;
     A_i = (S_i - mean) / (std + whiten_eps) over the rollouts of the step.
     Differs from the parent: every reward function is normalised in the group before the weighted
-    sum, so that unlike rewards of equal sum stay apart; then once more over the step; four updates
-    a step.
-    Differs once: there are two rewards; one makes it grpo times a factor (rewards/frac_spread > 0).
+    sum, so that different rewards with an equal sum stay distinct; then once more over the step;
+    four updates a step.
+    Differs once: there are two rewards; with one it is grpo times a factor (rewards/frac_spread >
+    0).
     Differs from the paper: no. Sums are TRL's; verl whitens tokens (batch_norm "tokens", with
     whiten_eps 1e-8 in the variance, and eps 1e-6).
     Try: several reward functions, weights, batch_norm.

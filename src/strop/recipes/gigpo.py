@@ -27,11 +27,11 @@ def gigpo(
     *,
     # Discount of a turn.
     gamma: float = 0.95,
-    # Weight of the advantage among turns that met the same state.
+    # Weight of the advantage among turns that started from the same state.
     w: float = 1.0,
     # "mean_norm" (centred) or "mean_std_norm" (and divided by the deviation).
     mode: str = "mean_std_norm",
-    # What a turn whose action was not understood loses (paper: 0.1).
+    # Penalty on a turn with an invalid action (paper: 0.1).
     invalid_penalty: float = 0.0,
     # Whether an episode counts once per turn ("rows", the code) or once ("trajectories", paper).
     episode_statistics: str = "rows",
@@ -45,19 +45,19 @@ def gigpo(
     arXiv 2505.10978, eq. 3, 6 to 8. Code: langfengQ/verl-agent. Parent: grpo. Status: exact.
 
     Family: turns.
-    In short: credit among equal states.
-    Choose it when: only the end of an episode is rewarded, and rollouts of a task come through the
+    In short: episode and same-state advantages.
+    Choose it when: only the end of an episode is rewarded, and rollouts of a task pass through the
     same states (pages, rooms, boards).
     Equation: A = A_E + w A_S; A_E = (R_i - mean_g) / (std_g + eps) of whole episodes; A_S the same
     of the discounted return D_k = r_k + gamma D_{k+1} among all turns of the group that started
     from the same state.
-    Differs from the parent: turns that met the same state are compared with each other as well;
-    all tokens weigh the same.
-    Differs from the paper: means and deviations of episodes are over turns, as the code has it,
-    unless episode_statistics says "trajectories"; then the penalty stays out of A_E. Its penalty
-    towards the reference is off unless beta > 0 (0.01 there). So is that for actions which are not
-    understood, unless invalid_penalty says 0.1: before the first success it is all there is to
-    learn from, and the optimiser takes steps of the same size for it.
+    Differs from the parent: turns that started from the same state are compared with each other as
+    well; all tokens weigh the same.
+    Differs from the paper: means and deviations of episodes are over turns, as in the code, unless
+    episode_statistics is "trajectories"; then the penalty on invalid actions is left out of A_E.
+    The KL penalty is off unless beta > 0 (0.01 there). So is the one on invalid actions, unless
+    invalid_penalty is 0.1: before the first success it is the only signal, and the optimiser takes
+    steps of the same size for it.
     Try: w, gamma, mode ("mean_norm"), num_rollouts (8), similarity_threshold (0.95),
     invalid_penalty (0.1).
     """

@@ -1,4 +1,4 @@
-"""The policy follows a teacher's whole distribution where the policy itself goes."""
+"""Distils a teacher's whole distribution on the policy's own answers."""
 
 import dataclasses
 from typing import Any
@@ -19,11 +19,11 @@ def gkd(
     divergence: str = "jensen_shannon",
     # Share of the teacher in the mixture of "jensen_shannon".
     beta: float = 0.5,
-    # Tokens of the vocabulary that the sums are over; 0: all.
+    # Tokens of the vocabulary that the sums run over; 0: all.
     top_k: int = 0,
     # Whose likeliest tokens these are: "reference" (the teacher's) or "current".
     top_of: str = "reference",
-    # What becomes of the others: one further token ("tail") or nothing ("renormalise").
+    # How the other tokens are treated: as one further token ("tail") or dropped ("renormalise").
     others: str = "tail",
     aggregation: str = "token-mean",
     **parent: Any,
@@ -33,9 +33,9 @@ def gkd(
     arXiv 2306.13649, eq. 1. Code: none released (TRL carries it). Parent: grpo. Status: exact.
 
     Family: rewards.
-    In short: follow a teacher's distribution.
-    Choose it when: a better model of the same tokenizer fits into memory: its whole distribution at
-    every token of the policy's answers says more than the drawn token alone, without noise.
+    In short: full-distribution distillation.
+    Choose it when: a better model with the same tokenizer fits into memory: its whole distribution
+    at every token of the policy's answers says more than the sampled token, without noise.
     Equation: loss = mean_t D(teacher || policy)_t; jensen_shannon: beta KL(p || m) + (1 - beta)
     KL(q || m), m = beta p + (1 - beta) q, p the teacher's and q the policy's distribution;
     reverse: KL(q || p); forward: KL(p || q). The teacher is the reference: model.reference=FOLDER.

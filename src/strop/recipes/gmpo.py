@@ -13,9 +13,9 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, without=ESTIMATOR, num_minibatches=8)
 def gmpo(
     *,
-    # Width below, nats of the log-ratio.
+    # Width of the clip below, nats of the log-ratio.
     clip_low: float = 0.4,
-    # Width above, nats of the log-ratio.
+    # Width of the clip above, nats of the log-ratio.
     clip_high: float = 0.4,
     **parent: Any,
 ) -> Algorithm:
@@ -24,16 +24,16 @@ def gmpo(
     arXiv 2507.20673. Code: callsys/GMPO (verl carries it). Parent: grpo. Status: exact.
 
     Family: ratios.
-    In short: geometric mean, tokens clipped.
-    Choose it when: a few tokens of extreme ratio upset the updates; averaged in the log they matter
-    little and the clip can be wide.
+    In short: geometric mean of clipped ratios.
+    Choose it when: a few tokens with extreme ratios destabilise the updates; averaged in log space
+    they matter little and the clip can be wide.
     Equation: y_t = s min(s x_t, s clip(x_t, -clip_low, clip_high)), x = logp - logp_old,
     s = sign(A_i); loss = -mean_i A_i exp(mean_t y_t).
-    Differs from the parent: tokens are clipped one by one, in log space and widely, and an answer
-    is weighed by the geometric mean of what is left; eight updates a step.
-    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip holds
+    Differs from the parent: tokens are clipped one by one, widely and in log space, and an answer
+    is weighted by the geometric mean of its clipped ratios; eight updates a step.
+    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip acts
     (clip_ratio/region_mean > 0).
-    Differs from the paper: x is clamped to +-20 nats, as everywhere here (verl: not). The paper's
+    Differs from the paper: x is clamped to +-20 nats, as everywhere here (not in verl). The paper's
     average is over answers: another aggregation weighs long answers more.
     Try: clip_high, clip_low, num_minibatches (1: grpo).
     """

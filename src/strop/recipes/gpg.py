@@ -1,4 +1,4 @@
-"""The plain policy gradient, made up for rollouts without a signal."""
+"""The plain policy gradient, scaled up for rollouts without a signal."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,8 @@ def gpg(
     f_norm: float = 1.0,
     # What a group of one gets: "raw" (its reward) or "zero".
     singleton: str = "raw",
-    # What is a signal: "code" (a reward other than 0) or "paper" (an advantage other than 0).
+    # What counts as a signal: "code" (a reward other than 0) or "paper" (an advantage other than
+    # 0).
     variant: str = "code",
     **parent: Any,
 ) -> Algorithm:
@@ -33,14 +34,14 @@ def gpg(
 
     Family: baselines.
     In short: plain gradient, no ratio or clip.
-    Choose it when: you make one update a batch and many groups teach nothing, which would make the
-    step small; the others are scaled up for it.
+    Choose it when: you make one update a batch and many groups give no signal, which would shrink
+    the step; the others are scaled up to compensate.
     Equation: A_i = alpha (R_i - mean_g) / f_norm, alpha = B / max(rollouts with a signal, 1) over
     the B rollouts of the step; loss = -1/N sum_t A_i logp_t.
-    Differs from the parent: no ratio, no clip, no deviation; one factor for the whole step makes
-    up for rollouts that teach nothing.
-    Differs from the paper: a signal is a reward other than 0, as verl has it; variant "paper"
-    takes an advantage other than 0. With rewards of 0 and 1 the code's alpha is 1 / accuracy.
+    Differs from the parent: no ratio, no clip, no deviation; one factor for the whole step
+    compensates for rollouts without a signal.
+    Differs from the paper: a signal is a reward other than 0, as in verl; variant "paper" takes an
+    advantage other than 0. With rewards of 0 and 1 the code's alpha is 1 / accuracy.
     Try: variant ("paper"), num_rollouts, f_norm.
     """
     chain = (

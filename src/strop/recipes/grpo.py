@@ -30,13 +30,13 @@ def grpo(
 
     Family: baselines.
     In short: reward against its group's mean.
-    Choose it when: you begin, or need what papers compare with: one reward an answer, several
-    answers a prompt, no critic and little to tune.
+    Choose it when: you start out, or need the baseline of most papers: one reward an answer,
+    several answers a prompt, no critic and little to tune.
     Equation: A_i = (R_i - mean_g) / (std_g + eps);
     loss = -mean_i mean_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i) + beta KL(ref).
     Differs from the parent: it is the root of the group-relative family.
-    Differs from the paper: 1. no penalty towards the reference unless beta > 0 (paper: 0.04), as
-    TRL has it; 2. eps is not given in the paper (1e-6 is verl's).
+    Differs from the paper: 1. no KL penalty towards the reference unless beta > 0 (paper: 0.04), as
+    in TRL; 2. eps is not given in the paper (1e-6 is verl's).
     Try: num_rollouts, clip_high (0.28 keeps more entropy), aggregation ("token-mean").
     """
     scale = (Use(DivideByGroupStd(eps, std)),) if normalize_std else ()

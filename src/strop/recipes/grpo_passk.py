@@ -25,12 +25,13 @@ def grpo_passk(**parent: Any) -> Algorithm:
     seldom has more than one.
     Equation: A_i = (R_(1) - R_(2)) / (std_g + eps) for the best rollout of the prompt, 0 for all
     others; R_(1), R_(2) its two largest rewards.
-    Differs from the parent: only the best answer of a prompt is learned from, by its lead.
+    Differs from the parent: only the best answer of a prompt is trained on, by its lead over the
+    second.
     Differs from the paper: a group of one gives 0 where verl raises. With rewards of 0 and 1 there
     is a signal only where exactly one answer is right.
     Try: num_rollouts, normalize_std (false), clip_high.
     """
     algorithm = grpo(**parent)
     _, *scale, spread = algorithm.advantage
-    # Divided first, by the deviation of all rewards; the lead has another one.
+    # Divide first, by the deviation of all rewards; that of the lead is another one.
     return dataclasses.replace(algorithm, advantage=(*scale, Use(CreditLeadOfBest()), spread))

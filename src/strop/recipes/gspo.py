@@ -18,13 +18,13 @@ def gspo(**parent: Any) -> Algorithm:
     Status: exact.
 
     Family: ratios.
-    In short: one ratio for each answer.
-    Choose it when: single tokens' ratios are noise (mixtures of experts, long answers, several
-    updates a batch) and the reward judges whole answers.
+    In short: one importance ratio per answer.
+    Choose it when: token-level ratios are noisy (mixtures of experts, long answers, several updates
+    a batch) and the reward judges whole answers.
     Equation: s_i = exp(mean_t (logp - logp_old));
     loss = -mean_i min(s_i A_i, clip(s_i, 1 - clip_low, 1 + clip_high) A_i).
-    Differs from the parent: the ratio, and so the clip, is of the whole answer; the clip is narrow,
-    since a mean of log-ratios moves little; four updates a step.
+    Differs from the parent: the ratio, and so the clip, is that of the whole answer; the clip is
+    narrow, since a mean of log-ratios moves little; four updates a step.
     Differs once: `plan.num_minibatches=4` (ratio/token_distance_mean > 0).
     Differs from the paper: no. The rollouts of a step need several updates for the clip to act.
     Try: clip_high, num_minibatches (1: grpo), aggregation.

@@ -1,4 +1,4 @@
-"""One importance ratio per answer, with a gradient for every token of its own."""
+"""One importance ratio per answer, with its own gradient for every token."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ def gspo_token(**parent: Any) -> Algorithm:
 
     Family: ratios.
     In short: gspo with advantages per token.
-    Choose it when: one ratio an answer is right for you but advantages differ within it, from a
-    critic or from steps.
+    Choose it when: you want one ratio per answer, but advantages differ within it, as from a critic
+    or from steps.
     Equation: s_t = exp(min(sg[mean_s (logp - logp_old)] + logp_t - sg[logp_t], 10));
     loss = -mean_i mean_t min(s_t A_t, clip(s_t, 1 - clip_low, 1 + clip_high) A_t).
-    Differs from the parent: a token's advantage weighs its own gradient, not the whole answer's;
-    the same gradient while the advantages of an answer are equal.
+    Differs from the parent: a token's advantage weights its own gradient, not the whole answer's;
+    the gradient is the same while the advantages of an answer are equal.
     Differs once: `advantage='spread_evenly | subtract_optimal_token_mean'`, or other advantages per
     token (advantage/baseline_shift > 0).
     Differs from the paper: no; verl's form, which has no dual clip.

@@ -1,4 +1,4 @@
-"""Group-relative learning that leaves shared tokens and unsure rollouts alone."""
+"""Group-relative learning that protects shared tokens and drops high-entropy rollouts."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ THRESHOLDS = {"paper": math.log(2), "code": 0.7}
 
 
 def _shared_out(conflicts: Tensor) -> Tensor:
-    """What a rollout's tokens count where it has so many in conflict."""
+    """The weight of a rollout's tokens, by its number of tokens in conflict."""
     return 1 / conflicts.double().clamp(min=1)
 
 
@@ -37,7 +37,7 @@ def _shared_out(conflicts: Tensor) -> Tensor:
 @inherits(grpo, without=(*CLIP, *ESTIMATOR, "beta"), num_rollouts=8)
 def gtpo_conflict(
     *,
-    # What a rollout pays for its mean entropy, reward per nat.
+    # Penalty on a rollout's mean entropy, reward per nat.
     gamma: float = 0.1,
     # Mean entropy above which a rollout is not trained on, nats; 0: ln 2 (variant "code": 0.7).
     threshold: float = 0.0,
@@ -52,17 +52,17 @@ def gtpo_conflict(
     arXiv 2508.03772. Code: winstonsmith1897/GTPO. Parent: grpo. Status: exact.
 
     Family: credit.
-    In short: shared tokens are not blamed.
+    In short: protects tokens shared by answers.
     Choose it when: right and wrong answers begin or end with the same tokens, so that wrong ones
-    unlearn the format, and no reference is kept.
+    make the policy unlearn the format, and you keep no reference model.
     Equation: loss = -1/G sum_i d_i (A_i - gamma H_i) mean_t lambda_t logp_t, A_i = R_i - mean_g;
     lambda = w_forward w_backward, w = weight if A_i > 0 and 0 if A_i < 0 on tokens in conflict,
-    else 1; d_i = 0 where H_i > threshold, if the first policy's entropy was not above it.
-    Differs from the parent: no deviation, no clip; beginnings and ends that good and bad rollouts
-    share are not unlearned; unsure rollouts pay or are left out.
-    Differs from the paper: it is the README's formula (the text was not read); conflicts are
-    counted as meant, where the code's counts mix places of both directions. Groups of one outcome
-    pay gamma H too, as in both.
+    else 1; d_i = 0 where H_i > threshold, if the initial policy's entropy was not above it.
+    Differs from the parent: no deviation, no clip; prefixes and suffixes that good and bad rollouts
+    share are not unlearned; high-entropy rollouts are penalised or left out.
+    Differs from the paper: this is the README's formula (the paper was not read); conflicts are
+    counted as intended, where the code's counts mix positions of both directions. Groups with equal
+    outcomes pay gamma H too, as in both.
     Try: gamma, weight, threshold (inf: train on all), variant.
     """
     if variant not in THRESHOLDS:

@@ -15,7 +15,7 @@ from strop.recipes.rloo import rloo
 @inherits(rloo, without=(*CLIP, "singleton", "beta", "aggregation"), num_minibatches=4)
 def gvpo(
     *,
-    # Reward that a nat of log-ratio stands for; 0 leaves the plain policy gradient.
+    # Reward that corresponds to a nat of log-ratio; 0 leaves the plain policy gradient.
     beta: float = 0.1,
     **parent: Any,
 ) -> Algorithm:
@@ -26,18 +26,19 @@ def gvpo(
 
     Family: ratios.
     In short: log-ratios fitted to rewards.
-    Choose it when: answers serve several updates or come from old weights, and in place of a clip
-    and a ratio their rewards should say how far apart they may move.
-    Equation: l_i = sum_t (logp - logp_old); loss = mean over prompts of 1/(k - 1) sum_i of
-    (beta (l_i - mean_g l) - (R_i - mean_g R))^2 / (2 beta), taken apart into the policy gradient
-    (R_i - mean_g R) l_i, in which the mean of l counts nothing, and a penalty on the variance of l.
-    Differs from the parent: no ratio and no clip; prompts weigh alike; answers that have moved
-    apart as far as their rewards are pushed no more. The first update of a step is rloo's; four
+    Choose it when: answers serve several updates or were sampled with old weights, and their
+    rewards should say how far apart they may move, instead of a ratio and a clip.
+    Equation: l_i = sum_t (logp - logp_old); loss = mean over prompts of 1/(k - 1) sum_i of (beta
+    (l_i - mean_g l) - (R_i - mean_g R))^2 / (2 beta), split into the policy gradient (R_i - mean_g
+    R) l_i, in which the mean of l cancels, and a penalty on the variance of l.
+    Differs from the parent: no ratio and no clip; prompts weigh the same; answers that have moved
+    as far apart as their rewards are not pushed further. The first update of a step is rloo's; four
     updates a step.
     Differs once: `plan.num_minibatches=4` (loss/spring != 0).
-    Differs from the paper: its loss is beta times this one, without effect under Adam but for the
-    clipping of gradients; the value lacks what has no gradient. A group of one teaches nothing.
-    Try: beta (0.05 to 0.2), num_minibatches (1: the penalty rests).
+    Differs from the paper: its loss is beta times this one, which under Adam affects nothing but
+    the clipping of gradients; the logged value leaves out terms without a gradient. A group of one
+    gives no gradient.
+    Try: beta (0.05 to 0.2), num_minibatches (1: the penalty is zero).
     """
     plain = rloo(singleton="zero", aggregation="prompt-mean", **parent)
     algorithm = with_policy(plain, objective=Use(FollowAdvantage()), ratio=None)

@@ -1,4 +1,4 @@
-"""Entropy of a token sets its temperature, its advantage and its room to move."""
+"""A token's entropy sets its temperature, its advantage and its clip range."""
 
 import dataclasses
 from typing import Any
@@ -21,22 +21,22 @@ def hapo(
     *,
     # Added to deviations; in reward units.
     eps: float = 1e-6,
-    # Deviation of the group's tokens: "biased" or "unbiased".
+    # Deviation over the group's tokens: "biased" or "unbiased".
     std: str = "biased",
-    # Size of an advantage from which its group is normalised over rollouts.
+    # Size of an advantage from which its group is normalised over rollouts instead.
     fallback_threshold: float = 5.0,
     # "paper" (signed), or "code": what its repository runs, sign slip included.
     variant: str = "paper",
-    # Level of the entropy that separates sure from undecided.
+    # Quantile of the entropy that separates certain from uncertain tokens.
     quantile: float = 0.8,
     clip_low: float = 0.2,
     clip_high: float = 0.28,
     dual_clip_c: float = 10.0,
-    # How far the signal widens the clip.
+    # How strongly the signal widens the clip.
     clip_alpha: float = 1.0,
-    # How far the signal changes advantages.
+    # How strongly the signal changes advantages.
     adv_beta: float = 1.0,
-    # How far the signal moves the temperature; 0: one temperature.
+    # How strongly the signal moves the temperature; 0: one temperature.
     tau: float = 0.1,
     **parent: Any,
 ) -> Algorithm:
@@ -45,17 +45,18 @@ def hapo(
     arXiv 2509.16591, eq. 5 to 13. Code: starriver030515/HAPO. Parent: dapo. Status: partial.
 
     Family: entropy.
-    In short: entropy sets heat, credit, clip.
-    Choose it when: on dapo, settled and open tokens should be treated differently at once: when
-    sampled, when credited and when clipped.
+    In short: entropy sets temperature and clip.
+    Choose it when: with dapo, tokens of low and of high entropy should be treated differently
+    throughout: in sampling, in advantages and in the clip.
     Equation: h in [-1, 1] from log-entropies around their quantile; temperature 1 + tau h0;
     A = (R - mean) / std over the group's tokens, times 1 + h where h > 0 and rho moved or h <= 0
     and it did not; clip below clip_low (1 - h) where h <= 0, above clip_high (1 + h) where h > 0.
-    Differs from the parent: h in temperature, advantages and clip; token means; a dual clip.
-    Differs from the paper: 1. signals of the loss are over the update, the released code's over a
-    micro-batch; 2. the sign of h for sure tokens is inferred, the released code has it positive
-    (variant "code"); 3. the ratio is over the policy at `temperature`, not over the warmed one. A
-    step has one update, not 16 (`num_minibatches=16`), which cost more time.
+    Differs from the parent: h acts on temperature, advantages and clip; means over tokens; a dual
+    clip.
+    Differs from the paper: 1. the loss computes its signals over the update, the released code over
+    a micro-batch; 2. the sign of h for certain tokens is inferred; in the released code it is
+    positive (variant "code"); 3. the ratio is to the policy at `temperature`, not at the adapted
+    one. A step has one update, not 16 (`num_minibatches=16`), which took more time.
     Try: tau (0.05, released code), adv_beta (0), quantile.
     """
     algorithm = dapo(**parent)

@@ -24,10 +24,10 @@ def hbpo(
     beta: float = 4.0,
     # Added to the deviation.
     eps: float = 1e-6,
-    # Token budgets, below 1 shares of the run's longest answer; a prompt's rollouts are split over
-    # them (paper: 512, 1024, 2048, 2560).
+    # Token budgets, where below 1 as shares of the run's longest answer; a prompt's rollouts are
+    # split over them (paper: 512, 1024, 2048, 2560).
     budgets: tuple[float, ...] = (0.125, 0.25, 0.5, 0.625),
-    # Head of every answer; {budget} is its number.
+    # Text at the start of every answer; {budget} stands for its budget.
     prefix: str = "",
     **parent: Any,
 ) -> Algorithm:
@@ -36,18 +36,18 @@ def hbpo(
     arXiv 2507.15844. Code: ZJU-REAL/HBPO. Parent: grpo. Status: exact.
 
     Family: rewards.
-    In short: token budgets side by side.
-    Choose it when: one model should fit its length to the prompt: every prompt is tried under
-    several budgets and learns which is enough.
+    In short: compares several token budgets.
+    Choose it when: one model should adapt its length to the prompt: every prompt is tried under
+    several token budgets, and the policy learns which is enough.
     Equation: R = f1(n, b) if n > b, else f2(b), 0 if wrong or n > L; f2 = beta cos(pi b / 2L),
     f1 = beta cos(pi n / 2L) - |n - b| / L; A = (mean of the budget's R - f2(b)) + (R - mean) /
     (std + eps) over all rollouts of the prompt.
-    Differs from the parent: answers have a budget, are paid by their length beside it, and learn by
-    two comparisons; a wider clip above; four updates a step.
-    Differs from the paper: 1. the answer has no head that tells the budget unless prefix gives one
-    in words that the model understands; its tokens count as the policy's, as in the code, rewards
-    see what follows it; 2. L and the budgets are the same shares of the run's longest answer as of
-    the paper's 4096; 3. a format error is a reward below 0.
+    Differs from the parent: answers have a budget, are rewarded by their length relative to it, and
+    have advantages from two comparisons; a wider clip above; four updates a step.
+    Differs from the paper: 1. no text at the start of an answer states its budget unless prefix
+    gives one, in words that the model understands; its tokens count as the policy's own, as in the
+    code, and rewards see what follows it; 2. L and the budgets are the same shares of the run's
+    longest answer as of the paper's 4096; 3. a format error is a reward below 0.
     Try: prefix ("I will answer with {budget} tokens. "), budgets, L (in the range of your model's
     answers).
     """

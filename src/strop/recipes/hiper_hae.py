@@ -1,4 +1,4 @@
-"""Credit for whether to switch, for what to aim at, and for how to act, each on its own tokens."""
+"""Separate credit for switching, for the subgoal and for the action, each on its own tokens."""
 
 import dataclasses
 from typing import Any
@@ -41,20 +41,20 @@ def hiper_hae(
     *,
     # Discount of a turn.
     gamma: float = 1.0,
-    # How far surprises reach back within a segment.
+    # Lambda of GAE within a segment.
     lam: float = 1.0,
-    # The same over segments.
+    # Lambda of GAE over segments.
     lam_seg: float = 0.95,
     # Whether the advantages of actions, subgoals and switches are each normalised over the batch.
     normalize: bool = True,
-    # Whether an episode that was cut counts as going on, for the policy.
+    # Whether the policy's advantages treat an episode that was cut off as continuing.
     bootstrap_truncated: bool = True,
     # Added to the reward of a turn that keeps its subgoal, and whether it is shared by the turns.
     c_keep: float = -0.3,
     keep_mode: str = "normalized",
-    # Taken for an action that was not understood.
+    # Penalty on an action that was not understood.
     c_inv: float = 0.1,
-    # Added where the subgoal changes though the turn keeps it.
+    # Added where the subgoal changes though the turn says to keep it.
     c_cons: float = -0.3,
     # Text around the three blocks of a turn, and the words of a switch that keeps.
     switch_tags: tuple[str, ...] = ("<switch>", "</switch>"),
@@ -70,18 +70,18 @@ def hiper_hae(
     arXiv 2602.16165. Code: JonP07/HiPER-agent. Parent: gae. Status: exact.
 
     Family: critics.
-    In short: switch, subgoal, action apart.
-    Choose it when: the agent states a subgoal and whether to keep it, in a fixed form, and these
+    In short: heads for switch, subgoal, action.
+    Choose it when: the agent states, in a fixed format, a subgoal and whether to keep it, and these
     choices last longer than single actions.
     Equation: a segment lasts from one switch to the next; action tokens get GAE over the turns of
     their segment, which ends in V_high of the next; subgoal tokens of its first turn GAE over
     segments; switch tokens the rewards left in the segment + V_high of the next - V_term.
-    Differs from the parent: three heads, read once a turn, in place of a value of every token.
-    Differs from the paper: 1. as its code, a switch is credited by a head of its own, not by
-    V_high - V_low; 2. one growing context, and heads on the policy's hidden states in place of a
-    model of their own; 3. the critic learns what a cut episode was paid: to that, its code adds the
-    cut turn's own value, which nothing holds (corridor, limit 7, last 8 of 90 steps, seed 1: values
-    at -150, reward 0.00; so 0.50). WebShop has c_keep -3.5 and bootstrap_truncated off.
+    Differs from the parent: three value heads, read once a turn, in place of a value of each token.
+    Differs from the paper: 1. as in its code, a switch is credited by a head of its own, not by
+    V_high - V_low; 2. one growing context, and heads on the policy's hidden states instead of a
+    separate model; 3. the critic is trained on what a cut-off episode earned: to that, its code
+    adds the cut turn's own value, which is unanchored (corridor, limit 7, last 8 of 90 steps, seed
+    1: values at -150, reward 0.00; so 0.50). WebShop has c_keep -3.5 and bootstrap_truncated off.
     Try: c_keep, lam_seg, keep_mode ("fixed"), strop.environments.action_block:ActionBlock.
     """
     spans = MarkSpans(switch_tags, subgoal_tags, action_tags, keep)
@@ -107,7 +107,8 @@ def _terms(algorithm: Algorithm, clip_value: float, aggregation: str) -> tuple[T
 def _credits(gamma: float, lam: float, lam_seg: float, bootstrap: bool) -> tuple[Use, ...]:
     """The advantages of turns within their segments, and of segments; returns for the critic.
 
-    Where the policy takes a cut episode as going on, these returns do not: each is what was paid.
+    Where the policy treats a cut-off episode as continuing, these returns do not: each is what
+    was earned.
     """
     if not bootstrap:
         return _credit(gamma, lam, lam_seg, bootstrap=False)

@@ -45,13 +45,13 @@ def hpt(
 
     Family: demonstrations.
     In short: imitates where the policy fails.
-    Choose it when: every prompt has a demonstration and the policy solves only some of them: those
-    are reinforced, the others imitated.
+    Choose it when: every prompt has a demonstration and the policy solves only some prompts: those
+    should be reinforced, the others imitated.
     Equation: loss = sft_coef mean_{demo} -logp - 1/L_max sum_{own} rho (R_i - mean_g)
     - entropy_coef mean_t H_t; a prompt with at most `gate` right answers has its demonstration in
     place of its rollouts. The data's column `completion` holds it.
-    Differs from the parent: such prompts are imitated; no deviation, no clip, tokens are summed and
-    divided by one constant; an entropy bonus; two updates a step.
+    Differs from the parent: prompts with few right answers are imitated; no deviation, no clip,
+    tokens are summed and divided by one constant; an entropy bonus; two updates a step.
     Differs from the paper: means and sums are over the update, the released code's over
     micro-batches that are added up; no update is skipped for its gradient's norm. L_max is the
     longest answer that the run allows, as it is the padded length there (8192).

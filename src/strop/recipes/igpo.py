@@ -1,4 +1,4 @@
-"""Turns rewarded for the probability of the right answer that they add."""
+"""Turns rewarded by how much they raise the probability of the right answer."""
 
 import dataclasses
 from typing import Any
@@ -25,11 +25,12 @@ CENTRES = {
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
 def igpo(
     *,
-    # "paper" (all rewards of the group together), "separate" (gains and outcomes apart) or "code".
+    # "paper" (all rewards of the group together), "separate" (gains and outcomes separately) or
+    # "code".
     variant: str = "paper",
     # Discount of a turn; of a token in the variant "code".
     gamma: float = 1.0,
-    # Whether sums end at the environment's tokens; variant "code" alone.
+    # Whether sums end at the environment's tokens; only in variant "code".
     reset_at_masked: bool = True,
     # Text between a turn and the right answer, such as "</think><answer>".
     opening: str = "",
@@ -41,17 +42,17 @@ def igpo(
     arXiv 2510.14967. Code: GuoqingWang1/IGPO. Parent: grpo. Status: partial.
 
     Family: turns.
-    In short: turns paid by answer's likelihood.
-    Choose it when: agents search for a known answer and whole groups fail; each turn is paid by how
-    much likelier it made that answer.
+    In short: turn reward by answer likelihood.
+    Choose it when: agents search for a known answer and whole groups fail; each turn is rewarded by
+    how much likelier it made that answer.
     Equation: A~_{i,k} = sum_{j >= k} gamma^(j - k) z(r_{i,j}); r_{i,k} = P_{i,k} - P_{i,k-1}, the
     gain in probability of the reference answer, the outcome for the last turn; z over all turns of
     the group.
-    Differs from the parent: every turn earns, so groups that fail as a whole still learn; all
-    tokens weigh the same.
-    Differs from the paper: gamma is inferred (1). "separate" normalises gains and outcomes apart
-    (another's implementation), "code" takes rewards to go less the group's mean at the same place.
-    The outcome is the environment's (F1 there). Its penalty towards the reference is off unless
+    Differs from the parent: every turn has a reward, so groups that fail as a whole still give a
+    signal; all tokens weigh the same.
+    Differs from the paper: gamma is inferred (1). "separate" normalises gains and outcomes
+    separately (from another implementation), "code" subtracts from rewards to go the group's mean
+    at the same position. The outcome is the environment's (F1 there). The KL penalty is off unless
     beta > 0 (0.001 there), as is the entropy bonus.
     Try: variant, gamma (0.95 to 1), opening.
     """

@@ -29,7 +29,7 @@ CREDIT = (("return_K", "credit_K"),)
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean", num_rollouts=5, num_minibatches=4)
 def infopo(
     *,
-    # Weight of the feedback's gains when training begins.
+    # Weight of the feedback's gains at the start of training.
     beta0: float = 0.5,
     # Deviation of a group's scores at which the gains have mostly faded.
     T: float = 0.5,
@@ -37,14 +37,15 @@ def infopo(
     decay: float = 0.0,
     # Passes over the prompts so far; a number or a schedule.
     epoch: float = 0.0,
-    # What a turn takes of the outcome: "equal", by "discounted" rewards to go, its own "mapped".
+    # How a turn shares in the outcome: "equal", by "discounted" rewards to go, or by its own
+    # reward, "mapped".
     turn_credit: str = "equal",
     # What rollouts are compared by: the "sum" of rewards, or the "discounted" ones of all turns.
     score: str = "sum",
     # Discount of a turn, where something is discounted.
     gamma: float = 0.8,
     eps: float = 1e-6,
-    # Whether outcomes and gains are divided by their group's deviation, else centred alone.
+    # Whether outcomes and gains are divided by their group's deviation, not only centred.
     divide_by_std: bool = True,
     entropy_coef: float = 1e-3,
     **parent: Any,
@@ -54,9 +55,9 @@ def infopo(
     arXiv 2603.00656. Code: kfq20/InfoPO. Parent: grpo. Status: exact.
 
     Family: turns.
-    In short: turns paid for telling feedback.
-    Choose it when: the policy should learn to ask: turns whose reply changes the next action gain,
-    above all where outcomes do not differ.
+    In short: credit for informative feedback.
+    Choose it when: the policy should learn to ask: turns whose reply changes the next action earn
+    more, above all where outcomes are equal.
     Equation: A = A_out + beta sigmoid(-std_g / T) ratio A_int; A_int the z-score over the group's
     tokens of I_k / |action k|, I_k = mean logp of action k+1 given feedback k less that given a
     placeholder; ratio = min(1, max(std(A_out), 1) / std(A_int)); beta = beta0 exp(-decay epoch);

@@ -1,4 +1,4 @@
-"""Policy optimisation without a clip, holding back the tokens which would cost the most entropy."""
+"""No clip, but a KL penalty on the few tokens that would cost the most entropy."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, without=(*ESTIMATOR, *CLIP), aggregation="token-mean", num_minibatches=8)
 def kl_cov(
     *,
-    # Share of an update's tokens that pays for moving.
+    # Share of an update's tokens that are penalised.
     kl_cov_ratio: float = 2e-4,
     # Weight of the penalty, per nat.
     ppo_kl_coef: float = 1.0,
@@ -25,13 +25,13 @@ def kl_cov(
     Status: exact.
 
     Family: entropy.
-    In short: holds back the costliest tokens.
+    In short: KL on tokens that drain entropy.
     Choose it when: the tokens that drain entropy should move less instead of not at all, and a
     batch has several updates (with one this does nothing).
     Equation: loss = 1/N sum_t (-rho A + ppo_kl_coef |logp - logp_old| on S), S the
     max(int(kl_cov_ratio N), 1) tokens of largest (A - mean A)(logp - mean logp).
-    Differs from the parent: no clip; a few tokens pay for leaving the old policy; all tokens weigh
-    the same; eight updates a step, since at the first the penalty has no gradient.
+    Differs from the parent: no clip; a few tokens are penalised for leaving the old policy; all
+    tokens weigh the same; eight updates a step, since in the first the penalty has no gradient.
     Differs from the paper: means and N are taken over the whole update, not a micro-batch, so the
     result does not depend on how rows are split.
     Try: kl_cov_ratio (2e-3, the paper's for 7B), ppo_kl_coef, num_minibatches.

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation over answers that begin as a tree."""
+"""Group relative policy optimisation over answers that start as a tree."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,7 @@ ETA = Points(
 @inherits(grpo, beta=0.01, num_rollouts=8)
 def latr(
     *,
-    # Share of a prompt's answers that begin as a tree.
+    # Share of a prompt's answers that start as a tree.
     eta: float | Schedule = ETA,
     # Likeliest tokens that may fork.
     M: int = 2,
@@ -30,11 +30,11 @@ def latr(
     tau_rel: float = 0.15,
     # Ages at which a branch is compared with its parent, tokens.
     r: tuple[int, ...] = (20, 30, 50),
-    # A branch goes below this share of edits; 0: never.
+    # A branch is dropped below this share of edits; 0: never.
     tau_ed: float = 0.4,
-    # A branch goes above this share of a common end; 1: never.
+    # A branch is dropped above this share of a common suffix; 1: never.
     tau_suf: float = 1.0,
-    # A branch goes above this share of a common subsequence; 1: never.
+    # A branch is dropped above this share of a common subsequence; 1: never.
     tau_rl: float = 1.0,
     # Most tokens of the tree.
     force_step: int = 512,
@@ -45,18 +45,19 @@ def latr(
     arXiv 2510.24302. Code: starreeze/latr. Parent: grpo. Status: exact.
 
     Family: draws. Model: tiny-worked.
-    In short: answers fork at close calls.
-    Choose it when: sampled answers of a prompt hardly differ, so that groups have one outcome, and
-    early training can do with answers that are not quite the policy's.
+    In short: forks where top tokens are close.
+    Choose it when: sampled answers of a prompt hardly differ, so that groups have equal outcomes,
+    and early training tolerates answers that are slightly off-policy.
     Equation: grpo's, over G answers: round(eta G) from a tree of likeliest tokens that forks at c
     if p_c > tau_abs and p_max - p_c < tau_rel, and drops forks that stay like their parents for r
     tokens; the rest plain.
-    Differs from the parent: answers share beginnings, differ where the policy was undecided, and
-    are sampled only behind the tree; a weak penalty towards the reference.
-    Differs from the paper: 1. places are given by rank, as in its code (there by probability);
-    2. eta's steps are shares of the run; 3. its code's switches sample_nk and keep_math_symbols are
-    left out; 4. tokens of the tree count as on-policy in the loss, as in its code, and have no
-    logp_behavior_T; 5. its code takes the mean over all tokens (aggregation="token-mean").
+    Differs from the parent: answers share prefixes, differ where the policy was uncertain, and are
+    sampled only after the tree; a weak KL penalty towards the reference.
+    Differs from the paper: 1. places in the tree are given by rank, as in its code (in the paper by
+    probability); 2. eta's steps are shares of the run; 3. its code's switches sample_nk and
+    keep_math_symbols are left out; 4. tokens of the tree count as on-policy in the loss, as in its
+    code, and have no logp_behavior_T; 5. its code takes the mean over all tokens
+    (aggregation="token-mean").
     Try: r ((4, 8) for short answers), eta (0.5), tau_abs with tau_rel.
     """
     rollout = ForkAtCloseCalls(

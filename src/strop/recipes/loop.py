@@ -70,11 +70,11 @@ def loop(
     reference) and each batch should be used several times.
     Equation: A_i = R_i - mean_{j != i} R_j; of those with |A| >= min_advantage, loss =
     -1/minibatch_size sum_i mean_t min(rho A_i, clip(rho, 1 / (1 + clip_eps), 1 + clip_eps) A_i).
-    Differs from the parent: means over a rollout's tokens, a fixed divisor, so left-out rollouts
-    do not make the others weigh more; a clip that is even in the log; several epochs.
-    Differs from the paper: rollouts are not cancelled when most of an iteration are in; the count
-    kept is not rounded to a number of workers (selection.multiple); a gradient that is not finite
-    ends the run. Its rewards are shares of passed unit tests; give rollout play_turns to interact.
+    Differs from the parent: means over a rollout's tokens, a fixed divisor, so left-out rollouts do
+    not make the others weigh more; a clip that is symmetric in the log; several epochs.
+    Differs from the paper: rollouts are not cancelled once most of an iteration ended; the number
+    kept is not rounded to the workers' (selection.multiple); a gradient that is not finite ends the
+    run. Its rewards are shares of passed unit tests; rollout play_turns makes it interact.
     Try: level ("turn"), num_rollouts, max_kl, normalize_std (worse in the paper).
     """
     if baseline not in BASELINES or level not in RATIOS:

@@ -16,13 +16,13 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, without=(*CLIP, "beta"), aggregation="token-mean", num_rollouts=8)
 def lp_reg(
     *,
-    # "paper", or "code": its released one.
+    # "paper", or "code": the form of the released code.
     variant: str = "paper",
     # Tokens up to this share of the largest probability are implausible.
     kappa: float = 0.02,
     # Share of the tokens that are unlikely; 0.005 for the largest model there.
     rho_pct: float = 0.01,
-    # Weight of the divergence from the proxy.
+    # Weight of the divergence from the proxy distribution.
     beta: float = 1.0,
     # "k3" of the sampled token, or "full".
     divergence: str = "k3",
@@ -37,13 +37,13 @@ def lp_reg(
 
     Family: entropy.
     In short: keeps unlikely, plausible tokens.
-    Choose it when: rare but sensible tokens die out since they stood in wrong answers, and a bonus
-    on everything would feed noise as well.
+    Choose it when: rare but sensible tokens die out because they occur in wrong answers, and an
+    entropy bonus on all tokens would amplify noise as well.
     Equation: loss = -mean_t [clip(rho, 0, 10) A - beta I_t D(proxy || pi)]; proxy = pi_old without
     the tokens up to kappa of its largest, renormalised; I_t: pi(o_t) among the lowest rho_pct of
     the update, A < 0, proxy(o_t) > 0.
-    Differs from the parent: those tokens are pulled to the proxy; a wide clip of the ratio; all
-    tokens weigh the same.
+    Differs from the parent: those tokens are pulled towards the proxy; a wide clip of the ratio;
+    all tokens weigh the same.
     Differs once: `training.steps=1` with tiny, where blamed tokens among the rho_pct least likely
     are above kappa, others not (lp_reg/shielded_mean > 0).
     Differs from the paper: D is the k3 estimate at the sampled token, as in its code; with "full"

@@ -28,8 +28,8 @@ POWERS = (("sqrt", 0.5), ("plain", 1.0))
 @inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), num_rollouts=7)
 def luffy_shaping(
     *,
-    # What weighs a demonstration's token: hyperbolic, power, sqrt, plain, logp (gamma logp) or
-    # p_logp (p + gamma logp).
+    # Weight of a demonstration's token: hyperbolic, power, sqrt, plain, logp (gamma logp) or p_logp
+    # (p + gamma logp).
     shape: str = "hyperbolic",
     # Half-way probability of the hyperbola, exponent of the power (0.5 in the code's
     # configuration), weight of logp and of p_logp's logp.
@@ -49,13 +49,13 @@ def luffy_shaping(
     Family: demonstrations.
     In short: a demonstration in every group.
     Choose it when: a stronger model's answers should compete in the policy's own groups, and tokens
-    that it would not write should be learned first.
+    that the policy would not write should be learned first.
     Equation: loss = -1/L (sum_{own} rho A + sum_{demo} f(p) A) - entropy_coef mean_t H_t, p =
     exp(logp), f = p / (p + gamma), A_i = R_i - mean over the joint group, L the longest answer.
     Differs from the parent: the given answer (the data's column `completion`) joins its prompt's
-    rollouts and is learned by its own weight; no clip, no deviation; tokens are summed.
-    Differs from the paper: L is the run's constant, the code's the padded width of a batch;
-    rollouts whose prompt has no completion stay alone.
+    rollouts and is trained on with a weight of its own; no clip, no deviation; tokens are summed.
+    Differs from the paper: L is the run's constant, the code's the padded width of a batch; a
+    prompt without a completion has its rollouts only.
     Try: gamma (0.3), num_rollouts (1 more is the demonstration), aggregation ("token-mean").
     """
     width = clip or math.inf
@@ -87,7 +87,7 @@ def luffy_shaping(
 
 
 def _shaped(shape: str, gamma: float) -> Any:
-    """What weighs a demonstration's token. Raises UserError for an unknown shape."""
+    """The weight of a demonstration's token. Raises UserError for an unknown shape."""
     own = {"logp": FollowAdvantage(), **{name: ShapeByLikelihood("power", n) for name, n in POWERS}}
     if shape in own:
         return own[shape]

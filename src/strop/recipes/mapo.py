@@ -35,15 +35,15 @@ def mapo(
 
     Family: turns.
     In short: same-turn returns and progress.
-    Choose it when: after each turn of a dialogue the environment or a judge says what was gained,
-    and both that gain and what follows should count.
+    Choose it when: after each turn of a dialogue the environment or a judge scores the progress,
+    and both that progress and later returns should count.
     Equation: A_{i,k} = alpha z(Ret_{i,k}; same turn of the group) + beta z(r_{i,k}; pool),
     Ret_{i,k} = sum_{k' >= k} gamma^(k' - k) r_{i,k'}; the environment's reward of a turn is what it
     moved the user's state, r_k = phi_{k-1} - phi_k.
     Differs from the parent: every turn has its own advantage, a mixture of two comparisons.
-    Differs from the paper: inferred are gamma (1), the biased deviation and eps (another's
+    Differs from the paper: inferred are gamma (1), the biased deviation and eps (from another
     implementation), and the pool, which is the group in its later version and "batch" in its first.
-    beta is the mixture's, so a penalty towards the reference has to be added as a term.
+    beta is the mixture's, so a KL penalty towards the reference has to be added as a term.
     Try: alpha (0.5 to 0.7), beta, pool.
     """
     progress = (("values_K", "reward_K"), ("advantage_K", "second_advantage_K"))

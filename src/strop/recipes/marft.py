@@ -1,4 +1,4 @@
-"""Agents that work one after another on a task: one critic says what each of them added."""
+"""Agents that work one after another on a task: one critic estimates what each of them added."""
 
 import dataclasses
 from typing import Any
@@ -46,27 +46,27 @@ RETURNS = (("advantage_K", "return_K"), ("advantage_T", "return_T"))
 @inherits(gae, without=("whiten_eps", "aggregation", "beta"), num_prompts=32, num_rollouts=1)
 def marft(
     *,
-    # What values, ratios and advantages are of: "turn" or "token".
+    # Unit of values, ratios and advantages: "turn" or "token".
     level: str = "turn",
-    # What pays: "own", the environment's reward of a turn, or "team", what all earned.
+    # Reward of a turn: "own", the environment's for that turn, or "team", what all earned.
     credit: str = "own",
-    # An agent's part of the team's reward, to the power of the turns that follow; 0: the last's.
+    # Factor on the team's reward for each turn that follows; 0: only the last turn earns it.
     share: float = 0.0,
     gamma: float = 0.99,
     lam: float = 0.95,
     # Whether advantages are normalised over the step's turns, or tokens.
     normalize: bool = True,
     eps: float = 1e-8,
-    # Most useful change of a value, and its error beyond which the loss is a line; 0: any, nowhere.
+    # Largest useful change of a value; error beyond which its loss is linear; 0: any, none.
     clip_value: float = 0.2,
     huber_delta: float = 10.0,
-    # Weight of the entropy, a nat of a turn's mean token.
+    # Weight of the entropy, per nat of a turn's mean token.
     entropy_coef: float = 0.01,
     num_epochs: int = 5,
     num_minibatches: int = 1,
     max_kl: float = 1e-3,
     warmup_steps: int = 0,
-    # Steps for which one agent's turns learn before the next one's; 0: all together.
+    # Steps for which one agent's turns are trained on before the next one's; 0: all together.
     interval: int = 0,
     **parent: Any,
 ) -> Algorithm:
@@ -75,21 +75,21 @@ def marft(
     arXiv 2504.16129. Code: jwliao-ai/MARFT. Parent: gae. Status: partial.
 
     Family: turns.
-    In short: agents in turn, one critic.
-    Choose it when: agents work one after another on a task that is paid as a whole, and a critic
-    should say what each of them left to the next.
+    In short: sequential agents with one critic.
+    Choose it when: agents work one after another on a task that is rewarded as a whole, and a
+    critic should estimate what each of them contributed.
     Equation: over turns in the order of play (agents of a step, then the next step): delta = r +
     gamma V_next - V, A = delta + gamma lam A_next, G = A + V; A <- (A - mean) / (std + eps); loss =
     -mean over turns of [min(w A, clip(w) A) + entropy_coef H], w = exp(sum_t (logp - logp_old));
     critic: mean max(h(V - G), h(clip(V) - G)), h(e) = e^2 / 2, a line beyond huber_delta. Turn k of
     a team's N has r = R share^(N - k). level="token": the same over tokens, r at a turn's last one.
-    Differs from the parent: turns, unless level="token"; entropy; the policy rests beyond max_kl.
+    Differs from the parent: turns, unless level="token"; entropy; max_kl ends the policy's updates.
     Differs from the paper: 1. agents have an adapter each where `roles.play={0: one, 1: other}`
-    (and model.lora_rank) gives them one, by the `role` of an observation, else one model is all; 2.
-    the critic is a head on the acting agent's hidden states, one an adapter (there one for all);
-    3. one normalisation over the step (there a mini-batch each, without exact zeros); 4. the kl is
-    taken after an update, on its rollouts (there before it); 5. an agent's own reward function is
-    the environment's reward of its turn. A team is one player: seats of a game have own credit.
+    (and model.lora_rank) gives them one, by the `role` of an observation, else one model plays all;
+    2. the critic is a head on the acting agent's hidden states, one an adapter (there one for all);
+    3. one normalisation a step (there one a mini-batch, without exact zeros); 4. the kl is taken
+    after an update, on its rollouts (there before it); 5. an agent's own reward function is the
+    environment's reward of its turn. A team is one player: a game's seats have own credit.
     Try: critic.lr (5e-4), lam, max_kl (0.01), interval (50), credit="team".
     """
     _check(level=level, credit=credit)
@@ -129,7 +129,7 @@ def _terms(
 
 
 def _turns(gamma: float, lam: float, eps: float, normalize: bool) -> tuple[Use, ...]:
-    """Credit of turns, which all their tokens have."""
+    """Credit of turns, shared by all their tokens."""
     credit = Use(EstimateTurnAdvantage(gamma, lam, bootstrap_truncated=False))
     scale = (Use(CentreTurns("batch", scale="biased", eps=eps), STEP),) if normalize else ()
     return (credit, *scale, Use(SpreadTurns(), RETURNS, "returns"), Use(SpreadTurns()))

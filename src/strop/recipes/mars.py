@@ -38,15 +38,15 @@ def mars(
     *,
     # "paper" (mean over a player's turns) or "code" (over the distinct values of its tokens).
     variant: str = "paper",
-    # What a player's turn rewards lose first: "none" (as the paper), "mean" (as the code),
-    # "mean_std" (and its deviation), or as the "variant" has it.
+    # First normalisation of a player's turn rewards: "none" (the paper), "mean" (the code),
+    # "mean_std" (also divided by the deviation), or "variant": that of the variant.
     reward_norm: str = "variant",
-    # Whether rewards are whitened over tokens first: true, false, "paper" (no), "code" (yes) or as
-    # the "variant" has it; with true it has to be the code's.
+    # Whether rewards are first whitened over tokens: true, false, "paper" (no), "code" (yes) or
+    # "variant"; true requires the variant "code".
     whiten_rewards: bool | str = "variant",
-    # "mean" of the player, "mean_std" (and its deviation) or "none".
+    # "mean" (less the player's), "mean_std" (also divided by its deviation) or "none".
     advantage_norm: str = "mean",
-    # Whether advantages are whitened over tokens at the end, in the same words.
+    # Whether advantages are whitened over tokens at the end; the same values.
     whiten_advantages: bool | str = "variant",
     # Discount of a turn; of a token in the variant "code".
     gamma: float = 1.0,
@@ -63,17 +63,17 @@ def mars(
     arXiv 2510.15414 (later MARSHAL). Code: thu-nics/MARSHAL. Parent: grpo. Status: exact.
 
     Family: turns.
-    In short: self-play, each player by itself.
-    Choose it when: one policy plays every seat of a game, and a seat that wins more by the rules
-    should not pass for the better player.
+    In short: self-play with per-player means.
+    Choose it when: one policy plays every seat of a game, and a seat that the rules favour should
+    not count as the better player.
     Equation: A_{i,k} = Ret_{i,k} - mean of the Ret of the same player over the step,
     Ret_{i,k} = sum_{k' >= k} gamma^(k' - k) r_{i,k'}; loss as grpo's with the dual clip.
-    Differs from the parent: turns have advantages of their own; a player of a game is compared
-    with itself only; no deviation; the reference costs 0.2.
+    Differs from the parent: turns have advantages of their own; a player of a game is compared with
+    itself only; no deviation; a KL penalty of weight 0.2.
     Differs from the paper: 1. the variant "code" centres rewards, whitens them over tokens and the
     advantages again, and takes the mean over distinct values, without the 0 of padded rows; 2. one
     kind of game a run (there one mean a game); 3. sampled at temperature 1 (0.6, top_p 0.99, top_k
-    100 there); 4. no running means, no lopsided clip. The average is its code's: a mean per answer.
+    100 there); 4. no running means, no asymmetric clip. The average is its code's, per answer.
     Try: variant ("code"), advantage_clip (4), rollout.temperature, num_prompts (192).
     """
     if variant not in VARIANTS:
@@ -105,7 +105,7 @@ def _check_norms(*norms: str) -> None:
 
 
 def _switch(name: str, value: bool | str, variant: str) -> bool:
-    """Whether something is done, where a variant's name means what this one does."""
+    """Whether something is done; a variant's name stands for what that variant does."""
     value = variant if value == "variant" else value
     if isinstance(value, str) and value not in WHITENS:
         raise UserError(f"recipe mars: {name} is true, false, variant, paper or code: {value!r}")

@@ -27,9 +27,9 @@ def matchtir(
     gamma: float = 0.9,
     # "mean" (the code) or "sum" (the paper's figure) of the rollout's and the turn's advantage.
     fusion: str = "mean",
-    # "exact", "greedy" or "soft": which call stands for which reference call.
+    # How calls are matched with reference calls: "exact", "greedy" or "soft".
     matching: str = "exact",
-    # What a call without a reference earns.
+    # Reward of a call without a matching reference.
     unmatched: float = 0.0,
     eps: float = 1e-6,
     **parent: Any,
@@ -39,17 +39,16 @@ def matchtir(
     arXiv 2601.10712. Code: quchangle1/MatchTIR. Parent: grpo. Status: exact.
 
     Family: turns.
-    In short: turns paid by reference calls.
-    Choose it when: the data holds the right tool calls, and a turn should earn for the right tool
-    with the right arguments.
+    In short: rewards matching reference calls.
+    Choose it when: the data has reference tool calls, and a turn should be rewarded for the right
+    tool with the right arguments.
     Equation: A = (A_i + B_{i,k}) / 2; A_i = (sum_k r_{i,k} - mean_g) / (std_g + eps); B the same of
     D_{i,k} = r_{i,k} + gamma D_{i,k+1} over the rollouts of the prompt that have a turn k; r is the
     mean similarity of the turn's tool calls to the reference calls that they are matched with.
-    Differs from the parent: turns earn for their calls and have advantages of their own; eight
-    updates a step.
+    Differs from the parent: turns are rewarded for their calls and have advantages of their own;
+    eight updates a step.
     Differs from the paper: a turn without calls keeps the environment's reward (F1 of the answer
-    there). Its penalty towards the reference is off unless beta > 0 (0.001 there), as is the
-    entropy bonus of 0.001.
+    there). The KL penalty is off unless beta > 0 (0.001 there), as is the entropy bonus of 0.001.
     Try: fusion, matching ("greedy" is the code's), gamma, unmatched (-0.5).
     """
     if fusion not in WEIGHTS:

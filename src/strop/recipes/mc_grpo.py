@@ -33,14 +33,14 @@ def mc_grpo(
     Family: baselines.
     In short: median and MAD, for few answers.
     Choose it when: only two to eight answers a prompt are affordable, where one lucky answer moves
-    the mean and turns the sign of the others.
+    the mean and flips the advantages of the others.
     Equation: A_i = (R_i - med_g) / (max(MAD_g, floor) + eps) over num_rollouts + 1 rollouts, std_g
     in place of a MAD_g of 0; the median one is not trained on; loss as grpo's.
-    Differs from the parent: one rollout more, median and median absolute deviation in place of
-    mean and standard deviation, the median rollout leaves loss and averages; two passes a step.
+    Differs from the parent: one rollout more, median and median absolute deviation in place of mean
+    and standard deviation, the median rollout is left out of loss and averages; two passes a step.
     Differs from the paper: where more than half of a group are alike the MAD is 0, and paper and
     code divide by eps: rewards 1, 0, 0, 0, 0 get 1000, 0, 0, 0, 0. Here the group's standard
-    deviation stands in, as in the parent: 2.23, 0, 0, 0, 0. floor=1e-12 is as published.
+    deviation is used instead, as in the parent: 2.23, 0, 0, 0, 0. floor=1e-12 is as published.
     `group_size_plus_one` is the factor's G + 1 (0: as sampled).
     Try: num_rollouts (2 to 8), floor (0.1), nonzero_rescale (the code for GSM8K).
     """

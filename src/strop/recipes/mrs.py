@@ -1,4 +1,4 @@
-"""Leave-one-out advantages per turn, without rollouts that engine and trainer see differently."""
+"""Leave-one-out advantages per turn, without rollouts on which engine and trainer disagree."""
 
 import dataclasses
 from typing import Any
@@ -13,9 +13,9 @@ from strop.recipes.trloo import trloo
 @inherits(trloo)
 def mrs(
     *,
-    # Smallest ratio of trainer's to engine's probability, geometric mean over a rollout.
+    # Smallest ratio of the trainer's to the engine's probability, geometric mean over a rollout.
     lo: float = 0.999,
-    # Largest one.
+    # Largest such ratio.
     hi: float = 1.001,
     # A turn with a token whose ratio is below this is left out; 0: none.
     veto: float = 1e-4,
@@ -28,11 +28,12 @@ def mrs(
     Family: staleness.
     In short: rejects mismatched rollouts.
     Choose it when: engine and trainer disagree strongly about some episodes (low precision), which
-    are better left out than weighed.
+    are better dropped than reweighted.
     Equation: w_i = exp(mean_t (logp_old - logp_sampler)) over all policy tokens of the rollout;
     rollout i is trained on if lo <= w_i <= hi, and of it the turns without a token whose ratio
     is below veto.
-    Differs from the parent: rollouts on which engine and trainer disagree leave loss and averages.
+    Differs from the parent: rollouts on which engine and trainer disagree are left out of loss and
+    averages.
     Differs once: `data.task=corridor 'data.task_config={size: 2, style: compact}'
     engine.staleness=2 training.lr=1e-6` (mismatch/dropped_fraction > 0).
     Differs from the paper: engine and trainer are two programs there, here one unless

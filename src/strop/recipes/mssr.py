@@ -1,4 +1,4 @@
-"""One answer a prompt, judged by the prompt's past, with more praise for open choices."""
+"""One answer a prompt against the prompt's past success, and a bonus on high-entropy tokens."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
 
-SHAPING = ("shaping", "use_entropy_shaping")  # its code's switch, at the padded door
+SHAPING = ("shaping", "use_entropy_shaping")  # its code's switch, in the padded calls
 WHOLE = (("group_B", "whole_B"),)  # all rollouts of the step as group 0
 
 
@@ -29,7 +29,7 @@ def _success(outcomes: Tensor) -> Tensor:
 
 
 def _shaping(params: dict[str, Any]) -> dict[str, Any]:
-    """Without entropy shaping the bonus weighs nothing."""
+    """Without entropy shaping the bonus has the weight 0."""
     given = {name: params[name] for name in SHAPING if name in params}
     found = {name: value for name, value in params.items() if name not in given}
     for name, on in given.items():
@@ -50,16 +50,17 @@ def mssr(
     alpha: float = 0.4,
     # The bonus is at most the advantage's size divided by this.
     kappa: float = 2.0,
-    # What is left of a prompt's past after each answer: least and most.
+    # Factor on a prompt's history after each answer: smallest and largest.
     rho_min: float = 0.875,
     rho_max: float = 0.96,
-    # KL to the reference, nats a token, at which least is left; over how many steps it is taken.
+    # KL to the reference, nats a token, at which the factor is smallest; steps over which it is
+    # taken.
     target_kl: float = 0.01,
     kl_window: int = 10,
-    # Answers to each prompt before training, for the start of its past.
+    # Answers to each prompt before training, to start its history.
     n_0: int = 1,
-    # "paper", or "code": rho jumps at target_kl and counts the step's own KL, the bonus is of
-    # -p log p of the sampled token.
+    # "paper", or "code": rho jumps at target_kl and uses the step's own KL, the bonus is on -p log
+    # p of the sampled token.
     variant: str = "paper",
     **parent: Any,
 ) -> Algorithm:
@@ -68,8 +69,8 @@ def mssr(
     arXiv 2512.18215. Code: ruiiu/MSSR. Parent: grpo. Status: exact.
 
     Family: baselines.
-    In short: one answer, the prompt's history.
-    Choose it when: a group for every prompt is too dear, and prompts come round often enough that
+    In short: baseline from the prompt's past.
+    Choose it when: a group for every prompt is too expensive, and prompts recur often enough that
     each one's past success rate can be the baseline.
     Equation: r_i = R_i - a / (a + b); A_i = (r_i - mean r) / sqrt(max(var r, 1e-6)) over the step;
     A_t = A_i + min(alpha H_t, |A_i| / kappa); then a <- rho a + [R_i > 0.5], b likewise; rho
@@ -78,11 +79,11 @@ def mssr(
     deviation is the step's; an entropy bonus on advantages; all tokens weigh the same (as in its
     code).
     Differs from the paper: the code's rho rises with the KL up to the target and jumps to rho_min
-    above it, against what it says it wants, and counts the step's own KL; its "entropy" is the
-    sampled token's share of it (all: variant "code"). Images are left out. Mini-batches of 128 of
-    2048: plan.num_minibatches. A step has one update, not 16 (`num_minibatches=16`), which cost
+    above it, contrary to its stated aim, and uses the step's own KL; its "entropy" is the sampled
+    token's share of it (all of this: variant "code"). Images are left out. Mini-batches of 128 of
+    2048: plan.num_minibatches. A step has one update, not 16 (`num_minibatches=16`), which took
     more time.
-    Try: alpha, kappa, num_prompts (2048, the paper's), n_0 (0: every prompt begins at 0.5).
+    Try: alpha, kappa, num_prompts (2048, the paper's), n_0 (0: every prompt starts at 0.5).
     """
     if variant not in ("paper", "code"):
         raise UserError(f"recipe mssr: variant is paper or code, not {variant!r}")

@@ -24,9 +24,9 @@ from strop.recipes.grpo import grpo
 )
 def ngrpo(
     *,
-    # Imagined perfect rollouts of each group.
+    # Virtual perfect rollouts added to each group's statistics.
     n_virtual: int = 1,
-    # Their reward: the largest there is.
+    # Their reward, the largest possible.
     R_max: float = 1.0,
     eps: float = 1e-6,
     # What a group of one gets: "raw" (its reward) or "zero".
@@ -40,16 +40,16 @@ def ngrpo(
     arXiv 2509.18851. Code: nangongrui-ngr/NGRPO. Parent: grpo. Status: exact.
 
     Family: baselines.
-    In short: all-wrong groups teach too.
-    Choose it when: most groups fail as a whole and so give grpo no gradient, and at least what is
-    wrong should become less likely.
+    In short: learns from all-wrong groups.
+    Choose it when: most groups are all wrong and so give grpo no gradient, and their answers should
+    at least become less likely.
     Equation: A_i = (R_i - mean') / (std' + eps), mean' and std' over the group and n_virtual
     rewards of R_max; loss = -1/N sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
-    Differs from the parent: imagined perfect rollouts in mean and deviation, so a group that was
-    never right has negative advantages; a tighter clip below; all tokens weigh the same; groups
+    Differs from the parent: virtual perfect rollouts in mean and deviation, so a group without a
+    right answer has negative advantages; a tighter clip below; all tokens weigh the same; groups
     that are always right are replaced by fresh prompts; four updates a step.
-    Differs from the paper: when max_rounds of sampling do not fill the batch the step goes on
-    with what there is.
+    Differs from the paper: when max_rounds of sampling do not fill the batch the step continues
+    with what it has.
     Try: n_virtual, clip_low, num_minibatches.
     """
     return dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Groups sampled under rising noise, whose levels are a prior on what the answers are worth."""
+"""Groups sampled under rising prompt noise, whose level is a prior on the quality of an answer."""
 
 import dataclasses
 from typing import Any
@@ -19,8 +19,8 @@ def noisy_grpo(
     *,
     # Share of the prompt's tokens that is replaced for each rollout after a clean one; repeated.
     levels: tuple[float, ...] = (0.3, 0.6, 0.9),
-    # Factor on all levels; may change over the run. The levels are an image's: of a text so much
-    # noise leaves nothing to answer.
+    # Factor on all levels; may be scheduled. The levels are meant for images: so much noise leaves
+    # nothing of a text to answer.
     noise_scale: float | Schedule = 0.1,
     # Weight of the prior's variance.
     p_alpha: float = 0.01,
@@ -28,7 +28,7 @@ def noisy_grpo(
     r: float = 0.1,
     # Added to deviations.
     eps: float = 1e-4,
-    # Whether groups of equal rewards follow the prior.
+    # Whether groups of equal rewards use the prior.
     learn_from_uniform: bool = True,
     **parent: Any,
 ) -> Algorithm:
@@ -38,15 +38,16 @@ def noisy_grpo(
 
     Family: draws.
     In short: noise in prompts when sampling.
-    Choose it when: answers of a group are too alike; noise in the prompt makes others, which are
-    trusted less the more noise there was.
+    Choose it when: answers of a group are too alike; noise in the prompt diversifies them, and
+    noisier answers are trusted less.
     Equation: rollout i reads its prompt with noise n_i; P = p_alpha / (std_g^2 + p_alpha),
     K = P / (P + r), A = norm(norm(R) + K (norm(1 - n) - norm(R))), norm over the group.
-    Differs from the parent: noise on the prompt while sampling, none in training, and its level
-    as a prior that counts the more the less rewards differ.
-    Differs from the paper: 1. text: tokens of the prompt are replaced, where it diffuses images
-    beside an untouched question; so a tenth of its levels is the default, noise_scale=1 its own;
-    2. no mask of noisy rollouts that beat the worst clean one (off in the released code).
+    Differs from the parent: noise on the prompt in sampling, none in training; its level is a prior
+    that weighs more, the less rewards differ.
+    Differs from the paper: 1. tokens of the prompt are replaced, where the paper adds noise to
+    images beside an unchanged question; so the default is a tenth of its levels, and noise_scale=1
+    is its own; 2. no mask of noisy rollouts that beat the worst clean one (off in the released
+    code).
     Try: levels, noise_scale (linear(0.1, 0.05)), learn_from_uniform (false).
     """
     baseline = FuseNoisePrior(p_alpha, r, eps, learn_from_uniform)

@@ -14,13 +14,13 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, without=(*ESTIMATOR, "beta"), num_rollouts=4, aggregation="token-mean")
 def on_policy_distillation(
     *,
-    # Reward units per nat that the teacher finds a token likelier.
+    # Reward units per nat by which the teacher finds a token likelier.
     coef: float = 1.0,
-    # Discount of what the teacher says of a later token; 0: of the token alone.
+    # Discount of the teacher's reward for later tokens; 0: only the token's own.
     gamma: float = 0.0,
     # Whether the expected reward of a token is subtracted (vopd).
     centre: bool = False,
-    # Whether the rewards of the task count, as in grpo, beside the teacher.
+    # Whether the task's rewards count too, as in grpo, beside the teacher.
     rewards: bool = False,
     **parent: Any,
 ) -> Algorithm:
@@ -32,14 +32,14 @@ def on_policy_distillation(
 
     Family: rewards.
     In short: a teacher grades every token.
-    Choose it when: a better model of the same tokenizer is at hand and the policy should become
-    like it where the policy itself goes, at a fraction of the rollouts that rewards need.
+    Choose it when: a better model with the same tokenizer is at hand and the policy should match it
+    on its own answers, with a fraction of the rollouts that rewards need.
     Equation: A_t = coef (logp_teacher_t - logp_old_t); loss = -mean_t min(rho A_t, clip(rho) A_t).
-    The teacher is the reference policy: model.reference=FOLDER.
-    Differs from the parent: the advantage is the teacher's, of every token, without groups or
-    deviation; `rewards` adds grpo's advantage to it; all tokens weigh the same.
-    Differs from the paper: a clip of the ratio, without effect at one update a batch. Without
-    model.reference the reference is the start, and this is the price of leaving it.
+    The teacher is the reference policy, model.reference=FOLDER.
+    Differs from the parent: the advantage comes from the teacher, for every token, without groups
+    or deviation; `rewards` adds grpo's advantage to it; all tokens weigh the same.
+    Differs from the paper: the ratio is clipped, without effect at one update a batch. Without
+    model.reference the reference is the initial policy, and this is a KL penalty towards it.
     Try: centre (true), gamma, rewards (true), num_rollouts (1 is enough).
     """
     algorithm = grpo(**parent)

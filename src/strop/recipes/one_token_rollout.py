@@ -15,11 +15,11 @@ from strop.recipes.sft import sft
 @inherits(sft, aggregation="seq-mean-token-mean")
 def one_token_rollout(
     *,
-    # Guesses at each token; 0: their expectation.
+    # Tokens sampled at each position; 0: their expectation.
     K: int = 256,
-    # Reward of a wrong guess.
+    # Reward of a wrong token.
     beta: float = -0.1,
-    # Temperature of the distribution that guesses are drawn from.
+    # Temperature at which these tokens are sampled.
     kappa: float = 1.1,
     **parent: Any,
 ) -> Algorithm:
@@ -29,15 +29,15 @@ def one_token_rollout(
 
     Family: demonstrations.
     In short: imitation as one-token RL.
-    Choose it when: there are only demonstrations, plain fine-tuning overfits or forgets, and
-    far-fetched tokens should pull less.
+    Choose it when: you have only demonstrations, plain fine-tuning overfits or forgets, and tokens
+    that the policy finds unlikely should pull less.
     Equation: loss = -mean over answers of mean_t 1/K sum_k R(a_k) logp(a_k | answer before t), a_k
-    drawn from softmax(logits / kappa), R = 1 where a_k is the answer's token, else beta.
-    Differs from the parent: a token is learned as far as the policy would say it by itself, and
-    what it says in its place is unlearned a little.
-    Differs from the paper: beta and kappa are inferred: known of them is slightly below 0 and
-    slightly above 1. K = 0, the expectation, is ours: at kappa 1 its gradient is (1 - beta) p
-    grad logp, supervised fine-tuning weighed by p (known as DFT).
+    sampled from softmax(logits / kappa), R = 1 where a_k is the answer's token, else beta.
+    Differs from the parent: a token is learned in proportion to the policy's own probability of it,
+    and the tokens sampled in its place are unlearned a little.
+    Differs from the paper: beta and kappa are inferred: the paper says slightly below 0 and
+    slightly above 1. K = 0, the expectation, is ours: at kappa 1 its gradient is (1 - beta) p grad
+    logp, supervised fine-tuning weighted by p (known as DFT).
     Try: K (0: no noise, one pass over the vocabulary), beta, kappa.
     """
     algorithm = with_policy(sft(**parent), objective=Use(RewardOwnGuesses(K, beta, kappa)))

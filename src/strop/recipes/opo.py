@@ -25,12 +25,12 @@ def opo(
     arXiv 2505.23585. Code: microsoft/LMOps (verl carries it). Parent: grpo. Status: exact.
 
     Family: baselines.
-    In short: mean weighted by length.
+    In short: length-weighted mean baseline.
     Choose it when: you make exactly one update a batch and lengths differ much within a group,
     since long answers move the gradient most and should decide the mean.
     Equation: A_i = R_i - sum_j T_j R_j / sum_j T_j over the group, T the number of policy tokens;
     loss = -1/N sum_t A_i logp_t.
-    Differs from the parent: the mean counts long answers more, no division by the deviation, no
+    Differs from the parent: the mean weights long answers more, no division by the deviation, no
     ratio and no clip, all tokens weigh the same.
     Differs from the paper: no. One update a step, without penalty or bonus, is part of the method:
     leave plan.num_minibatches at 1.

@@ -25,17 +25,17 @@ def ppo_clip(
     Parent: gae. Status: exact.
 
     Family: critics.
-    In short: gae with the dual clip.
+    In short: PPO with the dual clip.
     Choose it when: you want PPO as verl runs it, with several updates a step, in which bad tokens
-    of huge ratio must not rule the loss.
+    with huge ratios must not dominate the loss.
     Equation: L1 = max(-A rho, -A clip(rho, 1 - clip_low, 1 + clip_high)); loss = mean_t of
     min(L1, -A dual_clip_c) where A < 0, else of L1; advantages and critic as in gae.
     Differs from the parent: the dual clip; four updates a step.
-    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip holds
+    Differs once: `plan.num_minibatches=4 training.lr=5e-3`, where the clip acts
     (clip_ratio/region_mean > 0).
     Differs from the paper: 1. the dual clip, with verl's 3 (0: plain PPO); 2. the critic is gae's;
-    3. no entropy bonus; 4. one pass over a step's answers in four updates, as verl's example has
-    it (there several passes: plan.num_epochs).
+    3. no entropy bonus; 4. one pass over a step's answers in four updates, as in verl's example
+    (there several passes: plan.num_epochs).
     Try: dual_clip_c (0: plain PPO), clip_high (0.28), num_minibatches (1: gae).
     """
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)

@@ -25,17 +25,18 @@ def predictive_decoding(
     Status: partial.
 
     Family: draws.
-    In short: chunks chosen by foresight.
-    Choose it when: plain answers go wrong early and rarely earn anything, the policy's own sureness
-    tells good beginnings, and sampling may cost many times as much.
-    Equation: v_k = exp(mean log p) over candidate k's chunk and what it says next; the chunk kept
-    ~ softmax(v / select_temperature); grpo's loss on the answers.
+    In short: chunks chosen by lookahead.
+    Choose it when: plain answers go wrong early and rarely earn a reward, the policy's own
+    confidence identifies good beginnings, and sampling may cost many times as much.
+    Equation: v_k = exp(mean log p) over candidate k's chunk and its continuation; the chunk kept ~
+    softmax(v / select_temperature); grpo's loss on the answers.
     Differs from the parent: each chunk of an answer is chosen from candidates. The choice has no
-    known probability: logp_behavior_T is void, corrections by it weigh 1, ratios are over the old
-    policy's probability of the tokens; so the gradient is of a bolder policy's answers.
-    Differs from the paper: it is what its code runs, but 1. there nothing is trained; 2. chunks are
-    of tokens, there lines; 3. of earlier candidates the kept one alone goes on; 4. no threshold on
-    v; 5. temperature 1, there 0.7.
+    known probability: logp_behavior_T is void, importance weights from it are 1, ratios are over
+    the old policy's probability of the tokens; so the gradient is computed on the answers of a
+    sharper policy.
+    Differs from the paper: this is what its code runs, but 1. there nothing is trained; 2. chunks
+    are of tokens, there lines; 3. only the chosen one of earlier candidates is continued; 4. no
+    threshold on v; 5. temperature 1, there 0.7.
     Try: chunk_tokens (32), num_candidates (4), select_temperature (0).
     """
     rollout = LookAheadByChunks(

@@ -25,16 +25,17 @@ def progrpo(
     arXiv 2602.05281. Code: none found. Parent: grpo. Status: partial.
 
     Family: entropy.
-    In short: underrated right answers gain.
+    In short: boosts unlikely right answers.
     Choose it when: among right answers the unlikely ones should gain most, so that the policy does
-    not settle on the one that it knows.
+    not collapse onto the one that it knows.
     Equation: A_i <- A_i + alpha (c_q - c_i) unless all rewards of the prompt are 0;
     c_i = exp(mean logp of the answer's least likely tokens), c_q the same of the prompt;
     loss = -1/N sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
-    Differs from the parent: answers that the policy is surer of than of the prompt lose, the
-    others gain; a wider clip above, and all tokens weigh the same.
+    Differs from the parent: answers of which the policy is more confident than of the prompt lose,
+    the others gain; a wider clip above, and all tokens weigh the same.
     Differs from the paper: inferred are alpha, the form of c_q (one pass over the prompts, without
-    their first token), the unbiased deviation, and that prompts which are always right learn too.
+    their first token), the unbiased deviation, and that prompts which are always right are trained
+    on too.
     Try: alpha, share, clip_high.
     """
     algorithm = grpo(**parent)

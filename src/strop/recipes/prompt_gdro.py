@@ -1,4 +1,4 @@
-"""Classes of difficulty, weighed by an adversary against the policy."""
+"""Classes of difficulty, reweighted adversarially against the policy."""
 
 import dataclasses
 from typing import Any
@@ -14,15 +14,17 @@ from strop.recipes._inherit import inherits
 @inherits(classed)
 def prompt_gdro(
     *,
-    # Success at which one class ends and the next begins.
+    # Success rate at which one class ends and the next begins.
     edges: tuple[float, ...] = EDGES,
-    # What a step counts in a class's running loss.
+    # Weight of a step in a class's running loss.
     running: float = 0.12,
-    # How much a class's score counts; largest weight; share of the even distribution ("code").
+    # Factor on a class's score in its weight; largest weight; share of the uniform distribution
+    # ("code").
     eta_q: float = 0.65,
     cap: float = 15.0,
     gamma: float = 0.01,
-    # Losses over the class's share of the rollouts; scores standardised over the classes.
+    # Whether losses are divided by the class's share of the rollouts, and scores standardised over
+    # the classes.
     by_share: bool = True,
     standardise: bool = False,
     # "paper": A times omega; "code": A times q over its mean, no limit of S, its rule of classes.
@@ -34,15 +36,15 @@ def prompt_gdro(
     arXiv 2601.19280. Code: kishanpb/verl-gdro. Parent: grpo. Status: exact.
 
     Family: draws.
-    In short: hard classes weigh more.
-    Choose it when: easy prompts carry the average while hard ones stand still, and the hard ones
-    should count more as long as they lose.
+    In short: up-weights hard prompt classes.
+    Choose it when: easy prompts raise the average while hard ones make no progress, and the hard
+    ones should count more while their loss is high.
     Equation: class b by the mean over H steps of [any answer right]; S_b <- (1 - running) S_b +
     running l_b / share_b; omega_b = exp(eta_q S_b); A_i <- A_i min(omega_b, cap).
     Differs from the parent: the classes and their weights, 1 for prompts in no class (set_apart);
-    four updates a step, a wider clip above, a small penalty, all tokens weigh the same.
-    Differs once: `data.train_size=16`: prompts come again and fall into several classes
-    (bins/frac_0 < 1).
+    four updates a step, a wider clip above, a small KL penalty, all tokens weigh the same.
+    Differs once: `data.train_size=16`: prompts recur and fall into several classes (bins/frac_0 <
+    1).
     Differs from the paper: 1. the limit of S (5) is ours, its code ("code") has none; 2. advantages
     are not cut at 5, which four rollouts never reach; 3. its classes see 8 answers, here those that
     are trained on; 4. what set_apart leaves out is a class like the others in its code.

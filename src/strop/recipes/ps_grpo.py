@@ -1,4 +1,4 @@
-"""Group relative policy optimisation that is paid for the same answer to every wording."""
+"""Group relative policy optimisation that is rewarded for the same answer to every wording."""
 
 import dataclasses
 from typing import Any
@@ -28,14 +28,14 @@ def ps_grpo(
 
     Family: rewards.
     In short: same answer to every wording.
-    Choose it when: answers should not hang on how a question is put, and the data has several
+    Choose it when: answers should not depend on how a question is worded, and the data has several
     wordings of each.
     Equation: R_ij = agreement * mean_{u != i, m} sim(o_ij, o_um) + label * outcome_ij for rollout
     j of wording i; advantages within each wording.
-    Differs from the parent: all wordings of a question (equal `set` in the data) are drawn
-    together, and an answer earns by its likeness to the answers to the others.
+    Differs from the parent: all wordings of a question (equal `set` in the data) are sampled
+    together, and an answer is rewarded by its similarity to the answers to the others.
     Differs from the paper: read through notes: both weights, the deviation (by 1/n), its constant
-    and the penalty towards the reference (none) are ours; num_prompts counts questions.
+    and the KL penalty towards the reference (none) are ours; num_prompts counts questions.
     Try: similarity ("exact" for short answers), label (0: agreement alone), num_rollouts.
     """
     algorithm = grpo(**parent)

@@ -28,7 +28,7 @@ def psr_nsr(
     mode: str = "weighted",
     # Weight of right answers beside wrong ones; "psr" has 1.
     positive_weight: float = 0.1,
-    # Discount of a token, of praise alone.
+    # Discount of a token, for right answers only.
     gamma: float = 1.0,
     **parent: Any,
 ) -> Algorithm:
@@ -37,14 +37,15 @@ def psr_nsr(
     arXiv 2506.01347. Code: TianHongZXY/RLVR-Decomposed. Parent: grpo. Status: exact.
 
     Family: baselines.
-    In short: blame fully, praise by a tenth.
-    Choose it when: rewards say right or wrong, and pass@k of many samples is to hold up: wrong
+    In short: mostly learns from wrong answers.
+    Choose it when: rewards say right or wrong, and pass@k of many samples must not fall: wrong
     answers are unlearned, right ones hardly reinforced.
     Equation: A_t = positive_weight if R_i >= 1, else -1 (psr: 1 and 0, nsr: 0 and -1); loss as the
     parent's, all tokens alike.
-    Differs from the parent: no baseline and no deviation, so groups of one outcome teach too; a
-    weight for each outcome.
-    Differs from the paper: no; its code takes what is neither right nor wrong as it is.
+    Differs from the parent: no baseline and no deviation, so groups with equal outcomes are trained
+    on too; a weight for each outcome.
+    Differs from the paper: no; its code leaves rewards that are neither right nor wrong as they
+    are.
     Try: mode ("nsr"), positive_weight, num_rollouts; watch pass@k at several k (`strop eval
     --k 1,8,64`).
     """

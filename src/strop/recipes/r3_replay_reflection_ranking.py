@@ -18,22 +18,23 @@ from strop.recipes.grpo import grpo
 @inherits(grpo, without=("eps", "normalize_std"))
 def r3_replay_reflection_ranking(
     *,
-    # Earlier rollouts that come back into a group of one outcome.
+    # Earlier rollouts that are replayed into a group with equal outcomes.
     k: int = 1,
-    # Mean earlier outcome below which a prompt is asked once more; 0: never.
+    # Mean earlier outcome below which a prompt is tried once more; 0: never.
     tau: float = 0.5,
-    # How it is asked, with its {prompt} and a wrong {answer}; empty: as the model can read.
+    # Template of the retry, with its {prompt} and a wrong {answer}; empty: one that the model can
+    # read.
     words: str = "",
     # Share of a cut-off answer's tokens that are its peak.
     p: float = 0.2,
     # Reward of the best cut-off answer where none is right; 0: no ranking.
     R_max: float = 0.5,
-    # Length from which a right answer gets no more for being short; 0: none gets more.
+    # Length from which a right answer gets no more for being short; 0: no such bonus.
     length: int = 32768,
     # Factor of the deviation, and what is added to it.
     alpha: float = 1.0,
     lambda_: float = 1e-6,
-    # Ratio to the policy that drew a token; without it, to the policy before the update.
+    # Whether ratios are to the policy that sampled a token; else to the policy before the update.
     of_sampler: bool = True,
     std: str = "unbiased",
     **parent: Any,
@@ -43,16 +44,16 @@ def r3_replay_reflection_ranking(
     arXiv 2601.19620, algorithm 1. Code: none released. Parent: grpo. Status: partial.
 
     Family: draws.
-    In short: repairs groups of one outcome.
-    Choose it when: many groups have one outcome and should be repaired, by earlier answers or a
-    retry with the mistake in sight, rather than replaced.
-    Equation: A_i = (R_i - mean_g) / (alpha std_g + lambda_) over rollouts and what came back.
-    Differs from the parent: groups of one outcome get earlier rollouts of the other one; prompts
-    that go badly are asked again with a wrong answer in sight; where all fail, cut-off answers are
-    ranked by where their entropy is; short right answers earn more.
-    Differs once: `data.train_size=16`: prompts come again (replay/drawn > 0).
+    In short: repairs uniform groups by replay.
+    Choose it when: many groups are all right or all wrong and should be repaired, by earlier
+    answers or a retry that sees the mistake, rather than replaced.
+    Equation: A_i = (R_i - mean_g) / (alpha std_g + lambda_) over rollouts and replayed ones.
+    Differs from the parent: groups with equal outcomes get earlier rollouts with the other outcome;
+    prompts of low success are tried again with a wrong answer in the prompt; where all fail,
+    cut-off answers are ranked by where their entropy is; short right answers earn more.
+    Differs once: `data.train_size=16`: prompts recur (replay/drawn > 0).
     Differs from the paper: it does not state k, tau, p, R_max, alpha, lambda_, the words and the
-    size of the store; all are inferred, as is the ratio of what came back (of_sampler).
+    size of the replay buffer; all are inferred, as is the ratio of replayed rollouts (of_sampler).
     Try: k, tau, words, alpha.
     """
     algorithm = grpo(**parent, std=std)

@@ -31,22 +31,22 @@ BASELINES = ("mean", "logavgexp")
 @inherits(grpo, without=(*ESTIMATOR, *CLIP, "beta"), num_rollouts=4)
 def r3l(
     *,
-    # Factor on advantages above 0 of what is no success.
+    # Factor on positive advantages of rollouts that are no success.
     alpha: float = 3.0,
     # Advantage of a success.
     praise: float = 1.0,
     # Outcome from which an answer is a success.
     success: float = 1.0,
-    # What rewards are compared with: "mean", or "logavgexp": tau log mean exp(reward / tau).
+    # The baseline: "mean" of the rewards, or "logavgexp": tau log mean exp(reward / tau).
     baseline: str = "mean",
     # The loss is divided by 1 + tau.
     tau: float = 1.0,
-    # Weight of the squared distance from the reference, halved (released code: 0.001).
+    # Weight of the halved squared distance from the reference (released code: 0.001).
     beta: float = 0.0,
-    # Whether what comes before the turn that a retry begins with is left unlearnt in both.
+    # Whether the turns before the one that a retry begins with are masked in both episodes.
     pivotal: bool = True,
-    # How a reflection says its turn: "json" as in the paper, "number", or "auto": JSON where the
-    # model's tokenizer has its letters.
+    # How a reflection names its turn: "json" as in the paper, "number", or "auto": JSON where the
+    # model's tokenizer has the characters for it.
     form: str = "auto",
     aggregation: str = "token-mean",
     **parent: Any,
@@ -57,19 +57,19 @@ def r3l(
     arXiv 2601.03715. Code: shiweijiezero/R3L. Parent: grpo. Status: exact.
 
     Family: turns.
-    In short: retries that a diagnosis guides.
-    Choose it when: episodes can be brought back to a turn, most fail at one step, and the policy
-    can say which and why better than it can avoid it.
+    In short: retries guided by reflection.
+    Choose it when: episodes can be reset to a turn, most fail at one step, and the policy is better
+    at diagnosing that step than at avoiding it.
     Equation: A_i = 1 if R_i >= 1, else 3 max(R_i - mean_g, 0) + min(R_i - mean_g, 0), over a
-    prompt's episodes and retries; loss = -mean_t m_t A logp_t / (1 + tau); m = 0 before the
-    retry's turn; good reflections and their guided retries learn with A = 1.
-    Differs from the parent: each episode may bring a retry, so that a group has up to twice
-    num_rollouts; no deviation, ratio or clip; praise counts
-    more than blame; shared beginnings are not learnt.
-    Differs from the paper: 1. advantages as its code has them (there praise and alpha are one
-    number); 2. a reflection of the shipped models, whose tokenizer has no words, names a turn alone
+    prompt's episodes and retries; loss = -mean_t m_t A logp_t / (1 + tau); m = 0 before the retry's
+    turn; good reflections and their guided retries are trained on with A = 1.
+    Differs from the parent: each episode may add a retry, so that a group has up to twice
+    num_rollouts; no deviation, ratio or clip; positive advantages weigh more than negative ones;
+    shared prefixes are not trained on.
+    Differs from the paper: 1. advantages are those of its code (there praise and alpha are one
+    number); 2. a reflection of the shipped models, whose tokenizer has no words, only names a turn
     (form); 3. no replay: while every step brings new rollouts, its queue takes those first; 4. no
-    penalty unless beta > 0.
+    KL penalty unless beta > 0.
     Try: rollout.reflection_tokens (4096 there), rollout.ask and rollout.guide, alpha (1) with
     praise, pivotal (false).
     """

@@ -1,4 +1,4 @@
-"""Queries that are run while an answer is written, paid for form, text and result."""
+"""Queries run while an answer is written, rewarded for format, text and result."""
 
 import dataclasses
 from typing import Any
@@ -31,17 +31,17 @@ def reex_sql(
     arXiv 2505.12768. Code: none released. Parent: grpo. Status: partial.
 
     Family: turns.
-    In short: queries run on the way.
+    In short: runs queries while answering.
     Choose it when: a question is answered by a query, and the policy should try queries before it
     answers.
     Equation: R = 2 format + 1 exact_match + 3 execution + 1 entities + 2 exploration; grpo's A and
     loss, over the tokens that the policy wrote.
     Differs from the parent: the environment text_to_sql runs each `<intermediate_sql>` and inserts
     its `<result>`, as a turn of play_turns, and the reward is a weighted sum of what it measures.
-    Differs from the paper: 1. entity match and exploration are published nowhere, so they stay out
-    (weight 0) unless an environment of yours measures them; 2. the others are 0 or 1, and what they
-    ask is inferred; so is the mask of inserted tokens; 3. batch 64 and learning rate 2e-6 are the
-    run's settings: sampling.num_prompts, training.lr; 4. its tree decoding is not here.
+    Differs from the paper: 1. entity match and exploration are published nowhere, so they are left
+    out (weight 0) unless an environment of yours measures them; 2. the others are 0 or 1, and what
+    they require is inferred; so is the mask of inserted tokens; 3. batch 64 and learning rate 2e-6
+    are the run's settings: sampling.num_prompts, training.lr; 4. its tree decoding is left out.
     Try: format, exact_match, execution, max_executions of data.task_config.
     """
     every = {

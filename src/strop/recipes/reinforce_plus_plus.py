@@ -28,17 +28,17 @@ def reinforce_plus_plus(
     arXiv 2501.03262. Code: OpenRLHF/OpenRLHF (verl carries it). Parent: grpo. Status: exact.
 
     Family: baselines.
-    In short: whitened over the whole step.
+    In short: REINFORCE whitened over the step.
     Choose it when: there is one answer a prompt and no critic, and prompts are alike enough that
     the step's mean can be the baseline.
     Equation: A_t = (G_t - mean) / sqrt(var + whiten_eps) over the step's policy tokens,
     G_t = gamma ** (policy tokens after t) R; loss = -mean_i mean_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: no baseline and no deviation of the group; all tokens of the step are
     whitened together.
-    Differs from the paper: 1. leaving the reference costs nothing unless beta > 0, and then as a
-    loss term (paper: inside the token's reward); 2. tokens of an environment neither decay nor
-    stop the return (the paper has none; verl's until August 2026 stopped it there). OpenRLHF and
-    verl average over all tokens of the step, not per answer: aggregation "token-mean".
+    Differs from the paper: 1. no KL penalty unless beta > 0, and then as a loss term (paper: inside
+    the token's reward); 2. tokens of an environment neither decay nor stop the return (the paper
+    has none; verl's until August 2026 stopped it there). OpenRLHF and verl average over all tokens
+    of the step, not per answer: aggregation "token-mean".
     Try: num_rollouts (1 is enough), gamma, aggregation ("token-mean", the released code's).
     """
     credit = SpreadEvenly() if gamma == 1 else DiscountFromEnd(gamma)
@@ -65,8 +65,8 @@ def reinforce_plus_plus_baseline(
     Equation: A_t = (R_i - mean_g - mean) / sqrt(var + whiten_eps) over the step's policy tokens;
     loss = -mean_i mean_t min(rho A_t, clip(rho) A_t).
     Differs from the parent: the mean of the prompt's group is subtracted first.
-    Differs from the paper: leaving the reference costs nothing unless beta > 0. The released code
-    averages over all tokens of the step: aggregation "token-mean".
+    Differs from the paper: there is no KL penalty unless beta > 0. The released code averages over
+    all tokens of the step: aggregation "token-mean".
     Try: num_rollouts, clip_high, beta.
     """
     algorithm = reinforce_plus_plus(**parent)

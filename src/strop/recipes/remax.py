@@ -22,15 +22,14 @@ def remax(**parent: Any) -> Algorithm:
 
     Family: baselines.
     In short: greedy answer as the baseline.
-    Choose it when: one sampled answer a prompt is all that you want to train on, and one greedy
-    answer more is cheaper than a group or a critic.
+    Choose it when: you want to train on one sampled answer a prompt, and one further greedy answer
+    is cheaper than a group or a critic.
     Equation: A_i = R_i - R(greedy answer of the prompt);
     loss = -1/B sum_i sum_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i).
-    Differs from the parent: each prompt is answered once more, greedily; that answer is scored
-    the same way, is the baseline, and leaves the batch before anything is computed from it.
-    Differs from the paper: 1. beta is 0 (paper: a price of leaving the reference in the reward);
-    2. a clip as in verl, without effect at one update per batch (verl's example: 4); 3. 16 samples
-    a prompt (paper: 1).
+    Differs from the parent: each prompt is answered once more, greedily; that answer is scored the
+    same way, is the baseline, and is removed from the batch before anything is computed from it.
+    Differs from the paper: 1. beta is 0 (paper: a KL penalty in the reward); 2. a clip as in verl,
+    without effect at one update per batch (verl's example: 4); 3. 16 samples a prompt (paper: 1).
     Try: num_rollouts (1), num_prompts (256), beta.
     """
     algorithm = rloo(**parent)

@@ -1,4 +1,4 @@
-"""Rollouts of the last policies beside fresh ones, in several updates, then fresh ones alone."""
+"""Replays rollouts of recent policies beside fresh ones, and later trains on fresh ones only."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from strop.recipes._base import average, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
-STAIR = 0.1  # what the base's share of the penalty loses at a time
+STAIR = 0.1  # decrement of the base's share of the penalty
 
 
 @inherits(grpo, without=("beta", "num_minibatches"))
@@ -29,13 +29,13 @@ def remix(
     window: int = 2,
     # Passes over a step's rollouts.
     updates: int = 2,
-    # Steps after which rollouts are fresh ones alone and the policy of then replaces the base.
+    # Steps after which only fresh rollouts are used and the current policy replaces the base.
     mixed_steps: int = 50,
-    # Weight of both penalties on leaving a policy together.
+    # Total weight of both KL penalties.
     beta: float = 1e-3,
-    # Share l of that weight which holds to the base in the end; 1 at first.
+    # Share l of that weight on the penalty towards the base in the end; 1 at first.
     base_share: float = 0.5,
-    # Steps before l falls, and steps that each of its stairs of 0.1 lasts.
+    # Steps before l falls, and steps between its decrements of 0.1.
     base_steps: int = 50,
     stair_steps: int = 10,
     clip_low: float = 0.2,
@@ -48,15 +48,15 @@ def remix(
     arXiv 2507.06892. Code: none released. Parent: grpo. Status: partial.
 
     Family: draws.
-    In short: old groups beside fresh ones.
-    Choose it when: sampling holds up the start of a run: groups of the last steps are used again
-    under penalties, later only fresh ones.
-    Equation: rho over the policy that drew the token, c = pi_old / that policy; loss =
+    In short: replays groups, then fresh only.
+    Choose it when: sampling is the bottleneck early in a run: groups of recent steps are reused
+    under KL penalties, later only fresh ones.
+    Equation: rho relative to the policy that sampled the token, c = pi_old / that policy; loss =
     -mean min(rho A, clip(rho, c - clip_low, c + clip_high) A) + beta (l KL_base + (1 - l) KL_old),
     l = max(base_share, 1 - 0.1 ceil(max(step - base_steps, 0) / stair_steps)).
     Differs from the parent: a share p of replayed groups, two passes a step, the clip's centre,
-    both penalties; after mixed_steps fresh groups alone, held near the policy of that step in place
-    of the base; replayed groups keep the advantages of their own rewards.
+    both penalties; after mixed_steps only fresh groups, with a penalty towards the policy of that
+    step instead of the base; replayed groups keep the advantages of their own rewards.
     Differs once: `training.steps=2`, whose second step replays the first (replay/share > 0).
     Differs from the paper: 1. KL is to the policy at the start of the step, not the one before;
     2. clip, beta, from which of the last steps old groups come and how their advantages are
@@ -84,7 +84,7 @@ def remix(
 
 
 def _stairs(base_share: float) -> int:
-    """How many stairs of the paper's height lead down to it."""
+    """The number of the paper's decrements that lead from 1 to the share."""
     return max(1, round((1 - base_share) / STAIR))
 
 

@@ -31,19 +31,19 @@ def rif_rft(
     In short: drops unsolvable prompts first.
     Choose it when: the data holds prompts that the model never solves, and one pass before
     training, for each task of a sequence, should remove them.
-    Equation: prompts i with more than `threshold` right answers among num_answers of the policy
-    that enters the task; then grpo on these.
+    Equation: prompts i with more than `threshold` right answers among num_answers of the policy at
+    the start of the task; then grpo on these.
     Differs from the parent: every prompt is answered before the first step, and those that are
     never solved are left out for the whole task.
-    Differs from the paper: its number of answers and its threshold were not seen (8 and none
-    right are ours). `strop sequence rif_rft` trains it on tasks one after another, the filter at
-    the start of each, and says what was forgotten.
+    Differs from the paper: its number of answers and its threshold were not seen (8 and none right
+    are ours). `strop sequence rif_rft` trains it on tasks one after another, the filter at the
+    start of each, and reports what was forgotten.
     Try: num_answers, drop_mastered (true: as dynamic sampling, once), threshold.
     """
     draw = DrawSolvablePrompts(
         num_prompts, num_rollouts, num_answers, threshold, drop_mastered=drop_mastered
     )
-    # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+    # With this label its fields num_prompts and num_rollouts keep their usual paths.
     return dataclasses.replace(
         grpo(**parent), sampling=(Use(draw, label="draw_in_shuffled_order"),)
     )

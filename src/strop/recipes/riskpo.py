@@ -20,7 +20,7 @@ QUANTILES = ("tracked", "batch")
 @inherits(grpo, without=ESTIMATOR, num_prompts=40, num_rollouts=10, num_minibatches=4)
 def riskpo(
     *,
-    # Prompts of a bundle.
+    # Prompts in a bundle.
     bundle_size: int = 5,
     # Level of the lower quantile.
     alpha: float = 0.2,
@@ -38,7 +38,7 @@ def riskpo(
     quantiles: str = "batch",
     # Speed of the tracked quantiles, points of a bundle's score.
     lr_q: float = 0.1,
-    # Weight of the penalty towards the reference (grpo's beta).
+    # Weight of the KL penalty towards the reference (grpo's beta).
     kl_coef: float = 0.0,
     **parent: Any,
 ) -> Algorithm:
@@ -48,15 +48,15 @@ def riskpo(
 
     Family: baselines.
     In short: lower tail of bundled scores.
-    Choose it when: easy prompts fill the mean and hard ones are left behind; bundles of prompts
-    also make grades out of rewards of 0 and 1.
+    Choose it when: easy prompts dominate the mean and hard ones are left behind; bundles of prompts
+    also turn rewards of 0 and 1 into graded scores.
     Equation: Z_j = sum of the j-th rewards of a bundle's prompts; A = (w CVaR_alpha +
     RVaR_{alpha,beta}) / (w + 1) / (std Z + eps), given to the rollouts by their share of
     R - mean.
-    Differs from the parent: scores of bundles, their lower tail, in place of the group's mean; four
+    Differs from the parent: the lower tail of the scores of bundles replaces the group's mean; four
     updates a step.
     Differs from the paper: token-level ratio and clip as in its scripts (paper: as gspo); quantiles
-    are each bundle's own, as in the code, whose tracker does not survive a step: the paper's
+    are each bundle's own, as in the code, whose tracker is reset in every step: the paper's
     "tracked" ones move by at most lr_q a step, so they fall behind a policy whose scores rise by
     more, and one pair of them serves easy and hard bundles. The code's mean baseline and its
     upper-tail option are left out. num_prompts is best a multiple of bundle_size.

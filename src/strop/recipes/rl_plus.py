@@ -14,11 +14,11 @@ from strop.recipes.luffy_shaping import luffy_shaping
 @inherits(luffy_shaping, without=("shape",), num_minibatches=2)
 def rl_plus(
     *,
-    # How much less a demonstration's token counts that the policy expects; 0: all alike.
+    # How much less a demonstration's token weighs where the policy expects it; 0: all the same.
     gamma: float = 0.5,
-    # Share of the constant 1 in the estimate of who wrote the demonstrations.
+    # Share of the constant 1 in the estimate of the demonstrations' author.
     uniform: float = 0.5,
-    # Divide by the group's deviation, as the paper writes; its code does not.
+    # Whether to divide by the group's deviation, as in the paper; its code does not.
     normalize_std: bool = False,
     **parent: Any,
 ) -> Algorithm:
@@ -27,16 +27,16 @@ def rl_plus(
     arXiv 2508.00222. Code: YihongDong/RL-PLUS. Parent: luffy_shaping. Status: exact.
 
     Family: demonstrations.
-    In short: bounded demonstrations in groups.
-    Choose it when: demonstrations of unknown origin join the groups and need a weight that stays
-    bounded, larger on unexpected tokens.
+    In short: demonstrations, bounded weights.
+    Choose it when: demonstrations of unknown origin join the groups and need an importance weight
+    that stays bounded and is larger on unexpected tokens.
     Equation: demonstration tokens: 2 p / (p_w + p_old) A sg(1 - p)^gamma, p = exp(logp), p_w =
     (1 - uniform) p_old + uniform; the policy's own: rho A; A_i = R_i - mean over the joint group;
     loss = -1/L sum of both - entropy_coef mean_t H_t.
-    Differs from the parent: demonstrations are weighed by importance over a mixture of the old
-    policy and a guess at who wrote them, and by how unexpected they are. They have no behaviour
-    log-probability: that mixture stands in its place; two updates a step.
-    Differs from the paper: it is its code's form. The paper clips the policy's own tokens (clip)
+    Differs from the parent: demonstrations are weighted by a ratio to a mixture of the old policy
+    and an estimate of their author, and by how unexpected they are. They have no behaviour
+    log-probability, so that mixture replaces it; two updates a step.
+    Differs from the paper: this is its code's form. The paper clips the policy's own tokens (clip)
     and divides by the deviation (normalize_std); L is the run's constant, there 8192.
     Try: gamma (0: no focus), clip (0.2), uniform.
     """

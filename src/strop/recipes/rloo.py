@@ -26,13 +26,13 @@ def rloo(
     Status: exact.
 
     Family: baselines.
-    In short: mean of the group's other answers.
-    Choose it when: groups are small and the baseline should not hold the answer's own reward, or
-    the price of leaving the reference belongs in the reward.
-    Equation: A_i = R_i - mean_{j != i} R_j, R after the loss of beta sum_t (logp_old - logp_ref);
-    loss = -1/B sum_i sum_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i).
+    In short: leave-one-out group mean.
+    Choose it when: groups are small and the baseline should not contain the answer's own reward, or
+    you want the KL penalty in the reward.
+    Equation: A_i = R_i - mean_{j != i} R_j, R less beta sum_t (logp_old - logp_ref); loss = -1/B
+    sum_i sum_t min(rho A_i, clip(rho, 1 - clip_low, 1 + clip_high) A_i).
     Differs from the parent: leave-one-out mean, no division by the deviation, tokens summed, and
-    the price of leaving the reference is in the reward.
+    the KL penalty towards the reference is in the reward.
     Differs from the paper: 1. beta is 0 (paper and TRL: 0.05), which needs no reference; 2. a clip
     as in verl, without effect at one update per batch (verl's example: 4).
     Try: num_rollouts, beta (0.05), aggregation.

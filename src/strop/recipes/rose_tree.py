@@ -1,4 +1,4 @@
-"""Growing answers out of each other where meanings part, and crediting what lies between."""
+"""Grows answers out of each other where meanings diverge, and credits the segments between."""
 
 import dataclasses
 from typing import Any
@@ -24,7 +24,7 @@ def rose_tree(
     eps_explore: float = 0.5,
     # "dissimilarity", "similarity" (paper), "off_diagonal" (its code) or "entropy".
     measure: str = "dissimilarity",
-    # Rounds of sampling a step until enough groups have answers of unlike outcome.
+    # Rounds of sampling a step until enough groups have answers with different outcomes.
     max_rounds: int = 10,
     **parent: Any,
 ) -> Algorithm:
@@ -33,17 +33,17 @@ def rose_tree(
     arXiv 2601.05053, sec. 3. Code: ZiqiZhao1/ROSE-rl. Parent: dr_grpo. Status: exact.
 
     Family: credit.
-    In short: branches where meanings part.
+    In short: branches where meanings diverge.
     Choose it when: the answers of a group are near copies; new ones should branch where the next
-    word's meaning is open, and long ones lose a little.
+    token's meaning is most uncertain, and long ones should lose a little.
     Equation: A_t = V(b_j) - V(b_{j-1}) for b_{j-1} <= t < b_j, V(b) = mean reward of the answers
     that go through b; right answers longer than the shortest: A_t -= |A_t| (1 - (l_s / l)^alpha).
     Differs from the parent: answers branch off each other where the next tokens' meanings differ
-    most, advantages are per stretch between branchings, right but long answers get less, groups
-    of one outcome are replaced.
-    Differs from the paper: 1. the branching metric takes 1 - similarity, as the printed one
-    prefers places where the policy is certain ("similarity" is the printed one); 2. nodes are
-    told apart by their prefix, which the code does not; 3. right means reward >= 1.
+    most, advantages are per segment between branchings, right but long answers get less, groups
+    with equal outcomes are replaced.
+    Differs from the paper: 1. the branching metric takes 1 - similarity, as the printed one prefers
+    places where the policy is certain ("similarity" is the printed one); 2. nodes are distinguished
+    by their prefix, unlike in the code; 3. right means reward >= 1.
     Try: alpha (0.5 to 3), eps_explore (1: independent answers), measure ("entropy").
     """
     chain = (CreditBetweenForks(), *((FavourShortRightAnswers(alpha),) if alpha else ()))

@@ -1,4 +1,4 @@
-"""Regression of log-probability changes on the value of random play."""
+"""Regression of log-probability changes on the value of a random policy."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from strop.recipes.grpo import grpo
     num_rollouts=8, num_minibatches=4)  # fmt: skip
 def rover(
     *,
-    # Advantage units a nat of log-ratio stands for.
+    # Advantage units that correspond to a nat of log-ratio.
     tau: float = 1.0,
     # Weight of the value after the token.
     kappa: float = 1.0,
@@ -28,7 +28,7 @@ def rover(
     arXiv 2509.24981. Code: tinnerhrhe/ROVER. Parent: grpo. Status: exact.
 
     Family: ratios.
-    In short: regression on random play.
+    In short: regression on random-policy value.
     Choose it when: several ways to a right answer should survive without a bonus or a clip; it
     needs the whole distribution and several updates a batch.
     Equation: Q_t = tau (logp_t - logp_old_t), M_t = mean over the vocabulary of logp(. | s_t);

@@ -1,4 +1,4 @@
-"""Trajectory advantages shared over equal transitions of a prompt's rollouts."""
+"""Trajectory advantages averaged over equal transitions of a prompt's rollouts."""
 
 import dataclasses
 from typing import Any
@@ -19,9 +19,9 @@ def salt_graph(**parent: Any) -> Algorithm:
     arXiv 2510.20022. Code: none found. Parent: grpo. Status: partial.
 
     Family: turns.
-    In short: shared moves get the mean.
-    Choose it when: only outcomes are rewarded and good and bad episodes make many equal moves,
-    which deserve neither all the praise nor all the blame.
+    In short: averages over shared transitions.
+    Choose it when: only outcomes are rewarded, and good and bad episodes share many transitions,
+    which deserve neither full credit nor full blame.
     Equation: A_k = mean of A_i over the rollouts i of the prompt that make the same transition
     (state, action, next state) as turn k; A_i = (R_i - mean_g) / (std_g + eps).
     Differs from the parent: turns that several rollouts share get the mean of their advantages.
@@ -29,7 +29,7 @@ def salt_graph(**parent: Any) -> Algorithm:
     rollouts of a group meet in a state (transitions/frac_shared > 0).
     Differs from the paper: inferred are exact equality of states and actions (here the
     environment's keys), that a repeat inside one rollout counts again, and that nothing is
-    normalised afterwards. Without deviation (normalize_std=False) it stands on dr_grpo's estimator.
+    normalised afterwards. Without deviation (normalize_std=False) it uses dr_grpo's estimator.
     Try: num_rollouts, normalize_std.
     """
     algorithm = grpo(**parent)

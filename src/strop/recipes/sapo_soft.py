@@ -27,7 +27,7 @@ def sapo_soft(
 
     Family: ratios.
     In short: soft gate per token.
-    Choose it when: the clip's hard edge is too coarse: weights should fade with a token's ratio,
+    Choose it when: a hard clip is too coarse: the weight of a token should fade with its ratio,
     sooner for bad tokens.
     Equation: loss = -mean_i mean_t 4 / tau sigmoid(tau (rho - 1)) A_i; tau = tau_pos where
     A_i > 0, else tau_neg.

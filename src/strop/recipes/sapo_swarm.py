@@ -14,13 +14,13 @@ from strop.support.errors import UserError
 @inherits(grpo, eps=1e-8, clip_high=0.28, aggregation="token-mean", num_prompts=8, num_rollouts=8)
 def sapo_swarm(
     *,
-    # Folder that all nodes see; empty: this node is alone.
+    # Folder that all nodes can access; empty: this node is alone.
     store: str = "",
-    # Name of this node in it, unlike all others'.
+    # Name of this node in it, different from all others'.
     node: str = "",
     # Own groups of a step that are trained on.
     own: int = 4,
-    # Groups of other nodes.
+    # Groups of other nodes that are trained on in a step.
     foreign: int = 4,
     **parent: Any,
 ) -> Algorithm:
@@ -30,8 +30,8 @@ def sapo_swarm(
 
     Family: draws. Model: tiny-worked.
     In short: nodes share their answers.
-    Choose it when: several machines train models of their own on the same prompts, with no more
-    between them than a folder; too many foreign answers hurt.
+    Choose it when: several machines each train a model on the same prompts and share no more than a
+    folder; too many foreign answers hurt.
     Equation: grpo's, over `own` groups of the node and `foreign` ones of others whose outcomes
     differ by the node's own verifier; foreign answers have rho = 1 like its own.
     Differs from the parent: part of the groups are other nodes' answers; clip 0.2 and 0.28, all

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation that mends failed answers where they first went wrong."""
+"""Group relative policy optimisation that repairs failed answers from their first wrong step."""
 
 import dataclasses
 from typing import Any
@@ -14,17 +14,17 @@ from strop.recipes.grpo import grpo
 @inherits(grpo)
 def scope_recycle(
     *,
-    # What the reward logs of each answer: its first false step, from 0; -1: none.
+    # Column that the reward logs, an answer's first wrong step, from 0; -1: none.
     column: str = "first_false_step",
     # Text between steps.
     separator: str = "\n",
-    # Who writes the ends: "policy" or "demonstration".
+    # Who writes the new endings: "policy" or "demonstration".
     source: str = "policy",
     # Failed rollouts of a prompt that are repaired, at most.
     num_repaired: int = 1,
-    # Ends of the policy that are tried for each.
+    # Endings of the policy that are tried for each.
     num_tries: int = 4,
-    # Whether tokens of a demonstration are learnt.
+    # Whether tokens of a demonstration are trained on.
     learn_given: bool = True,
     **parent: Any,
 ) -> Algorithm:
@@ -33,18 +33,19 @@ def scope_recycle(
     arXiv 2602.24110. Code: none. Parent: grpo. Status: abstract.
 
     Family: demonstrations. Model: tiny-worked.
-    In short: a failed answer's right beginning.
-    Choose it when: most groups fail as a whole, answers have steps that can be checked one by one,
-    and a wrong answer is usually right for a while.
-    Equation: a failed rollout keeps its steps before the first false one and gets another end; if
-    that is graded right it takes the failed one's place; grpo's loss on the group.
-    Differs from the parent: one failed rollout of a prompt is mended where that succeeds, so that
-    groups without a success have one; its end is chosen among tries, or given.
-    Differs once: `training.steps=1` with tiny-worked: a failed answer was mended (splice/repaired >
-    0).
-    Differs from the paper: its abstract alone is known. Ours: a checker of steps in place of the
-    process reward model, ends by the policy itself or by the given answer, one repair a prompt (the
-    one with most right steps), repaired ones replace, and given tokens learn like the policy's.
+    In short: repairs failed answers mid-way.
+    Choose it when: most groups are all wrong, answers have steps that can be checked one by one,
+    and wrong answers usually start right.
+    Equation: a failed rollout keeps its steps before the first false one and gets a new ending; if
+    that is graded right it replaces the failed one; grpo's loss on the group.
+    Differs from the parent: one failed rollout of a prompt is repaired where that succeeds, so that
+    groups without a success get one; its ending is chosen among tries, or given.
+    Differs once: `training.steps=1` with tiny-worked: a failed answer was repaired (splice/repaired
+    > 0).
+    Differs from the paper: only its abstract is known. We inferred a checker of steps in place of
+    the process reward model, endings by the policy itself or by the given answer, one repair a
+    prompt (the one with most right steps), that repaired answers replace failed ones, and that
+    given tokens are trained on like the policy's.
     Try: num_tries, num_repaired, source ("demonstration") with learn_given (false).
     """
     algorithm = grpo(**parent)

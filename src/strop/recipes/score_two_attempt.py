@@ -1,4 +1,4 @@
-"""Learning to correct oneself: two attempts, the second one first, then both."""
+"""Learns self-correction over two attempts: first the second attempt is trained, then both."""
 
 import dataclasses
 from typing import Any
@@ -41,9 +41,9 @@ def score_two_attempt(
     # Weight of both attempts' divergence in the second phase, and of the first one's in the first.
     beta1: float = 0.01,
     beta2: float = 0.1,
-    # What is said between the attempts; {prompt} is the prompt; empty: as the model can read.
+    # Text between the attempts; {prompt} is the prompt; empty: one that the model can read.
     words: str = "",
-    # When the first phase is over: a step, a share of the run, or a condition.
+    # When the first phase ends: a step, a share of the run, or a condition.
     until: float | str = 0.5,
     **parent: Any,
 ) -> Phases:
@@ -52,16 +52,16 @@ def score_two_attempt(
     arXiv 2409.12917, eq. 3 and 4. Code: none released. Parent: grpo. Status: exact.
 
     Family: rewards.
-    In short: a second attempt that repairs.
-    Choose it when: answers should be corrected on a second look, and the policy is strong enough
-    that a look at its own answer can tell right from wrong.
+    In short: self-correction in two attempts.
+    Choose it when: answers should be corrected in a second attempt, and the policy is strong enough
+    to tell right from wrong in its own answer.
     Equation: stage I: max E[r(y2)] - beta2 KL(y1); stage II: max E[r(y1) + r(y2) + b] - beta1
     (KL(y1) + KL(y2)), b = alpha (r(y2) - r(y1)) for y2 alone; loss: -mean sum_t r logp.
     Differs from the parent: two attempts, each credited with its own reward; no baseline, ratio or
-    clip; two phases, of which the first moves the second attempt alone.
+    clip; two phases, the first of which trains only the second attempt.
     Differs from the paper: 1. phases change at half of the run; 2. the request to find the mistake
     is ours, and the prompt alone for the shipped models, whose tokenizer has no words; 3. no first
-    attempt is drawn from the base model.
+    attempt is sampled from the base model.
     Try: words, until, alpha (0: two-turn REINFORCE in stage II),
     advantage='subtract_group_mean | spread_evenly' (a baseline, for less noise).
     """

@@ -27,7 +27,7 @@ def seeupo(
     std_floor: float = 1e-6,
     # Order of the turns: "reverse", "forward" or "random".
     order: str = "reverse",
-    # How far below and above 1 the factor goes that a turn hands to those updated after it.
+    # Clip below and above 1 of the factor that a turn passes to those updated after it.
     carry_low: float = 0.2,
     carry_high: float = 0.2,
     # Largest mean log-ratio of a turn, nats.
@@ -40,18 +40,18 @@ def seeupo(
 
     Family: turns.
     In short: one update a turn, last first.
-    Choose it when: early turns should be judged by what later ones have become since, and one
+    Choose it when: early turns should be trained given the already updated later ones, and one
     update for every turn is affordable.
     Equation: A_i = clamp(whitened(R_i - mean_g)); for k = last turn to first: one update on turn
     k with A_i M_i and one ratio per turn; M_i <- clip(M_i clip(exp(mean_t change of logp))).
-    Differs from the parent: one update a turn, with logp_old taken anew; the ratio is a turn's;
-    no division by the group's deviation, but by that of the step; a penalty towards the
-    reference; a wider clip.
-    Differs from the paper: a turn that a rollout does not reach takes no part here; in its code
-    the rollout's last turn stands in with advantage 0: it counts in the turn's averages and in the
-    whitening (here the step's rollouts), is held to the reference again, and its change enters M.
-    At most 10 turns there: rollout.max_turns.
-    Try: order, carry_low and carry_high (0: turns do not know of each other), clip_high.
+    Differs from the parent: one update a turn, with logp_old recomputed; the ratio is per turn; no
+    division by the group's deviation, but by that of the step; a KL penalty towards the reference;
+    a wider clip.
+    Differs from the paper: a turn that a rollout does not reach is ignored here; in its code the
+    rollout's last turn takes its place with advantage 0: it counts in the turn's averages and in
+    the whitening (here over the step's rollouts), is penalised towards the reference again, and its
+    change enters M. At most 10 turns there: rollout.max_turns.
+    Try: order, carry_low and carry_high (0: turns are independent), clip_high.
     """
     plan = UpdateTurnByTurn(order, carry_low, carry_high, log_clamp)
     whiten = WhitenOverBatch(eps=0.0, floor=std_floor, limit=clamp)

@@ -20,7 +20,7 @@ from strop.support.errors import UserError
 @inherits(dpo)
 def self_improving_pretraining(
     *,
-    # "dpo": the best over the worst; "nll": likelihood of the best alone.
+    # "dpo": the best preferred to the worst; "nll": likelihood of the best alone.
     objective: str = "dpo",
     # Whether the data's own continuation is a candidate too.
     suffix: bool = True,
@@ -29,7 +29,7 @@ def self_improving_pretraining(
     # Whether candidates are compared pair by pair, and the share that each wins is added.
     wins: bool = False,
     num_prompts: int = 32,
-    # Candidates of the policy.
+    # Candidates sampled from the policy.
     num_rollouts: int = 16,
     **parent: Any,
 ) -> Algorithm:
@@ -38,19 +38,19 @@ def self_improving_pretraining(
     arXiv 2601.21343, sec. 2. Code: none released. Parent: dpo. Status: partial.
 
     Family: demonstrations.
-    In short: continuations against the text.
+    In short: policy's continuation vs the text.
     Choose it when: the data is plain text and a judge can tell whether the policy's continuation
     beats the original one.
     Equation: candidates of a prefix: num_rollouts continuations of the policy, the data's own
     (column `completion`) and a rewritten one (column `rewrite`); that of largest score is chosen,
     that of the smallest rejected; score = its reward, with `wins` + pairs won / pairs; loss = dpo's
     over these pairs, or -mean_t logp_t of the chosen (RF-NLL).
-    Differs from the parent: the policy answers itself, and rewards make the pairs.
+    Differs from the parent: the policy writes candidates itself, and rewards choose the pairs.
     Differs from the paper: 1. scores are the run's reward functions: one that judges pairs (`wins`,
-    off by default) finds the other text in `opponent`, and no `opponent` where it marks one alone;
-    2. rewritten texts are made beforehand (`suffix_rewriter` trains their author); 3. beta is
-    inferred (not stated: dpo's); the reference is the starting model. Lengths: rollout.max_tokens
-    (paper: 128 tokens).
+    off by default) gets the other text in `opponent`, and no `opponent` where it scores one alone;
+    2. rewritten texts are made beforehand (`suffix_rewriter` trains a model for them); 3. beta is
+    inferred (not stated: dpo's); the reference is the initial model. The length is set by
+    rollout.max_tokens (paper: 128 tokens).
     Try: objective, wins, num_rollouts (1 from scratch), suffix (false).
     """
     if objective not in ("dpo", "nll"):

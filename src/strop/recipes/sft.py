@@ -19,13 +19,13 @@ def sft(*, aggregation: str = "token-mean", num_prompts: int = 32) -> Algorithm:
 
     Family: demonstrations.
     In short: imitates given answers.
-    Choose it when: you have good answers and no reward, or a model that needs the format before it
-    can earn any.
+    Choose it when: you have good answers and no reward, or a model that must learn the format
+    before it can earn any reward.
     Equation: loss = -mean_t logp_t over the tokens of the column `completion`, its end included.
     Differs from the parent: it is the root of the methods that learn from given answers.
     Differs from the paper: no. Prompt tokens have no loss; `rollout.temperature` divides the
     logits, which is 1 unless set.
-    Try: num_prompts, aggregation ("seq-mean-token-mean" weighs short answers up).
+    Try: num_prompts, aggregation ("seq-mean-token-mean" gives short answers more weight).
     """
     return Algorithm(
         sampling=(Use(DrawInShuffledOrder(num_prompts, num_rollouts=1)),),

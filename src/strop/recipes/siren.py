@@ -1,4 +1,4 @@
-"""Entropy of the open choices, over likely tokens only, held where it was at the start."""
+"""Holds the entropy of uncertain tokens, over likely candidates only, at its initial value."""
 
 import dataclasses
 from typing import Any
@@ -25,14 +25,14 @@ from strop.support.errors import UserError
 )  # fmt: skip
 def siren(
     *,
-    # Mass of the vocabulary's nucleus.
+    # Probability mass of the nucleus of the vocabulary.
     top_p: float = 0.8,
-    # Choices at or below this quantile of their answer do not count.
+    # Tokens at or below this quantile of their answer's entropy do not count.
     quantile: float = 0.8,
     # Weight of the squared distance, reward per nat^2.
     coef: float = 0.005,
-    # What the mean is held at, nats, or a schedule of it; below 0: that of the first step. It is
-    # the metric siren/entropy, which lies above the policy's mean entropy.
+    # Value at which the mean is held, nats, or a schedule of it; below 0: that of the first step.
+    # It is the metric siren/entropy, which lies above the policy's mean entropy.
     anchor: EntropyTarget = -1.0,
     # "anchor" (squared distance) or "up" (a bonus on the mean).
     pull: str = "anchor",
@@ -46,16 +46,16 @@ def siren(
 
     Family: entropy.
     In short: holds entropy of likely tokens.
-    Choose it when: an ordinary bonus spreads probability over nonsense: here only likely tokens at
-    open places count, held where they began.
+    Choose it when: an ordinary bonus spreads probability over nonsense: only likely tokens at
+    uncertain positions should count, with their entropy held at its initial value.
     Equation: loss = grpo's + coef (Hbar - anchor)^2; Hbar = mean over answers of the mean of Hp_t
     over the answer's tokens above its quantile of Hp; Hp_t = entropy of the renormalised nucleus
     of mass top_p; anchor = Hbar at the first step, before its update.
     Differs from the parent: the entropy term; advantages without division by the deviation; a
     wider clip; tokens are summed and divided by a constant.
-    Differs from the paper: it is its repository's form; Hbar is over the update, there over a
+    Differs from the paper: this is its repository's form; Hbar is over the update, there over a
     micro-batch. With several updates a step, the first step's mean over them is the anchor. A step
-    has one update, not 16 (`num_minibatches=16`), which cost more time.
+    has one update, not 16 (`num_minibatches=16`), which took more time.
     Try: coef, anchor (points(((0, 1.0), (0.5, 0.7), (1, 0.7)))), quantile, top_p.
     """
     if variant not in ("paper", "code"):

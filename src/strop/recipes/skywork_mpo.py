@@ -1,4 +1,4 @@
-"""Three losses on pairs of given answers: which is better, how good each is, and how to say it."""
+"""Three losses on pairs of given answers: preference, quality of each answer, and imitation."""
 
 import dataclasses
 from typing import Any
@@ -33,16 +33,16 @@ def skywork_mpo(
     arXiv 2504.16656, sec. 3.2. Code: none released. Parent: dpo. Status: partial.
 
     Family: demonstrations.
-    In short: pairs, quality and imitation.
-    Choose it when: dpo makes even the chosen answers less likely, or a model is prepared on pairs
-    for skywork_ssb.
+    In short: preference, quality and imitation.
+    Choose it when: dpo makes even the chosen answers less likely, or a model should be prepared on
+    pairs for skywork_ssb.
     Equation: loss = w1 DPO + w2 BCO - w3 mean over chosen answers of mean_t logp_t; BCO = -mean
     over pairs of log sigmoid(r_chosen - delta) + log sigmoid(-(r_rejected - delta)),
     r = beta sum_t (logp_t - logp_ref_t).
     Differs from the parent: two more terms; delta is the mean of r over the steps so far.
     Differs from the paper: w1, w2, w3 and beta are not stated there and inferred: those of
     OpenGVLab/InternVL, whose MPO (arXiv 2411.10442) it is. delta is the mean of earlier steps, each
-    weighing the same, 0 at first. The pairs are given: how its reward model makes them is not here.
+    weighing the same, 0 at first. The pairs are given: how its reward model makes them is left out.
     Try: w2, beta, training.lr (5e-7 to 5e-6); then skywork_ssb from its last checkpoint.
     """
     algorithm = dpo(beta=beta, **parent)

@@ -1,4 +1,4 @@
-"""Rollouts drawn by the size of their advantage, out of a store where new ones teach too little."""
+"""Samples rollouts by the size of their advantage, and fills batches from a replay buffer."""
 
 import dataclasses
 from typing import Any
@@ -18,15 +18,15 @@ from strop.recipes.grpo import grpo
 @inherits(grpo)
 def skywork_ssb(
     *,
-    # Rollouts of an update / rollouts sampled; 0: all of them and no store.
+    # Rollouts of an update / rollouts sampled; 0: all of them and no replay buffer.
     share: float = 0.5,
-    # Rollouts that fit into the store; 0: as many as an update has.
+    # Rollouts that the replay buffer holds; 0: as many as an update has.
     capacity: int = 0,
-    # Power of |A| in the weights; 0: all alike.
+    # Power of |A| in the sampling weights; 0: all the same.
     exponent: float = 1.0,
-    # Added to |A| in the store.
+    # Added to |A| in the replay buffer.
     floor: float = 1e-4,
-    # Ratio to the policy that drew a token; without it, to the policy before the update.
+    # Whether ratios are to the policy that sampled a token; else to the policy before the update.
     of_sampler: bool = True,
     # Answers to each prompt of the pool before the first step; 0: no prompt is left out.
     filter_answers: int = 8,
@@ -39,28 +39,28 @@ def skywork_ssb(
     arXiv 2504.16656, sec. 3.2 to 3.3. Code: none released. Parent: grpo. Status: partial.
 
     Family: draws.
-    In short: store of telling rollouts.
-    Choose it when: late in a run few groups carry a signal, and rollouts of large advantage should
-    come back to fill the batch.
+    In short: replay by size of advantage.
+    Choose it when: late in a run few groups carry a signal, and rollouts with a large advantage
+    should be replayed to fill the batch.
     Equation: A_i = (R_i - mean_g) / (std_g + eps) among the peers of its own step; rows of A = 0
-    leave; P(i) = |A_i| / sum |A| over this step's, (|A_i| + floor) / sum over the store's. Before
-    the first step: prompts with A = 0 for all of filter_answers answers leave the pool.
-    Differs from the parent: prompts that teach nothing at the start are left out; an update has
-    rows drawn with replacement, new ones first, then those of a store (oldest out first); a row
-    keeps its A and the log-probabilities of its drawing.
-    Differs from the paper: it says in words only that rows of A != 0 are kept and drawn by |A|, and
-    that prompts are filtered so before; share, capacity, exponent, floor, the order of drawing and
-    the ratio are inferred from TIGER-AI-Lab/VL-Rethinker, whose replay it cites; the number of
-    answers of the filter (8) is ours. It answers once, so environments need filter_answers 0. Its
-    reward is the sum of those given: a rule, a form and model:FOLDER of a preference model. Its
-    first phase is skywork_mpo, on rows with chosen and rejected, in the same run without the
-    filter: until(0.3, skywork_mpo) | skywork_ssb(filter_answers=0). Images are not read.
+    are dropped; P(i) = |A_i| / sum |A| over this step's, (|A_i| + floor) / sum over the buffer's.
+    Before the first step, prompts with A = 0 for all of filter_answers answers leave the pool.
+    Differs from the parent: prompts without a signal at the start are left out; an update has rows
+    sampled with replacement, new ones first, then those of a replay buffer (oldest out first); a
+    row keeps its A and the log-probabilities with which it was sampled.
+    Differs from the paper: it says in words only that rows of A != 0 are stored and sampled by |A|,
+    and that prompts are filtered so before; share, capacity, exponent, floor, the order of sampling
+    and the ratio are inferred from TIGER-AI-Lab/VL-Rethinker, whose replay it cites; the number of
+    answers of the filter (8) is ours. The filter has one turn, so environments need filter_answers
+    0. Its reward is the sum of those given: a rule, a format and model:FOLDER of a preference
+    model. Its first phase is skywork_mpo, on rows with chosen and rejected, in the same run without
+    the filter: until(0.3, skywork_mpo) | skywork_ssb(filter_answers=0). Images are left out.
     Try: capacity (a multiple of num_prompts * num_rollouts), share (1), filter_answers (0).
     """
     algorithm = grpo(num_prompts=num_prompts, num_rollouts=num_rollouts, **parent)
     if filter_answers:
         draw = DrawSolvablePrompts(num_prompts, num_rollouts, filter_answers, -1, spread=0.0)
-        # Its fields num_prompts and num_rollouts keep the path that they have everywhere.
+        # With this label its fields num_prompts and num_rollouts keep their usual paths.
         sampling = (Use(draw, label="draw_in_shuffled_order"),)
         algorithm = dataclasses.replace(algorithm, sampling=sampling)
     if share == 0:

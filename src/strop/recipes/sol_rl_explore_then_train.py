@@ -1,4 +1,4 @@
-"""Group relative policy optimisation on the seeds that an averaged policy found far apart."""
+"""Group relative policy optimisation on the best and worst seeds that an averaged policy found."""
 
 import dataclasses
 from typing import Any
@@ -21,11 +21,11 @@ def sol_rl_explore_then_train(
     *,
     # Answers of a prompt that are tried.
     N: int = 96,
-    # Of these the best and worst, that are regenerated and trained on.
+    # The best and worst of these, whose seeds are regenerated and trained on.
     K: int = 24,
     # Added to the deviation of all rewards.
     eps: float = 1e-4,
-    # What the average that explores keeps of itself in a step; 0: the newest policy explores.
+    # Decay of the averaged policy that explores; 0: the newest policy explores.
     decay: float = 0.9,
     **parent: Any,
 ) -> Algorithm:
@@ -34,14 +34,14 @@ def sol_rl_explore_then_train(
     arXiv 2604.06916. Code: NVlabs/Sana (sol_rl). Parent: grpo. Status: partial.
 
     Family: draws.
-    In short: averaged weights find seeds.
-    Choose it when: most answers of a prompt earn alike, trying many is cheap beside training on
-    them, and what a slower policy finds still holds for the newest.
+    In short: averaged policy explores seeds.
+    Choose it when: most answers of a prompt get equal rewards, sampling is cheap compared with
+    training, and what an averaged policy finds still holds for the newest.
     Equation: N answers of the average e <- decay e + (1 - decay) theta; the K/2 best and K/2 worst
     seeds are answered again by the newest policy; A_i = (R_i - mean_g) / (std of all R + eps) over
     these answers; grpo's loss.
     Differs from the parent: most answers are only tried; groups are chosen for their extremes, so
-    their mean is none of the prompt's.
+    their mean does not estimate the prompt's.
     Differs from the paper: it trains diffusion models. 1. the average that explores is neither
     quantised nor takes fewer steps, and costs as much as the policy; 2. a seed repeats an answer
     only as far as the policies agree; 3. grpo's clipped loss, there DiffusionNFT's of velocities,

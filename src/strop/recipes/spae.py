@@ -1,4 +1,4 @@
-"""Crediting the steps of an answer by how sure and right a forced answer is after each."""
+"""Credits the steps of an answer by how confident and right a forced answer is after each."""
 
 import dataclasses
 from typing import Any
@@ -25,11 +25,11 @@ def spae(
     xi: float = 0.5,
     # Potential above which a step counts as solved.
     eps_sat: float = 0.9,
-    # Answers that are forced after each step.
+    # Forced answers after each step.
     num_probes: int = 5,
     # Text that ends a step; empty: ".\n\n", or a line break where the model has no full stop.
     marker: str = "",
-    # Text that asks for the answer; empty: a heading and a box, or "=" as in tiny-worked.
+    # Text that requests the answer; empty: a heading and a box, or "=" as in tiny-worked.
     opening: str = "",
     # Column of the prompts with the right answer, or a list of right ones; empty: answer, answers.
     reference: str = "",
@@ -41,19 +41,19 @@ def spae(
 
     Family: credit. Model: tiny-worked.
     In short: steps valued by forced answers.
-    Choose it when: reasoning comes in marked steps and goes on after the solution is found; a
-    forced answer after each tells which ones helped.
+    Choose it when: reasoning comes in marked steps and continues after the solution is found; a
+    forced answer after each step tells which ones helped.
     Equation: A_t = (R_i - mean_g) f_k + xi g_k for t in step k, whitened over the batch's tokens;
     f_k = 1 - alpha (1 - exp(-C_k)), g_k = exp(d_k) - mean exp(d), d_k the scaled change of
     Phi = 1.5 acc conf + 0.5 acc - conf, C_k the earlier steps with Phi > eps_sat.
-    Differs from the parent: the group's mean without its deviation; steps weigh by the potential
-    that forced answers give them; no length penalty.
+    Differs from the parent: the group's mean without its deviation; steps are weighted by the
+    potential that forced answers give them; no length penalty.
     Differs once: `training.steps=1` with tiny-worked: answers have the marker (potential/mean !=
     0).
     Differs from the paper: inferred are 1. the scope of scaling and mean (the batch); 2. d = 0 at
     the first step; 3. tokens after the last step belong to it; 4. eps_sat (of the diagnostic
-    example). 5. the whitening's constant stands under the root. A step has one update, not 20
-    (`num_minibatches=20`), which cost more time.
+    example). 5. the whitening's constant is under the root. A step has one update, not 20
+    (`num_minibatches=20`), which took more time.
     Try: alpha and xi (0: reinforce_plus_plus_baseline's advantages), marker, num_probes.
     """
     probe = ProbeAnswers(opening, reference, num_probes)

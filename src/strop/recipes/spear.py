@@ -1,4 +1,4 @@
-"""Tool use that is paid for at first, and later imitation of one's own successes."""
+"""Rewards tool use at first, and later imitates the policy's own successes."""
 
 import dataclasses
 from typing import Any
@@ -26,23 +26,23 @@ FRESH, REPLAY = 0, 4  # origin_T
 @inherits(dr_grpo, without=("num_minibatches",))
 def spear(
     *,
-    # Steps in which turns are paid for, ever less; 0: never.
+    # Steps in which turns earn a bonus, which decays; 0: never.
     T_tool: int = 200,
-    # Steps in which imitation grows to its weight, and that weight; coef 0: no imitation.
+    # Steps over which the weight of imitation grows, and that weight; coef 0: no imitation.
     T_sil: int = 200,
     coef: float = 1.0,
     size: int = 2048,
-    # Groups whose median reward is the baseline of what comes back.
+    # Groups whose median reward is the baseline of replayed rollouts.
     hist: int = 10240,
-    # Steps after which a stored rollout leaves.
+    # Steps after which a stored rollout is dropped.
     tol: int = 10,
-    # Factor of advantages that are not taken anew; 0: they are.
+    # Factor on stored advantages that are not recomputed; 0: recompute them.
     decay: float = 0.0,
-    # Whether advantages taken anew are divided by the usual deviation.
+    # Whether recomputed advantages are divided by the usual deviation.
     divide_by_std: bool = False,
-    # Share of the groups that is learnt from, those whose rewards differ most; 1: all.
+    # Share of the groups that is trained on, those whose rewards differ most; 1: all.
     kept: float = 0.75,
-    # Share of tokens, of covariance lb to ub, that are dropped; 0: one of those that came back.
+    # Share of tokens, of covariance lb to ub, that are dropped; 0: one token of replayed rollouts.
     ratio: float = 0.02,
     lb: float = 1.0,
     ub: float = 40.0,
@@ -57,23 +57,23 @@ def spear(
     arXiv 2509.22601. Code: TencentYoutuResearch/SPEAR. Parent: dr_grpo. Status: exact.
 
     Family: draws.
-    In short: own successes once more, later.
-    Choose it when: success is rare and needs tools first: it is learnt from more than once.
+    In short: tool bonus, then self-imitation.
+    Choose it when: success is rare and first needs tool use, so that it should be replayed.
     Equation: R_i + min(1, 0.1 turns_i) (cos(pi step / T_tool) + 1) / 2; when more than 1.5 size
     stored rollouts of A > 0 have R > P50, the median of group means: A' = R - P50 >= 0 for a power
     of two of them, loss = -w mean c min(rho A', clip(rho) A') in an update of its own, w = coef
     (1 - cos(pi step / T_sil)) / 2; c = 0 of a few tokens of high covariance of A' with logp.
-    Differs from the parent: that bonus and that update; such tokens are left out of fresh rollouts,
-    too; clip_high 0.28; truncated rollouts and groups of small spread do not learn.
+    Differs from the parent: that bonus and that update; such tokens are dropped from fresh
+    rollouts, too; clip_high 0.28; truncated rollouts and groups of small spread are not trained on.
     Differs once: `'spear(size=16, hist=16)' data.task=corridor 'data.task_config={size: 2, style:
     compact}'`: turns earn a bonus, successes are replayed (replay/drawn > 0).
-    Differs from the paper: 1. ratio, lb and ub are one for both (its scripts leave the fresh ones'
-    at 0.0002, 1 and 5); 2. its filters of answers that repeat themselves, cannot be read or hold
-    no action are missing, and what is filtered counts in no mean; 3. turns that the environment
-    answered are paid, and rollouts without one are stored, too; 4. the horizons of its scripts are
-    200 (T_tool), 100 to 300 (T_sil) and 5 (tol); their dual clip acts with another loss alone.
-    Try: size (rollouts of a step; nothing comes of it where fewer than 1.5 size are good in tol
-    steps), hist (groups of some steps), T_sil, T_tool (0 for one turn), kept.
+    Differs from the paper: 1. ratio, lb and ub are shared by both (its scripts leave those of fresh
+    rollouts at 0.0002, 1 and 5); 2. its filters of answers that repeat themselves, cannot be parsed
+    or have no action are missing, and filtered rollouts count in no mean; 3. turns that the
+    environment answered earn it, and rollouts without one are stored, too; 4. its scripts' horizons
+    are 200 (T_tool), 100 to 300 (T_sil) and 5 (tol); their dual clip needs another loss.
+    Try: size (rollouts of a step; no replay where fewer than 1.5 size are good in tol steps), hist
+    (groups of some steps), T_sil, T_tool (0 for one turn), kept.
     """
     algorithm = dr_grpo(
         clip_low=clip_low, clip_high=clip_high, aggregation=aggregation, length=length, **parent
@@ -89,7 +89,7 @@ def spear(
 def _exploring(
     algorithm: Algorithm, part: DropHighCovarianceTokens | None, steps: int, kept: float
 ) -> Algorithm:
-    """The algorithm with pay for turns in these steps, and filters of what learns."""
+    """The algorithm with a bonus for turns in these steps, and filters of what is trained on."""
     paid = (Use(RewardAnsweredTurns(weight=Cosine(1.0, 0.0, steps))),) if steps else ()
     return dataclasses.replace(
         with_policy(algorithm, objective=Use(part)) if part is not None else algorithm,
@@ -100,7 +100,7 @@ def _exploring(
 
 
 def _imitate(part: DropHighCovarianceTokens, average: Use, coef: float, steps: int) -> Term:
-    """The term of what came back, with the probabilities of its drawing."""
+    """The term of replayed rollouts, with the probabilities at which they were sampled."""
     ratio = Use(RatioPerToken(), (("logp_old_T", "logp_sampler_T"),))
     on = Use(KeepOrigins((REPLAY,)))
     grown = Cosine(0.0, coef, steps) if steps else coef
@@ -108,7 +108,7 @@ def _imitate(part: DropHighCovarianceTokens, average: Use, coef: float, steps: i
 
 
 def _replaying(algorithm: Algorithm, replay: ReplaySuccesses, imitate: Term) -> Algorithm:
-    """The algorithm with a store whose rollouts have a term and an update of their own."""
+    """The algorithm with a replay buffer, whose rollouts have a term and an update of their own."""
     *compared, spread = algorithm.advantage
     made = (Use(use.part, (("advantage_B", "made_advantage_B"),)) for use in compared)
     algorithm = with_policy(algorithm, on=Use(KeepOrigins((FRESH,))))

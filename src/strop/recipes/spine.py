@@ -1,4 +1,4 @@
-"""Learning without labels, at the forks of an answer only, with their entropy in a band."""
+"""Learning from majority votes, on fork tokens only, with their entropy held in a band."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,7 @@ def spine(
     *,
     # Share of the tokens, by entropy, that is trained on.
     rho: float = 0.2,
-    # Weight of leaving the band, per nat; 0: none.
+    # Weight of the penalty for leaving the band, per nat; 0: none.
     band_weight: float = 0.01,
     # Quantiles of a rollout's fork entropies between which they are held.
     band_low: float = 0.1,
@@ -33,17 +33,17 @@ def spine(
     arXiv 2511.17938. Code: JianghaoWu/SPINE (not obtainable). Parent: grpo. Status: partial.
 
     Family: rewards.
-    In short: majority votes, open tokens only.
-    Choose it when: there are no labels and learning from votes makes answers short and alike; few
-    tokens learn, and their entropy is kept in a band.
+    In short: majority vote, fork tokens only.
+    Choose it when: prompts have no labels and learning from votes makes answers short and alike;
+    only few tokens are trained on, and their entropy is kept in a band.
     Equation: R_i = [answer_i is its group's majority answer]; loss = agg over F of grpo's + beta
     KL(start), + band_weight mean_F (relu(H_t - hi_i) + relu(lo_i - H_t)), F the rho tokens of
     highest entropy, lo_i and hi_i quantiles of H over F in rollout i.
-    Differs from the parent: labels are votes; only fork tokens are trained on; their entropy has
-    a band.
-    Differs from the paper: inferred are the scope of F (an update), band_weight and beta (0),
-    which were not found; its second version picks forks by a rule that was not found either.
-    Half of the fork tokens always lie above the band: it pulls entropy down.
+    Differs from the parent: the label is the majority answer; only fork tokens are trained on;
+    their entropy has a band.
+    Differs from the paper: inferred are the scope of F (an update), band_weight and beta (0), which
+    were not found; its second version picks forks by a rule that was not found either. Half of the
+    fork tokens always lie above the band, so that it pulls entropy down.
     Try: rho (1: all tokens), band_weight (0: none), beta. The given rewards are only logged.
     """
     algorithm = grpo(aggregation=aggregation, **parent)

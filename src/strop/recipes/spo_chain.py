@@ -1,4 +1,4 @@
-"""Crediting the segments of an answer by values that fresh continuations give."""
+"""Credits the segments of an answer by values estimated from fresh continuations."""
 
 import dataclasses
 from typing import Any
@@ -32,11 +32,12 @@ from strop.recipes.grpo import grpo
 )
 def spo_chain(
     *,
-    # Probability below which a token is unlikely: there answers are cut, and only these learn.
+    # Probability below which a token is unlikely: answers are cut there, and only these tokens are
+    # trained on.
     p0: float = 0.9,
-    # Every so many unlikely tokens one cut.
+    # Unlikely tokens from one cut to the next.
     interval: int = 5,
-    # Fresh answers from each cut; 9 for short answers, 4 for long ones.
+    # Continuations sampled from each cut; 9 for short answers, 4 for long ones.
     num_continuations: int = 9,
     # Added to the variance of the whitening.
     whiten_eps: float = 1e-8,
@@ -48,13 +49,14 @@ def spo_chain(
 
     Family: credit.
     In short: segment values by continuations.
-    Choose it when: you need to know which stretch of an answer won or lost it, and can pay for
-    short answers from inside each one.
+    Choose it when: you need to know which segment of an answer won or lost it, and can afford fresh
+    continuations from inside each answer.
     Equation: A_t = V(next cut) - V(last cut), V(cut) = mean outcome of n continuations from it,
     V(end) = the reward; whitened over the tokens with p_old < p0; loss as grpo's on these alone.
     Differs from the parent: the baseline is a value at each cut in place of the group's mean,
-    tokens that the policy was sure of are neither learnt nor counted, and the penalty towards the
-    reference is summed over an answer's tokens, its mean taken over answers; four updates a step.
+    tokens of which the policy was certain are neither trained on nor counted, and the KL penalty
+    towards the reference is summed over an answer's tokens, its mean taken over answers; four
+    updates a step.
     Differs from the paper: advantages are whitened over the step (its code: over a micro-batch of
     all processes), and no update is skipped (there where the mean ratio exceeds 10). As in its
     code, the penalty is a sum, tokens before the first unlikely one get 0, and a continuation that

@@ -1,4 +1,4 @@
-"""Crediting the segments of a tree of answers by the mean of what follows them."""
+"""Credits the segments of a tree of answers by the mean reward of what follows them."""
 
 import dataclasses
 from typing import Any
@@ -34,13 +34,13 @@ def spo_tree(
     eps: float = 1e-8,
     # Continuations of a node on each level.
     branching: tuple[int, ...] = (6, 6, 6),
-    # Tokens of a segment but on the last level; 600 for long answers.
+    # Tokens of a segment, except on the last level; 600 for long answers.
     segment_tokens: int = 30,
-    # Edges of a prompt that are learnt in a step; the others wait in the store.
+    # Edges of a prompt that are trained on in a step; the others wait in the replay buffer.
     per_prompt: int = 32,
-    # Edges learnt in a step; 512 for long answers.
+    # Edges trained on in a step; 512 for long answers.
     num_edges: int = 1024,
-    # Steps after which an edge leaves the store.
+    # Steps after which an edge is dropped from the replay buffer.
     max_age: int = 8,
     p0: float = 0.9,
     whiten_eps: float = 1e-8,
@@ -52,13 +52,14 @@ def spo_tree(
 
     Family: credit.
     In short: segment values from a tree.
-    Choose it when: stretches should be credited without further continuations, and answers are long
-    enough to share their beginnings.
+    Choose it when: segments should be credited without further continuations, and answers are long
+    enough to share prefixes.
     Equation: A_edge = V(child) - V(parent), V(leaf) = reward, V(node) = mean V(children); edges of
-    advantage 0 are left out, the others go into a store; of what is drawn from it, the tokens with
-    p_old < p0 are whitened and trained on, the ratio to the policy that drew them.
-    Differs from the parent: answers share their beginnings, so their values follow from each other,
-    without further continuations; edges wait for up to max_age steps; eight updates a step.
+    advantage 0 are left out, the others go into a replay buffer; of the edges sampled from it, the
+    tokens with p_old < p0 are whitened and trained on, with the ratio to the policy that sampled
+    them.
+    Differs from the parent: answers share prefixes, so their values follow from each other, without
+    further continuations; edges wait for up to max_age steps; eight updates a step.
     Differs from the paper: as spo_chain, of edges. `reward` and `advantage/abs_mean` are of edges,
     `rewards/...` of answers.
     Try: branching, segment_tokens, mode. `num_rollouts` of the sampler has no effect.

@@ -1,4 +1,4 @@
-"""Group relative policy optimisation that learns less where entropy would change most."""
+"""Group relative policy optimisation that down-weights tokens which would change entropy most."""
 
 from typing import Any
 
@@ -29,16 +29,16 @@ def steer(
 
     Family: entropy.
     In short: damps tokens that move entropy.
-    Choose it when: entropy should be steadied in both directions by mild weights on tokens, also
+    Choose it when: entropy should be stabilised in both directions by mild weights on tokens, even
     under a very wide clip.
     Equation: loss = -mean_t w_t min(rho A, clip(rho) A), with dual clip; c_t = |A / pi_old pi
     (1 - pi) (log pi + H_t)|; w_t falls from w_max at the update's smallest c to w_min at its
     largest, on a line or as exp(-k c).
     Differs from the parent: the weights w, a wider clip above, a dual clip; all tokens weigh the
     same.
-    Differs from the paper: it is what its repository runs; the paper's own formula (read in a
-    summary alone) has the clip's indicator as a factor of c. Extremes are over the update. A step
-    has one update, not 16 (`num_minibatches=16`), which cost more time.
+    Differs from the paper: this is what its repository runs; the paper's own formula (read only in
+    a summary) has the clip's indicator as a factor of c. Extremes are over the update. A step has
+    one update, not 16 (`num_minibatches=16`), which took more time.
     Try: mode, w_min (0.5), clip_high (5 with clip_low 0.99, its stress test).
     """
     part = DampEntropyChanges(clip_low, clip_high, dual_clip_c, mode, w_min, w_max)

@@ -17,15 +17,16 @@ def suffix_rewriter(**parent: Any) -> Algorithm:
     arXiv 2601.21343, sec. 2 (the rewriter). Code: none released. Parent: grpo. Status: partial.
 
     Family: rewards.
-    In short: copies safe text, mends unsafe.
-    Choose it when: texts are to be cleaned before self_improving_pretraining, and a judge can say
+    In short: copies safe text, rewrites unsafe.
+    Choose it when: texts should be cleaned before self_improving_pretraining, and a judge can score
     how good and how safe a rewritten text is.
     Equation: R = 1[answer = the original text] where the row's `safe` is true, else the reward
     functions' weighted sum: quality and safety with reward.weights=[0.5, 0.5]; then grpo's.
-    Differs from the parent: rows marked `safe` are paid for an exact copy of their `completion`.
+    Differs from the parent: rows marked `safe` are rewarded for an exact copy of their
+    `completion`.
     Differs from the paper: group size, clip and the learning rate of this training were not found;
-    several votes of a judge are the reward function's own affair; a prompt holds prefix, original
-    text and the instruction. A validation scores by the reward functions alone.
+    several votes of a judge are left to the reward function; a prompt has to contain prefix,
+    original text and the instruction. Validation scores by the reward functions only.
     Try: num_rollouts, reward.weights.
     """
     algorithm = grpo(**parent)

@@ -1,4 +1,4 @@
-"""PPO that learns from a window of tokens of unfinished answers, as of answers that go on."""
+"""PPO on a window of new tokens of unfinished answers, which continue in later steps."""
 
 import dataclasses
 from typing import Any
@@ -29,18 +29,18 @@ def t_ppo_egae(
     Family: critics. Model: tiny-worked.
     In short: learns from unfinished answers.
     Choose it when: a few long answers hold up every step, a critic is trained anyway, and a step
-    should learn from the tokens that it has just drawn.
+    should learn from the tokens that it has just sampled.
     Equation: A_t = sum_{j >= t} (gamma lam)^(j - t) delta_j, delta_j = r_j + gamma V_{j+1} - V_j,
     where the missing last V of an unfinished answer is V of its last token; the policy learns from
     the window of this step's tokens; the critic from answers that ended in this step, all of their
     tokens, against G_t = A_t + V_t at lam 1, which is the outcome where gamma is 1.
-    Differs from the parent: num_prompts prompts are under way, and a step draws `window` tokens of
-    each; answers that have not ended are not scored, and go on as valued; the critic's targets
-    have lambda 1; no whitening.
+    Differs from the parent: num_prompts prompts are in flight, and a step samples `window` tokens
+    of each; unfinished answers are not scored, and are valued by the critic as continuing; the
+    critic's targets have lambda 1; no whitening.
     Differs from the paper: 1. window, lam, clips and whitening are not given there; 2. targets of
-    lambda 1, and that earlier tokens are masked, are inferred; 3. a prompt's place in the pool is
-    free when all of its answers have ended; 4. caches are computed anew in each step; 5. answers
-    only, no episodes.
+    lambda 1, and that earlier tokens are masked, are inferred; 3. a prompt's place in the pool
+    becomes free when all of its answers have ended; 4. caches are recomputed in each step; 5.
+    answers only, no episodes.
     Try: window, lam, critic.lr.
     """
     algorithm = gae(gamma=gamma, lam=lam, **parent)

@@ -1,4 +1,4 @@
-"""An entropy bonus that is large where the policy is about to lose its choice."""
+"""An entropy bonus that is large on tokens that are about to lose entropy."""
 
 import dataclasses
 from typing import Any
@@ -20,15 +20,15 @@ def tea_rl(
     cov_alpha: float = 10.0,
     # Largest weight of a token.
     ub: float = 5.0,
-    # Longest answer that both are meant for, tokens: with one of n they are n / this times as
-    # large; 0: always as they are.
+    # Longest answer for which both are meant, tokens: where a run's longest is n they are scaled by
+    # n / this; 0: not scaled.
     weights_length: int = 8192,
     clip_low: float = 1.0,
     clip_high: float = 1.0,
     dual_clip_c: float = 10.0,
     # Added where all reward functions give at least 1; their weights are the points of each.
     all_bonus: float = 1.0,
-    # Tokens from which an answer is too long; 0: length does not matter (its first stage: 8192).
+    # Tokens from which an answer is too long; 0: no length term (its first stage: 8192).
     long_at: int = 0,
     aggregation: str = "token-mean",
     **parent: Any,
@@ -38,19 +38,19 @@ def tea_rl(
     arXiv 2508.03178. Code: Qihoo360/Light-IF. Parent: grpo. Status: exact.
 
     Family: entropy.
-    In short: bonus where choices close.
+    In short: bonus where entropy would fall.
     Choose it when: instructions with several checkable constraints earn partial credit, and a bonus
-    should reach just the tokens about to lose entropy.
+    should reach only the tokens about to lose entropy.
     Equation: loss = grpo's - agg_t c_t H_t, c_t = min(cov_alpha softmax_i(cov_t), ub) n /
     weights_length (n: the run's longest answer), cov_t = (A_t - mean A)(logp_t - mean logp);
     reward = sum_m points_m [m holds] + all_bonus [all hold], with long_at: 2 s x if
     s >= 0.2 else -x, x = (1 - cos(pi len / long_at)) / 2, and -2 at it.
     Differs from the parent: the weighted entropy, a wide clip with a dual one, partial credit.
-    Differs from the paper: it is the released function's maths (the equations were not read); its
-    trainer never reaches it (an undefined variable, and a coefficient of 0). c_t has no gradient,
+    Differs from the paper: this is the released function's formula (the equations were not read);
+    its trainer never calls it (an undefined variable, and a coefficient of 0). c_t has no gradient,
     means are over the update, logp is that at its start; the order of prompts is left to the data.
-    cov_alpha is a sum over an answer, so that short answers would be nothing but bonus: it and ub
-    follow the longest answer that the run allows, unless weights_length is 0.
+    cov_alpha is a sum over an answer, so that on short answers the bonus would dominate: it and ub
+    scale with the longest answer that the run allows, unless weights_length is 0.
     Try: cov_alpha, long_at (8192), reward.weights (0.02 to 0.2 each).
     """
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)

@@ -31,8 +31,8 @@ def trloo(
     compared with the same turn of other rollouts.
     Equation: A_{i,k} = Ret_{i,k} - mean_{j != i} Ret_{j,k} over the rollouts of the prompt that
     have a turn k, Ret_{i,k} = sum_{k' >= k} gamma^(k' - k) r_{i,k'}; a turn without others: Ret.
-    Differs from the parent: every turn has its own advantage, left out of its own mean; no
-    deviation; tokens are summed; a wider clip above.
+    Differs from the parent: every turn has its own advantage, relative to the mean of the others;
+    no deviation; tokens are summed; a wider clip above.
     Differs from the paper: its rejection of rollouts is a part of its own (recipe mrs).
     Try: gamma, num_rollouts, clip_high.
     """

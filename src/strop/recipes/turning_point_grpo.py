@@ -1,4 +1,4 @@
-"""Credit for stretches of an answer by values along it, most where the answer turned for good."""
+"""Credit for segments of an answer by values along it, largest at its turning points."""
 
 import dataclasses
 from typing import Any
@@ -26,20 +26,20 @@ def _along(scores_BN: Tensor) -> dict[str, Tensor]:
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean", beta=1e-4, num_rollouts=8)
 def turning_point_grpo(
     *,
-    # Weight of what a turning point is paid.
+    # Weight of the credit of a turning point.
     eta: float = 1.0,
-    # Whether turns of answers that rose and of ones that fell are made equally many.
+    # Whether turning points of answers that rose and of ones that fell are made equally many.
     balance: bool = True,
     # Largest advantage either way.
     clamp: float = 5.0,
     eps: float = 1e-4,
     # Deviation: "biased" (n) or "unbiased" (n - 1).
     std: str = "biased",
-    # Probability below which a token is unlikely: there answers are cut.
+    # Probability below which a token is unlikely: answers are cut there.
     p0: float = 0.9,
-    # Every so many unlikely tokens one cut.
+    # Unlikely tokens from one cut to the next.
     interval: int = 5,
-    # Fresh answers from each cut.
+    # Continuations sampled from each cut.
     num_continuations: int = 4,
     **parent: Any,
 ) -> Algorithm:
@@ -49,19 +49,21 @@ def turning_point_grpo(
     arXiv 2602.06422. Code: YunzeTong/TurningPoint-GRPO. Parent: grpo. Status: partial.
 
     Family: credit.
-    In short: turns earn all they led to.
-    Choose it when: answers go wrong and are caught again on the way, short answers from inside them
-    can be paid, and the stretch that turned them should earn more than its own step.
+    In short: extra credit for turning points.
+    Choose it when: answers go wrong and recover on the way, continuations from inside them are
+    affordable, and the segment that turned an answer should earn more than its own step.
     Equation: d_t = R_t - R_{t-1}, values along the answer, R_n its reward; r_t = eta (R_n -
-    R_{t-1}) where d_t turns to the side on which the answer ends and stays, else d_t;
-    A_t = (r_t - mean) / (std + eps) over the prompt's answers at their t-th stretch, within clamp.
-    Differs from the parent: an advantage of each stretch, compared with the others' t-th one.
+    R_{t-1}) where d_t turns to the side on which the answer ends and stays, else d_t; A_t = (r_t -
+    mean) / (std + eps) over the prompt's answers at their t-th segment, within clamp.
+    Differs from the parent: an advantage of each segment, compared with the t-th segment of the
+    others.
     Differs once: `'turning_point_grpo(interval=1)'`: answers turn at a token that decides them
     (steps/frac_turning > 0).
-    Differs from the paper: it is for images. 1. Stretches between unlikely tokens stand for steps
-    of denoising, means of continuations at the rollouts' temperature for its deterministic ends;
-    2. tokens before the first unlikely one get 0; 3. the loss is the parent's, with its clip, and
-    counts rollouts without an advantage; 4. of turns that tie the first stay, in balance.
+    Differs from the paper: it is for images. 1. Segments between unlikely tokens replace steps of
+    denoising, and means of continuations at the rollouts' temperature replace its deterministic
+    completions; 2. tokens before the first unlikely one get 0; 3. the loss is the parent's, with
+    its clip, and counts rollouts without an advantage; 4. of turning points that tie, balance keeps
+    the first.
     Try: interval, num_continuations, eta (0: plain steps), balance.
     """
     values = Use(EstimateValuesByContinuing(num_continuations))

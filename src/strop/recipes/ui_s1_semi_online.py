@@ -24,7 +24,7 @@ VARIANTS = ("paper", "code")
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean", num_rollouts=8)
 def ui_s1_semi_online(
     *,
-    # "paper" or "code": where returns stop, and what the episode's part compares.
+    # "paper" or "code": where returns stop, and what the episode's advantage compares.
     variant: str = "paper",
     # Discount of a turn.
     gamma: float = 0.5,
@@ -44,7 +44,7 @@ def ui_s1_semi_online(
     arXiv 2509.11543. Code: X-PLUG/MobileAgent (UI-S1). Parent: grpo. Status: exact.
 
     Family: turns.
-    In short: online over recorded experts.
+    In short: online rollouts on expert traces.
     Choose it when: you have recorded expert trajectories and no live environment (user interfaces),
     and imitating step by step breaks down over a whole task.
     Equation: A = w_E A_E + w_S A_S; A_S = z(D_{i,k}) among the prompt's rollouts at the same turn,
@@ -53,8 +53,8 @@ def ui_s1_semi_online(
     Differs from the parent: credit by turn and episode; prompts whose rollouts start alike are
     replaced; all tokens weigh the same.
     Differs from the paper: 1. recordings are texts, not screens (strop.environments.replay:Replay,
-    which writes each turn's context anew); 2. patches are the expert's action without a thought,
-    not one of the policy's or the data's; 3. its penalty towards the reference is off unless beta >
+    which rewrites each turn's context); 2. patches are the expert's action without a thought, not
+    one of the policy's or the data's; 3. the KL penalty towards the reference is off unless beta >
     0 (1e-4 there). In "code" a wrong action ends the returns before it.
     Try: gamma, w_S, eta, eps_patch (1 or 2; -1: no limit).
     """

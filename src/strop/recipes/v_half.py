@@ -21,9 +21,9 @@ def v_half(
     cost: float = 0.0039,
     # Most rollouts of a prompt.
     most: int = 16,
-    # Prompts of the history.
+    # Prompts in the history.
     context: int = 256,
-    # Distance of texts at which their outcomes stop telling of each other.
+    # Distance of texts at which their outcomes stop informing each other.
     bandwidth: float = 0.1,
     **parent: Any,
 ) -> Algorithm:
@@ -32,16 +32,16 @@ def v_half(
     arXiv 2603.10848. Code: none released. Parent: grpo. Status: partial.
 
     Family: draws.
-    In short: forecast and few answers.
-    Choose it when: few answers a prompt should do: a forecast of its success is the baseline until
-    they contradict it, and then more are drawn.
+    In short: success prediction as baseline.
+    Choose it when: few answers a prompt should suffice: its predicted success is the baseline until
+    they contradict it, and then more are sampled.
     Equation: R in {-1, 1}, V in [-1, 1]; D2 = max(0, (v - V)^2 - 1/k), w = D2 / (D2 + 1/k),
     A_i = R_i - (w v + (1 - w) V); one more rollout while MSE(k) - MSE(k+1) > cost.
     Differs from the parent: few rollouts, a prior of the prompt's success beside their mean, more
-    rollouts where they contradict it, no deviation. Groups of one outcome teach.
-    Differs from the paper: 1. its frozen value model is a kernel over the policy's own history
-    here (v_zero); 2. whether it divides by a deviation was not seen: not here; 3. rewards must be
-    0 to 1 and become -1 to 1.
+    rollouts where they contradict it, no deviation. Groups with equal outcomes are trained on.
+    Differs from the paper: 1. its frozen value model is a kernel over the policy's own history here
+    (v_zero); 2. whether it divides by a deviation was not found: here it does not; 3. rewards must
+    be 0 to 1 and become -1 to 1.
     Try: num_rollouts (k at the start), cost (0.01), bandwidth.
     """
     algorithm = grpo(**parent)

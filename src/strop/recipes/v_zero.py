@@ -1,4 +1,4 @@
-"""Rollouts go where a prior of success expects instructive failures."""
+"""Allocates rollouts to prompts by the failures and successes that a predictor expects."""
 
 import dataclasses
 from typing import Any
@@ -14,9 +14,9 @@ from strop.recipes.grpo import grpo
 @inherits(grpo)
 def v_zero(
     *,
-    # Prompts of the history.
+    # Prompts in the history.
     context: int = 256,
-    # Distance of texts at which their outcomes stop telling of each other.
+    # Distance of texts at which their outcomes stop informing each other.
     bandwidth: float = 0.1,
     # Fewest rollouts of a prompt.
     least: int = 2,
@@ -32,9 +32,9 @@ def v_zero(
     arXiv 2602.03584. Code: Now-Join-Us/V0. Parent: grpo. Status: partial.
 
     Family: draws.
-    In short: budgets by forecast success.
-    Choose it when: sampling is the main cost and prompts differ in difficulty: those sure to fail
-    or to succeed should get fewer answers.
+    In short: rollouts by predicted success.
+    Choose it when: sampling is the main cost and prompts differ in difficulty: those certain to
+    fail or to succeed should get fewer answers.
     Equation: p_i predicted from the policy's (prompt, outcome) history; budgets maximise
     sum U(B_i, p_i), U = B (1 - p) (1 - (1 - p)^(B - 1)), sum B_i = num_prompts num_rollouts.
     Differs from the parent: prompts get rollouts by their predicted success, num_rollouts each on

@@ -18,12 +18,12 @@ from strop.support.errors import UserError
 @inherits(grpo, num_rollouts=4, beta=1e-3)
 def verl_erank(
     *,
-    # Tokens from one prefix to the next, and last tokens that prefixes are taken of.
+    # Tokens from one prefix to the next, and the last tokens of which prefixes are taken.
     stride: int = 40,
     window: int = 512,
-    # How sharply the change of pace decides between rank and speed.
+    # How sharply the acceleration of the rank decides between rank and speed.
     gain: float = 2.0,
-    # Speed of the means that rollouts are compared with.
+    # Update rate of the running means that rollouts are compared with.
     rate: float = 0.3,
     # The bonus is at most the advantage's size divided by this.
     kappa: float = 2.0,
@@ -40,16 +40,16 @@ def verl_erank(
     arXiv 2509.23808. Code: hf618/VERL. Parent: grpo. Status: exact.
 
     Family: entropy.
-    In short: bonus for wide hidden states.
-    Choose it when: exploring should be seen in an answer's hidden states instead of its token
-    entropy, and a pass to read them is affordable.
+    In short: bonus by hidden-state rank.
+    Choose it when: exploration should be measured in an answer's hidden states instead of its token
+    entropy, and a forward pass to read them is affordable.
     Equation: A' = A + min(relu(Phi), |A| / kappa), Phi = b tanh(dev ER) + (1 - b) tanh(dev ERV),
     b = sigmoid(gain dev ERA); ER the effective rank of a rollout's states, ERV and ERA the mean
     gain of it over prefixes and how that changes; dev the relative distance from the usual.
     Differs from the parent: the bonus, and one for entropy; a forward pass for the states.
-    Differs from the paper: it is the released code's maths (the equations were not read), which
-    puts the bonus on the last token alone (tokens "last"); its script computes none, since the
-    bonus hangs on an option that it switches off. Means begin at 0, so early bonuses are large.
+    Differs from the paper: this is the released code's formula (the equations were not read), which
+    puts the bonus on the last token only (tokens "last"); its script computes none, since the bonus
+    depends on an option that it switches off. Means start at 0, so early bonuses are large.
     Try: kappa, tokens, stride (short answers need a small one: below 2 stride tokens ERV is 0).
     """
     if tokens not in ("all", "last"):

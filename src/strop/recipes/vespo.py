@@ -38,16 +38,16 @@ def vespo(
 
     Family: ratios.
     In short: soft gate per whole answer.
-    Choose it when: old answers or many updates should be weighed by whole answers that fade out;
-    log-ratios add up over tokens, so answers had better be short.
+    Choose it when: old answers or many updates should be down-weighted smoothly, by whole answers;
+    log-ratios add up over tokens, so answers should be short.
     Equation: loss = -1/N sum_t phi(W) A logp, phi = exp(l + k W - l exp(W)) detached, W =
     clamp(sum_t (logp - logp_old), log 1e-8, 20); (k, l) is the good pair where A >= 0.
-    Differs from the parent: no clip: a gate that is 1 at W = 0 and falls to both sides, the whole
-    answer's, sooner for good ones that became likelier; four updates a step.
+    Differs from the parent: no clip: a gate on the whole answer that is 1 at W = 0 and falls to
+    both sides, sooner for good ones that became likelier; four updates a step.
     Differs once: `plan.num_minibatches=4` (vespo/weight_mean != 1).
     Differs from the paper: its "staleness N" is the number of updates, 4 to 64 (here 4); its run
-    with an engine of its own is `training.max_staleness=1`. W is a sum: answers of many tokens
-    leave the gate fast.
+    with an engine of its own is `training.max_staleness=1`. W is a sum, so the gate closes fast on
+    long answers.
     Try: engine_cap (3) with engine.staleness, num_minibatches, lambda_neg.
     """
     gate = GateBySequenceWeight((k_pos, lambda_pos), (k_neg, lambda_neg), engine_cap)

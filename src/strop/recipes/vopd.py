@@ -1,4 +1,4 @@
-"""A teacher grades every token, less what it expects of the policy there."""
+"""A teacher grades every token, less the grade expected under the policy."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ def vopd(**parent: Any) -> Algorithm:
 
     Family: rewards.
     In short: distillation with less noise.
-    Choose it when: a teacher grades the policy's tokens and single draws of them are too noisy: the
-    step is that of on_policy_distillation on average, and its noise is less.
+    Choose it when: a teacher grades the policy's tokens and single samples are too noisy: on
+    average the step is that of on_policy_distillation, with less noise.
     Equation: A_t = coef (logp_teacher_t - logp_old_t + KL(old || teacher)_t), the divergence over
     the vocabulary; loss as the parent's. The teacher is the reference: model.reference=FOLDER.
     Differs from the parent: the expected reward of a token, minus the divergence, is its baseline.
-    Differs from the paper: 1. its sums over the k likeliest tokens are not there; 2. a clip of the
-    ratio, without effect at one update a batch. Only the abstract and a summary were read.
+    Differs from the paper: 1. its sums over the k likeliest tokens are left out; 2. the ratio is
+    clipped, without effect at one update a batch. Only the abstract and a summary were read.
     Try: coef, rewards (true), num_rollouts (1 is enough).
     """
     return on_policy_distillation(centre=True, **parent)
