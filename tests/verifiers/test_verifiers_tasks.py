@@ -13,9 +13,9 @@ from verifiers.v1.graph import MessageNode  # noqa: E402
 from verifiers.v1.trace import AgentInfo, ModelCall, Trace, TraceTask  # noqa: E402
 from verifiers.v1.types import AssistantMessage, Usage, UserMessage  # noqa: E402
 
-from strop.rewards.source import RewardSpec  # noqa: E402
 from strop.rewards.function import load_reward  # noqa: E402
 from strop.rewards.scored import Rollouts  # noqa: E402
+from strop.rewards.source import RewardSpec  # noqa: E402
 from strop.rewards.traces import NotThere  # noqa: E402
 from strop.rewards.traces import Trace as Ours  # noqa: E402
 
