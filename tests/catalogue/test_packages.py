@@ -47,6 +47,12 @@ class NoDefault:
 
 class NoPart:
     pass
+
+
+@dataclass
+class Unfrozen:
+    def __call__(self, advantage_B):
+        return advantage_B
 """
 RECIPES = """
 import dataclasses
@@ -190,6 +196,8 @@ def test_only_recipes_and_parts_are_called(place, monkeypatch):
         notation.recipe(f'"{place}/their_recipes.py:undeclared"(command="no")')
     with pytest.raises(UserError, match="NoPart is no part: a part is a frozen dataclass"):
         reading.chain(f'"{place}/their_parts.py:NoPart"')
+    with pytest.raises(UserError, match="Unfrozen is no part: a part is a frozen dataclass"):
+        reading.chain(f'"{place}/their_parts.py:Unfrozen"')
     with pytest.raises(UserError, match="Popen is no part"):
         reading.chain('"subprocess:Popen"(args="true")')
     with pytest.raises(UserError, match="NoDefault: its field power has no default"):

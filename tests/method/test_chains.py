@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from builders import flat_batch
 from torch import Tensor
 
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import Result, Selected, Use
+from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -105,3 +107,31 @@ def test_telling_keeps_the_state_and_parts_the_metrics():
     assert told == {"calls": 1.0}
     assert run.metrics == {}
     assert run.state == {"advantage.one": 1}
+
+
+@dataclass(frozen=True)
+class Sloppy:
+    """A user's part with a mistake."""
+
+    kind: ClassVar[str] = "advantage/scale"
+    mistake: str = ""
+
+    def __call__(self, advantage_B: Tensor) -> Result:
+        if self.mistake == "in place":
+            advantage_B += 1.0
+        measured: Any = advantage_B.mean() if self.mistake == "tensor" else 1.0
+        return Result(advantage_B * 2.0, metrics={"own/mean": measured})
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        ("in place", "part sloppy changed its input advantage_B in place"),
+        ("tensor", "part sloppy gives the metric own/mean as Tensor: give a number"),
+    ],
+)
+def test_a_part_that_changes_its_input_or_gives_no_number_is_named(mistake: str, words: str):
+    batch = flat_batch((1, 1), advantage_B=[1.0, 2.0])
+    assert chains().write("advantage", [Use(Sloppy())], batch)["advantage_B"].tolist() == [2.0, 4.0]
+    with pytest.raises(UserError, match=words):
+        chains().write("advantage", [Use(Sloppy(mistake))], batch)

@@ -250,7 +250,8 @@ def load(kind: str, name: str) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _is_part(kind: type) -> bool:
-    return dataclasses.is_dataclass(kind) and "__call__" in dir(kind)
+    is_frozen = dataclasses.is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009
+    return is_frozen and "__call__" in dir(kind)
 
 
 @functools.lru_cache(maxsize=1024)

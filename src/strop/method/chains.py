@@ -6,6 +6,7 @@ The step, the collector, the updates and the padded calls all run their parts th
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import torch
@@ -105,7 +106,7 @@ class Chains:
         )
         if outcome.state is not None:
             self.state[path] = outcome.state
-        self.metrics.update(outcome.metrics)
+        self.metrics.update(_numbers(use, outcome.metrics))
         return outcome
 
     def write(self, stage: str, uses: Iterable[Use], batch: Batch, number: int = 0) -> Batch:
@@ -153,6 +154,17 @@ class Chains:
             moved |= new
         self.state["knobs"] = {**self.state.get("knobs", {}), **moved}
         return moved
+
+
+def _numbers(use: Use, metrics: Mapping[str, Any]) -> Mapping[str, float]:
+    """The metrics of a part. Raises UserError for one that is no number."""
+    for name, value in metrics.items():
+        if not isinstance(value, Real):
+            raise UserError(
+                f"part {use.label} gives the metric {name} as {type(value).__name__}: give a "
+                "number, such as float(value)"
+            )
+    return metrics
 
 
 def learnable(batch: Batch) -> Batch:

@@ -329,12 +329,27 @@ def call(
             arguments[parameter.name] = special[parameter.name]
     if "batch" in {p.name for p in parameters(use.part)}:
         arguments["batch"] = batch
+    versions = _versions(arguments)
     outcome = use.part(**arguments)
+    if (now := _versions(arguments)) != versions:
+        changed = next(name for name in versions if now[name] != versions[name])
+        raise UserError(
+            f"part {use.label} changed its input {changed} in place, which other parts read too: "
+            "let it return a new tensor"
+        )
     result = outcome if isinstance(outcome, Result) else Result(outcome)
     _check_returned(use, result.value)
     if observer is not None:
         observer(use, batch, arguments, result)
     return result
+
+
+def _versions(arguments: Mapping[str, Any]) -> dict[str, int]:
+    """How often each tensor has been written into; torch counts it but for inference tensors."""
+    return {
+        name: value._version for name, value in arguments.items()
+        if hasattr(value, "is_inference") and not value.is_inference()
+    }  # fmt: skip
 
 
 def _check_returned(use: Use, value: object) -> None:
