@@ -24,7 +24,7 @@ def test_every_equation_is_typeset(known: Known) -> None:
 def test_a_recipe_says_what_it_is(known: Known) -> None:
     text = recipe_page.page("gspo", known)
     for said in (
-        "https://arxiv.org/abs/2507.18071), eq. 5 and 7", "Single tokens' ratios are noise",
+        "https://arxiv.org/abs/2507.18071), eq. 5 and 7", "Token-level ratios are noisy",
         "| `terms.policy.objective.clip_high` | `0.2` | `0.0004` |", "strop train gspo\n",
         'strop.train("gspo")', "| `clip_high` | `0.0004` | at least 0.0 |",
         "- TRL: yes\n- verl: advantages: yes",

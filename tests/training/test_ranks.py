@@ -366,7 +366,7 @@ def test_processes_that_are_started_again_go_on_with_their_own_run(lab, tmp_path
             assert relaunched.previous_run() == found
         os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
         assert relaunched.previous_run() is None
-    assert f"started again: {folder} goes on" in output.read_text()
+    assert f"started again: {folder} resumes" in output.read_text()
     assert [line["step"] for line in without_times(folder)] == [1, 2, 3, 4]
     first, second = environment.read_environment(folder)
     assert first["after_step"] == 0 < second["after_step"]

@@ -9,6 +9,12 @@ from models import Lab
 from trainers import make
 
 
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """With two layers: the tests' bounds are of such a model."""
+    return Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_older_is_garbage() -> None:
     """Its trainers look for garbage at each step of their setup, also among what earlier tests

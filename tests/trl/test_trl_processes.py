@@ -16,12 +16,6 @@ RECIPES = ("grpo(aggregation='token-mean')", "clip_cov(clip_cov_ratio=0.2, clip_
 pytestmark = pytest.mark.filterwarnings(QUIET, "ignore:the recipe.s num_")
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """With two layers, as processes exchange what each layer has."""
-    return Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
-
-
 def train_both(environments: list[dict[str, str]], model: Path, out: Path) -> None:
     """Begin a copy of this process, which has TRL, for the first; be the second."""
     first = os.fork()
