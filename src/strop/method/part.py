@@ -320,6 +320,7 @@ def call(
             arguments[read.parameter] = batch[read.column]
         elif read.required:
             raise UserError(f"part {use.label} reads {read.column}, which nothing has written")
+    columns = dict(arguments)
     for parameter in parameters(use.part):
         if parameter.name in SERVICES:
             if services is None:
@@ -329,9 +330,9 @@ def call(
             arguments[parameter.name] = special[parameter.name]
     if "batch" in {p.name for p in parameters(use.part)}:
         arguments["batch"] = batch
-    versions = _versions(arguments)
+    versions = _versions(columns)
     outcome = use.part(**arguments)
-    if (now := _versions(arguments)) != versions:
+    if (now := _versions(columns)) != versions:
         changed = next(name for name in versions if now[name] != versions[name])
         raise UserError(
             f"part {use.label} changed its input {changed} in place, which other parts read too: "
@@ -344,10 +345,10 @@ def call(
     return result
 
 
-def _versions(arguments: Mapping[str, Any]) -> dict[str, int]:
+def _versions(columns: Mapping[str, Any]) -> dict[str, int]:
     """How often each tensor has been written into; torch counts it but for inference tensors."""
     return {
-        name: value._version for name, value in arguments.items()
+        name: value._version for name, value in columns.items()
         if hasattr(value, "is_inference") and not value.is_inference()
     }  # fmt: skip
 
