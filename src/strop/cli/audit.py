@@ -47,7 +47,7 @@ def audit(
     ragged: Annotated[bool, typer.Option(help="Action 0 ends an answer.")] = True,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of a step, a tree each.")] = 1,
     share: Annotated[float, typer.Option(help="Share of the paths that are right.")] = 0.5,
-    most: Annotated[int, typer.Option(min=1, help="Most groups to enumerate.")] = 1500,
+    most: Annotated[int, typer.Option(min=1, help="Largest number of groups to enumerate.")] = 1500,
     draws: Annotated[int, typer.Option(min=40, help="Groups to draw where there are more.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of the tree's rewards and the policy.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,

@@ -16,7 +16,7 @@ from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
 from strop.support.unknown_letters import check_letters
 
-Schemas: TypeAlias = tuple[Mapping[str, Any], ...]
+ToolSchemas: TypeAlias = tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Chat:
     prompt_as: str = "auto"
     system_prompt: str = ""
     template: Mapping[str, Any] = field(default_factory=dict)
-    tools: Schemas = ()  # of the tools of the task's environment, as chat templates take them
+    tools: ToolSchemas = ()  # of the tools of the task's environment, as chat templates take them
     thinking: str = "all"  # of earlier turns: all of it, or the part that the template shows
     as_tool: bool = True  # a tool's answer is a message of the role `tool`, not of a user
     renderer: str = "off"  # a renderer of the package renderers, which then reads calls
@@ -55,7 +55,7 @@ class Chat:
             messages = [{"role": "system", "content": self.system_prompt}, *messages]
         return replace(prompt, prompt=messages)
 
-    def for_tools(self, tools: Schemas, tokenizer: Any) -> "Chat":
+    def for_tools(self, tools: ToolSchemas, tokenizer: Any) -> "Chat":
         """Add an environment's tools: the template shows them, where it can, or else `tools_text`
         describes them. Raises UserError for a form of calls that strop does not read.
         """
@@ -90,7 +90,7 @@ class Chat:
             )
         return replace(self, template=template, tools=tools, call_form=found, as_tool=as_tool)
 
-    def _rendered(self, tools: Schemas, tokenizer: Any) -> "Chat":
+    def _rendered(self, tools: ToolSchemas, tokenizer: Any) -> "Chat":
         if self.call_form != "auto" or not self._shows_tools(tokenizer):
             raise UserError(
                 f"data.renderer={self.renderer} needs a chat template that shows tools, and knows "
