@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
+from commands import launch
 from every import every
 from typer.testing import CliRunner
 
@@ -277,3 +279,33 @@ def test_lists_and_help_import_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_list_that_cannot_be_written_is_an_error(tmp_path):
+    error = tmp_path / "error"
+    process = launch(["recipes", "--json"], Path("/dev/full"), error=error)
+    process.join(60)
+    assert process.exitcode == 1
+    assert error.read_text().split() == (
+        [
+            "stopped:",
+            "the",
+            "output",
+            "could",
+            "not",
+            "be",
+            "written:",
+            "No",
+            "space",
+            "left",
+            "on",
+            "device",
+        ]
+    )
+
+
+def test_a_reader_may_leave_a_list_early():
+    command = [sys.executable, "-m", "strop", "recipes", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (0, b"")

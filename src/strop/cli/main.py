@@ -42,6 +42,9 @@ from strop.support.stopping import INTERRUPTED, interrupting
 
 USAGE: Any = typer.BadParameter.__base__  # the base of all errors in the options themselves
 
+# What these make is a folder, a file or a service, which does not need the text that they print.
+WITHOUT_OUTPUT = {"train", "compare", "sweep", "sequence", "init", "serve", "export", "report"}
+
 NOTHING_KEPT = "nothing was saved: the same command starts from the beginning"
 
 
@@ -53,9 +56,11 @@ class Commands(TyperGroup):
     """All commands. Interrupts are reported by `_call` instead of being swallowed by typer."""
 
     def invoke(self, context: Any) -> Any:
-        """Run the named command. Raises Interrupted."""
+        """Run the named command. Raises Interrupted, and RunStopped where its output is lost."""
         try:
-            return super().invoke(context)
+            result = super().invoke(context)
+            _check_output(context.invoked_subcommand or "")
+            return result
         except KeyboardInterrupt as stopped:
             name = f"strop {context.invoked_subcommand or ''}".strip()
             kept = str(stopped) or NOTHING_KEPT
@@ -69,6 +74,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Reinforcement-learning post-training for language models, every idea a part.",
 )
+
+
+def _check_output(command: str) -> None:
+    """Raise RunStopped where a command that only prints could not. A reader may close its pipe."""
+    sys.stdout.flush()
+    failed = getattr(sys.stdout, "failed", None)
+    if failed is None or failed.errno == errno.EPIPE or command in WITHOUT_OUTPUT:
+        return
+    raise RunStopped(f"the output could not be written: {failed.strerror}")
 
 
 def _version(value: bool) -> None:

@@ -13,6 +13,7 @@ class Lasting:
     def __init__(self, stream: Any) -> None:
         self.stream = stream or open(os.devnull, "w")  # noqa: SIM115 closed with the process
         self.gone = False
+        self.failed: OSError | None = None  # of the first write that failed
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
@@ -21,8 +22,8 @@ class Lasting:
         if not self.gone:
             try:
                 self.stream.write(text)
-            except OSError:
-                self._give_up()
+            except OSError as failed:
+                self._give_up(failed)
         return len(text)
 
     def flush(self) -> None:
@@ -30,12 +31,12 @@ class Lasting:
         if not self.gone:
             try:
                 self.stream.flush()
-            except OSError:
-                self._give_up()
+            except OSError as failed:
+                self._give_up(failed)
 
-    def _give_up(self) -> None:
+    def _give_up(self, failed: OSError) -> None:
         """Discard what the stream still buffers, or Python would fail with it at exit."""
-        self.gone = True
+        self.gone, self.failed = True, failed
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.stream.fileno())
         os.close(nowhere)
