@@ -125,7 +125,7 @@ def test_a_run_that_is_stopped_at_once_says_what_there_is_of_it(
     folder = tmp_path / "run"
     monkeypatch.setattr(loop, where, interrupt)
     result = strop("train", *lab.arguments("--out", str(folder)))
-    there = f"what its run saved is kept. Go on with: strop train --resume {folder}\n"
+    there = f"what the run saved stays. Resume with: strop train --resume {folder}\n"
     none = "no run was started: the same command starts one\n"
     assert (result.code, result.err) == (
         130, f"interrupted: strop train was stopped; {none if where == 'start' else there}"

@@ -67,7 +67,7 @@ def test_an_interrupt_saves_the_runs_and_says_how_to_go_on(lab: Lab, tmp_path: P
     result = begun.end()
     assert result.code == 130, result.err
     assert "interrupted: strop compare was stopped; 0 of 1 runs are done, " in result.err
-    assert f"Go on with: strop compare --resume {folder}" in result.err
+    assert f"Resume with: strop compare --resume {folder}" in result.err
     assert "grpo seed 0: stopped" in result.out
     assert "failed" not in result.out + result.err
     saved = last_step(folder / "runs/grpo-0")
@@ -89,7 +89,7 @@ def test_a_method_that_fails_is_named_and_the_others_are_shown(lab: Lab, tmp_pat
     assert "nowhere.py" in result.err
     last = " ".join(result.err.split())
     assert "1 of 2 runs failed; the first: rloo" in last
-    assert f"Mend the cause and go on with: strop compare --resume {folder}" in last
+    assert f"Mend the cause and resume with: strop compare --resume {folder}" in last
     assert "grpo seed 0: done" in result.out
     assert "| pass@1 |" in (folder / "table.md").read_text()
     assert "failed: rloo" in (folder / "compare.html").read_text()

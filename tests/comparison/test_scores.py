@@ -12,6 +12,7 @@ from strop.comparison import tuning
 from strop.comparison.plan import START, Entry, Plan, Scoring
 from strop.comparison.runs import Job, last_step
 from strop.comparison.scores import RequestedMetrics, Row, at_budget, axis, by_metric, collect
+from strop.comparison.table import write_tables
 from strop.report.run_folder import Run
 from strop.support.errors import UserError
 
@@ -226,3 +227,12 @@ def test_the_start_of_a_run_is_its_model(made, lab):
     assert checkpoint_of(run, 2)[1] == f"{run}/checkpoints/step-000002"
     with pytest.raises(UserError, match="name two models"):
         checkpoint_of(run, 2, start=True)
+
+
+def test_the_model_before_training_has_one_line_for_all_scored_steps(tmp_path: Path) -> None:
+    rows = [Row(START, 0, step, {"pass@1": 0.1}) for step in (2, 4)]
+    rows += [Row("a", 0, step, {"pass@1": 0.2}) for step in (2, 4)]
+    write_tables(plan(at=(2, 4), start=True), rows, tmp_path)
+    assert (tmp_path / "scores.csv").read_text().splitlines() == [
+        "method,seed,step,pass@1", f"{START},,0,0.1", "a,0,2,0.2", "a,0,4,0.2",
+    ]  # fmt: skip

@@ -10,6 +10,7 @@ from scipy.stats import nct
 from scipy.stats import t as student
 
 from strop.comparison.plan import START
+from strop.comparison.table import resolution
 from strop.comparison.verdict import Compared, errors, holm, judge, smallest_resolved
 
 
@@ -125,6 +126,13 @@ def test_a_comparison_says_what_it_resolves() -> None:
     assert math.isnan(found.elsewhere)
     assert math.isnan(judged({"other": [0.01] * 5})["other"].resolves)  # seeds do not differ
     assert math.isnan(judged({"other": [0.01]})["other"].resolves)
+
+
+def test_no_difference_of_shares_above_one_is_said_to_be_found() -> None:
+    two_seeds = judge({"pass@1": {"base": {0: 0.1, 1: 0.2}, "other": {0: 0.2, 1: 0.5}}}, "base")[1]
+    assert two_seeds.resolves > 1  # error 0.1, of which one degree of freedom finds 17
+    assert resolution(two_seeds) == "; resolves no difference that can be"
+    assert resolution(two_seeds._replace(metric="reward")) == f"; resolves {two_seeds.resolves:.3f}"
 
 
 def test_prompts_count_where_all_runs_have_a_score_of_them() -> None:

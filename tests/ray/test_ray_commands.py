@@ -173,7 +173,7 @@ def test_trainers_that_are_lost_again_and_again_end_the_run(tmp_path):
     told: list[str] = []
     job = Job(["seed=1"], {}, None, tmp_path, None, 0, True, 0)
     settings = config.make({"ray": {"restarts": 2}})
-    with pytest.raises(RunStopped, match=rf"\(it is gone\): go on with: .* --resume {tmp_path}"):
+    with pytest.raises(RunStopped, match=rf"\(it is gone\): resume with: .* --resume {tmp_path}"):
         Losing(None, settings, None, None, tmp_path).done(job, told.append)
     assert done == [job, job, *[job.again(tmp_path)] * 3]
 

@@ -97,7 +97,7 @@ def test_numbers_that_are_not_finite_stop_the_run(name, message, strop, lab, tmp
     result = strop("train", *lab.arguments("--bound", f'"{bounds}:{name}"'), "--out", folder)
     assert result.code == 1
     assert message in result.err
-    assert f"Go on with: strop train --resume {folder}" in result.err
+    assert f"Resume with: strop train --resume {folder}" in result.err
     assert result.err.count("\n") == 1
     assert steps_of(folder) == [1]
     saved = checkpoint.newest(folder / "checkpoints")

@@ -75,7 +75,7 @@ def test_the_command_says_how_to_go_on(strop, lab, tmp_path, monkeypatch):
     result = strop("train", *lab.arguments("--out", str(tmp_path / "run")))
     assert result.code == 1
     assert "no room, 7 bytes are free" in result.err
-    assert f"Go on with: strop train --resume {tmp_path / 'run'}" in result.err
+    assert f"Resume with: strop train --resume {tmp_path / 'run'}" in result.err
     assert result.err.count("\n") == 1
 
 

@@ -50,7 +50,7 @@ def test_a_process_that_is_stopped_is_named_and_ends_all(lab, tmp_path):
     assert re.search(
         rf"process {number} of 2 \({processes[number].pid} on \S+; last at "
         r"(the beginning|step \d+, \w+|the (checkpoint|validation) .*), \S+\.py, line \d+\) "
-        rf"gave no sign of life for 3 s .* Go on with: strop train --resume {folder}",
+        rf"gave no sign of life for 3 s .* Resume with: strop train --resume {folder}",
         said,
     ), said
     done = checkpoint.step_of(checkpoint.newest(folder / "checkpoints"))

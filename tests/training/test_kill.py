@@ -74,7 +74,7 @@ def test_an_interrupt_ends_the_step_saves_and_says_how_to_go_on(number, lab, unb
     said = output.read_text()
     assert process.exitcode == 130, said
     done = len(without_times(folder))
-    assert f"stopped after step {done}. Go on with: strop train --resume {folder}" in said
+    assert f"stopped after step {done}. Resume with: strop train --resume {folder}" in said
     assert "Traceback" not in said
     assert "failed" not in said  # the grader's process does not hear the interrupt
     assert [p.name for p in (folder / "checkpoints").iterdir()] == [f"step-{done:06d}"]
@@ -113,7 +113,7 @@ def test_a_second_ctrl_c_stops_at_once(lab, tmp_path):
     process.join(timeout=10)
     assert process.exitcode == 130, output.read_text()
     assert "Traceback" not in output.read_text()
-    broken = f"what its run saved is kept. Go on with: strop train --resume {folder}"
+    broken = f"what the run saved stays. Resume with: strop train --resume {folder}"
     assert broken in output.read_text()
 
 

@@ -283,7 +283,7 @@ def test_a_process_that_is_killed_ends_all_and_the_run_goes_on(lab, tmp_path):
         assert all(ends(processes))
     gone, silent = f"process {1 - number} of 2 has lost another one", f"process {number} of 2 ("
     assert f"said: {gone}" in output.read_text() or f"stopped: {silent}" in output.read_text()
-    assert f". Go on with: strop train --resume {folder}\n" in output.read_text()
+    assert f". Resume with: strop train --resume {folder}\n" in output.read_text()
     done = len(lines.read_text().splitlines())
     assert checkpoint.step_of(checkpoint.newest(folder / "checkpoints")) >= done - 1
     do({"folder": str(folder), "steps": done + 1}, Ranks())

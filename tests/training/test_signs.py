@@ -89,7 +89,7 @@ def test_one_that_is_silent_is_named_with_where_it_was_last(ended, tmp_path, cap
         "process 1 of 2 (4711 on there; last at step 2, reward, grader.py, line 5) gave no sign of "
         "life for 1 s"
     )
-    assert f"{said}. Go on with: strop train --resume {tmp_path}\n" in capfd.readouterr().err
+    assert f"{said}. Resume with: strop train --resume {tmp_path}\n" in capfd.readouterr().err
 
 
 class Hanging:

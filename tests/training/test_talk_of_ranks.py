@@ -169,7 +169,7 @@ def test_the_loss_of_a_process_is_said_with_the_command_that_goes_on(monkeypatch
             lose(interrupted)
         if reports:
             assert "process 1 of 2 has lost another one" in str(found.value)
-            assert str(found.value).endswith(f". Go on with: strop train --resume {tmp_path}")
+            assert str(found.value).endswith(f". Resume with: strop train --resume {tmp_path}")
     assert set(deaf) == {signal.SIGTERM, signal.SIGHUP}
     for number, kind in ((0, KeyboardInterrupt), (1, SystemExit)):  # what the first says is enough
         with pytest.raises(kind) as found, Several(number, 2, 0, None).speaking():

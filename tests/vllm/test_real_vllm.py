@@ -186,7 +186,7 @@ def test_a_server_that_is_killed_ends_the_run_which_goes_on_from_its_checkpoint(
     said = process.communicate(timeout=300)[1]
     assert process.returncode == 2
     assert "vLLM has ended (exit status" in said
-    assert f"Go on with: strop train --resume {folder}" in said
+    assert f"Resume with: strop train --resume {folder}" in said
     steps = [json.loads(line)["step"] for line in lines.read_text().splitlines()]
     saved = sorted(path.name for path in (folder / "checkpoints").glob("step-*"))
     assert saved[-1] == f"step-{steps[-1]:06d}"  # nothing is lost but the step that was on its way

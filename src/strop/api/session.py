@@ -49,10 +49,10 @@ class Session:
             evaluator = validator(evaluation.num_samples, ks, run.config.seed)
             yield from loop.steps(run, watcher, evaluator)
         except RunStopped as error:
-            raise RunStopped(f"{error}. Go on with: {self.again}") from error
+            raise RunStopped(f"{error}. Resume with: {self.again}") from error
         except UserError as error:
             if run.done:
-                raise UserError(f"{error}. Go on with: {self.again}") from error
+                raise UserError(f"{error}. Resume with: {self.again}") from error
             self.spoilt = self.new
             raise
 

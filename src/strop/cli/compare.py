@@ -253,8 +253,8 @@ def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
     def kept() -> str:
         done = len(list(folder.glob(f"runs/*/{COMPLETE}")))
         return (
-            f"{done} of {plan.num_runs} runs are done, and what the others saved is kept. "
-            f"Go on with: strop compare --resume {folder}"
+            f"{done} of {plan.num_runs} runs are done, and what the others saved stays. "
+            f"Resume with: strop compare --resume {folder}"
         )
 
     with explained(kept):
@@ -263,7 +263,7 @@ def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
         print(markdown(found.plan, found.rows, found.alike, found.tried))
     for line in found.failures:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"failed: {line}", markup=False)
-    found.check(f"go on with: strop compare --resume {folder}")
+    found.check(f"resume with: strop compare --resume {folder}")
     print(f"wrote {folder / 'compare.html'}, {folder / 'table.md'}, {folder / 'scores.csv'}")
 
 

@@ -96,7 +96,7 @@ def _carry_out(plan: "Plan", folder: Path, quiet: bool) -> None:
             tell(f"the sequence is saved: strop sequence --resume {folder}")
             raise
 
-    with explained(lambda: f"it is saved. Go on with: strop sequence --resume {folder}"):
+    with explained(lambda: f"it is saved. Resume with: strop sequence --resume {folder}"):
         found = carry_out(plan, folder, train, tell)
     write_result(found, folder)
     print(markdown(found))

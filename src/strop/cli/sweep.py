@@ -30,9 +30,10 @@ def sweep(
     """Train a method with every value of an option, or every combination of several, and show how
     the scores depend on them.
 
-    `log` has values at equal factors. `random` draws them evenly, with a fourth word `log` evenly
-    in the logarithm. Several grids are combined, several random options are drawn together.
-    Everything else is as in `strop compare`, which also resumes a sweep (--resume).
+    `log` spaces its values by equal factors. `random` draws them uniformly, or uniformly in the
+    logarithm with the word `log` in fourth place. Several grids are combined with each other;
+    several random options are drawn together. Everything else is as in `strop compare`:
+    `strop compare --resume FOLDER` also resumes a sweep.
     """
     methods, method = swept(arguments or [], draws)
     begin(written.plan(methods, method), out, jobs)

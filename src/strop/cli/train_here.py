@@ -121,7 +121,7 @@ def _go_on(
 def kept(folder: Path | None) -> str:
     """Says what is saved of a run that was stopped at once, and how to resume it."""
     if folder is not None and (folder / "config.toml").exists():
-        return f"what its run saved is kept. Go on with: strop train --resume {folder}"
+        return f"what the run saved stays. Resume with: strop train --resume {folder}"
     return "no run was started: the same command starts one"
 
 
@@ -137,7 +137,7 @@ def _run(session: "Session", watcher: "Progress") -> None:
         watcher.close()
         session.close()
     if not run.finished:
-        watcher.note(f"stopped after step {run.done}. Go on with: {session.again}")
+        watcher.note(f"stopped after step {run.done}. Resume with: {session.again}")
         if run.record.metrics_path.exists():
             session.report()
         raise typer.Exit(INTERRUPTED)

@@ -136,7 +136,7 @@ class Trainers(NamedTuple):
                 if self._saved() > saved:
                     restarts.worked()
                 begun = (self.folder / "config.toml").exists()
-                resume = f"go on with: strop train --resume {self.folder}"
+                resume = f"resume with: strop train --resume {self.folder}"
                 restarts.count(str(error), f": {resume if begun else 'start it again'}")
                 if len(read_environment(self.folder)) > starts:
                     job = job.again(self.folder)

@@ -12,7 +12,7 @@ from strop.comparison.plan import START, Plan
 from strop.comparison.scores import Row, by_metric, each_prompt
 from strop.comparison.tuning import Tried
 from strop.comparison.verdict import FEWEST_SEEDS, Compared, judge
-from strop.evaluation.seeds import SeedEstimate
+from strop.evaluation.seeds import SeedEstimate, range_of
 from strop.support.writing import write_whole, writing
 
 
@@ -151,6 +151,9 @@ def resolution(compared: Compared) -> str:
     """The smallest differences that the comparison finds; empty for too few seeds."""
     if math.isnan(compared.resolves):
         return ""
+    low, high = range_of(compared.metric)
+    if compared.resolves > high - low:
+        return "; resolves no difference that can be"
     text = f"; resolves {_number(compared.resolves)}"
     if not math.isnan(compared.elsewhere):
         text += f", on other prompts {_number(compared.elsewhere)}"
@@ -178,6 +181,6 @@ def write_tables(
         with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file, lineterminator="\n")
             table.writerow(["method", "seed", "step", *names])
-            for row in rows:
-                table.writerow(one_run(row, names))
+            for line in dict.fromkeys(tuple(one_run(row, names)) for row in rows):
+                table.writerow(line)  # the model before training has one, for all scored steps
         write_whole(folder / "table.md", markdown(plan, rows, alike, tried))

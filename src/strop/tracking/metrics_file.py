@@ -104,7 +104,7 @@ def _values(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if found is None:
         raise UserError(
             f"{path}, line {number} is no line of metrics (an object with a whole `step`): "
-            "mend it, or remove it to go on without it"
+            "mend it, or remove it to continue without it"
         )
     return found
 

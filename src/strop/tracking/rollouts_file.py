@@ -43,7 +43,7 @@ def damaged(path: Path, why: str) -> str:
     number = re.search(r"\d+", path.stem)
     step = f"step {int(number[0])}" if number else "its step"
     return (
-        f"{path} is damaged ({why}): remove it to go on without it, or resume the run from a "
+        f"{path} is damaged ({why}): remove it to continue without it, or resume the run from a "
         f"checkpoint before {step} (--step), which writes it again"
     )
 

@@ -324,7 +324,7 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
 def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
     """Run all remaining steps; saves at the end and after a first Ctrl-C, SIGTERM or SIGHUP.
 
-    Raises RunStopped when the run cannot go on; the newest checkpoint is then complete.
+    Raises RunStopped when the run cannot continue; the newest checkpoint is then complete.
     """
     with attended(run, watcher):
         for _ in steps(run, watcher, evaluator):

@@ -117,7 +117,7 @@ class Signs:
     def again(self) -> str:
         """The sentence with the command that resumes the run; empty where none has begun."""
         begun = bool(self.limit) and (self.folder / "config.toml").exists()
-        return f" Go on with: strop train --resume {self.folder}" if begun else ""
+        return f" Resume with: strop train --resume {self.folder}" if begun else ""
 
     @contextmanager
     def patient(self) -> Iterator[None]:

@@ -36,7 +36,9 @@ def check_same(folder: Path, now: dict[str, dict[str, int]]) -> None:
         wrong = [name for name in now if then[name] != now[name]]
         rows = {name: int(then[name]["rows"]) for name in now}
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{path} cannot be read: put it back, or remove it to go on") from error
+        raise UserError(
+            f"{path} cannot be read: restore it, or remove it to continue without it"
+        ) from error
     for name in wrong:
         raise UserError(
             f"the {name} data is not what {folder} was started with: {now[name]['rows']} rows now, "

@@ -105,7 +105,7 @@ class Record:
         """Raise UserError when the folder holds a run already, or is no folder."""
         if any((self.folder / name).exists() for name in ("config.toml", "metrics.jsonl")):
             raise UserError(
-                f"{self.folder} already holds a run: go on with `strop train --resume "
+                f"{self.folder} already holds a run: resume it with `strop train --resume "
                 f"{self.folder}`, or give another folder with --out"
             )
         if self.folder.exists() and not self.folder.is_dir():

@@ -51,7 +51,9 @@ def read_environment(folder: Path) -> list[dict[str, Any]]:
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
             raise ValueError("it is no list of objects")
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: put it back, or remove it to go on") from error
+        raise UserError(
+            f"{path} cannot be read: restore it, or remove it to continue without it"
+        ) from error
     return found
 
 
