@@ -5,6 +5,7 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.environments.agent_process import Outcome
 from strop.environments.episodes import CallLimits
 from strop.method.services import AgentEnd, ModelCall, Withdrawn
+from strop.support.errors import RunStopped
 from strop.support.exits import Exit
 from strop.training.services import agents
 from strop.training.services.agents import Episode
@@ -92,6 +94,7 @@ class Mine:
 
 
 def junk(row):
+    once(row, max_tokens=3)
     return {0: Mine(), 1: {"reward": None, "other": 2}, 2: {"a": None, "b": 3}, 3: 10**400}[
         int(row["seed"]) % 4
     ]
@@ -226,6 +229,37 @@ def test_every_end_has_a_cause_and_failing_pays_nothing(lab: Any, agent: Path, h
     for uid, said in ((1, "ValueError: no answer in it"), (2, "exit code 3"), (3, "over 5 s"),
                       (4, "the shop is closed"), (5, "returned 'much'")):  # fmt: skip
         assert said in found[uid]["exit_why"]
+    assert found[6]["exit_why"] == "it ended without a reward (None), which leaves it unscored"
+
+
+TOO_LONG = """from openai import OpenAI
+
+
+def play(row):
+    OpenAI().completions.create(model="policy", prompt="1" * 5000, max_tokens=12)
+"""
+
+
+def test_agents_whose_calls_never_fit_stop_the_run_and_show_one_traceback(
+    lab: Any, here: Path
+) -> None:
+    Path("long.py").write_text(TOO_LONG)
+    words = ["train", "grpo", f"model.name={lab.model}", "data.task=agent:long.py:play",
+             "data.train_size=2", "sampling.num_prompts=1", "sampling.num_rollouts=2",
+             "training.steps=1", "evaluation.every=0", "rollout.max_tokens=8",
+             "--out", "run"]  # fmt: skip
+    done = ended(words, here)
+    assert done.code == 1
+    assert "Token indices sequence length" not in done.err
+    trace = f'  File "{here}/long.py", line 5, in play'
+    assert done.err.count(trace) == done.err.count("BadRequestError: Error code: 400") == 1
+    assert f"the context of this model is 64 tokens ({here}/long.py:5)" in " ".join(
+        done.out.split()
+    )
+    assert (
+        "in the first step the policy sampled no token, so nothing is learnt (rollouts ended"
+        in (done.err)
+    )
 
 
 def test_an_agent_that_never_ends_is_cut(lab: Any, agent: Path, here: Path) -> None:
@@ -383,10 +417,12 @@ def test_a_call_that_the_agent_gives_up_is_drawn_no_further(
     monkeypatch.setattr(AsyncEngine, "stop", stopped)
     options = {**SHORT, "sampling_num_prompts": 2, "sampling_num_rollouts": 1, "training_steps": 1}
     model = str(save_model(here / "two_layers"))  # of which no answer ends at once
-    run = strop.train(
-        "grpo", model=model, task=f"agent:{agent}:gives_up", data_train_size=2, **options
-    )
-    found = {int(row["uid"]): row for row in rollouts(run)}
+    with pytest.raises(RunStopped, match="in the first step the policy sampled no token"):
+        strop.train(
+            "grpo", model=model, task=f"agent:{agent}:gives_up", data_train_size=2, out="run",
+            **options,
+        )  # fmt: skip
+    found = {int(row["uid"]): row for row in rollouts(SimpleNamespace(folder=Path("run")))}
     assert set(ended) == {"aborted"}  # one may be withdrawn before it is begun
     assert [(found[uid]["exit"], found[uid]["reward"]) for uid in (0, 1)] == [
         ("done", 1.0), ("timeout", 0.0)

@@ -190,7 +190,10 @@ class Progress:
         if broken and not self.reported:
             self.reported = True
             first = next(iter(broken.values()))
-            self.console.print(f"[yellow]an episode failed[/]: {escape(first)}; see exit/...")
+            self.console.print(
+                f"[yellow]an episode failed[/]: {escape(first)}; its share, and those of other "
+                "causes, are the metrics exit/CAUSE"
+            )
         failures = run.world.services.grading.failures
         if failures and not self.reported:
             self.reported = True
@@ -222,7 +225,7 @@ class Progress:
         pieces = [f"step {step}/{self.steps}", *self._phase()]
         sampled = "entropy" in shown
         if sampled:
-            pieces.append(f"reward {shown.get('reward', 0):.3f}")
+            pieces.append(f"reward {shown['reward']:.3f}" if "reward" in shown else "reward -")
             pieces.append(f"entropy {shown['entropy']:.3f}{self._band()}")
         pieces += [
             f"{name.removeprefix('policy_')} {shown[name]:.3f}"

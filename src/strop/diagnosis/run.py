@@ -153,6 +153,8 @@ def _fault(run: RunFiles, numbers: dict[str, Any]) -> tuple[str, str] | None:
             "Nearly every answer or episode fails, so rewards are equal and the gradient is 0.",
             "see the question about failures below",
         )
+    if silent := without_tokens(run):
+        return f"{capital(silent[0])}.", silent[1]
     if uniform > 0.99:
         return (
             f"In {uniform:.0%} of the groups all rewards are equal, so advantages and gradient are "
@@ -183,6 +185,33 @@ def _fault(run: RunFiles, numbers: dict[str, Any]) -> tuple[str, str] | None:
             "look at advantage/abs_mean and at terms.*.coef",
         )
     return None
+
+
+def without_tokens(run: RunFiles) -> tuple[str, str] | None:
+    """Answer and advice where the policy never sampled a token; None where it did, or nothing was
+    sampled.
+    """
+    longest = run.series("completions/max_length")
+    if not longest or any(longest):
+        return None
+    exits = _exits(run)
+    ends = ", ".join(f"{cause.label} {share:.0%}" for cause, share in exits.items())
+    answer = "the policy sampled no token, so nothing is learnt"
+    if ends:
+        answer += f" (rollouts ended with: {ends})"
+    if any(FAILED <= cause < Exit.PENDING for cause in exits):
+        return answer, "read the column exit_why of rollouts/*.parquet: it says what failed"
+    if exits.get(Exit.TOKEN_LIMIT):
+        return answer, (
+            "what the model is given leaves no place for an answer: make prompts shorter than its "
+            "context, or take a model with a longer one"
+        )
+    return answer, "an agent has to call the model: docs/AGENTS.md says how it finds it"
+
+
+def capital(text: str) -> str:
+    """The text with a capital first letter."""
+    return text[:1].upper() + text[1:]
 
 
 def mismatch(run: RunFiles) -> Finding:

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strop.diagnosis.finding import Finding
-from strop.diagnosis.run import MISMATCH, RunFiles, cut_off, loss, mismatch, unscored
+from strop.diagnosis.run import (
+    MISMATCH,
+    RunFiles,
+    capital,
+    cut_off,
+    loss,
+    mismatch,
+    unscored,
+    without_tokens,
+)
 from strop.diagnosis.signal import groups
 from strop.diagnosis.validation import parted
 from strop.support.errors import RunStopped
@@ -21,6 +30,10 @@ Metrics = Mapping[str, Any]
 
 def _no_reward(line: Metrics) -> bool:
     return line.get("rewards/frac_unscored") == 1.0
+
+
+def _no_token(line: Metrics) -> bool:
+    return line.get("completions/max_length") == 0.0
 
 
 def _all_failed(line: Metrics) -> bool:
@@ -72,6 +85,7 @@ class Watch:
 
     lines: list[dict[str, Any]] = field(default_factory=list)  # the newest, of this process
     reported: set[int] = field(default_factory=set)  # kinds
+    sampled: bool = False  # a step of the run had a token of the policy
     scored: bool = False  # a step of the run had a reward, not of failed episodes alone
     why: str = ""  # the first episode that failed said
     exits: list[dict[Exit, float]] = field(default_factory=list)  # of the newest steps
@@ -81,6 +95,7 @@ class Watch:
     def begin(self, before: Sequence[Metrics]) -> None:
         """The steps that a resumed run has done already."""
         done = [line for line in before if line["step"] > 0]
+        self.sampled = any(not _no_token(line) for line in done)
         self.scored = any(not (_no_reward(line) or _all_failed(line)) for line in done)
         self.exits = [causes(line) for line in done[-UNSCORED_STEPS:]]
         self.validations = [line for line in before if _validates(line)]
@@ -99,10 +114,14 @@ class Watch:
         self.why = self.why or next(iter(episodes.values()), "")
         failed = bool(episodes) and _all_failed(line)
         self.scored = self.scored or not (failed or _no_reward(line))
+        self.sampled = self.sampled or not _no_token(line)
         settings = run.config.model_dump(include={"algorithm", "phases", "reward"})
         files = RunFiles(self.lines, settings, [])
-        if not self.scored and (len(self.lines) == STEPS or run.finished):
+        judged = len(self.lines) == STEPS or run.finished
+        if not self.scored and judged:
             raise RunStopped(self._nothing_scored(unscored(files), failures))
+        if not self.sampled and judged and (fault := without_tokens(files)):
+            raise RunStopped(f"in {self._first_steps()} {fault[0]}. {capital(fault[1])}")
         self._check_unscored(run.config.reward, metrics, failures)
         apart = self._reward_apart_from_evaluation(line)
         if len(self.lines) < STEPS:
@@ -117,17 +136,19 @@ class Watch:
 
     def _nothing_scored(self, finding: Finding, failures: Sequence[Any]) -> str:
         """Why the run is of no use, with the first failure."""
-        num_steps, first = len(self.lines), ""
-        steps = "the first step" if num_steps == 1 else f"the first {num_steps} steps"
+        steps, first = self._first_steps(), ""
         if self.why:
             return (
                 f"every episode failed in {steps}, so nothing is learnt. The first failure: "
-                f"{self.why}. Mend it and resume, or begin anew"
+                f"{self.why}. Mend it and resume, or start a new run"
             )
         if failures:
             first = f" The first failure ({failures[0].cause.label}): {failures[0].message}."
-        advice = finding.advice[:1].upper() + finding.advice[1:]
+        advice = capital(finding.advice)
         return f"no answer got a reward in {steps}, so nothing is learnt.{first} {advice}"
+
+    def _first_steps(self) -> str:
+        return "the first step" if len(self.lines) == 1 else f"the first {len(self.lines)} steps"
 
     def _reward_apart_from_evaluation(self, line: Metrics) -> list[Finding]:
         """That reward and evaluation part, at the first validation that shows it."""

@@ -31,7 +31,7 @@ from strop.support.output import Lasting
 from strop.support.processes import end_descendants
 from strop.traces.records import Rollout
 
-FRAMES = 6  # of a traceback that is written
+FRAMES = 6  # outermost ones of a traceback that are written: those of the agent
 SHOWN = 200  # characters of a result that is no reward
 
 
@@ -45,6 +45,7 @@ class Outcome(NamedTuple):
     value: Any = None
     why: str = ""
     transient: bool = False  # it raised a transient error
+    trace: str = ""  # of the error that it raised
     rollout: Rollout | None = None  # its calls, where the server that played it recorded them
 
 
@@ -71,6 +72,7 @@ class Nursery:
         self.selector = selectors.DefaultSelector()
         self.selector.register(channel, selectors.EVENT_READ)
         self.running: dict[int, Running] = {}
+        self.shown = set[str]()  # errors whose traceback was written
 
     def serve(self) -> None:
         """Handle messages until the other end closes; the guard then ends the remaining agents."""
@@ -110,7 +112,11 @@ class Nursery:
         with os.fdopen(output, "rb") as file:
             file.seek(0)
             outcome = _read(file.read(), status)
-        _tell(self.channel, ("ended", number, outcome))
+        if outcome.trace and outcome.why not in self.shown:
+            self.shown.add(outcome.why)
+            sys.stderr.write(f"{outcome.trace}(later errors with these words are counted only)\n")
+            sys.stderr.flush()
+        _tell(self.channel, ("ended", number, outcome._replace(trace="")))
 
 
 class Running(NamedTuple):
@@ -154,10 +160,10 @@ def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
             found = asyncio.run(_awaited(found))
         outcome = _returned(found)
     except BaseException as error:  # the user's function may raise anything, SystemExit too
-        frames = traceback.format_tb(error.__traceback__)[-FRAMES:]
-        sys.stderr.write("".join([*frames, f"{in_words(error)}\n"]))
+        frames = traceback.format_tb(error.__traceback__)[1:]  # the first is this function's
+        trace = "".join([*frames[:FRAMES], f"{in_words(error)}\n"])
         why = f"{in_words(error)} ({where_raised(error)})"
-        outcome = Outcome("raised", why=why, transient=is_transient(error))
+        outcome = Outcome("raised", why=why, transient=is_transient(error), trace=trace)
     sys.stderr.flush()
     with os.fdopen(file, "wb") as written:
         written.write(pickle.dumps(outcome))

@@ -14,6 +14,7 @@ import importlib.util
 import inspect
 import pickle
 import sys
+import sysconfig
 import traceback
 import weakref
 import zlib
@@ -27,6 +28,7 @@ from strop.support.errors import UserError, nearest
 
 PICKLED = ".pickle"  # the suffix of a file that holds one class or function
 importers: set[str] = set()  # files of this process that wrap Python's import
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _unpickled: dict[tuple[str, int, int], Any] = {}  # by path, time and size of the file
 _places: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 _neighbours: dict[str, Path] = {}  # top-level modules beside users' files -> their folder
@@ -99,13 +101,16 @@ def write_pickled(thing: Any, path: Path) -> str:
 
 
 def where_raised(error: BaseException) -> str:
-    """`file:line` of the innermost frame outside the import machinery."""
+    """`file:line` of the innermost frame outside the import machinery and, where there is one,
+    outside Python's own and installed packages.
+    """
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<frozen") and frame.filename not in importers
     ]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "unknown place"
 
 
 def _read_pickled(path: Path, name: str) -> Any:

@@ -201,3 +201,18 @@ def test_a_run_without_signal_is_warned_of_once(
     assert f"strop doctor {out}" in result.out
     doctor = json.loads(strop("doctor", out, "--json").out)["findings"]
     assert any(f["question"] == "Which groups give no signal?" for f in doctor)
+
+
+def test_a_policy_that_samples_no_token_stops_the_run_and_says_why():
+    nothing = {**HEALTHY, "completions/max_length": 0.0}
+    assert told([{**nothing, "completions/max_length": 3.0}, *[nothing] * STEPS]) == (
+        [[]] * (STEPS + 1)
+    )
+    with pytest.raises(RunStopped, match=f"in the first {STEPS} steps the policy sampled no token"):
+        told([nothing] * STEPS, before=[{"step": 1, **nothing}])
+    assert told([nothing] * STEPS, before=[{"step": 1, **HEALTHY}]) == [[]] * STEPS
+    too_long = {**nothing, "exit/token_limit": 1.0}
+    with pytest.raises(
+        RunStopped, match=r"\(rollouts ended with: token_limit 100%\)\. What the mod"
+    ):
+        told([too_long] * STEPS)

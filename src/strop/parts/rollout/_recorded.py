@@ -18,6 +18,8 @@ from strop.traces.records import Rollout
 # What an engine told of a token, which counts only where the policy learns from it.
 TOLD = ("version_T", "logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
 
+NO_REWARD = "it ended without a reward (None), which leaves it unscored"
+
 
 def recorded(
     draws: Sequence[Draw],
@@ -114,7 +116,7 @@ def _log(
 ) -> None:
     """Keep for the table of rollouts what the batch does not hold."""
     if why := {
-        seed: rollout.why or exit.label
+        seed: rollout.why or (NO_REWARD if exit is Exit.DECLARED else exit.label)
         for seed, rollout, exit in zip(seeds, rollouts, exits, strict=True)
         if rollout.why or not exit.is_policys
     }:

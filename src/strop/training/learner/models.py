@@ -275,6 +275,12 @@ def tokenizer_of(name: str, chat_template: str = "") -> Any:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **where)
     if chat_template:
         tokenizer.chat_template = text_of(Path(chat_template), "model.chat_template:")
+    return _without_length_warning(tokenizer)
+
+
+def _without_length_warning(tokenizer: Any) -> Any:
+    """The tokenizer, silent about texts beyond the context: strop refuses them itself."""
+    tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
     return tokenizer
 
 
@@ -298,7 +304,7 @@ def _pretrained(name: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any
         )
         model = _whole(place, dtype=dtype, attn_implementation=attention, **file, **more, **where)
     model.name_or_path = path
-    return model, tokenizer
+    return model, _without_length_warning(tokenizer)
 
 
 def _whole(place: str | Path, **options: Any) -> Any:
