@@ -215,6 +215,14 @@ def test_the_number_of_processes_that_play_changes_nothing(file, runner, tmp_pat
     assert {*here["exit"]} >= {"done", "environment_crash"}
 
 
+def test_a_time_limit_of_steps_that_nothing_could_end_is_refused(file, runner, tmp_path):
+    limited = raw(f"{file}:Digits", data={"env_timeout_seconds": 5.0})
+    with pytest.raises(UserError, match=r"where nothing can end one .*: add data.env_workers=1"):
+        runner.start(limited, tmp_path / "here")
+    runner.start(raw(f"{file}:Digits", data={"env_timeout_seconds": 5.0, "env_workers": 1}),
+                 tmp_path / "apart").close()  # fmt: skip
+
+
 def test_an_environment_that_raises_costs_its_own_episode(file, runner, tmp_path):
     run = runner.start(
         raw(f"{file}:Digits", data={"task_config": {"forbidden": "7"}}, evaluation={"every": 0},

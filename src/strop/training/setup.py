@@ -18,6 +18,7 @@ from strop.engines.open import EngineSettings, read
 from strop.engines.pool.one_for_all import SharedEngine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.engines.pool.pool import EnginePool
+from strop.environments.base import EnvironmentSource
 from strop.environments.data_files import load_data
 from strop.environments.tasks import Task, load_task
 from strop.environments.worker_process import ProcessWorker
@@ -245,6 +246,8 @@ def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ra
     limits = episodes.limits = config.data.env_limits()
     on_ray = bool(config.ray.address and config.ray.num_environments)
     num_workers = 0 if on_ray else config.data.num_env_workers(source)
+    if not (on_ray or num_workers or source.is_asynchronous):
+        _check_no_limit(config.data, source)
     if not ranks.alone and (on_ray or num_workers or ":" in source.name):
         episodes.first = ranks.from_first
 
@@ -256,6 +259,16 @@ def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ra
             episodes.workers = EnvironmentWorkers(source, limits, own)
 
     ranks.from_first(open)
+
+
+def _check_no_limit(data: DataSettings, source: EnvironmentSource) -> None:
+    """Raise UserError for a time limit of steps that nothing can interrupt."""
+    if data.env_timeout_seconds != DataSettings.model_fields["env_timeout_seconds"].default:
+        remedy = "write them as async" if source.steps_all else "add data.env_workers=1, or more"
+        raise UserError(
+            f"data.env_timeout_seconds={data.env_timeout_seconds:g}: steps of {source.name} run in "
+            f"this process, where nothing can end one that takes too long: {remedy}"
+        )
 
 
 def make_world(
