@@ -215,6 +215,20 @@ def test_the_number_of_processes_that_play_changes_nothing(file, runner, tmp_pat
     assert {*here["exit"]} >= {"done", "environment_crash"}
 
 
+def test_an_environment_that_begins_differently_with_one_seed_is_refused(runner, tmp_path):
+    (tmp_path / "loose.py").write_text(
+        "import itertools\nfrom strop.environments import Environment, Observation\n"
+        "numbers = itertools.count()\n"
+        "class Loose(Environment):\n    max_turns, max_tokens = 2, 4\n"
+        "    def reset(self, seed): return Observation(f'{next(numbers)}=')\n"
+        "    def step(self, action): return Observation('', reward=1.0, done=True)\n"
+    )
+    loose = raw(f"{tmp_path}/loose.py:Loose", evaluation={"every": 0})
+    message = r"Loose does not repeat: the seed \d+ began with '0=' and then with '\d+='"
+    with pytest.raises(UserError, match=message):
+        runner.start(loose, tmp_path / "run")
+
+
 def test_a_time_limit_of_steps_that_nothing_could_end_is_refused(file, runner, tmp_path):
     limited = raw(f"{file}:Digits", data={"env_timeout_seconds": 5.0})
     with pytest.raises(UserError, match=r"where nothing can end one .*: add data.env_workers=1"):
@@ -255,7 +269,9 @@ def test_gone_on_with_and_used_on_the_command_line(runner, tmp_path, monkeypatch
     )
     assert result.code == 0, result.err
     assert 0 <= json.loads(result.out)["pass@1"] <= 1
-    assert strop("sample", tmp_path / "whole", "1,2,3:12=", "-n", "2").code == 0
+    sampled = strop("sample", tmp_path / "whole", "1,2,3:12=", "-n", "2")
+    assert (sampled.code, len(sampled.out.splitlines())) == (0, 2)
+    assert f"Whole episodes: strop eval {tmp_path / 'whole'}" in sampled.err
     assert "corridor" in strop("doctor", "data.task=corridor").out
 
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from strop.cli.evaluate import Engine, Settings, Trust
 from strop.cli.waiting import loading
@@ -29,7 +30,8 @@ def sample(
     """Print answers to a prompt with their mean log-probability per token (nats).
 
     A tokenizer with a chat template gets the prompt as a user's message, after the run's system
-    prompt, unless `data.prompt_as` is `text`.
+    prompt, unless `data.prompt_as` is `text`. Of a run of episodes too, it answers this one text:
+    `strop eval` plays episodes.
     """
     loading(source)
     from strop.api.inference import open_model
@@ -45,6 +47,12 @@ def sample(
         scored=False,
         trust=trust,
     ) as subject:
+        task = subject.services.task
+        if task.environment is not None or task.agent:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(
+                f"[yellow]note:[/] {escape(task.name)} is played in turns; these are answers to "
+                f"one text. Whole episodes: strop eval {escape(source)}"
+            )
         prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
         for text in prompts:
             for answer, logp, ended in subject.answer(text or "", num_samples, seed):

@@ -347,7 +347,16 @@ def _first_rows(
 ) -> list[dict[str, Any]]:
     from strop.environments.episodes import Episodes
 
-    return [_first_row(Episodes(source, [seed], reader), seed) for seed in seeds]
+    rows = [_first_row(Episodes(source, [seed], reader), seed) for seed in seeds]
+    if rows:
+        again = _first_row(Episodes(source, seeds[:1], reader), seeds[0])["prompt"]
+        if again != rows[0]["prompt"]:
+            raise UserError(
+                f"environment {source.name} does not repeat: the seed {seeds[0]} began with "
+                f"{rows[0]['prompt'][:200]!r} and then with {again[:200]!r}. Equal seeds must give "
+                "equal episodes: draw from random.Random(seed), made in reset"
+            )
+    return rows
 
 
 def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
