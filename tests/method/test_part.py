@@ -11,7 +11,6 @@ from torch import Tensor
 from strop.method import part as parts
 from strop.method.part import Read, Result, Use
 from strop.method.schedule import Linear
-from strop.method.tensors import checked
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.parts.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
@@ -112,7 +111,7 @@ class SelectWhatItIsGiven(ReturnWhatItIsGiven):
 )
 def test_what_a_part_returns_must_fit_its_columns(returned, message):
     use, batch = Use(ReturnWhatItIsGiven()), ragged_batch(1)
-    with checked(), pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message):
         parts.write(batch, use, parts.call(use, batch, rng=returned))
 
 
