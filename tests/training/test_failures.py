@@ -136,6 +136,34 @@ def test_the_part_whose_tensor_is_not_what_its_column_says_is_named(strop, lab, 
     assert result.err.count("\n") == 1
 
 
+SPOILS = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Spoil:
+    kind: ClassVar[str] = "advantage/baseline"
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B * float("nan")
+"""
+
+
+def test_the_part_that_first_gives_no_number_is_named(strop, lab, tmp_path):
+    (tmp_path / "spoils.py").write_text(SPOILS)
+    chain = f'advantage=subtract_group_mean | "{tmp_path}/spoils.py:Spoil" | spread_evenly'
+    result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
+    assert result.code == 1
+    assert "advantage: spoil is the first part with such a number, in advantage_B" in result.err
+    assert "No step is saved: first correct what stopped it. Go on with" in result.err
+    result = strop("doctor", tmp_path / "run")
+    assert result.code == 2
+    assert "has no finished step: it is in its first one, or stopped in it" in result.err
+
+
 @pytest.mark.parametrize("rate", ["1e300", "'linear(0.01, 1e300)'"])
 def test_a_learning_rate_without_bounds_stops_the_run(rate, strop, lab, tmp_path):
     folder = tmp_path / "run"

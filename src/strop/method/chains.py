@@ -121,6 +121,20 @@ class Chains:
         """Run the advantage chain, which starts from the reward, and return the batch."""
         return self.write("advantage", uses, batch.set(advantage_B=batch["reward_B"]))
 
+    def first_not_finite(self, uses: Iterable[Use], batch: Batch) -> str:
+        """Run the advantage chain again, and say which of its parts is the first to give a number
+        that is not finite; empty where none does.
+        """
+        if not batch["reward_B"].isfinite().all():
+            return "reward_B is not finite before the advantage chain"
+        batch = batch.set(advantage_B=batch["reward_B"])
+        for use in uses:
+            batch = self.write("advantage", [use], batch)
+            for name in parts.writes(use):
+                if not batch[name].isfinite().all():
+                    return f"advantage: {use.label} is the first part with such a number, in {name}"
+        return ""
+
     def select(self, uses: Iterable[Use], batch: Batch) -> Batch:
         """Narrow gradient_T and denominator_T by every selection in turn and return the batch.
 

@@ -32,6 +32,7 @@ from strop.method.algorithm import (
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import LR, OUTSIDE, Use
 from strop.method.schedule import rate_at
+from strop.support.errors import RunStopped
 from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
 from strop.training.learner.step_models import StepModels, refresh
@@ -88,7 +89,13 @@ def train_step(
     # 8
     lr = knobs[LR] if LR in knobs else rate_at(world.lr, step, world.num_steps)
     with clock("update"):
-        learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
+        try:
+            learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
+        except RunStopped as error:
+            again = Chains(rng_of, world.services, dict(state))
+            if came := again.first_not_finite(algorithm.advantage, batch):
+                raise RunStopped(f"{error}; {came}") from error
+            raise
     routed = models.policy.experts is not None
     metrics.update(step_metrics(batch, learning_rollouts(algorithm, batch)), **learned.metrics)
     metrics.update(routing.load_metrics(batch) if routed else {})
