@@ -115,6 +115,25 @@ def test_what_a_part_returns_must_fit_its_columns(returned, message):
         parts.write(batch, use, parts.call(use, batch, rng=returned))
 
 
+@dataclass(frozen=True)
+class DivideByNothing:
+    """A user's own part with a mistake in it."""
+
+    kind: ClassVar[str] = "advantage/scale"
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B * (1 / 0)
+
+
+def test_an_error_inside_a_part_says_which_part_where_and_when():
+    batch = ragged_batch(1).set(step=torch.tensor(7))
+    with pytest.raises(ZeroDivisionError) as raised:
+        parts.call(Use(DivideByNothing(), label="mine"), batch)
+    line = DivideByNothing.__call__.__code__.co_firstlineno + 1
+    note = f"The part mine raised this: {__file__}:{line}, step 7"
+    assert raised.value.__notes__ == [note]
+
+
 def test_what_a_part_returns_in_place_of_columns_is_of_its_kind():
     message = "returned Tensor; a part of selection returns a Selected"
     with pytest.raises(UserError, match=message):

@@ -21,7 +21,7 @@ from strop.method.fitting import declared, fitting
 from strop.method.schedule import Schedule, number_at
 from strop.method.services import Services
 from strop.support.about import PARTS_MODULE
-from strop.support.errors import UserError
+from strop.support.errors import RunStopped, StepGivenUp, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -331,7 +331,13 @@ def call(
     if "batch" in {p.name for p in parameters(use.part)}:
         arguments["batch"] = batch
     versions = _versions(columns)
-    outcome = use.part(**arguments)
+    try:
+        outcome = use.part(**arguments)
+    except (UserError, RunStopped, StepGivenUp):
+        raise
+    except Exception as error:
+        error.add_note(_failed(use, batch, error))
+        raise
     if (now := _versions(columns)) != versions:
         changed = next(name for name in versions if now[name] != versions[name])
         raise UserError(
@@ -343,6 +349,18 @@ def call(
     if observer is not None:
         observer(use, batch, arguments, result)
     return result
+
+
+def _failed(use: Use, batch: Columns | None, error: Exception) -> str:
+    """The part whose call raised the error, where in its file, and at which step."""
+    code = inspect.unwrap(type(use.part).__call__).__code__
+    line, trace = code.co_firstlineno, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == code.co_filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    at = f", step {int(batch['step'])}" if batch is not None and "step" in batch else ""
+    return f"The part {use.label} raised this: {code.co_filename}:{line}{at}"
 
 
 def _versions(columns: Mapping[str, Any]) -> dict[str, int]:
