@@ -102,7 +102,7 @@ class SelectWhatItIsGiven(ReturnWhatItIsGiven):
     ("returned", "message"),
     [
         (None, "return_what_it_is_given returned NoneType for advantage_B, not a tensor"),
-        ((torch.zeros(3), torch.zeros(3)), "returned 2 values; it writes advantage_B"),
+        ((torch.zeros(3), torch.zeros(3)), "returned 2 values; return one tensor, advantage_B"),
         (
             torch.zeros(1),
             r"it_is_given gives advantage_B as \[1\], it must be the shape \[rollouts=6\]",
@@ -123,6 +123,20 @@ class DivideByNothing:
 
     def __call__(self, advantage_B: Tensor) -> Tensor:
         return advantage_B * (1 / 0)
+
+
+@dataclass(frozen=True)
+class WriteTwo(ReturnWhatItIsGiven):
+    """A part of two columns."""
+
+    writes: ClassVar[tuple[str, ...]] = ("advantage_B", "luck_B")
+
+
+def test_a_part_of_two_columns_is_told_their_order():
+    message = "returned one dict; return a tuple of 2 tensors in this order: advantage_B, luck_B"
+    both = {"advantage_B": torch.zeros(6), "luck_B": torch.zeros(6)}
+    with pytest.raises(UserError, match=message):
+        parts.call(Use(WriteTwo()), ragged_batch(1), rng=both)
 
 
 def test_an_error_inside_a_part_says_which_part_where_and_when():

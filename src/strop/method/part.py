@@ -412,8 +412,12 @@ def _given(use: Use, value: object) -> "dict[str, Tensor]":
     names = writes(use)
     values = value if isinstance(value, tuple) else (value,)
     if len(names) != len(values):
-        wanted = ", ".join(names) or "none"
-        raise UserError(f"part {use.label} returned {len(values)} values; it writes {wanted}")
+        came = f"{len(values)} values" if values is value else f"one {type(value).__name__}"
+        tuple_of = f"a tuple of {len(names)} tensors in this order: {', '.join(names)}"
+        wanted = {0: "it writes no column", 1: f"return one tensor, {', '.join(names)}"}
+        raise UserError(
+            f"part {use.label} returned {came}; {wanted.get(len(names), f'return {tuple_of}')}"
+        )
     for name, one in zip(names, values, strict=True):
         if not hasattr(one, "dim"):
             raise UserError(
