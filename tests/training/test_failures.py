@@ -164,6 +164,32 @@ def test_the_part_that_first_gives_no_number_is_named(strop, lab, tmp_path):
     assert "has no finished step: it is in its first one, or stopped in it" in result.err
 
 
+SAYS = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from strop.method.part import Result
+
+
+@dataclass(frozen=True)
+class SayReward:
+    kind: ClassVar[str] = "advantage/baseline"
+
+    def __call__(self, advantage_B: Tensor) -> Result:
+        return Result(advantage_B * 1.0, metrics={"reward": 7.0})
+"""
+
+
+def test_a_metric_with_the_name_of_a_steps_own_is_refused(strop, lab, tmp_path):
+    (tmp_path / "says.py").write_text(SAYS)
+    chain = f'advantage=subtract_group_mean | "{tmp_path}/says.py:SayReward" | spread_evenly'
+    result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
+    assert result.code == 2
+    assert "part say_reward gives the metric reward, which every step has of its own" in result.err
+
+
 @pytest.mark.parametrize("rate", ["1e300", "'linear(0.01, 1e300)'"])
 def test_a_learning_rate_without_bounds_stops_the_run(rate, strop, lab, tmp_path):
     folder = tmp_path / "run"
