@@ -15,8 +15,8 @@ Keywords that several functions share:
 
 - rewards: [B]; NaN marks a rollout without a score, which all parts ignore.
 - groups: [B] any ints, ragged, in any order; needed where a part compares rollouts.
-- mask: [B, T], 1 for tokens of the policy; denominator_mask: tokens that count in averages, by
-  default the same.
+- mask: [B, T], 1 for tokens of the policy, 0 for all others; denominator_mask: tokens that count in
+  averages, by default the same.
 - logp: [B, T] of the current policy; advantages: [B, T], or [B] with one a rollout.
 - params: the recipe's parameters, also by TRL's and verl's names, and options of its stages
   (`loss.dual_clip_c`); `step` and `total_steps` in them resolve schedules.

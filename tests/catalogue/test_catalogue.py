@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 
@@ -136,3 +137,31 @@ def test_a_regime_is_shown_by_more_than_rounding():
     assert shown("<") == [True, False, False, False]
     assert shown(">") == [False, False, False, True]
     assert shown("!=") == [True, False, False, True]
+
+
+LABELS = {
+    "recipe": {
+        "Code", "Parent", "Status", "Family", "In short", "Choose it when", "Equation", "Model",
+        "Differs from the parent", "Differs from the paper", "Differs once", "In full once", "Try",
+    },
+    "part": {
+        "Reads", "Writes", "Source", "Differs from the source", "Nearest part", "Edges", "Metric",
+        "Metrics",
+    },
+}  # fmt: skip
+
+
+def strays(doc: str, labels: set[str]) -> list[str]:
+    """What `Entry.line` takes for labels, from the first label on, and is none."""
+    first = re.search(rf"\b({'|'.join(labels)}):", doc)
+    shaped = re.compile(r"^[ ]*([A-Z][A-Za-z ]*):|\.\s+([A-Z][a-z]+):", re.M)
+    found = shaped.finditer(doc, first.start()) if first else ()
+    return [name for one in found if (name := one[1] or one[2]) not in labels]
+
+
+def test_no_sentence_of_a_docstring_is_cut_off_by_what_looks_like_a_label():
+    for kind, entries in (("recipe", catalogue.recipes()), ("part", catalogue.parts())):
+        found = {e.name: strays(e.doc, LABELS[kind]) for e in entries}
+        assert {name: words for name, words in found.items() if words} == {}
+    spoilt = "A method.\n\nStatus: exact. Try: eps, and\nNote: more. So: less."
+    assert strays(spoilt, LABELS["recipe"]) == ["Note", "So"]

@@ -153,6 +153,11 @@ def test_missing_file_names_its_neighbour(tmp_path):
             '{"prompt": "x"}\n{"prompt": \n',
             "line 2 is not valid JSON (Expecting value at column 11)",
         ),
+        (
+            "a.jsonl",
+            '{"prompt": "x"}\n{"prompt": "x", "prompt": "y"}\n',
+            "line 2 is not valid JSON (the key 'prompt' stands in one object twice)",
+        ),
         ("a.jsonl", '{"prompt": "x"}\n\n{"prompt": "y"}\n', "line 2 is empty"),
         ("a.jsonl", '["prompt"]\n', "line 1 is a JSON list, not an object"),
         ("a.jsonl", '{"promt": "x", "b": 1}\n', "no column 'prompt' (did you mean 'promt'?)"),

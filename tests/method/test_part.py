@@ -11,7 +11,6 @@ from torch import Tensor
 from strop.method import part as parts
 from strop.method.part import Read, Result, Use
 from strop.method.schedule import Linear
-from strop.method.tensors import checked
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.parts.loss.penalty.hold_entropy_between_quantiles import HoldEntropyBetweenQuantiles
@@ -103,7 +102,7 @@ class SelectWhatItIsGiven(ReturnWhatItIsGiven):
     ("returned", "message"),
     [
         (None, "return_what_it_is_given returned NoneType for advantage_B, not a tensor"),
-        ((torch.zeros(3), torch.zeros(3)), "returned 2 values; it writes advantage_B"),
+        ((torch.zeros(3), torch.zeros(3)), "returned 2 values; return one tensor, advantage_B"),
         (
             torch.zeros(1),
             r"it_is_given gives advantage_B as \[1\], it must be the shape \[rollouts=6\]",
@@ -112,8 +111,41 @@ class SelectWhatItIsGiven(ReturnWhatItIsGiven):
 )
 def test_what_a_part_returns_must_fit_its_columns(returned, message):
     use, batch = Use(ReturnWhatItIsGiven()), ragged_batch(1)
-    with checked(), pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message):
         parts.write(batch, use, parts.call(use, batch, rng=returned))
+
+
+@dataclass(frozen=True)
+class DivideByNothing:
+    """A user's own part with a mistake in it."""
+
+    kind: ClassVar[str] = "advantage/scale"
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B * (1 / 0)
+
+
+@dataclass(frozen=True)
+class WriteTwo(ReturnWhatItIsGiven):
+    """A part of two columns."""
+
+    writes: ClassVar[tuple[str, ...]] = ("advantage_B", "luck_B")
+
+
+def test_a_part_of_two_columns_is_told_their_order():
+    message = "returned one dict; return a tuple of 2 tensors in this order: advantage_B, luck_B"
+    both = {"advantage_B": torch.zeros(6), "luck_B": torch.zeros(6)}
+    with pytest.raises(UserError, match=message):
+        parts.call(Use(WriteTwo()), ragged_batch(1), rng=both)
+
+
+def test_an_error_inside_a_part_says_which_part_where_and_when():
+    batch = ragged_batch(1).set(step=torch.tensor(7))
+    with pytest.raises(ZeroDivisionError) as raised:
+        parts.call(Use(DivideByNothing(), label="mine"), batch)
+    line = DivideByNothing.__call__.__code__.co_firstlineno + 1
+    note = f"The part mine raised this: {__file__}:{line}, step 7"
+    assert raised.value.__notes__ == [note]
 
 
 def test_what_a_part_returns_in_place_of_columns_is_of_its_kind():

@@ -9,9 +9,9 @@ from builders import flat_batch
 from torch import Tensor
 
 from strop.batch.columns import Column
+from strop.batch.columns import _is as is_of
 from strop.method import part as parts
-from strop.method.part import Use
-from strop.method.tensors import _is as is_of
+from strop.method.part import Curated, Use
 from strop.method.tensors import checked
 from strop.support.errors import UserError
 
@@ -27,6 +27,17 @@ class Gives:
 
     def __call__(self, advantage_B: Tensor) -> Tensor:
         return self.value
+
+
+@dataclass(frozen=True)
+class Keeps:
+    """A curation that keeps what it is told to."""
+
+    kind: ClassVar[str] = "curation"
+    value: Tensor
+
+    def __call__(self, advantage_B: Tensor) -> Curated:
+        return Curated(self.value, "told to")
 
 
 SAID = [
@@ -46,8 +57,15 @@ def test_kinds_of_numbers_are_told_apart():
 @pytest.mark.parametrize(("value", "message"), SAID)
 def test_what_a_part_gives_is_checked(value, message):
     batch = flat_batch((1, 1, 1), advantage_B=[3.0, 1.0, 2.0])
-    with checked(), pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message):
         parts.call(Use(Gives(value)), batch)
+
+
+def test_a_curations_mask_is_checked():
+    batch = flat_batch((1, 1, 1), advantage_B=[3.0, 1.0, 2.0])
+    assert parts.call(Use(Keeps(torch.ones(3, dtype=torch.bool))), batch).value.reason == "told to"
+    with pytest.raises(UserError, match="part keeps gives scored_B as int64, it must be bool"):
+        parts.call(Use(Keeps(torch.ones(3, dtype=torch.int64))), batch)
 
 
 def test_what_it_reads_is_checked_and_nothing_where_nobody_asks():
@@ -56,7 +74,7 @@ def test_what_it_reads_is_checked_and_nothing_where_nobody_asks():
     with checked(), pytest.raises(UserError, match=message):
         parts.call(Use(Gives(torch.zeros(3))), batch)
     with checked(on=False):
-        assert parts.call(Use(Gives(torch.zeros(2))), batch).value.shape == (2,)
+        assert parts.call(Use(Gives(torch.zeros(3))), batch).value.shape == (3,)
     with checked():
         renamed = Use(Gives(torch.zeros(3)), (("luck_B", "fate_B"), ("advantage_B", "luck_K")))
         with pytest.raises(UserError, match=r"part gives reads luck_K as"):

@@ -1,5 +1,8 @@
 """Padded calls beside advantages, selections and losses, and other names in all of them."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -411,3 +414,18 @@ def test_a_selection_without_advantages_or_mask_names_them():
         F.selection("entrocraft", mask=torch.ones(2, 1))
     with pytest.raises(UserError, match=r"selection\('grpo'\) needs mask"):
         F.selection("grpo", advantages=f64(1, -1))
+
+
+@pytest.mark.parametrize("odd", [0.5, 2.0, -1.0, math.nan])
+def test_a_mask_holds_0_and_1_alone(odd):
+    given = {"rewards": torch.tensor([1.0, 0.0]), "groups": [0, 0]}
+    whole = F.advantages("grpo", mask=torch.tensor([[1.0, 1.0], [1.0, 0.0]]), **given)
+    assert torch.equal(whole, F.advantages("grpo", mask=torch.tensor([[1, 1], [1, 0]]), **given))
+    with pytest.raises(UserError, match="mask must hold 0 and 1 alone"):
+        F.advantages("grpo", mask=torch.tensor([[1.0, odd], [1.0, 0.0]]), **given)
+
+
+def test_groups_that_are_texts_are_refused_with_what_to_do():
+    uid = np.array(["a", "a"], dtype=object)
+    with pytest.raises(UserError, match="groups holds texts or objects: number them, such as by"):
+        F.advantages("grpo", rewards=torch.tensor([1.0, 0.0]), groups=uid)

@@ -127,16 +127,67 @@ class RoundToWhole:
 '''
 
 
-def test_debug_names_the_part_whose_tensor_is_not_what_its_column_says(strop, lab, tmp_path):
+def test_the_part_whose_tensor_is_not_what_its_column_says_is_named(strop, lab, tmp_path):
     (tmp_path / "whole.py").write_text(WHOLE)
     chain = f'advantage=subtract_group_mean | "{tmp_path}/whole.py:RoundToWhole" | spread_evenly'
-    words = (*lab.arguments(chain, "training.steps=1"), "--out")
-    result = strop("train", "--debug", *words, tmp_path / "looked")
+    result = strop("train", *lab.arguments(chain, "training.steps=1"), "--out", tmp_path / "run")
     assert result.code == 2
     assert "part round_to_whole gives advantage_B as int64, it must be float" in result.err
     assert result.err.count("\n") == 1
-    result = strop("train", *words, tmp_path / "plain")
-    assert result.code == 0, result.err
+
+
+SPOILS = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Spoil:
+    kind: ClassVar[str] = "advantage/baseline"
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return advantage_B * float("nan")
+"""
+
+
+def test_the_part_that_first_gives_no_number_is_named(strop, lab, tmp_path):
+    (tmp_path / "spoils.py").write_text(SPOILS)
+    chain = f'advantage=subtract_group_mean | "{tmp_path}/spoils.py:Spoil" | spread_evenly'
+    result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
+    assert result.code == 1
+    assert "advantage: spoil is the first part with such a number, in advantage_B" in result.err
+    assert "No step is saved: first correct what stopped it. Go on with" in result.err
+    result = strop("doctor", tmp_path / "run")
+    assert result.code == 2
+    assert "has no finished step: it is in its first one, or stopped in it" in result.err
+
+
+SAYS = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from strop.method.part import Result
+
+
+@dataclass(frozen=True)
+class SayReward:
+    kind: ClassVar[str] = "advantage/baseline"
+
+    def __call__(self, advantage_B: Tensor) -> Result:
+        return Result(advantage_B * 1.0, metrics={"reward": 7.0})
+"""
+
+
+def test_a_metric_with_the_name_of_a_steps_own_is_refused(strop, lab, tmp_path):
+    (tmp_path / "says.py").write_text(SAYS)
+    chain = f'advantage=subtract_group_mean | "{tmp_path}/says.py:SayReward" | spread_evenly'
+    result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
+    assert result.code == 2
+    assert "part say_reward gives the metric reward, which every step has of its own" in result.err
 
 
 @pytest.mark.parametrize("rate", ["1e300", "'linear(0.01, 1e300)'"])

@@ -49,7 +49,8 @@ class Session:
             evaluator = validator(evaluation.num_samples, ks, run.config.seed)
             yield from loop.steps(run, watcher, evaluator)
         except RunStopped as error:
-            raise RunStopped(f"{error}. Resume with: {self.again}") from error
+            unsaved = "" if run.saved >= 0 else "No step is saved: first correct what stopped it. "
+            raise RunStopped(f"{error}. {unsaved}Resume with: {self.again}") from error
         except UserError as error:
             if run.done:
                 raise UserError(f"{error}. Resume with: {self.again}") from error

@@ -262,6 +262,9 @@ OF_POLICY = {c.name: c.was for c in STANDARD if c.was}
 CURRENT = tuple(
     c.name for c in STANDARD if c.current and not c.numbered and not c.name.endswith("_TV")
 )
+_ROWS = {"T": "tokens", "K": "turns", "B": "rollouts", "P": "prompts"}
+# The second axis of columns with these suffixes.
+_AXES = {"BM": "components", "TV": "vocabulary", "PL": "positions"}
 _NUMBER = re.compile(r"(.+)_[0-9.e-]+_T")
 
 
@@ -312,6 +315,41 @@ def together(kinds: Iterable[type]) -> dict[str, Column]:
                 )
             by.setdefault(column.name, who)
     return found
+
+
+def misfit(place: Placed, column: str, value: Tensor, table: object) -> str:
+    """How a tensor differs from what its column's name and record say; empty where it fits.
+
+    table: a column of the same table, whose rows are counted. Only attributes are looked at, so
+    that nothing waits for the device.
+    """
+    level, record = level_of(column), _record(place, column)
+    suffix = column.rpartition("_")[2]
+    rank = 0 if not level else 2 if suffix in _AXES else 1
+    size = table.shape[0] if level and isinstance(table, Tensor) else None
+    if value.dim() != rank or (size is not None and value.shape[0] != size):
+        named = [f"{_ROWS[level]}={'any' if size is None else size}"] if level else []
+        expected = ", ".join([*named, *([_AXES[suffix]] if rank == 2 else [])])
+        return f"{column} as {list(value.shape)}, it must be the shape [{expected}]"
+    if record is not None and not _is(record.dtype, value.dtype):
+        return f"{column} as {str(value.dtype).removeprefix('torch.')}, it must be {record.dtype}"
+    return ""
+
+
+def _is(wanted: str, dtype: torch.dtype) -> bool:
+    """Whether a tensor's dtype is one of "float", "int" or "bool"."""
+    if wanted == "float":
+        return dtype.is_floating_point
+    whole = not dtype.is_floating_point and not dtype.is_complex
+    return dtype is torch.bool if wanted == "bool" else whole and dtype is not torch.bool
+
+
+def _record(place: Placed, column: str) -> Column | None:
+    """The record of a column, or of the one that it stands for at this place; None: unknown."""
+    declared = {one.name: one for one in getattr(place.part, "declares", ())}
+    wires = (*getattr(place.part, "columns", {}).items(), *place.columns)
+    names = (column, *(own for own, here in wires if here == column))
+    return next(filter(None, (declared.get(name) or KNOWN.get(name) for name in names)), None)
 
 
 def is_current(column: str) -> bool:

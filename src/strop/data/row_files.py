@@ -35,7 +35,7 @@ class JsonLines:
             raise UserError(f"{self.name} line {number} is empty: remove it")
         try:
             text = line.rstrip().decode()  # so that a line cut short ends in its own last column
-            found = json_of(text)
+            found = json_of(text, once=True)
         except UnicodeDecodeError as error:
             raise _not_utf8(self.name, error) from error
         except ValueError as error:

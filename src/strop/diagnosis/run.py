@@ -18,7 +18,7 @@ from strop.diagnosis.validation import parted
 from strop.support.errors import UserError
 from strop.support.exits import FAILED, OUTSIDE, Exit, causes
 from strop.support.files import toml_of
-from strop.tracking.metrics_file import lines_of
+from strop.tracking.metrics_file import NAME, lines_of
 from strop.training.record import likeness
 
 # Of the stored rollouts, with the kind of their values (any size of float).
@@ -89,6 +89,11 @@ def read(folder: Path) -> RunFiles:
     from strop.tracking.metrics_file import is_number
     from strop.tracking.rollouts_file import damaged, read_table, rollouts_files
 
+    if (folder / "config.toml").is_file() and not (folder / NAME).is_file():
+        raise UserError(
+            f"{folder} has no finished step: it is in its first one, or stopped in it; the command "
+            "that trained it printed why"
+        )
     written = (int, float, type(None))  # what is none of them is no number that a run has written
     lines = [
         {k: v if is_number(v) else None for k, v in line.items() if type(v) in written}

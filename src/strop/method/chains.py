@@ -51,7 +51,8 @@ class Chains:
     """Runs the parts of stages; `state` and `metrics` are filled as they run.
 
     state: by path, "advantage.track_success". services: the services that parts may request.
-    after: called after every part that has written columns or selected tokens.
+    after: called after every part that has written columns or selected tokens. said_by: the label
+    of the part that gave each metric.
     """
 
     rng_of: RngOf
@@ -59,10 +60,11 @@ class Chains:
     state: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     after: After | None = None
+    said_by: dict[str, str] = field(default_factory=dict)
 
     def with_metrics(self, metrics: dict[str, float]) -> "Chains":
         """Return the same with another place for metrics; the state stays shared."""
-        return Chains(self.rng_of, self.services, self.state, metrics, self.after)
+        return Chains(self.rng_of, self.services, self.state, metrics, self.after, self.said_by)
 
     def state_of(self, stage: str, use: Use) -> Any:
         """The state of a part: the saved one, its initial one, or None where it keeps none."""
@@ -107,6 +109,7 @@ class Chains:
         if outcome.state is not None:
             self.state[path] = outcome.state
         self.metrics.update(_numbers(use, outcome.metrics))
+        self.said_by.update(dict.fromkeys(outcome.metrics, use.label))
         return outcome
 
     def write(self, stage: str, uses: Iterable[Use], batch: Batch, number: int = 0) -> Batch:
@@ -120,6 +123,20 @@ class Chains:
     def credit(self, uses: Iterable[Use], batch: Batch) -> Batch:
         """Run the advantage chain, which starts from the reward, and return the batch."""
         return self.write("advantage", uses, batch.set(advantage_B=batch["reward_B"]))
+
+    def first_not_finite(self, uses: Iterable[Use], batch: Batch) -> str:
+        """Run the advantage chain again, and say which of its parts is the first to give a number
+        that is not finite; empty where none does.
+        """
+        if not batch["reward_B"].isfinite().all():
+            return "reward_B is not finite before the advantage chain"
+        batch = batch.set(advantage_B=batch["reward_B"])
+        for use in uses:
+            batch = self.write("advantage", [use], batch)
+            for name in parts.writes(use):
+                if not batch[name].isfinite().all():
+                    return f"advantage: {use.label} is the first part with such a number, in {name}"
+        return ""
 
     def select(self, uses: Iterable[Use], batch: Batch) -> Batch:
         """Narrow gradient_T and denominator_T by every selection in turn and return the batch.

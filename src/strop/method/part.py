@@ -21,7 +21,7 @@ from strop.method.fitting import declared, fitting
 from strop.method.schedule import Schedule, number_at
 from strop.method.services import Services
 from strop.support.about import PARTS_MODULE
-from strop.support.errors import UserError
+from strop.support.errors import RunStopped, StepGivenUp, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -331,7 +331,13 @@ def call(
     if "batch" in {p.name for p in parameters(use.part)}:
         arguments["batch"] = batch
     versions = _versions(columns)
-    outcome = use.part(**arguments)
+    try:
+        outcome = use.part(**arguments)
+    except (UserError, RunStopped, StepGivenUp):
+        raise
+    except Exception as error:
+        error.add_note(_failed(use, batch, error))
+        raise
     if (now := _versions(columns)) != versions:
         changed = next(name for name in versions if now[name] != versions[name])
         raise UserError(
@@ -339,10 +345,22 @@ def call(
             "let it return a new tensor"
         )
     result = outcome if isinstance(outcome, Result) else Result(outcome)
-    _check_returned(use, result.value)
+    _check_returned(use, batch, result.value)
     if observer is not None:
         observer(use, batch, arguments, result)
     return result
+
+
+def _failed(use: Use, batch: Columns | None, error: Exception) -> str:
+    """The part whose call raised the error, where in its file, and at which step."""
+    code = inspect.unwrap(type(use.part).__call__).__code__
+    line, trace = code.co_firstlineno, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == code.co_filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    at = f", step {int(batch['step'])}" if batch is not None and "step" in batch else ""
+    return f"The part {use.label} raised this: {code.co_filename}:{line}{at}"
 
 
 def _versions(columns: Mapping[str, Any]) -> dict[str, int]:
@@ -353,8 +371,10 @@ def _versions(columns: Mapping[str, Any]) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _check_returned(use: Use, value: object) -> None:
-    """Raise UserError where a part of a kind that writes no columns returns the wrong type."""
+def _check_returned(use: Use, batch: Columns | None, value: object) -> None:
+    """Raise UserError where a part returns the wrong type, or a tensor that does not fit its
+    column.
+    """
     wanted = {"curation": Curated, "selection": Selected, "plan": Generator, "rollout": Coroutine}
     kind = kind_of(use.part)
     if kind in wanted and not isinstance(value, wanted[kind]):
@@ -362,22 +382,54 @@ def _check_returned(use: Use, value: object) -> None:
             f"part {use.label} returned {type(value).__name__}; a part of {kind} returns "
             f"{SEAM_OF[kind].returns}"
         )
+    if batch is None:
+        return
+    if isinstance(value, Selected):
+        given = {"gradient_T": value.gradient_T, "denominator_T": value.denominator_T}
+    elif isinstance(value, Curated):
+        given = {"scored_B": value.keep_B}  # keep_B is a mask of rollouts, as scored_B is
+    elif (kind in SEAM_OF and SEAM_OF[kind].returns) or not writes(use):
+        given = {}
+    else:
+        given = {} if kind == "rate" and isinstance(value, int | float) else _given(use, value)
+    for column, tensor in given.items():
+        check(use, batch, "gives", column, tensor)
+
+
+def check(use: Use, batch: Columns, verb: str, column: str, value: "Tensor") -> None:
+    """Raise UserError for a tensor that a part reads or gives and that does not fit its column."""
+    from strop.batch.batch import SIZED_BY, level_of  # they load torch, which this module does not
+    from strop.batch.columns import misfit
+
+    level = level_of(column)
+    table = batch[SIZED_BY[level]] if level and SIZED_BY[level] in batch else None
+    if wrong := misfit(use, column, value, table):
+        raise UserError(f"part {use.label} {verb} {wrong}")
+
+
+def _given(use: Use, value: object) -> "dict[str, Tensor]":
+    """The tensors that a part returned, by column. Raises UserError for anything else."""
+    names = writes(use)
+    values = value if isinstance(value, tuple) else (value,)
+    if len(names) != len(values):
+        came = f"{len(values)} values" if values is value else f"one {type(value).__name__}"
+        tuple_of = f"a tuple of {len(names)} tensors in this order: {', '.join(names)}"
+        wanted = {0: "it writes no column", 1: f"return one tensor, {', '.join(names)}"}
+        raise UserError(
+            f"part {use.label} returned {came}; {wanted.get(len(names), f'return {tuple_of}')}"
+        )
+    for name, one in zip(names, values, strict=True):
+        if not hasattr(one, "dim"):
+            raise UserError(
+                f"part {use.label} returned {type(one).__name__} for {name}, not a tensor"
+            )
+    return dict(zip(names, values, strict=True))
 
 
 def write(batch: "Batch", use: Use, result: Result) -> "Batch":
     """`batch` with the part's columns set from its result."""
-    names = writes(use)
-    values = result.value if isinstance(result.value, tuple) else (result.value,)
-    if len(names) != len(values):
-        wanted = ", ".join(names) or "none"
-        raise UserError(f"part {use.label} returned {len(values)} values; it writes {wanted}")
-    for name, value in zip(names, values, strict=True):
-        if not hasattr(value, "dim"):
-            raise UserError(
-                f"part {use.label} returned {type(value).__name__} for {name}, not a tensor"
-            )
     try:
-        return batch.set(**dict(zip(names, values, strict=True)))
+        return batch.set(**_given(use, result.value))
     except ValueError as error:
         raise UserError(f"part {use.label}: {error}") from error
 

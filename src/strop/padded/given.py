@@ -86,6 +86,11 @@ def tensor_of(name: str, value: Any) -> Tensor:
     """Converts a value to a dense tensor of real numbers. Raises UserError."""
     if not isinstance(value, KINDS):
         raise UserError(f"{name} must be a tensor, it is {_kind(value)}")
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
+        raise UserError(
+            f"{name} holds texts or objects: number them, such as by "
+            f"np.unique({name}, return_inverse=True)[1]"
+        )
     try:
         tensor = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
@@ -129,7 +134,10 @@ def mask_of(name: str, value: Any) -> Tensor | None:
     """Converts a mask [B, T] to bools; None stays None. Raises UserError."""
     if value is None:
         return None
-    mask_BT = of_dtype(name, value, "bool")
+    tensor = tensor_of(name, value)
+    if tensor.dtype is not torch.bool and not bool(((tensor == 0) | (tensor == 1)).all()):
+        raise UserError(f"{name} must hold 0 and 1 alone: weights of tokens go into advantages")
+    mask_BT = tensor.bool()
     if mask_BT.dim() != 2:
         raise UserError(f"{name} must be a tensor [B, T], it is {list(mask_BT.shape)}")
     return mask_BT

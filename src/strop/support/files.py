@@ -43,9 +43,21 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
-def json_of(text: str | bytes) -> Any:
-    """The content of a JSON text. Raises ValueError, also where it is nested too deeply."""
+def json_of(text: str | bytes, once: bool = False) -> Any:
+    """The content of a JSON text. Raises ValueError, also where it is nested too deeply.
+
+    once: an object that has a key twice, of which only the last would be read, is refused too.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once if once else None)
     except RecursionError as error:
         raise ValueError("too deeply nested") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands in one object twice")
+    return found

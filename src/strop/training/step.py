@@ -32,6 +32,7 @@ from strop.method.algorithm import (
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import LR, OUTSIDE, Use
 from strop.method.schedule import rate_at
+from strop.support.errors import RunStopped, UserError
 from strop.training.learner import routing
 from strop.training.learner.step_metrics import Clock, step_metrics
 from strop.training.learner.step_models import StepModels, refresh
@@ -88,9 +89,17 @@ def train_step(
     # 8
     lr = knobs[LR] if LR in knobs else rate_at(world.lr, step, world.num_steps)
     with clock("update"):
-        learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
+        try:
+            learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
+        except RunStopped as error:
+            again = Chains(rng_of, world.services, dict(state))
+            if came := again.first_not_finite(algorithm.advantage, batch):
+                raise RunStopped(f"{error}; {came}") from error
+            raise
     routed = models.policy.experts is not None
-    metrics.update(step_metrics(batch, learning_rollouts(algorithm, batch)), **learned.metrics)
+    own = step_metrics(batch, learning_rollouts(algorithm, batch))
+    _check_names(own, chains.said_by, learned.metrics)
+    metrics.update(own, **learned.metrics)
     metrics.update(routing.load_metrics(batch) if routed else {})
     if "sampling/oldest_age_steps" in metrics:
         metrics["sampling/effective_share"] = learned.effective
@@ -109,6 +118,19 @@ def train_step(
     # 10
     metrics.update(clock.metrics(batch))
     return Stepped(batch, metrics, chains.state)
+
+
+def _check_names(
+    own: Mapping[str, float], said_by: Mapping[str, str], learned: Mapping[str, float]
+) -> None:
+    """Raise UserError where a part's metric has the name of one of the step's own."""
+    for name in own:
+        if name in said_by or name in learned:
+            who = f"part {said_by[name]}" if name in said_by else "a part of a loss term"
+            raise UserError(
+                f"{who} gives the metric {name}, which every step has of its own: give it a name "
+                "of yours, such as mine/mean"
+            )
 
 
 def _refreshed(algorithm: Algorithm, batch: Batch, models: StepModels) -> Batch:
