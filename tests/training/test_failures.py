@@ -158,7 +158,7 @@ def test_the_part_that_first_gives_no_number_is_named(strop, lab, tmp_path):
     result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
     assert result.code == 1
     assert "advantage: spoil is the first part with such a number, in advantage_B" in result.err
-    assert "No step is saved: first correct what stopped it. Go on with" in result.err
+    assert "No step is saved: first correct what stopped it. Resume with" in result.err
     result = strop("doctor", tmp_path / "run")
     assert result.code == 2
     assert "has no finished step: it is in its first one, or stopped in it" in result.err
