@@ -21,7 +21,7 @@ from strop.tracking.watch import sampled
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "it was cut": lambda data: data[: len(data) // 2],
     "it is empty": lambda data: b"",
-    "it is no Parquet file": lambda data: b"half written",
+    "it is not a Parquet file": lambda data: b"half written",
     "its bytes are not those that were written": lambda data: (
         data[:4] + bytes(each ^ 0x5A for each in data[4:-200]) + data[-200:]
     ),
@@ -58,7 +58,7 @@ def test_readers_say_what_to_do(run: Path, reader: str) -> None:
         with pytest.raises(UserError) as refused:
             READERS[reader](run)
         assert str(refused.value) == (
-            f"{path} is damaged ({why}): remove it to go on without it, or resume the run from a "
+            f"{path} is damaged ({why}): remove it to continue without it, or resume the run from a "
             "checkpoint before step 3 (--step), which writes it again"
         )
 
