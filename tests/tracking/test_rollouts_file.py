@@ -58,8 +58,8 @@ def test_readers_say_what_to_do(run: Path, reader: str) -> None:
         with pytest.raises(UserError) as refused:
             READERS[reader](run)
         assert str(refused.value) == (
-            f"{path} is damaged ({why}): remove it to continue without it, or resume the run from a "
-            "checkpoint before step 3 (--step), which writes it again"
+            f"{path} is damaged ({why}): remove it to continue without it, or resume the run from "
+            "a checkpoint before step 3 (--step), which writes it again"
         )
 
 
