@@ -2,12 +2,12 @@
 
     python tools/write_catalogue.py [--check]
 
-src/strop/assets/run.schema.json, src/strop/api/keywords.pyi, docs/METHODS.md, docs/methods/ (a
-page a family), docs/PARTS.md, docs/HOSTED.md and docs/PADDED.md are written whole, from settings,
-recipes and parts; a page in docs/methods/ that no family has is removed. In docs/NOTATION.md,
-docs/BATCH.md and docs/COMING_FROM_TRL_AND_VERL.md the tables between `<!-- table: NAME -->` and
-`<!-- end -->` are replaced. With --check nothing is written, and the exit code is 1 where a file is
-out of date.
+The script writes src/strop/assets/run.schema.json, src/strop/api/keywords.pyi, docs/METHODS.md,
+docs/methods/ (one page for each family), docs/PARTS.md, docs/HOSTED.md and docs/PADDED.md from
+settings, recipes and parts; it removes pages of docs/methods/ that belong to no family. In
+docs/NOTATION.md, docs/BATCH.md and docs/COMING_FROM_TRL_AND_VERL.md it replaces the tables between
+`<!-- table: NAME -->` and `<!-- end -->`. With --check it writes nothing, and the exit code is 1 if
+a file is out of date.
 """
 
 import re
@@ -45,67 +45,69 @@ import write_keywords  # noqa: E402
 
 INDEX_HEADER = """# Methods, by what they change
 
-Look for what you want to change: the families below say it in a sentence each. The table of a
-family says of every recipe when to choose it. A name leads to the family's page, which has the
+Look for what you want to change: a sentence describes each of the families below. The table of a
+family says for every recipe when to choose it. A name links to the family's page, which has the
 equation, the parts stage by stage, differences from the paper, cost and what to try;
 `strop recipes NAME` prints the same, `strop recipes WORD` searches. The parts are listed in
 [PARTS.md](PARTS.md).
 
-A recipe is told from its parent, which is named beside it: what is not said is as there. Status:
-`exact` follows the paper's equations, but for the differences named; `partial` had to infer
-something and says what under "differs from the paper"; `abstract` rests on a paper's abstract or
-description. "Choose it when" is a matter of what a method does; it does not say that it works
-better, which [evidence/](evidence/policy_on_small_tasks.md) has for a few.
+A recipe is described by its differences from its parent, which is named beside it; everything else
+is as in the parent. The status is one of three. `exact`: the recipe follows the paper's equations,
+except for the differences named. `partial`: something had to be inferred, which is named under
+"differs from the paper". `abstract`: the recipe is based on a paper's abstract or description.
+"Choose it when" follows from what a method does; it does not say that the method works better.
+[evidence/](evidence/policy_on_small_tasks.md) has measurements for a few.
 
 Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
 those, not this file.
 """
 PAGE_NOTE = """\
 Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
-those, not this file. [METHODS.md](../METHODS.md) lists all families, what the status means and when
-to choose which recipe. Stages: those that differ from the parent's. Cost: work of a step beside
-sampling its rollouts and one update on them, with the default parameters. Metrics of its own: what
-a run logs that shows the recipe's own parts at work, explained in [METRICS.md](../METRICS.md); a
-name in braces stands for any text.
+those, not this file. [METHODS.md](../METHODS.md) lists all families, and explains the status and
+when to choose which recipe. "Stages" are those that differ from the parent's. "Cost" is the work of
+a step besides sampling its rollouts and one update on them, with the default parameters. "Metrics
+of its own" are logged by a run and show the recipe's own parts at work; [METRICS.md](../METRICS.md)
+explains them. A name in braces stands for any text.
 """
 PARTS_HEADER = """# Parts, why each exists and which recipes use it
 
-Written by `python tools/write_catalogue.py` from the parts' docstrings; change those, not this
-file. `strop parts NAME` prints a part's equation, columns, fields and edge cases. Users are the
-recipes with their default parameters; a part without users is reached by a parameter or the
-notation.
+Written by `python tools/write_catalogue.py` from the parts' docstrings; change those, not
+this file. `strop parts NAME` prints a part's equation, columns, fields and edge cases. "Recipes" are
+those that use the part with their default parameters; a part without recipes can be used through a
+parameter or the notation.
 
-Beside each part stands its nearest other one, and what tells them apart or makes them equal: that
-difference is why it exists.
+"Nearest part" names the most similar other part, and how the two differ or when they are equal.
+That difference is the reason why the part exists.
 """
 
 PADDED_HEADER = """# Recipes over padded tensors
 
-What `strop.functional` takes for every recipe with its default parameters; what the functions give,
-and names that all recipes share, stand in [BATCH.md](BATCH.md#padded-tensors).
-`strop.functional.inputs(recipe, call, params)` says the same for other parameters.
+This page lists the inputs of `strop.functional` for every recipe with its default parameters.
+[BATCH.md](BATCH.md#padded-tensors) describes the functions' results, and names that all recipes
+share. `strop.functional.inputs(recipe, call, params)` lists the inputs for other parameters.
 
 Written by `python tools/write_catalogue.py` from the recipes and the records of columns; change
 those, not this file.
 """
 PADDED_TENSORS = """## Tensors
 
-Taken by all: `rewards`, `groups` and `mask` for advantages; `advantages`, `groups` and `mask` for a
-selection; `logp`, `logp_old`, `advantages` and `mask` for a loss; `step` and `total_steps` where
-something follows a schedule. They are left out below. What stands in brackets may be left out.
-"turns": `turn_ids`, `turn_end`, `turn_valid`, or `trajectories` with `turn_index` or `steps`. Of
-names with "or" one is enough. Preference pairs come as rows, or as `logp_chosen`, `logp_rejected`
-and so on.
+All recipes accept `rewards`, `groups` and `mask` for advantages; `advantages`, `groups` and `mask`
+for a selection; `logp`, `logp_old`, `advantages` and `mask` for a loss; and `step` and
+`total_steps` if something follows a schedule. The table leaves these out. Names in brackets are
+optional. "turns" means `turn_ids`, `turn_end`, `turn_valid`, or `trajectories` with `turn_index` or
+`steps`. Of names with "or", one is enough. Preference pairs are given as rows, or as `logp_chosen`,
+`logp_rejected` and so on.
 """
 PADDED_WORDS = """## Words of papers and of other code
 
-Beside the names of columns a recipe takes these, as a tensor or in `params`.
+Besides the names of columns, a recipe accepts these, as a tensor or in `params`.
 """
 PADDED_STATES = """## What next_state carries
 
-Recipes whose parts learn from steps or whose options a control moves; for all others it gives back
-what it was given. Orders of draws and stores of rollouts are a run's own: padded calls draw and
-store nothing. Tensors as above, beside `rewards`, `groups` and `mask`.
+The table lists recipes whose parts learn from steps, or whose options a control moves; for all
+other recipes next_state returns its input. Orders of draws and stores of rollouts belong to a run:
+padded calls draw and store nothing. Tensors are listed as above, without `rewards`, `groups` and
+`mask`.
 """
 NOT_LISTED = {
     "rewards", "groups", "mask", "advantages", "logp", "logp_old", "logp_prox", "logp_start",
@@ -114,7 +116,7 @@ NOT_LISTED = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write what is out of date, or say so; returns the exit code."""
+    """Write the files that are out of date, or only name them; returns the exit code."""
     stale = {path: text for path, text in wanted().items() if _now(path) != text}
     for path, text in stale.items():
         print(f"{'out of date' if arguments else 'wrote'}: {_place(path)}")
@@ -130,13 +132,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _place(path: Path) -> Path:
-    """A file as it is called from the repository's root."""
+    """A file's path relative to the repository's root."""
     root = DOCS.parent
     return path.relative_to(root if path.is_relative_to(root) else Path(__file__).parents[1])
 
 
 def unwanted() -> list[Path]:
-    """Pages of families that are no more."""
+    """Pages of families that no longer exist."""
     return [path for path in sorted((DOCS / "methods").glob("*.md")) if path not in wanted()]
 
 
@@ -194,7 +196,7 @@ def _index(groups: dict[Family, list[Entry]]) -> str:
 def _page(
     family: Family, members: list[Entry], composed: dict[str, Method], pages: dict[str, str]
 ) -> str:
-    """The text of a family's page: its members beside each other, then one by one."""
+    """The text of a family's page: a table of its members, then a section for each."""
     rows = [
         (
             f"[`{e.name}`](#{e.name})", _link(e.line("Parent"), family, pages), e.line("In short"),
@@ -258,7 +260,7 @@ def _users(users: dict[str, list[str]], part: str, num_recipes: int) -> str:
 
 
 def differing(entry: Entry, composed: dict[str, Method]) -> dict[str, tuple[Sequence[str], bool]]:
-    """The parts of each stage that has some, and whether the parent has others there."""
+    """The parts of each stage that has parts, and whether they differ from the parent's."""
     parent = composed.get(entry.line("Parent"))
     theirs = notation.shown(parent) if parent else {}
     ours = notation.shown(composed[entry.name])
@@ -269,7 +271,7 @@ def differing(entry: Entry, composed: dict[str, Method]) -> dict[str, tuple[Sequ
 
 
 def stage_of(shown: str) -> str:
-    """The stage of a row that is of one phase: "selection (explore)"."""
+    """The stage of a row that may belong to one phase, as "selection (explore)"."""
     return shown.partition(" (")[0]
 
 
@@ -338,7 +340,7 @@ def padded_page() -> str:
 def _padded_tensors(
     name: str, call: str, but: Collection[str] = (), also_must: Collection[str] = ()
 ) -> str:
-    """The names that a call takes, each column's with "or" between them."""
+    """The names that a call accepts; several names of one column are joined by "or"."""
     names = names_of(name)
     takes = names.inputs(call)
     found: dict[tuple[str, ...], bool] = {}
@@ -361,7 +363,7 @@ def _padded_words(name: str) -> Iterable[tuple[str, str]]:
         yield f"`{word}`", "the recipe"
     for word, own in words.parameters.items():
         if own is None:
-            yield f"`{word}`", "not taken: it means something else here"
+            yield f"`{word}`", "not accepted: it means something else here"
         else:
             yield f"`{word}`", f"`{own}`" if isinstance(own, str) else f"`{own[0]}`, converted"
     for word, column in words.columns.items():
@@ -378,11 +380,11 @@ def _padded_words(name: str) -> Iterable[tuple[str, str]]:
     for word in words.prepared:
         yield f"`{word}`", "a number or switch that sets a parameter of its own"
     for word, why in words.instead.items():
-        yield f"`{word}`", f"not taken: {why}"
+        yield f"`{word}`", f"not accepted: {why}"
 
 
 def _padded_state(name: str) -> tuple[str, str] | None:
-    """The parts that carry something to the next step, and what they need; None where none does."""
+    """The parts that carry state to the next step, and their inputs; None when no part does."""
     names = names_of(name)
     algorithm = names.algorithm
     learnt = list(dict.fromkeys((path, use) for path, use, _ in learning_parts(algorithm)))
@@ -394,7 +396,7 @@ def _padded_state(name: str) -> tuple[str, str] | None:
 
 
 def _padded_needs(name: str, names: Names) -> str:
-    """What next_state needs beside rewards, groups and mask, or why it refuses."""
+    """What next_state needs besides rewards, groups and mask, or why it refuses."""
     hooked = learning_parts(names.algorithm)
     if any(path.startswith("rollout.") and hook == "observe" for path, _, hook in hooked):
         return f"refused: it learns from {INSIDE}"
@@ -416,7 +418,7 @@ def _padded_needs(name: str, names: Names) -> str:
             found.append("`texts`, the prompt of each row")
         elif asked:
             first = ", ".join(use.part.init())
-            found.append(f"`state` with what it has made of all prompts ({first})")
+            found.append(f"`state` with its results for all prompts ({first})")
     if hooked and names.algorithm.control:
         found.append("[`metrics`]")
     return "; ".join(text for text in found if text) or "-"
@@ -440,7 +442,7 @@ def settings_table() -> str:
 
 
 def shipped_table() -> str:
-    """The settings whose default is another for the shipped model."""
+    """The settings that have another default for the shipped model."""
     plain = config.RunConfig().model_dump(mode="json")
     rows = [
         (f"`{section}.{key}`", f"`{_toml(value)}`")
@@ -477,7 +479,7 @@ def declared_table() -> str:
 
 
 def derived_table() -> str:
-    """The columns that follow from others."""
+    """The columns that are derived from others."""
     rows = [(f"`{c.name}`", c.meaning) for c in columns.STANDARD if c.writer == "batch"]
     return table(("column", "meaning"), rows).rstrip()
 

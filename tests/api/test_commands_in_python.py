@@ -108,7 +108,7 @@ def test_runs_are_compared_as_far_as_both_go(run: Any, tmp_path: Path) -> None:
     (short / "rollouts/step-000006.parquet").unlink()
     found = strop.diff(run, short)
     assert (found.same, found.lengths, found.looked_at) == (True, (6, 4), 5)
-    assert "goes on to step 6" in repr(found)
+    assert "continues to step 6" in repr(found)
     path = short / "rollouts/step-000003.parquet"
     rows = pq.read_table(path)
     pq.write_table(rows.slice(0, len(rows) - 1), path)

@@ -93,7 +93,7 @@ def test_a_true_critic_knows_the_value_before_every_token() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: random_tree(0, 2), "depth of 1 or more"),
+        (lambda: random_tree(0, 2), "depth of at least 1"),
         (lambda: random_tree(2, 1), "2 branches"),
         (lambda: random_tree(13, 2), "at most 4,096"),
         (lambda: random_tree(2, 2, share=1.0), "share of right paths"),

@@ -178,7 +178,7 @@ def test_a_run_calibrates_a_model(strop, model, run, tmp_path):
             ["--gpus", "2", *GPUS, *LENGTHS, "--prompts", "60000", "--answers", "60"],
             "more than 1,0",
         ),
-        (["--gpus", "1", *GPUS, "--lengths", "20000,60000"], "are the least that would"),
+        (["--gpus", "1", *GPUS, "--lengths", "20000,60000"], "it needs at least"),
     ],
 )
 def test_what_is_given_wrongly_of_a_model_is_one_line(strop, model, tmp_path, words, why):

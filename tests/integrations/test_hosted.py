@@ -275,9 +275,9 @@ def test_halves_for_verl() -> None:
     assert halves("mc_grpo(beta=0.0)") == ("", "")
     assert halves("capo")[0].startswith("reads logp_old_T")
     assert halves("gvpo") == (
-        "", "averages in a way that verl's counts do not tell (average_per_prompt)",
+        "", "has averages that do not follow from verl's counts (average_per_prompt)",
     )  # fmt: skip
-    assert halves("drive") == ("changes over to another method on the way",) * 2
+    assert halves("drive") == ("switches to another method during the run",) * 2
     assert halves("riskpo")[0] == "keeps state from step to step (weigh_lower_tail)"
     assert hosted("dapo", TRL) == ("dapo(refill=False)", "")
 

@@ -131,7 +131,7 @@ def test_runs_that_measured_are_asked_before_those_that_did_not(tmp_path):
 
 def test_rows_of_one_length_leave_steps_and_rows_to_a_second_run(tmp_path):
     one = write_run(tmp_path / "a", even=True)
-    assert "too much alike" in measure([one]).warning
+    assert "too similar" in measure([one]).warning
     both = measure([one, write_run(tmp_path / "b", 2, even=True)])
     assert both.warning == ""
     same(both.costs.speed)

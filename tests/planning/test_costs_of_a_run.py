@@ -120,7 +120,7 @@ def test_steps_that_are_alike_are_said_to_be(tmp_path):
     for path in list((folder / "rollouts").iterdir())[1:]:
         path.unlink()
     found = measure([folder])
-    assert "too much alike" in found.warning
+    assert "too similar" in found.warning
     assert found.shares.sum() == pytest.approx(1)
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_run_to_plan_from(tmp_path):
     with pytest.raises(UserError, match=r"several steps at once.*did not measure"):
         measure([ahead])
     put_off = write_run(tmp_path / "a", **{"partial/groups_left": 3.0})
-    with pytest.raises(UserError, match="put long answers off"):
+    with pytest.raises(UserError, match="postponed long answers"):
         measure([put_off])
     still = write_run(tmp_path / "b", **{"timing_s/rollout": 0.0})
     with pytest.raises(UserError, match="no step in which answers were drawn and timed"):

@@ -90,7 +90,7 @@ def test_what_cannot_be_counted_is_named(change, why):
         model_of({**QWEN3_06B, **change}, "odd", PLACE)
 
 
-@pytest.mark.parametrize(("text", "why"), [("{", "is no JSON"), ("[1]", "is no table")])
+@pytest.mark.parametrize(("text", "why"), [("{", "is no JSON"), ("[1]", "is not a JSON object")])
 def test_what_is_no_configuration(tmp_path, text, why):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match=why):

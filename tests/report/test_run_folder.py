@@ -68,10 +68,10 @@ def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"step": 1}\n{"step": \n{"step": 3}\n', "line 2 is no line of metrics"),
-        ('{"step": 1}\n{"reward": 1}\n', "line 2 is no line of metrics"),
-        ('{"step": 1.5}\n', "line 1 is no line of metrics"),
-        ("[1]\n", "line 1 is no line of metrics"),
+        ('{"step": 1}\n{"step": \n{"step": 3}\n', "line 2 is not a line of metrics"),
+        ('{"step": 1}\n{"reward": 1}\n', "line 2 is not a line of metrics"),
+        ('{"step": 1.5}\n', "line 1 is not a line of metrics"),
+        ("[1]\n", "line 1 is not a line of metrics"),
     ],
 )
 def test_damaged_lines_are_refused_by_number(tmp_path: Path, text: str, message: str) -> None:

@@ -49,8 +49,8 @@ def test_headlines_average_a_tenth_and_take_single_evaluations() -> None:
         ((0.5, 0.4, 0.6), (0.1, 0.05, 0.2),
          "fell from 50.0% to 10.0% (95% interval 5.0% to 20.0%) in 2 steps."),
         ((0.1, 0.05, 0.2), (0.2, 0.15, 0.3),
-         "was 10.0% and is 20.0% (95% interval 15.0% to 30.0%) after 2 steps: the intervals meet, "
-         "so this shows no change."),
+         "was 10.0% and is 20.0% (95% interval 15.0% to 30.0%) after 2 steps: the intervals "
+         "overlap, so this shows no change."),
     ],
 )  # fmt: skip
 def test_the_verdict_says_what_the_intervals_allow(first, last, message) -> None:

@@ -143,7 +143,7 @@ def test_a_damaged_line_is_told_and_what_was_seen_stays(make_run: MakeRun) -> No
         path.write_text(before + "<b>\n")
         found = data(server)
         assert "cannot be read: " in found["parts"]["header"]
-        assert "line 4 is no line of metrics" in found["parts"]["header"]
+        assert "line 4 is not a line of metrics" in found["parts"]["header"]
         assert points(found) == 3
         path.write_text(before)
         grow(folder, 4)

@@ -21,7 +21,7 @@ from strop.tracking.watch import sampled
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "it was cut": lambda data: data[: len(data) // 2],
     "it is empty": lambda data: b"",
-    "it is no Parquet file": lambda data: b"half written",
+    "it is not a Parquet file": lambda data: b"half written",
     "its bytes are not those that were written": lambda data: (
         data[:4] + bytes(each ^ 0x5A for each in data[4:-200]) + data[-200:]
     ),

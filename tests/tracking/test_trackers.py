@@ -118,8 +118,8 @@ def test_several_at_once_and_one_that_breaks(told, runner, lab, tmp_path):
     assert [heard[0] for heard in HEARD].count("end") == 1
     (note,) = watcher.notes
     assert note == (
-        "the tracker tensorboard is told nothing more: RuntimeError: no such server; the run "
-        "goes on, metrics.jsonl has everything"
+        "the tracker tensorboard gets no more data: RuntimeError: no such server; the run "
+        "continues, and metrics.jsonl has everything"
     )
 
 
@@ -128,7 +128,7 @@ def test_one_that_hangs_holds_nothing_up(told, runner, lab, tmp_path, monkeypatc
     run = runner.start(lab.raw(tracking=told(Hanging)), tmp_path / "run")
     watcher = runner.go(run)
     assert run.finished
-    assert "it still sends, and is not waited for" in watcher.notes[0]
+    assert "it is still sending, and the run does not wait for it" in watcher.notes[0]
     monkeypatch.setattr(watch, "MOST_BEHIND", 2)
     again = runner.start(lab.raw(tracking=told(Hanging)), tmp_path / "again")
     watcher = runner.go(again)
@@ -146,7 +146,7 @@ def test_one_that_cannot_be_had_stops_the_run_before_it_begins(
     words = ["train", *lab.arguments(), "--track", "tensorboard", "--track", "wandb"]
     found = strop(*words, "--out", tmp_path / "run")
     assert found.code == 2
-    assert f"wandb cannot be told of the run: {why}; mend it, or leave" in found.err
+    assert f"wandb cannot log the run: {why}; fix it, or leave" in found.err
     assert not (tmp_path / "run").exists()
     assert [heard[0] for heard in HEARD] == ["begin", "end"]  # the first, and that it failed
     assert HEARD[-1] == ("end", False)
@@ -180,7 +180,7 @@ def test_a_resumed_run_has_the_same_ids(told, runner, lab, tmp_path):
     assert [(each.id, each.step) for each in begun] == [(id, 3) for id in ids.values()]
     assert [heard[1] for heard in HEARD if heard[0] == "metrics"] == [4, 4]
     (tmp_path / "run" / watch.NAME).write_text("{")
-    with pytest.raises(UserError, match=r"tracking\.json is damaged: mend it, or remove it"):
+    with pytest.raises(UserError, match=r"tracking\.json is damaged: repair it, or remove it"):
         watch.read_ids(tmp_path / "run")
 
 

@@ -257,7 +257,7 @@ def test_agents_whose_calls_never_fit_stop_the_run_and_show_one_traceback(
         done.out.split()
     )
     assert (
-        "in the first step the policy sampled no token, so nothing is learnt (rollouts ended"
+        "in the first step the policy sampled no token, so nothing is learned (rollouts ended"
         in (done.err)
     )
 

@@ -44,7 +44,7 @@ def test_damage_before_the_checkpoint_is_named(copied, runner):
         before = [line, two, three] if number % 2 else [one, line, three]
         path.write_bytes(b"\n".join(before) + b"\n")
         place = before.index(line) + 1
-        with pytest.raises(UserError, match=rf"metrics\.jsonl, line {place} is no line of"):
+        with pytest.raises(UserError, match=rf"metrics\.jsonl, line {place} is not a line of"):
             runner.resume(copied)
         assert path.read_bytes() == b"\n".join(before) + b"\n"
 
@@ -71,7 +71,7 @@ def test_a_line_that_is_being_written_is_left_out_and_others_are_named(tmp_path)
     path.write_bytes(b'{"step": 1}\n{"ste')
     assert read_metrics(tmp_path) == [{"step": 1}]
     path.write_bytes(b'{"step": 1}\n{"ste\n')
-    with pytest.raises(UserError, match=r"line 2 is no line of metrics"):
+    with pytest.raises(UserError, match=r"line 2 is not a line of metrics"):
         read_metrics(tmp_path)
 
 

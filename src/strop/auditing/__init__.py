@@ -1,1 +1,1 @@
-"""What a method does to a policy small enough to enumerate: exact gradients, bias, variance."""
+"""Audits a method on a policy small enough to enumerate: exact gradients, bias, variance."""

@@ -1,4 +1,4 @@
-"""One training step on given groups of answers, with the trainer's own code and a table policy."""
+"""Runs one training step on given groups of answers, with the trainer's code and a table policy."""
 
 import dataclasses
 import math
@@ -30,8 +30,8 @@ from strop.training.learner.update import Learner
 class TableModel(nn.Module):
     """Logits theta [A, P * N]: one free number for every action at every node.
 
-    The hidden state before a token is the one-hot of its node, the head's weight is theta; so the
-    gradient of the weights is that of the logits, exactly.
+    The hidden state before a token is the one-hot vector of its node, and the head's weight is
+    theta, so the gradient of the weights is exactly that of the logits.
     """
 
     def __init__(self, tree: Tree, theta: Tensor) -> None:
@@ -47,7 +47,7 @@ class TableModel(nn.Module):
         return self.head.weight
 
     def get_decoder(self) -> nn.Module:
-        """What makes hidden states."""
+        """The module that computes hidden states."""
         return self.trunk
 
     def get_output_embeddings(self) -> nn.Module:
@@ -56,8 +56,8 @@ class TableModel(nn.Module):
 
 
 class Trunk(nn.Module):
-    """Token ids [B, L] to one-hot nodes [B, L, P * N]; after an answer's end, and before the end of
-    the prompt, the state is 0.
+    """Maps token ids [B, L] to one-hot nodes [B, L, P * N]; after an answer's end, and before the
+    end of the prompt, the state is 0.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -83,18 +83,18 @@ class Trunk(nn.Module):
         return SimpleNamespace(last_hidden_state=states)
 
 
-# The answers' paths of every prompt's group, as numbers into Tree.paths.
+# For every prompt's group, the paths of its answers, as indices into Tree.paths.
 Groups = Sequence[Sequence[int]]
-NUM_STEPS = 1000  # of the run that the audited step is the first of
+NUM_STEPS = 1000  # length of the run whose first step is audited
 
 
 class Uncountable(UserError):
-    """A method whose step does not follow from the answers that were drawn."""
+    """Raised for a method whose step is not determined by the drawn answers."""
 
 
 @dataclass
 class Watched:
-    """The trainer's generators, and whether anything was drawn from one, or from torch's own."""
+    """The trainer's random generators; notices draws from them and from torch's global one."""
 
     seed: int
     made: list[tuple[torch.Generator, Tensor]] = field(default_factory=list)
@@ -108,21 +108,21 @@ class Watched:
 
     @property
     def drawn(self) -> bool:
-        """Whether one of them is another than it was."""
+        """Whether the state of any generator has changed."""
         states = [(rng.get_state(), before) for rng, before in self.made]
         states.append((torch.get_rng_state(), self.before))
         return any(not torch.equal(*pair) for pair in states)
 
 
 class TreeServices:
-    """What parts may ask of an audit: rewards of the tree. Anything else is refused by name."""
+    """The services of an audit: rewards of the tree. Any other request is refused by name."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree, self.reward_B = tree, torch.empty(0)
 
     @property
     def grading(self) -> "TreeServices":
-        """Itself."""
+        """These services themselves."""
         return self
 
     can_grade, reward_names, reward_weights = True, ("tree",), (1.0,)
@@ -139,14 +139,14 @@ class TreeServices:
 
 @dataclass
 class TrueCritic:
-    """A critic that knows: the expected reward from every node on under the table policy."""
+    """An exact critic: the expected reward from every node on, under the table policy."""
 
     tree: Tree
     theta: Tensor
     current: tuple[str, ...]
 
     def columns(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:
-        """The value before every policy token, for every head that is asked for."""
+        """The value before every policy token, for every requested head."""
         value_N = self.tree.values_N(self.theta)
         state_T = node_of_tokens(self.tree, batch)
         values_T = torch.where(batch["mask_T"], value_N[state_T], 0.0)
@@ -169,10 +169,10 @@ class Bench:
     """Runs stages 3 to 8 of a step of `algorithm` on given answers, and measures how far the logits
     moved.
 
-    theta: the policy's logits; behaviour: those that the answers were drawn with. step: the
-    learning rate of plain gradient descent, which an update takes. teacher: the reference's logits,
-    None: those of the policy. drew: whether the last step drew anything of its own, so that another
-    seed might have moved the logits elsewhere.
+    theta: the policy's logits; behaviour: the logits with which the answers were drawn. step: the
+    learning rate of an update, which is plain gradient descent. teacher: the reference's logits,
+    None: those of the policy. drew: whether the last step drew random numbers of its own, so that
+    the result might depend on the seed.
     """
 
     algorithm: Algorithm
@@ -210,10 +210,10 @@ class Bench:
         self.drew = False
 
     def moved(self, groups: Groups, seed: int = 0) -> Tensor | None:
-        """How far an update moved the logits [A, N], over the step size; None where curation threw
-        the groups away and asked for others.
+        """How far an update moved the logits [A, N], divided by the step size; None when curation
+        discarded the groups and requested others.
 
-        Several updates count by their mean. `seed` is of the parts' own draws.
+        Of several updates the mean is taken. `seed` seeds the parts' own draws.
         """
         rng_of = Watched(seed)
         moved = self._step(self._rollouts(groups), rng_of)
@@ -247,8 +247,8 @@ class Bench:
         return batch
 
     def _rollouts(self, groups: Groups) -> Batch:
-        """The batch that an engine would have brought; where a method plays episodes, every action
-        is a turn, its node the state, and the last one has the reward.
+        """The batch as an engine would return it; if the method plays episodes, every action is a
+        turn whose state is its node, and the last turn has the reward.
         """
         tree, answers = self.tree, []
         for prompt, group in enumerate(groups):
@@ -272,7 +272,7 @@ class Bench:
         return batch.set(**columns)
 
     def _turns(self, prompt: int, path: tuple[int, ...], reward: float) -> list[Turn]:
-        """An answer as one turn, or as one turn an action."""
+        """An answer as a single turn or, in episodes, as one turn for each action."""
         tree, ids = self.tree, self.tree.prompt_ids(prompt)
         nodes = [tree.node(prompt, path[:at]) for at in range(len(path))]
         drawn, logp = (x_AN[path, nodes].tolist() for x_AN in (self.drawn_AN, self.logp_AN))
@@ -293,15 +293,15 @@ class Bench:
         ]  # fmt: skip
 
     def _kept(self, node: int) -> bytes:
-        """What the rules leave at a node, as an engine tells it."""
+        """The tokens that the rules keep at a node, encoded as an engine reports them."""
         inside_A = self.cut[:, node] > -math.inf
         ids = inside_A.nonzero()[:, 0].to(torch.int32)
         return b"" if inside_A.all() else ids.numpy().tobytes()
 
 
 def check_countable(algorithm: Algorithm) -> None:
-    """Raise Uncountable where a step does not follow from answers, or episodes, that are drawn
-    independently, and their rewards.
+    """Raise Uncountable unless a step is determined by independently drawn answers (or episodes)
+    and their rewards.
     """
     if type(algorithm.rollout.part) not in (SampleIndependently, PlayTurns):
         raise Uncountable(
@@ -312,6 +312,6 @@ def check_countable(algorithm: Algorithm) -> None:
 
 
 def without_critic(algorithm: Algorithm) -> Algorithm:
-    """The algorithm without the terms that train a critic: the audit's knows the values."""
+    """The algorithm without the terms that train a critic: the audit's critic is exact."""
     terms = tuple(term for term in algorithm.terms if term.learner != "critic")
     return dataclasses.replace(algorithm, terms=terms)

@@ -1,4 +1,4 @@
-"""Expectation and spread of a method's step over all groups of answers that could be drawn."""
+"""Computes mean and spread of a method's step over all groups of answers that could be drawn."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from strop.auditing.tree import Tree, Truth
 from strop.method.algorithm import Algorithm
 from strop.support.students_t import t_quantile
 
-BLOCKS = 20  # of drawn groups, over which intervals are taken
+BLOCKS = 20  # number of blocks of drawn groups, over which intervals are computed
 BY_ORDER = frozenset({"order_matters", "order_breaks_ties"})  # facts of parts
 
 
@@ -27,11 +27,11 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class Audit:
-    """What a step does on average. All but `truth` follow the equations of `audit`."""
+    """The average effect of a step. All fields except `truth` follow the equations of `audit`."""
 
     truth: Truth
     exact: bool
-    num_groups: int  # that were evaluated
+    num_groups: int  # number of evaluated groups
     scale: Number
     bias: Number
     cosine: Number
@@ -50,7 +50,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Limits:
-    """most: groups that are enumerated; beyond it `draws` of them are drawn."""
+    """Limits on groups: up to `most` are enumerated; of more than that, `draws` are sampled."""
 
     most: int = 1500
     draws: int = 1000
@@ -79,22 +79,23 @@ def audit(
         error   = N E |d_N - E d|^2 / |E d|^2, d_N of N answers: see _error
         success_change, entropy_change = <grad J, E d>, <grad H, E d>, first order, per unit of step
         ess     = E_b[p / b]^2 / E_b[(p / b)^2], the share of the behaviour b's answers that count
-        no_signal = P(d = 0); thrown_away = P(curation asks for other groups); the rest given not
-        cut_scale, cut_bias: towards the gradient of J behind the rollout's top_p, top_k and min_p
+        no_signal = P(d = 0); thrown_away = P(curation requests other groups); the other numbers
+                  are conditional on groups that are kept
+        cut_scale, cut_bias: relative to the gradient of J under the rollout's top_p, top_k, min_p
         ratio   = E_b[p / b] of a token
 
-    b is what is left of the answers' policy by those rules; p the learner's: the whole policy, or
-    with sampling_mask=renormalise what is left of it where b was cut.
+    b is the answers' policy, cut by those rules; p the learner's policy: the whole one, or with
+    sampling_mask=renormalise the one renormalised over what the rules left of b.
 
     A method that learns from a teacher, whose logits are then given, is compared with J = minus the
-    divergence of the policy from it, over whole answers; token_bias is the bias towards the
-    gradient of the divergences at all tokens, the answers given.
+    divergence of the policy from it, over whole answers; token_bias is the bias relative to the
+    gradient of the divergences at all tokens of given answers.
 
-    One group of `group_size` answers a prompt. Where the groups are few enough, all are
-    enumerated: multisets with multinomial weights, or every order of them where a part states that
-    it may follow the order of answers. Where they are too many, or a step on one of them draws
-    anything of its own, groups are drawn, and every number has a Student-t interval over blocks.
-    Raises Uncountable for a method whose step needs more than answers and rewards.
+    There is one group of `group_size` answers for each prompt. If there are few enough groups, all
+    are enumerated: as multisets with multinomial weights, or in every order if a part states that
+    it may depend on the order of answers. If there are too many, or if a step draws random numbers
+    of its own, groups are sampled, and every number has a Student-t interval over blocks. Raises
+    Uncountable for a method whose step needs more than answers and rewards.
     """
     drawn_by = theta if behaviour is None else behaviour
     bench = Bench(algorithm, tree, theta, drawn_by, step, teacher)
@@ -119,8 +120,8 @@ def audit(
 
 
 def _error(noise: Number, group_size: int, prompts: int) -> Number:
-    """N E |d_N - E d|^2 / |E d|^2 = G (P noise^2 + P - 1): d_N is the mean over groups of N answers
-    in all, each of a prompt drawn among the tree's P, which share no logits.
+    """N E |d_N - E d|^2 / |E d|^2 = G (P noise^2 + P - 1). Here d_N is the mean over groups with N
+    answers in total; each group's prompt is drawn among the tree's P, which share no logits.
     """
     return Number(
         group_size * (prompts * noise.value**2 + prompts - 1),
@@ -129,7 +130,7 @@ def _error(noise: Number, group_size: int, prompts: int) -> Number:
 
 
 def _weights(bench: Bench, theta: Tensor) -> tuple[float, float]:
-    """Effective sample size of the learner's policy in what was drawn, and its mean ratio."""
+    """Effective sample size of the drawn answers under the learner's policy, and the mean ratio."""
     p = theta.masked_fill(bench.cut == -math.inf, -math.inf) if bench.renormalises else theta
     drawn_PL = bench.tree.logp_PL(bench.cut)
     ratio_PL = torch.where(drawn_PL > -math.inf, bench.tree.logp_PL(p) - drawn_PL, 0)
@@ -141,7 +142,7 @@ class _Sums(NamedTuple):
     """Sums over groups with their weights."""
 
     groups: int
-    weight: float  # of groups that were kept
+    weight: float  # of kept groups
     thrown: float
     move: Tensor
     square: float
@@ -164,7 +165,7 @@ def _collect(bench: Bench, groups: list[tuple[Groups, float]], seed: int) -> _Su
 
 
 def _enumerated(bench: Bench, groups: Iterator[tuple[Groups, float]], seed: int) -> list[_Sums]:
-    """One block of all groups; none where a step on one of them draws anything of its own."""
+    """One block of all groups; empty when a step draws random numbers of its own."""
     found = []
     for group in groups:
         found.append(_collect(bench, [group], seed))
@@ -204,7 +205,7 @@ def _summary(sums: _Sums, truth: Truth, cut_slope: Tensor | None) -> dict[str, f
 
 
 def _beside(mean: Tensor, slope: Tensor) -> tuple[float, float]:
-    """Scale and bias of the mean step beside a true gradient."""
+    """Scale and bias of the mean step relative to a true gradient."""
     length = float(slope.norm())
     scale = float((mean * slope).sum()) / length**2 if length else math.nan
     return scale, _over(float((mean - scale * slope).norm()), abs(scale) * length)
@@ -215,7 +216,7 @@ def _over(top: float, bottom: float) -> float:
 
 
 def _within(blocks: list[_Sums], truth: Truth, cut_slope: Tensor | None) -> dict[str, float]:
-    """Half widths of Student-t intervals over the blocks left out in turn (jackknife)."""
+    """Half-widths of Student-t intervals by the jackknife: blocks are left out in turn."""
     others = [_joined([b for b in blocks if b is not block]) for block in blocks]
     left = [_summary(each, truth, cut_slope) for each in others]
     n = len(left)
@@ -235,7 +236,7 @@ def _num_groups(tree: Tree, size: int, ordered: bool) -> int:
 def _all_groups(
     logp_PL: Tensor, size: int, ordered: bool = False
 ) -> Iterator[tuple[Groups, float]]:
-    """Every choice of answers for each prompt, in order or as a multiset, with its probability."""
+    """Every group of answers for each prompt, in order or as a multiset, with its probability."""
     ways = []
     for logp_L in logp_PL.tolist():
         numbers, found = range(len(logp_L)), []
@@ -245,7 +246,7 @@ def _all_groups(
             if not ordered:
                 logp += math.lgamma(size + 1)
                 logp -= sum(math.lgamma(group.count(number) + 1) for number in set(group))
-            if logp > -math.inf:  # else it is never drawn
+            if logp > -math.inf:  # otherwise it is never drawn
                 found.append((group, math.exp(logp)))
         ways.append(found)
     for chosen in itertools.product(*ways):
@@ -253,7 +254,7 @@ def _all_groups(
 
 
 def _drawn_groups(logp_PL: Tensor, size: int, count: int, seed: int) -> list[tuple[Groups, float]]:
-    """`count` draws of a group for each prompt, each with weight 1."""
+    """`count` samples of a group for each prompt, each with weight 1."""
     rng = torch.Generator().manual_seed(seed)
     drawn_CPG = torch.stack(
         [torch.multinomial(logp_PL.exp(), size, True, generator=rng) for _ in range(count)]

@@ -1,8 +1,8 @@
-"""Decision trees small enough to enumerate, softmax policies on them, and what is true of both.
+"""Defines decision trees small enough to enumerate, softmax policies on them, and exact values.
 
 An answer is a path: `depth` actions out of `branching`, or fewer in a ragged tree, where action 0
-ends it. Every prompt has a tree of its own. The policy has a free logit for every action at every
-node, so nothing that is measured on it comes from a network's shape.
+ends it. Every prompt has its own tree. The policy has a free logit for every action at every node,
+so measurements on it do not depend on a network's architecture.
 """
 
 import itertools
@@ -22,12 +22,12 @@ MOST_PATHS = 4096  # of one prompt
 
 
 class Truth(NamedTuple):
-    """What is true of a policy on a tree, and its gradients by the logits theta [A, N].
+    """Exact values of a policy on a tree, and their gradients by the logits theta [A, N].
 
-    success: expected reward, mean over prompts, or what a policy that learns from a teacher aims
-    at: minus its divergence from the teacher over whole answers, nats. entropy: of a token, nats,
-    mean over the tokens that the policy writes. token_slope: of the divergences at all its tokens,
-    as if no token changed which others follow it; None without a teacher.
+    success: expected reward, mean over prompts; for a policy that learns from a teacher, minus its
+    divergence from the teacher over whole answers, nats. entropy: of a token, nats, mean over the
+    tokens that the policy writes. token_slope: gradient of the divergences at all its tokens, as if
+    no token influenced later ones; None without a teacher.
     """
 
     success: float
@@ -39,9 +39,9 @@ class Truth(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """Answers and their rewards. rewards_PL [P, L]: of every prompt's paths, in their order.
+    """Answers and their rewards. rewards_PL [P, L]: for every prompt's paths, in order.
 
-    Raises UserError for sizes out of range, and rewards that do not fit the paths.
+    Raises UserError for sizes out of range, and for rewards that do not fit the paths.
     """
 
     depth: int
@@ -69,12 +69,12 @@ class Tree:
 
     @property
     def num_nodes(self) -> int:
-        """Inner nodes of a prompt's tree, those of a ragged one that cannot be reached included."""
+        """Inner nodes of a prompt's tree, including unreachable ones of a ragged tree."""
         return sum(self.branching**level for level in range(self.depth))
 
     @property
     def prompt_length(self) -> int:
-        """Tokens of a prompt: its number, written with the actions as digits."""
+        """Tokens of a prompt: its index, written with the actions as digits."""
         length = 1
         while self.branching**length < self.num_prompts:
             length += 1
@@ -89,7 +89,7 @@ class Tree:
         return tuple(reversed(digits))
 
     def node(self, prompt: int, prefix: tuple[int, ...]) -> int:
-        """The node that the actions of `prefix` lead to."""
+        """The node to which the actions of `prefix` lead."""
         inner = 0
         for action in prefix:
             inner = inner * self.branching + 1 + action
@@ -97,7 +97,7 @@ class Tree:
 
     @cached_property
     def _steps(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes and actions [L, D] of every path of prompt 0, and which of them there are."""
+        """Nodes and actions [L, D] of every path of prompt 0, and a mask of those that exist."""
         shape = (len(self.paths), self.depth)
         nodes, actions = (torch.zeros(shape, dtype=torch.int64) for _ in range(2))
         there = torch.zeros(shape, dtype=torch.bool)
@@ -116,8 +116,8 @@ class Tree:
         return torch.where(there, logp_PLD, 0.0).sum(-1)
 
     def mean_ratio(self, theta: Tensor, drawn: Tensor) -> float:
-        """Mean over the tokens that are drawn with the logits `drawn` of how many times likelier
-        they are with `theta`.
+        """Mean over tokens drawn with the logits `drawn` of their probability ratio, theta over
+        drawn.
         """
         nodes, actions, there = self._steps
         own_AN, drawn_AN = theta.log_softmax(0), drawn.log_softmax(0)
@@ -140,16 +140,16 @@ class Tree:
         return torch.where(mass > 0, value / mass.clamp(min=1e-300), 0.0).flatten()
 
     def success_slope(self, theta: Tensor, rules: Sequence[Rule] = ()) -> Tensor:
-        """The gradient of the policy's success behind these cuts, as they fall at theta."""
+        """The gradient of the policy's success under these cuts, as they fall at theta."""
         theta = theta.detach().double().requires_grad_()
         p_PL = self.logp_PL(cut(theta, rules)).exp()
         (slope,) = torch.autograd.grad((p_PL * self.rewards_PL.double()).sum(1).mean(), theta)
         return slope
 
     def truth(self, theta: Tensor, teacher: Tensor | None = None) -> Truth:
-        """Success and entropy of the policy, exactly, with their gradients.
+        """Exact success and entropy of the policy, with their gradients.
 
-        teacher: logits of the policy that it is to become like, in place of rewards.
+        teacher: logits of the policy to imitate, in place of rewards.
         """
         theta = theta.detach().double().requires_grad_()
         p_PL = self.logp_PL(theta).exp()
@@ -180,7 +180,7 @@ class Tree:
 
 
 def cut(theta: Tensor, rules: Sequence[Rule]) -> Tensor:
-    """The logits [A, N] with -inf for what the rules of a draw remove."""
+    """The logits [A, N], with -inf for actions that the sampling rules remove."""
     logits_NA = theta.T
     for rule in rules:
         logits_NA = rule(logits_NA)
@@ -200,11 +200,11 @@ def paths_of(depth: int, branching: int, ragged: bool) -> list[tuple[int, ...]]:
 
 
 def check_shape(depth: int, branching: int) -> None:
-    """Raise UserError for a tree that is none, or too large to enumerate."""
+    """Raise UserError for a tree that is empty or too large to enumerate."""
     if depth < 1 or branching < 2:
         raise UserError(
-            f"a tree of depth {depth} with {branching} branches: give a depth of 1 or more and 2 "
-            "branches or more"
+            f"a tree of depth {depth} with {branching} branches: give a depth of at least 1 and at "
+            "least 2 branches"
         )
     if depth * math.log(branching) > math.log(MOST_PATHS):
         raise UserError(
@@ -217,10 +217,10 @@ def random_tree(
     depth: int, branching: int, *, num_prompts: int = 1, share: float = 0.5, ragged: bool = False,
     seed: int = 0,
 ) -> Tree:  # fmt: skip
-    """A tree of which about the share `share` of the paths is right, at least one and not all."""
+    """A tree with about the share `share` of right paths, at least one and not all."""
     check_shape(depth, branching)
     if not 0 < share < 1:
-        raise UserError(f"the share of right paths must lie between 0 and 1, it is {share}")
+        raise UserError(f"the share of right paths must lie between 0 and 1, but it is {share}")
     num_paths = len(paths_of(depth, branching, ragged))
     num_right = min(max(round(share * num_paths), 1), num_paths - 1)
     rng = torch.Generator().manual_seed(seed)
@@ -231,11 +231,11 @@ def random_tree(
 
 
 def random_policy(tree: Tree, success: float | None = None, seed: int = 0) -> Tensor:
-    """Logits theta [A, P * N] with standard normal entries; tilted so that every prompt has the
-    expected reward `success`, if one is given.
+    """Logits theta [A, P * N] with standard normal entries. If `success` is given, they are tilted
+    so that every prompt has this expected reward.
 
-    Tilted by rewards, p(path) ~ p_0(path) exp(c r(path)), the closest policy in KL. Raises
-    UserError for a success outside the range of a prompt's rewards.
+    The tilted policy p(path) ~ p_0(path) exp(c r(path)) is the closest one in KL. Raises UserError
+    for a success outside the range of a prompt's rewards.
     """
     rng = torch.Generator().manual_seed(seed)
     size = (tree.branching, tree.num_prompts * tree.num_nodes)
@@ -250,7 +250,7 @@ def random_policy(tree: Tree, success: float | None = None, seed: int = 0) -> Te
 
 
 def _tilted(tree: Tree, theta: Tensor, prompt: int, success: float) -> Tensor:
-    """The logits of one prompt's tree at the wanted success, by bisection."""
+    """The logits of one prompt's tree with the requested success, by bisection."""
     reward_L = tree.rewards_PL[prompt].double()
     if not float(reward_L.min()) < success < float(reward_L.max()):
         raise UserError(

@@ -1,4 +1,4 @@
-"""An audit at a base setting, and with one thing changed at a time."""
+"""Runs an audit at a base setting, and with one thing changed at a time."""
 
 import dataclasses
 import inspect
@@ -15,17 +15,17 @@ from strop.method.algorithm import Algorithm, Method, Phases, around_refresh
 from strop.method.cost import needs_of
 from strop.training.settings.config import RunConfig
 
-TEACHER = 0.7  # success of the teacher, where a method learns from one
+TEACHER = 0.7  # success of the teacher, for methods that learn from one
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a method is audited.
+    """The setting in which a method is audited.
 
-    group: what the method calls `num_rollouts`; success: expected reward of the policy; staleness:
-    how many steps of the true gradient, of rate `step`, the policy has taken since the answers were
-    drawn; updates: on the same answers, each of rate `step`; 0: what the method has. shape: seed of
-    the tree and of the policy; that of a teacher is the next.
+    group: the method's `num_rollouts`; success: expected reward of the policy; staleness: number of
+    true gradient steps of rate `step` that the policy has taken since the answers were drawn;
+    updates: number of updates on the same answers, each of rate `step`; 0: the method's own number.
+    shape: seed of the tree and of the policy; a teacher has the next seed.
     """
 
     depth: int = 3
@@ -41,7 +41,7 @@ class Setting:
     shape: int = 1
 
     def tree(self) -> Tree:
-        """The tree; rewards by `shape`. Raises UserError."""
+        """The tree, with rewards seeded by `shape`. Raises UserError."""
         return random_tree(
             self.depth, self.branching, num_prompts=self.prompts, share=self.share,
             ragged=self.ragged, seed=self.shape,
@@ -49,13 +49,13 @@ class Setting:
 
 
 def one(settings: RunConfig, setting: Setting, limits: Limits, phase: int = 1) -> Audit:
-    """The audit of a run's method, in a phase of it, at a setting. Raises UserError."""
+    """Audit a run's method, in one of its phases, at a setting. Raises UserError."""
     tree = setting.tree()
     theta = random_policy(tree, setting.success, setting.shape)
     behaviour, algorithm = theta, compose(settings, setting, phase)
     taught = "teacher" in needs_of(algorithm) or around_refresh(algorithm)[0]
     teacher = random_policy(tree, TEACHER, setting.shape + 1) if taught else None
-    for _ in range(setting.staleness):  # against the true gradient, from the policy of now
+    for _ in range(setting.staleness):  # from the current policy back, against the true gradient
         behaviour = behaviour - setting.step * tree.truth(behaviour, teacher).success_slope
     return audit(
         algorithm,
@@ -71,23 +71,23 @@ def one(settings: RunConfig, setting: Setting, limits: Limits, phase: int = 1) -
 
 
 def phases_of(settings: RunConfig) -> tuple[str, ...]:
-    """The names of the method's phases; one empty name where it has none. Raises UserError."""
+    """The names of the method's phases; one empty name if it has none. Raises UserError."""
     method = _built(settings)
     return method.names if isinstance(method, Phases) else ("",)
 
 
 def _built(settings: RunConfig) -> Method:
     if settings.recipe and "environment" in needs_of(notation.recipe(settings.recipe)):
-        playing = settings.data.model_copy(update={"task": "corridor"})  # any: nothing is played
+        playing = settings.data.model_copy(update={"task": "corridor"})  # any task; none is played
         settings = settings.model_copy(update={"data": playing})
     return settings.build()
 
 
 def compose(settings: RunConfig, setting: Setting, phase: int = 1) -> Algorithm:
-    """The method, in a phase of it, with the setting's group and updates. Raises UserError."""
+    """The method, in one of its phases, with the setting's group and updates. Raises UserError."""
     algorithm = _built(settings).in_phase(phase)
     given, stated = _stated(settings, rollouts_of(algorithm))
-    if not given:  # a method that draws more than its `num_rollouts` goes on doing so
+    if not given:  # a method that draws more than its `num_rollouts` continues to do so
         extra = rollouts_of(algorithm) - stated
         algorithm = _set(algorithm, "sampling", num_rollouts=setting.group + extra)
     if setting.updates:
@@ -96,7 +96,7 @@ def compose(settings: RunConfig, setting: Setting, phase: int = 1) -> Algorithm:
 
 
 def _stated(settings: RunConfig, drawn: int) -> tuple[bool, int]:
-    """Whether the user gave a number of answers, and the one that the recipe states."""
+    """Whether the user gave a number of answers, and the recipe's number."""
     options = [*settings.algorithm, *(p for s in settings.phases.values() for p in s.algorithm)]
     given = any(path.endswith("num_rollouts") for path in options)
     if not settings.recipe or isinstance(_built(settings), Phases):
@@ -108,7 +108,7 @@ def _stated(settings: RunConfig, drawn: int) -> tuple[bool, int]:
 
 
 def _set(algorithm: Algorithm, stage: str, **values: int) -> Algorithm:
-    """The algorithm with fields of the part of a stage that has them. Raises Uncountable."""
+    """The algorithm with these fields set in the stage's part that has them. Raises Uncountable."""
     paths = algorithm.paths()
     for name, value in values.items():
         found = [p for p in paths if p.startswith(f"{stage}.") and p.endswith(f".{name}")]
@@ -119,7 +119,9 @@ def _set(algorithm: Algorithm, stage: str, **values: int) -> Algorithm:
 
 
 def rollouts_of(algorithm: Algorithm) -> int:
-    """Answers to a prompt. Raises Uncountable where the method decides while it samples."""
+    """The number of answers to a prompt. Raises Uncountable if the method decides it while
+    sampling.
+    """
     for path, value in algorithm.paths().items():
         if path.startswith("sampling.") and path.endswith(".num_rollouts"):
             return int(value)
@@ -127,7 +129,7 @@ def rollouts_of(algorithm: Algorithm) -> int:
 
 
 def variations(base: Setting, **values: tuple[Any, ...]) -> Iterator[tuple[str, Setting]]:
-    """The base setting, and it with each of `values` in place of its own; none twice."""
+    """The base setting, and variants with one of `values` in place of its own; none twice."""
     yield "", base
     for name, wanted in values.items():
         for value in wanted:

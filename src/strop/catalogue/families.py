@@ -1,4 +1,4 @@
-"""The families of recipes, by what a method changes, which is where a reader looks for it.
+"""Groups recipes into families by what a method changes, where a reader would look for it.
 
 A recipe names its family in its docstring. Listings and pages follow the order given here.
 """
@@ -12,7 +12,7 @@ from strop.support.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class Family:
-    """Name as recipes write it, title of its page, and what its members change."""
+    """Its name in recipes, the title of its page, and a sentence on what its members change."""
 
     name: str
     title: str
@@ -23,61 +23,65 @@ FAMILIES = (
     Family(
         "baselines",
         "Group baselines and scales",
-        "What an answer's reward is compared with, and what the difference is divided or weighted "
-        "by: one number an answer.",
+        "These methods choose the baseline that is subtracted from an answer's reward, and the "
+        "scale or weight of the difference: one number for each answer.",
     ),
     Family(
         "ratios",
         "Clipping and ratios",
-        "How far an update may move a token or an answer, and what can stand in place of the "
+        "These methods limit how far an update may move a token or an answer, or replace the "
         "clipped ratio.",
     ),
     Family(
         "entropy",
         "Entropy and exploration",
-        "How open the policy's choices stay: bonuses, targets and controllers, and tokens or "
-        "answers that are spared or favoured for it.",
+        "These methods keep the policy's entropy up: by bonuses, targets and controllers, or by "
+        "sparing or favouring certain tokens and answers.",
     ),
     Family(
         "credit",
         "Credit over tokens, steps and trees",
-        "Which tokens, steps or branches of an answer are praised and blamed for its reward.",
+        "These methods decide which tokens, steps or branches of an answer get credit for its "
+        "reward.",
     ),
     Family(
         "turns",
         "Turns, tools and players",
-        "Credit and updates by turn, where an environment, tools or other players answer.",
+        "These methods assign credit and update by turn, where an environment, tools or other "
+        "players answer.",
     ),
     Family(
         "critics",
         "Learned values",
-        "A learned value in place of the comparison with a group: of tokens, turns or subgoals.",
+        "These methods learn a value of tokens, turns or subgoals instead of comparing with a "
+        "group.",
     ),
     Family(
         "staleness",
         "Old answers and asynchrony",
-        "What to do when another policy drew the answers: older weights, or an engine that "
-        "computes other log-probabilities.",
+        "These methods correct for answers that another policy drew: older weights, or an engine "
+        "that computes other log-probabilities.",
     ),
     Family(
         "draws",
         "Prompts, draws and replay",
-        "Which prompts are drawn, how many answers each gets, and which earlier answers come back.",
+        "These methods choose which prompts are drawn, how many answers each gets, and which "
+        "earlier answers are replayed.",
     ),
     Family(
         "rewards",
         "Rewards, lengths and formats",
-        "What earns: a length or a form of answering, a rank, a sound or a fast solution, "
-        "agreement, votes where there are no labels.",
+        "These methods change the reward: by length or format, by rank, by sound or fast "
+        "solutions, by agreement, or by votes where there are no labels.",
     ),
     Family(
         "demonstrations",
         "Demonstrations and preferences",
-        "Learning from answers that are given, alone or beside the policy's own.",
+        "These methods learn from given answers, alone or together with the policy's own.",
     ),
 )
 # For recipes of other packages, which need not name a family.
-OTHER = Family("other", "Of no family", "Recipes that name none of the families above.")
+OTHER = Family("other", "Of no family", "These methods name none of the families above.")
 
 
 def find(name: str) -> Family:
@@ -90,7 +94,7 @@ def find(name: str) -> Family:
 
 
 def grouped(entries: Iterable[Entry]) -> dict[Family, list[Entry]]:
-    """The recipes of every family that has some, in order, each parent before its children."""
+    """The recipes of every non-empty family, in order, each parent before its children."""
     found: dict[Family, list[Entry]] = {family: [] for family in (*FAMILIES, OTHER)}
     known = {family.name: family for family in FAMILIES}
     for entry in entries:
@@ -99,7 +103,7 @@ def grouped(entries: Iterable[Entry]) -> dict[Family, list[Entry]]:
 
 
 def _as_tree(entries: list[Entry]) -> list[Entry]:
-    """Sort by name, but with every recipe right after its parent, where that is among them."""
+    """Sort by name, but with every recipe right after its parent, if the parent is listed."""
     names = {entry.name for entry in entries}
     children: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.name):

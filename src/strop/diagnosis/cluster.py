@@ -1,4 +1,4 @@
-"""What `strop doctor --ray` asks the machines of a Ray cluster before a run."""
+"""Checks the machines of a Ray cluster before a run, for `strop doctor --ray`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from strop.training.cluster.connect import connect, cpus_besides, cpus_each
 
 GIB = 2**30
 PACKAGES = ("torch", "transformers", "ray")
-TRIAL_BYTES = 32 * 2**20  # of a broadcast, at least
+TRIAL_BYTES = 32 * 2**20  # of the trial broadcast, at least
 SLOW = 100e6  # bytes a second
-START_SECONDS = 120.0  # of a process on another machine
-COPIES = 2  # of the weights that a store holds while new ones come
+START_SECONDS = 120.0  # for a process to start on another machine
+COPIES = 2  # of the weights, which a store holds while new ones arrive
 
 
 def look(path: str) -> dict[str, Any]:
-    """What a machine has, and whether it sees a path."""
+    """A machine's versions and GPUs, and whether it sees a path."""
     import torch
 
     found: dict[str, Any] = {"python": platform.python_version(), "strop": VERSION}
@@ -41,7 +41,7 @@ def look(path: str) -> dict[str, Any]:
 
 
 def fetch(refs: Sequence[Any]) -> float:
-    """Seconds until what another machine has put into the object store is read here."""
+    """Seconds that this machine takes to read what another one put into the object store."""
     import ray
 
     begun = time.perf_counter()
@@ -51,9 +51,9 @@ def fetch(refs: Sequence[Any]) -> float:
 
 
 def examine(settings: Any, size: int) -> tuple[dict[str, Any], list[str], list[Finding]]:
-    """Report, its text and findings about the cluster of `ray.address`. Raises UserError.
+    """The report, its text and the findings about the cluster at `ray.address`. Raises UserError.
 
-    size: bytes of the weights; 0: not known.
+    size: bytes of the weights; 0: unknown.
     """
     ray = connect(settings.ray)
     nodes = sorted((n for n in ray.nodes() if n["Alive"]), key=lambda n: n["NodeManagerAddress"])
@@ -89,7 +89,7 @@ def examine(settings: Any, size: int) -> tuple[dict[str, Any], list[str], list[F
 def _ask(
     ray: Any, nodes: Sequence[Mapping[str, Any]], function: Any, *given: Any
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """What a function gives on each machine, all at once; why it could not be called there."""
+    """A function's results by machine, called on all at once; and the errors of failed calls."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     asked = {}
@@ -137,7 +137,7 @@ def _versions(nodes: Sequence[Mapping[str, Any]]) -> Finding:
     question = "Do all machines have the same versions?"
     reporting = [node for node in nodes if "versions" in node]
     if not reporting:
-        return Finding(question, "unknown", "No machine told them.")
+        return Finding(question, "unknown", "No machine reported them.")
     first = reporting[0]
     for other in reporting[1:]:
         for name, number in first["versions"].items():
@@ -161,11 +161,11 @@ def _room_to_work(ray: Any, settings: Any, nodes: Sequence[Mapping[str, Any]]) -
     has = {kind: sum(node[kind] for node in nodes) for kind in ("cpus", "gpus")}
     answer = (
         f"{own.num_engines} engines and {own.num_trainers} trainers"
-        f"{', and what plays or grades,' if besides else ''} need {cpus:g} CPUs and "
+        f"{', and the processes that play or grade,' if besides else ''} need {cpus:g} CPUs and "
         f"{gpus:g} GPUs; the machines have {has['cpus']:g} and {has['gpus']:g}."
     )
     if cpus > has["cpus"] or gpus > has["gpus"]:
-        advice = "lower ray.num_engines, ray.num_trainers or what each has, or add machines"
+        advice = "lower ray.num_engines, ray.num_trainers or the share of each, or add machines"
         return Finding(question, "problem", answer, advice)
     if has["gpus"] and not gpus:
         advice = "give them some: ray.gpus_per_engine=1 ray.gpus_per_trainer=1"
@@ -217,7 +217,7 @@ def _folder(nodes: Sequence[Mapping[str, Any]], folder: Path) -> Finding:
         return Finding(question, "ok", f"{folder} is the same on all that answered.")
     return Finding(
         question, "problem", f"{lacking[0]} does not see {folder} as it is here.",
-        "run from a folder that all machines share; files and the model must lie in such a one",
+        "run from a folder that all machines share; files and the model must lie in one, too",
     )  # fmt: skip
 
 

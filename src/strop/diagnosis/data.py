@@ -1,4 +1,4 @@
-"""What `strop doctor --data --reward` says: rows, lengths, and a trial of the reward functions."""
+"""Examines rows and lengths of data, and tries reward functions: `strop doctor --data --reward`."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ SHOWN, TRIED, MEASURED = 3, 4, 5000  # rows shown, given to the rewards, and tok
 def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, tuple[Any, ...]]:
     """Name, training prompts, longest answer and rewards of the task. Raises UserError.
 
-    With a tokenizer the prompts are as its model is to see them.
+    With a tokenizer, the prompts are in the form in which its model will see them.
     """
     from strop.environments.data_files import load_data
     from strop.environments.tasks import load_task
@@ -46,7 +46,7 @@ def lengths(settings: Any, prompts: Sequence[Any], tokenizer: Any) -> list[int]:
 
 
 def form(settings: Any, prompts: Sequence[Any], tokenizer: Any) -> Finding:
-    """Whether prompts go through the model's chat template."""
+    """Whether prompts use the model's chat template."""
     from strop.training.rows import plain_text
 
     question = "Are the prompts in the form that the model knows?"
@@ -61,7 +61,7 @@ def form(settings: Any, prompts: Sequence[Any], tokenizer: Any) -> Finding:
 
 
 def facts(name: str, prompts: Sequence[Any]) -> dict[str, Any]:
-    """Rows, columns with their share of missing values, the first prompts."""
+    """The number of rows, the columns with their share of missing values, and the first prompts."""
     names = list(dict.fromkeys(column for p in prompts for column in p.columns))
     return {
         "name": name,
@@ -79,7 +79,7 @@ def facts(name: str, prompts: Sequence[Any]) -> dict[str, Any]:
 
 
 def duplicates(prompts: Sequence[Any]) -> Finding:
-    """Whether a prompt stands in several rows."""
+    """Whether a prompt appears in several rows."""
     counts = Counter(_text(p.prompt) for p in prompts)
     extra = len(prompts) - len(counts)
     numbers = {"rows": len(prompts), "distinct": len(counts)}
@@ -123,7 +123,7 @@ def fits(settings: Any, found: list[int], context: int, episode_tokens: int) -> 
 def try_rewards(
     prompts: Sequence[Any], specs: Sequence[Any], timeout_seconds: float, tokenizer: Any = None
 ) -> tuple[list[dict[str, Any]], Finding]:
-    """Scores of dummy answers of the first rows, and what they say. Raises UserError.
+    """Scores of dummy answers to the first rows, and the finding from them. Raises UserError.
 
     The dummies: an empty text, the reference where a row has one, and the prompt itself.
     """
@@ -165,7 +165,7 @@ def _reward_finding(table: list[dict[str, Any]]) -> Finding:
         return Finding(
             question, "problem", f"{first['reward']} fails on {len(first['failures'])} rows with "
             f"the answer '{first['answer']}': {shortened(first['failures'][0], 200)}", "a model "
-            "writes anything: score an answer that cannot be read as 0 instead of raising",
+            "writes anything: score an answer that cannot be parsed as 0 instead of raising",
             {"trial": table},
         )  # fmt: skip
     by_kind = {row["answer"]: row["scores"] for row in table}
@@ -176,8 +176,8 @@ def _reward_finding(table: list[dict[str, Any]]) -> Finding:
                        "reward wants a form around it (a tag, a box); else check the comparison",
                        {"trial": table})  # fmt: skip
     if constant:
-        return Finding(question, "note", "Every dummy answer has the same score.", "see that a "
-                       "right answer has another one", {"trial": table})  # fmt: skip
+        return Finding(question, "note", "Every dummy answer has the same score.", "check that a "
+                       "right answer gets another score", {"trial": table})  # fmt: skip
     return Finding(question, "ok", "They score all dummy answers.", numbers={"trial": table})
 
 
@@ -196,7 +196,7 @@ def _string(value: Any) -> str:
 
 
 def _text(prompt: Any) -> str:
-    """The prompt as text; of messages the last one's content."""
+    """The prompt as text; for messages, their contents."""
     if isinstance(prompt, str):
         return prompt
     return " / ".join(str(message["content"] or "") for message in prompt)

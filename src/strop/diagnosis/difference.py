@@ -1,8 +1,8 @@
-"""Two runs beside each other: whether they are the same, and if not, where they part and why.
+"""Compares two runs: whether they are the same and, if not, where they first differ and why.
 
-Metrics are compared number by number, but for those of time; rollouts and tokens where both runs
-kept those of a step. What differs earliest in the order of a step is named, and beside it every
-setting, version and setting of the machine in which the folders differ.
+Metrics are compared number by number, except those of time; rollouts and tokens are compared for
+steps of which both runs stored them. The result names what differs earliest in the order of a step,
+and every setting, version and fact about the machine in which the folders differ.
 """
 
 import math
@@ -21,12 +21,12 @@ from strop.tracking.rollouts_file import read_table, rollouts_files
 from strop.training.record.fingerprint import NAME as DATA
 from strop.training.record.versions import read_environment
 
-TIME = ("timing_s/", "perf/", "asynchronous/", "step_time")  # metrics that no two runs share
-# Settings of a run that change none of its numbers.
+TIME = ("timing_s/", "perf/", "asynchronous/", "step_time")  # metrics that differ in any two runs
+# Settings of a run that do not change its numbers.
 IDLE = ("training.save_every", "training.checkpoint", "training.keep_", "training.rollouts_every",
         "training.inspect", "training.conflict_every", "training.process_timeout_seconds",
         "training.collector_timeout_seconds", "tracking.")  # fmt: skip
-# What shows a stage, in the order of a step: columns of rollouts and tokens, then metrics.
+# Columns (of rollouts and tokens) and metrics that show each stage, in the order of a step.
 STAGES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("sampling", ("uid", "draw", "prompt"), ("draw/", "data/epoch", "sources/")),
     ("rollout",
@@ -56,7 +56,7 @@ class Part:
     """A metric or a column that differs in a step.
 
     first: where the first differing value is, as "rollout 3, token 5"; a, b: the values there.
-    count: of values that differ; largest: difference of them, None where they are no numbers.
+    count: number of differing values; largest: their largest difference, None if not numbers.
     """
 
     stage: str
@@ -78,12 +78,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Difference:
-    """What two runs differ in.
+    """The differences of two runs.
 
-    steps: that both have. step: the first one in which a number differs, None where none does.
-    metrics, columns: what differs in it, in the order of a step; looked_at: the last step up to
-    it whose kept rollouts were compared, which the columns are of.
-    causes, idle: settings, versions and the machine, those that change no number apart.
+    steps: number of common steps. step: the first step in which a number differs, None without one.
+    metrics, columns: what differs in that step, in the order of stages; looked_at: the last step up
+    to it whose stored rollouts were compared, to which `columns` belongs.
+    causes, idle: differing settings, versions and facts about the machine; idle ones change no
+    number.
     """
 
     names: tuple[str, str]
@@ -98,18 +99,18 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether all that both have recorded is equal, bit for bit."""
+        """Whether everything that both runs recorded is equal, bit for bit."""
         return self.step is None and not self.columns
 
     @property
     def stage(self) -> str:
-        """The earliest stage of the step that shows it; empty where nothing does."""
+        """The earliest stage of the step that shows a difference; empty when none does."""
         found = [part.stage for part in (*self.metrics, *self.columns)]
         return min(found, key=_rank, default="")
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The whole in sentences, the verdict first."""
+        """The whole result in sentences, the verdict first."""
         return (self._verdict(), *self._shown(), *self._why())
 
     def __repr__(self) -> str:
@@ -122,11 +123,11 @@ class Difference:
                 f", and rollouts and tokens up to step {self.looked_at}" if self.looked_at else ""
             )
             more = "" if self.lengths[0] == self.lengths[1] else (
-                f" {self.names[self.lengths[1] > self.lengths[0]]} goes on to step "
+                f" {self.names[self.lengths[1] > self.lengths[0]]} continues to step "
                 f"{max(self.lengths)}."
             )  # fmt: skip
             return (
-                f"{a} and {b} are the same, bit for bit: all metrics of {self.steps} steps but "
+                f"{a} and {b} are the same, bit for bit: all metrics of {self.steps} steps except "
                 f"those of time{kept}.{more}"
             )
         step = self.looked_at if self.columns else self.step
@@ -137,7 +138,7 @@ class Difference:
         )
 
     def _shown(self) -> Iterator[str]:
-        """What differs at the earliest stage, and how much does later in the step."""
+        """What differs at the earliest stage, and how many differences follow in the step."""
         parts = (*self.columns, *self.metrics)
         early = [part for part in parts if part.stage == self.stage]
         yield from (f"  {part}" for part in early[:MOST])
@@ -161,24 +162,25 @@ class Difference:
             yield from (f"  {cause}" for cause in self.causes)
         elif not self.same:
             yield (
-                "Nothing else that the folders record differs. What they do not record is the code "
-                "of rewards, environments and parts from outside, the weights of a model's folder, "
-                "and operations of a GPU whose order is free."
+                "Nothing else that the folders record differs. They do not record the code of "
+                "rewards, environments and parts from outside, the weights in a model's folder, "
+                "and the order of nondeterministic operations on a GPU."
             )
         if self.idle:
-            yield "They also differ in what changes no number of a step:"
+            yield "They also differ in settings that change no number of a step:"
             yield from (f"  {cause}" for cause in self.idle)
 
 
 def difference(a: Path, b: Path) -> Difference:
     """Compare the folders of two runs, which may still be running.
 
-    Raises UserError for what is not a run, for damaged files, and for runs without a common step.
+    Raises UserError for a folder that is not a run, for damaged files, and for runs without a
+    common step.
     """
     lines = _steps(a), _steps(b)
     common = sorted(lines[0].keys() & lines[1].keys())
     if not any(common):
-        raise UserError(f"{a} and {b} have no step in common: each needs one at least")
+        raise UserError(f"{a} and {b} have no step in common: each needs at least one")
     step, metrics = _first_metrics(common, *lines)
     looked_at, columns = _first_columns(a, b, step)
     causes, idle = _causes(a, b)
@@ -189,7 +191,7 @@ def difference(a: Path, b: Path) -> Difference:
 
 
 def _steps(folder: Path) -> dict[int, dict[str, Any]]:
-    """The numbers of each step but those of time; a step written twice has both lines'."""
+    """The numbers of each step except those of time; a step written twice merges both lines."""
     found: dict[int, dict[str, Any]] = {}
     for line in read_metrics(folder):
         values = {k: v for k, v in line.items() if k != "step" and not k.startswith(TIME)}
@@ -202,9 +204,10 @@ def _steps(folder: Path) -> dict[int, dict[str, Any]]:
 def _first_metrics(
     common: list[int], a: Mapping[int, Mapping[str, Any]], b: Mapping[int, Mapping[str, Any]]
 ) -> tuple[int | None, tuple[Part, ...]]:
-    """The first step that both have and in which a number differs, with those that do.
+    """The first common step in which a number differs, with the numbers that do.
 
-    A number that one run alone has counts: but not of a validation that it alone made.
+    A number that only one run has counts as a difference, unless it belongs to a validation that
+    only this run made.
     """
     for step in common:
         left, right = a[step], b[step]
@@ -221,8 +224,8 @@ def _first_metrics(
 
 
 def _first_columns(a: Path, b: Path, step: int | None) -> tuple[int | None, tuple[Part, ...]]:
-    """The first kept step up to `step` whose rollouts or tokens differ, with those columns; the
-    last one that was compared, where none do.
+    """The first stored step up to `step` whose rollouts or tokens differ, with the columns that do;
+    if none differ, the last step that was compared.
     """
     both = {path.name for path in rollouts_files(a)} & {path.name for path in rollouts_files(b)}
     steps = sorted(int(name.removeprefix("step-").removesuffix(".parquet")) for name in both)
@@ -237,7 +240,7 @@ def _first_columns(a: Path, b: Path, step: int | None) -> tuple[int | None, tupl
 
 
 def _unequal_columns(a: Path, b: Path, number: int) -> Iterator[Part]:
-    """Columns of a step's rollouts, then of their tokens, that are not the same."""
+    """The differing columns of a step's rollouts, then of their tokens."""
     name = f"step-{number:06d}.parquet"
     for kind in ("rollouts", "tokens"):
         if not ((a / kind / name).is_file() and (b / kind / name).is_file()):
@@ -253,7 +256,7 @@ def _unequal_columns(a: Path, b: Path, number: int) -> Iterator[Part]:
 
 
 def _unequal(name: str, a: pa.Array, b: pa.Array) -> Part | None:
-    """Where two columns differ first; None where they are equal as far as both go."""
+    """Where two columns first differ; None when they are equal over their common length."""
     number = min(len(a), len(b))
     a, b = a.slice(0, number), b.slice(0, number)
     if a.equals(b):
@@ -272,7 +275,7 @@ def _unequal(name: str, a: pa.Array, b: pa.Array) -> Part | None:
 
 
 def _unequal_lists(name: str, a: pa.Array, b: pa.Array) -> Part | None:
-    """The same of a column of tokens or turns, in rollouts as far as both go."""
+    """The same for a column of tokens or turns, over the rollouts that both have."""
     unit = "turn" if name.endswith("_K") else "token"
     first, count, largest = None, 0, None
     for row, (left, right) in enumerate(zip(a, b, strict=True)):
@@ -289,18 +292,18 @@ def _unequal_lists(name: str, a: pa.Array, b: pa.Array) -> Part | None:
 
 
 def _equal(x: Any, y: Any) -> bool:
-    return x == y or (x != x and y != y)  # or neither is a number
+    return x == y or (x != x and y != y)  # two NaNs count as equal
 
 
 def _distance(x: Any, y: Any) -> float | None:
-    """How far two fractional numbers are from each other; None for what is none."""
+    """The distance of two finite floats; None for other values."""
     if type(x) is not float or type(y) is not float:
         return None
     return abs(x - y) if math.isfinite(x) and math.isfinite(y) else None
 
 
 def _stage(name: str, metric: bool = False) -> str:
-    """The stage whose list names the column or metric, or the beginning of its name."""
+    """The stage whose list has the longest prefix of the column's or metric's name."""
     fits = [
         (len(start), stage)
         for stage, columns, metrics in STAGES
@@ -320,7 +323,7 @@ def _rank(stage: str) -> int:
 
 
 def _causes(a: Path, b: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """In what the folders differ beside their numbers: what may change these, and what cannot."""
+    """How the folders differ beside their numbers: what may change these, and what cannot."""
     pairs = zip(_settings(a), _settings(b), strict=True)
     names = ("", "data: ", "environment: ")
     causes: list[str] = []
@@ -338,7 +341,7 @@ def _settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, A
     """A run's configuration, its data, and the versions and machine of its starts."""
     path = folder / "config.toml"
     if not path.is_file():
-        raise UserError(f"{folder} is no run's folder: it has no config.toml")
+        raise UserError(f"{folder} is not a run's folder: it has no config.toml")
     try:
         config = dict(flat(tomllib.loads(text_of(path, "the configuration"))))
         data = json_of((folder / DATA).read_bytes()) if (folder / DATA).is_file() else {}

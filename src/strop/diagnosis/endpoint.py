@@ -1,4 +1,4 @@
-"""What an endpoint with OpenAI's protocol gives: enough to train on, or to evaluate alone."""
+"""Examines an endpoint with OpenAI's protocol: whether a run can train on it, or only evaluate."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from strop.diagnosis.finding import Finding, shortened
 from strop.support.errors import UserError
 from strop.support.http import Failed, Http
 
-SECONDS = 60.0  # of one answer
+SECONDS = 60.0  # timeout of one answer
 TOKENS = 8  # of each answer
 PROMPT = "1+1="
 ROUTES = ("/v1/chat/completions", "/v1/completions", "/inference/v1/generate")
-MISSING = -9999.0  # how vLLM writes a log-probability that it does not know
+MISSING = -9999.0  # vLLM's value for an unknown log-probability
 
 
 def examine(url: str, key: str) -> tuple[list[str], dict[str, Any], list[Finding]]:
-    """Lines about an endpoint, the facts, and the findings. Raises UserError for no address."""
+    """Lines about an endpoint, facts, and findings. Raises UserError for an invalid address."""
     if not url.startswith(("http://", "https://")):
-        raise UserError(f"{url!r} is no address: give http://HOST:PORT, as the server prints it")
+        raise UserError(
+            f"{url!r} is not an address: give http://HOST:PORT, as the server prints it"
+        )
     place = url.rstrip("/").removesuffix("/v1")
     http = Http(SECONDS, {"Authorization": f"Bearer {key}"} if key else {})
     try:
@@ -33,7 +35,7 @@ def examine(url: str, key: str) -> tuple[list[str], dict[str, Any], list[Finding
 
 @dataclass
 class Endpoint:
-    """A server, the model that is asked of it, and why its routes fail, where they do."""
+    """A server, the model that is requested from it, and why some of its routes fail."""
 
     http: Http
     place: str
@@ -41,11 +43,11 @@ class Endpoint:
     why: dict[str, str] = field(default_factory=dict)
 
     def get(self, path: str) -> Any:
-        """What it says to a GET. Raises Failed."""
+        """The response to a GET. Raises Failed."""
         return self._ask(path, None)
 
     def post(self, path: str, **body: Any) -> dict[str, Any] | None:
-        """What it says to a POST; None, and `why`, where it does not."""
+        """The response to a POST; None when it fails, with the reason in `why`."""
         if self.model:
             body["model"] = self.model
         try:
@@ -87,7 +89,7 @@ def _examined(endpoint: Endpoint) -> tuple[list[str], dict[str, Any], list[Findi
 
 
 def _line(name: str, length: int | None) -> str:
-    return f"  {name}: context {f'{length} tokens' if length else 'not told'}"
+    return f"  {name}: context {f'{length} tokens' if length else 'unknown'}"
 
 
 def _models(endpoint: Endpoint) -> tuple[Finding, dict[str, int | None]]:
@@ -96,7 +98,7 @@ def _models(endpoint: Endpoint) -> tuple[Finding, dict[str, int | None]]:
         listed = endpoint.get("/v1/models")
         models = {str(each["id"]): each.get("max_model_len") for each in listed["data"]}
     except Failed as failed:
-        advice = "start the server, or mend the address"
+        advice = "start the server, or correct the address"
         if failed.status in (401, 403):
             advice = "set OPENAI_API_KEY to its key"
         return Finding(question, "problem", f"/v1/models: {failed}", advice), {}
@@ -122,7 +124,7 @@ Answers = Mapping[str, dict[str, Any] | None]
 
 
 def _answers(endpoint: Endpoint) -> Answers:
-    """What each route says to a short request for all that training needs."""
+    """Each route's response to a short request for everything that training needs."""
     chat, completions, generate = ROUTES
     common: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 1.0, "seed": 1}
     messages = [{"role": "user", "content": PROMPT}]
@@ -143,7 +145,7 @@ def _answers(endpoint: Endpoint) -> Answers:
 
 
 def _prompt_ids(answers: Answers) -> list[int]:
-    """The tokens of a prompt, as one of the routes has told them."""
+    """The tokens of a prompt, from the first answer that reports them."""
     for answer in answers.values():
         if answer is not None:
             choice = answer["choices"][0]
@@ -167,7 +169,7 @@ def _routes(endpoint: Endpoint, answers: Answers) -> Finding:
 
 
 def level(answer: Mapping[str, Any]) -> str:
-    """What an answer holds: "tokens with log-probabilities", "tokens", or "text"."""
+    """What an answer contains: "tokens with log-probabilities", "tokens", or "text"."""
     choice = answer["choices"][0]
     ids = choice.get("token_ids")
     if not isinstance(ids, list) or not ids:
@@ -176,7 +178,7 @@ def level(answer: Mapping[str, Any]) -> str:
         logprobs = choice.get("logprobs") or {}
         values = logprobs.get("token_logprobs") or [each["logprob"] for each in logprobs["content"]]
         whole = len(values) == len(ids) and all(math.isfinite(e) and e != MISSING for e in values)
-    except (LookupError, TypeError, AttributeError):  # it has another form, or is not there
+    except (LookupError, TypeError, AttributeError):  # another form, or missing
         whole = False
     return "tokens with log-probabilities" if whole else "tokens"
 
@@ -188,19 +190,19 @@ def _gives(answers: Answers, report: dict[str, Any]) -> Finding:
     summary = "; ".join(f"{route}: {what}" for route, what in levels.items())
     best = sorted(levels.values(), key=len)[-1]
     if best == "text":
-        text = f"{summary}. Text alone evaluates and never trains: its tokens are not known"
-        advice = "serve with what answers return_token_ids: strop serve, vLLM, SGLang"
+        text = f"{summary}. Text alone serves evaluation, never training: its tokens are unknown"
+        advice = "use a server that supports return_token_ids: strop serve, vLLM, SGLang"
         return Finding(question, "note", text, advice)
     if best == "tokens":
-        text = f"{summary}. What the policy was when it drew them is not known"
-        advice = "let the server tell log-probabilities, or use a method without ratios"
+        text = f"{summary}. Their log-probabilities under the sampling policy are unknown"
+        advice = "let the server return log-probabilities, or use a method without ratios"
         return Finding(question, "note", text, advice)
     return Finding(question, "ok", summary)
 
 
 def _reads_ids(answers: Answers) -> Finding | None:
-    """Whether both text routes tell the tokens of the prompt that they read."""
-    question = "Does it tell the tokens that it read?"
+    """Whether both text routes report the tokens of the prompt that they read."""
+    question = "Does it report the tokens that it read?"
     text_routes = [answers[route] for route in ROUTES[:2]]
     there = [answer for answer in text_routes if answer is not None]
     if not there:
@@ -209,12 +211,12 @@ def _reads_ids(answers: Answers) -> Finding | None:
         return Finding(question, "ok", "prompt_token_ids are in its answers")
     return Finding(
         question, "note", "an answer has no prompt_token_ids, so turns cannot be joined by tokens",
-        "serve with what answers return_token_ids",
+        "use a server that supports return_token_ids",
     )  # fmt: skip
 
 
 def _seed(endpoint: Endpoint, answers: Answers) -> Finding | None:
-    """Whether a request that is sent again has the same answer."""
+    """Whether a repeated request gets the same answer."""
     question = "Does a seed give the same answer again?"
     route = next((route for route in ROUTES[:2] if answers[route] is not None), None)
     if route is None:
@@ -230,12 +232,12 @@ def _seed(endpoint: Endpoint, answers: Answers) -> Finding | None:
         choice = found["choices"][0]
         texts.append(choice.get("text", choice.get("message")))
     if texts[0] == texts[1]:
-        return Finding(question, "ok", "two requests with one seed had one answer")
-    return Finding(question, "note", "two requests with one seed had different answers")
+        return Finding(question, "ok", "two requests with one seed got the same answer")
+    return Finding(question, "note", "two requests with one seed got different answers")
 
 
 def _versions(answers: Answers) -> Finding | None:
-    question = "Does it tell which weights drew an answer?"
+    question = "Does it report which weights drew an answer?"
     there = [answer for answer in answers.values() if answer is not None]
     if not there:
         return None
@@ -243,6 +245,6 @@ def _versions(answers: Answers) -> Finding | None:
     if all(each is not None for each in versions):
         return Finding(question, "ok", f"weights_version {versions[0]}")
     return Finding(
-        question, "note", "no: while it is trained, the age of an answer is not known",
-        "strop serve tells it as weights_version",
+        question, "note", "no: while the model is trained, the age of an answer is unknown",
+        "strop serve reports it as weights_version",
     )  # fmt: skip

@@ -11,8 +11,8 @@ Status = Literal["ok", "note", "problem", "unknown"]
 class Finding:
     """A question with its answer.
 
-    status: `problem` makes the exit code 1; `note` is worth reading; `unknown`: no data for it.
-    advice: what to do, empty when nothing. numbers: what the answer rests on.
+    status: `problem` sets the exit code to 1; `note` is worth reading; `unknown`: there is no data.
+    advice: what to do, empty for nothing. numbers: the values on which the answer is based.
     """
 
     question: str

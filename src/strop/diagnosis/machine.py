@@ -1,4 +1,4 @@
-"""What `strop doctor` says about this machine: versions, devices, threads, optional packages."""
+"""Describes this machine for `strop doctor`: versions, devices, threads, optional packages."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from strop.support.about import VERSION
 from strop.tracking.base import TRACKERS
 
 CLIENTS = {"mlflow": "mlflow-skinny"}  # trackers whose package has another name
-# Package -> what strop takes it for, with its extra.
+# Package -> what strop uses it for, with its extra.
 PACKAGES = {
     "peft": "low-rank adapters: pip install 'strop[lora]'",
     "gguf": "GGUF models: pip install 'strop[gguf]'",
@@ -50,7 +50,7 @@ def machine() -> dict[str, Any]:
 
 
 def memory_gib(device: str) -> float | None:
-    """Memory of a device (of the machine for the CPU) in GiB; None where it cannot be told."""
+    """Memory of a device (of the machine for the CPU) in GiB; None when it is unknown."""
     import torch
 
     if device.startswith("cuda"):
@@ -80,7 +80,7 @@ def _version(name: str) -> str | None:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The same as text."""
+    """The result of `machine` as text."""
     lines = ["  ".join(f"{name} {number}" for name, number in found["versions"].items())]
     for each in found["devices"]:
         memory = each["memory_gib"]

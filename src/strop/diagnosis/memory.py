@@ -1,15 +1,15 @@
-"""How much memory training may take: one formula for each piece, by what autograd really keeps."""
+"""Estimates the memory of training: one formula for each piece, by what autograd really keeps."""
 
 from dataclasses import dataclass
 from typing import Any
 
 MIB = 2**20
-# What is estimated -> its formula; the names in it are numbers of the model, or of COUNTS.
+# Each estimated piece -> its formula; names in a formula are numbers of the model, or of COUNTS.
 FORMULAS = {
     "weights": "parameters * b + adapters * o",
     "masters": "trained * 4 where b is 2; none for adapters",
     "optimiser": "trained * 2 * o, AdamW's two averages",
-    "reference": "parameters * b where the method reads a reference; with adapters only one "
+    "reference": "parameters * b where the method reads a reference; with adapters only for one "
     "that is renewed",
     "held": "with engine.staleness trained * b for the engine's copy, (staleness + 1) times it in "
     "main memory; o in place of b with adapters; with training.max_staleness parameters * b for "
@@ -24,12 +24,12 @@ FORMULAS = {
     "more where b is 2",
     "activations": "tokens * (layers * layer + 4 * o * hidden); with gradient checkpointing "
     "layer + (layers - 1) * b * hidden in place of layers * layer",
-    "slack": "a quarter of kv_cache, head and activations: freed, and not given back at once",
+    "slack": "a quarter of kv_cache, head and activations: freed, but not returned at once",
     "program": "120 MiB on a CPU: what torch and transformers do not load by themselves",
 }
 COUNTS = {
     "b": "bytes of a weight",
-    "o": "bytes of a number in the optimiser and where rounding hurts",
+    "o": "bytes of a number in the optimiser, and wherever rounding matters",
     "slots": "min(training.num_slots, answers of a step or of a validation)",
     "places": "prompt + max_tokens and room to grow, an eighth and up to 64 more; with "
     "engine.cuda_graphs on a GPU the next power of 2",
@@ -56,7 +56,7 @@ LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of a model that the formulas take; heads and kv_heads are in hidden units."""
+    """The numbers of a model that the formulas use; heads and kv_heads are heads * head size."""
 
     parameters: int
     trained: int
@@ -71,7 +71,7 @@ class Shape:
 
     @classmethod
     def of(cls, settings: Any, model: Any, config: Any) -> "Shape":
-        """Of a model and its configuration; what a family does not name is as in Llama."""
+        """The shape of a model; numbers that its configuration lacks are taken as in Llama."""
         heads, hidden = config.num_attention_heads, config.hidden_size
         size = getattr(config, "head_dim", None) or hidden // heads
         return cls(
@@ -95,8 +95,9 @@ class Shape:
                 + (o + 3 * b) * (self.heads + self.kv_heads)
                 + 4 * b * self.intermediate
             )
-        # Frozen norms keep no normalised copy. In half precision each adapter keeps its layer's
-        # input in `o` bytes: five the hidden state, one the attention's, one the gate's result.
+        # Frozen norms keep no normalised copy. In half precision, each adapter keeps the input of
+        # its layer in `o` bytes: five keep the hidden state, one the attention's output, one the
+        # gate's result.
         inputs = o if b < o else 0
         return (
             (2 * o + (5 * inputs or 2 * b)) * self.hidden
@@ -107,8 +108,8 @@ class Shape:
 
 
 def trained(settings: Any, model: Any) -> int:
-    """Parameters that are trained: all, or rank * (inputs + outputs) of each adapted layer, of
-    every adapter.
+    """The number of trained parameters: all of them, or rank * (inputs + outputs) summed over
+    adapted layers and adapters.
     """
     from torch import nn
     from transformers.pytorch_utils import Conv1D
@@ -130,7 +131,7 @@ def trained(settings: Any, model: Any) -> int:
 def counts(
     settings: Any, shape: Shape, prompt_tokens: int, episode_tokens: int, device: str
 ) -> dict[str, int]:
-    """The numbers of a run that the formulas take, by `COUNTS`."""
+    """The numbers of a run that the formulas use, as in `COUNTS`."""
     from strop.training.learner.models import DTYPES
 
     algorithms, training = settings.build().algorithms, settings.training
@@ -151,7 +152,7 @@ def counts(
 
 
 def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) -> dict[str, int]:
-    """Bytes of each piece on a device, by `FORMULAS`."""
+    """Bytes of each piece on a device, as in `FORMULAS`."""
     from strop.head.chunk import CHUNK_BYTES, CHUNK_BYTES_ELSEWHERE
 
     b, o, slots, tokens = (count[name] for name in ("b", "o", "slots", "tokens"))
@@ -197,15 +198,15 @@ def estimate(settings: Any, shape: Shape, count: dict[str, int], device: str) ->
 def peaks(parts: dict[str, int], device: str) -> tuple[int, int]:
     """Bytes while answers are generated, and while the weights are updated.
 
-    A small cache stays in place during the update. On a CPU the C library hardly gives one phase's
-    memory to the other: both are held.
+    A small cache stays in place during the update. On a CPU, the C library hardly reuses the memory
+    of one phase for the other, so both are held.
     """
     import torch
 
     from strop.engines.local.engine import kept_bytes
 
     stays = parts["kv_cache"]
-    # a GPU that is not here may keep it
+    # a GPU of another machine may keep the cache
     if (device == "cpu" or torch.cuda.is_available()) and stays > kept_bytes(torch.device(device)):
         stays = 0
     if device == "cpu":
@@ -214,12 +215,12 @@ def peaks(parts: dict[str, int], device: str) -> tuple[int, int]:
 
 
 def _records(settings: Any, device: str) -> bool:
-    """Whether the engine records its passes."""
+    """Whether the engine records CUDA graphs of its passes."""
     return device != "cpu" and getattr(settings.engine, "cuda_graphs", False)
 
 
 def _places(prompt_tokens: int, longest: int, doubles: bool) -> int:
-    """Places of a slot of the cache, which grows as `SlotCache.reserve` lets it."""
+    """Places of one slot of the cache, which grows as in `SlotCache.reserve`."""
     from strop.engines.local.cache import roomy
 
     places = roomy(prompt_tokens, doubles)
@@ -229,7 +230,7 @@ def _places(prompt_tokens: int, longest: int, doubles: bool) -> int:
 
 
 def _head_buffers(algorithm: Any, shape: Shape) -> int:
-    """Buffers of [chunk, vocabulary] that the head takes in an update."""
+    """The number of [chunk, vocabulary] buffers that the head uses in an update."""
     from strop.training.learner import kernel
 
     read = algorithm.reads(("terms",))
@@ -239,7 +240,7 @@ def _head_buffers(algorithm: Any, shape: Shape) -> int:
 
 
 def _rollouts(algorithm: Any) -> int:
-    """Rollouts of a step; 0 where the sampling parts do not say."""
+    """The number of rollouts of a step; 0 when the sampling parts do not say."""
     total = 0
     for use in algorithm.sampling:
         part = use.part
@@ -248,7 +249,7 @@ def _rollouts(algorithm: Any) -> int:
 
 
 def _validated(settings: Any) -> int:
-    """Answers of a validation; 0 without one."""
+    """The number of answers of a validation; 0 without one."""
     data, evaluation = settings.data, settings.evaluation
     held_back = not data.files or data.validation_files or data.validation_size
     if not evaluation.every or not held_back:

@@ -1,4 +1,4 @@
-"""What `strop doctor --model` says: size, context, and how much memory training may take."""
+"""Examines a model for `strop doctor --model`: size, context, and estimated training memory."""
 
 from typing import Any
 
@@ -32,8 +32,8 @@ def examine(
 ) -> tuple[dict[str, Any], Finding]:
     """Facts about the model and the estimate of its memory. Raises UserError.
 
-    task: name of what is trained on. prompt_tokens: its longest prompt. episode_tokens: of an
-    answer or an episode's actions.
+    task: name of the training task. prompt_tokens: its longest prompt. episode_tokens: tokens of an
+    answer or of an episode's actions.
     """
 
     model, config = shape(settings)

@@ -1,7 +1,7 @@
-"""What a run's own files say about the questions that users ask most.
+"""Answers the questions that users ask most about a run, from the run's own files.
 
-`metrics.jsonl`, `config.toml` and `rollouts/*.parquet` are read; nothing is written. The limits
-below are ours: they are where a number is worth a look, not where training is bound to fail.
+It reads `metrics.jsonl`, `config.toml` and `rollouts/*.parquet`, and writes nothing. The limits
+below are ours: they mark where a number is worth a look, not where training is bound to fail.
 """
 
 from collections import Counter
@@ -21,12 +21,12 @@ from strop.support.files import toml_of
 from strop.tracking.metrics_file import NAME, lines_of
 from strop.training.record import likeness
 
-# Of the stored rollouts, with the kind of their values (any size of float).
+# Columns of the stored rollouts, with the types of their values (any size of float).
 COLUMNS = {
     "step": "int64", "uid": "int64", "prompt": "string", "reward": "double",
     "advantage": "double", "scored": "bool",
 }  # fmt: skip
-ZERO_LOSS = 1e-6  # a loss closer to 0 is called 0
+ZERO_LOSS = 1e-6  # a loss closer to 0 counts as 0
 ZERO_GRADIENT = 1e-12
 MISMATCH = 0.05  # nats a token: every ratio is off by about 5%
 MISMATCH_NOTE = 0.01
@@ -34,9 +34,9 @@ DEAD = "router/frac_dead_experts"
 DEAD_NOTE = 0.1  # share of the experts that lost their tokens over the run
 CUT_OFF, CUT_OFF_NOTE = 0.2, 0.05  # share of answers
 UNSCORED = 0.05  # share of rollouts
-OWN_REWARDS = {"agent", "environment", "recorded"}  # that rollouts bring themselves
-SHOWN = 5  # of a list of steps
-SKIP = 1.5  # more data a rollout than usual, times
+OWN_REWARDS = {"agent", "environment", "recorded"}  # rewards that come with the rollouts
+SHOWN = 5  # steps shown of a list
+SKIP = 1.5  # factor over the usual amount of data for each rollout, above which data was skipped
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,16 @@ class RunFiles:
     apart: Mapping[str, str] = field(default_factory=dict)
 
     def series(self, name: str) -> list[float]:
-        """All finite values of a metric, in order of the steps."""
+        """All finite values of a metric, in the order of steps."""
         return [line[name] for line in self.lines if line.get(name) is not None]
 
     def late(self, name: str) -> list[float]:
-        """Those of the last third of the run, at least one."""
+        """The metric's values in the last third of the run, at least one."""
         values = self.series(name)
         return values[-max(1, len(values) // 3) :]
 
     def option(self, ending: str) -> float:
-        """The first option of the method whose path ends so; 1 where there is none."""
+        """The first option of the method whose path has this ending; 1 when there is none."""
         phases = self.settings.get("phases")
         for section in (self.settings, *(phases.values() if isinstance(phases, dict) else ())):
             options = section.get("algorithm") if isinstance(section, dict) else None
@@ -70,7 +70,7 @@ class RunFiles:
 
 
 def examine(folder: Path) -> list[Finding]:
-    """All questions, answered for the run in `folder`. Raises UserError when it is no run."""
+    """Answer all questions for the run in `folder`. Raises UserError when it is not a run."""
     run = read(folder)
     checks = (
         loss, entropy, groups, movement, own_part, mismatch, order, cut_off, ends, unscored, finite,
@@ -94,7 +94,7 @@ def read(folder: Path) -> RunFiles:
             f"{folder} has no finished step: it is in its first one, or stopped in it; the command "
             "that trained it printed why"
         )
-    written = (int, float, type(None))  # what is none of them is no number that a run has written
+    written = (int, float, type(None))  # a run writes numbers of these types only
     lines = [
         {k: v if is_number(v) else None for k, v in line.items() if type(v) in written}
         for line in lines_of(folder)
@@ -115,7 +115,7 @@ def read(folder: Path) -> RunFiles:
 
 
 def loss(run: RunFiles) -> Finding:
-    """Why the loss is 0, or that it is not; a learning rate or gradient of 0 is a problem."""
+    """Whether the loss is 0, and why; a learning rate or gradient of 0 is a problem."""
     question = "Why is the loss 0?"
     losses, norms, rates = map(run.series, ("loss", "grad_norm", "learning_rate"))
     uniform = run.series("frac_reward_zero_std")
@@ -146,7 +146,7 @@ def loss(run: RunFiles) -> Finding:
 
 
 def _fault(run: RunFiles, numbers: dict[str, Any]) -> tuple[str, str] | None:
-    """Answer and advice where nothing was learnt; None where something was."""
+    """Answer and advice when nothing was learned; None when something was."""
     rates, kept, norms = map(run.series, ("learning_rate", "data/rollouts_kept", "grad_norm"))
     uniform = numbers.get("mean frac_reward_zero_std", 0.0)
     failed = sum(share for cause, share in _exits(run).items() if FAILED <= cause < Exit.PENDING)
@@ -181,12 +181,12 @@ def _fault(run: RunFiles, numbers: dict[str, Any]) -> tuple[str, str] | None:
         )
     if with_gradient < 0.01:
         return (
-            "Of the rollouts that selection leaves none has an advantage other than 0.",
+            "No rollout that selection leaves has an advantage other than 0.",
             "see the question about groups below, and advantage/abs_mean in metrics.jsonl",
         )
     if norms and max(norms) <= ZERO_GRADIENT:
         return (
-            "The gradient is 0 at every step, for none of the usual reasons.",
+            "The gradient is 0 at every step, for a reason other than the usual ones.",
             "look at advantage/abs_mean and at terms.*.coef",
         )
     return None
@@ -201,7 +201,7 @@ def without_tokens(run: RunFiles) -> tuple[str, str] | None:
         return None
     exits = _exits(run)
     ends = ", ".join(f"{cause.label} {share:.0%}" for cause, share in exits.items())
-    answer = "the policy sampled no token, so nothing is learnt"
+    answer = "the policy sampled no token, so nothing is learned"
     if ends:
         answer += f" (rollouts ended with: {ends})"
     if any(FAILED <= cause < Exit.PENDING for cause in exits):
@@ -245,24 +245,24 @@ def mismatch(run: RunFiles) -> Finding:
         answer += (
             f" The weights that drew the answers are {age:.2g} steps old (sampling/age_steps): "
         )
-        answer += "what the policy learnt since is in it, so this alone is no mismatch."
+        answer += "the policy has learned since, so this alone is no mismatch."
         return Finding(question, "note", answer, "to tell, draw fresh answers for some steps, in a "
                        "new run without training.max_staleness or engine.staleness, whichever it "
                        f"has; {causes}", numbers)  # fmt: skip
     if updates > 1:
-        answer += f" {updates:g} updates a step: from the second on the policy's own movement is "
-        answer += "in it, so this alone is no mismatch."
+        answer += f" {updates:g} updates a step: from the second on, the difference includes the "
+        answer += "policy's own movement, so this alone is no mismatch."
         return Finding(question, "note", answer, f"try one update a step to tell; {causes}",
                        numbers)  # fmt: skip
     return Finding(question, "problem" if now > MISMATCH else "note", answer, causes, numbers)
 
 
 def experts(run: RunFiles) -> Finding:
-    """Whether the experts of a mixture are left without tokens."""
+    """Whether experts of a mixture get no tokens."""
     dead, now = run.series(DEAD), mean(run.late(DEAD))
     most = mean(run.late("router/max_load"))
-    answer = f"{now:.1%} of the experts get no token late in the run ({dead[0]:.1%} at first), the "
-    answer += f"busiest one of a layer {most:.3g} times its share."
+    answer = f"{now:.1%} of the experts get no token late in the run ({dead[0]:.1%} at first); the "
+    answer += f"busiest expert of a layer gets {most:.3g} times its share."
     numbers = {"first": dead[0], "late": now, "busiest": most}
     if now - dead[0] < DEAD_NOTE:
         return Finding("Do experts collapse?", "ok", answer, numbers=numbers)
@@ -271,10 +271,10 @@ def experts(run: RunFiles) -> Finding:
 
 
 def own_part(run: RunFiles) -> Finding:
-    """Whether the method does other than its parent and the usual methods."""
+    """Whether the method's results differ from those of its parent and of the usual methods."""
     question = "Does the method differ from its parent?"
     if run.likeness:
-        advice = "take that setting, or compare with a method that differs: until then its "
+        advice = "use that setting, or compare with a method that differs: until then its "
         advice += "results are the other's"
         return Finding(question, "note", run.likeness, advice)
     if not run.apart:
@@ -284,7 +284,7 @@ def own_part(run: RunFiles) -> Finding:
 
 
 def order(run: RunFiles) -> Finding:
-    """Whether every step and prompt was done once, also after the run was resumed."""
+    """Whether every step and prompt was processed once, also after a resume."""
     question = "Did resuming skip or repeat data?"
     steps = [line["step"] for line in run.lines]
     found = _step_faults(steps)
@@ -302,9 +302,9 @@ def order(run: RunFiles) -> Finding:
     numbers = {"steps": len(steps), "first": steps[0], "last": steps[-1], "faults": found,
                "stored rollouts": len(run.rows)}  # fmt: skip
     if found:
-        return Finding(question, "problem", "; ".join(found) + ".", "start the run anew from its "
+        return Finding(question, "problem", "; ".join(found) + ".", "restart the run from its "
                        "config.toml, or report how it was stopped and resumed: a resumed run "
-                       "has each step once and goes on in the same order", numbers)  # fmt: skip
+                       "has each step once and continues in the same order", numbers)  # fmt: skip
     answer = f"Steps {steps[0]} to {steps[-1]} are there once each; epoch and tokens never fall."
     if run.rows and run.series("data/epoch"):
         answer += f" No prompt of the {len(run.rows)} stored rollouts comes twice within an epoch."
@@ -327,7 +327,7 @@ def _step_faults(steps: list[int]) -> list[str]:
 
 
 def _skips(lines: list[dict[str, Any]]) -> list[int]:
-    """Steps at which far more of the epoch passed for each sampled rollout than usual."""
+    """Steps at which the epoch advanced by far more for each sampled rollout than usual."""
     rates = []
     for before, line in pairwise(lines):
         known = all(each.get("data/epoch") is not None for each in (before, line))
@@ -341,7 +341,7 @@ def _skips(lines: list[dict[str, Any]]) -> list[int]:
 
 
 def _repeated(run: RunFiles) -> list[int]:
-    """Prompts that stand in the files of two steps of the same epoch."""
+    """Prompts that appear in the files of two steps of the same epoch."""
     epoch_of, before = {}, 0.0
     for line in run.lines:
         now = line.get("data/epoch")
@@ -361,7 +361,7 @@ def _repeated(run: RunFiles) -> list[int]:
 
 
 def cut_off(run: RunFiles) -> Finding:
-    """Whether answers end at the limit of tokens."""
+    """Whether answers are cut off at the token limit."""
     question = "Are answers cut off?"
     late = run.late("completions/clipped_ratio")
     if not late:
@@ -372,26 +372,26 @@ def cut_off(run: RunFiles) -> Finding:
     beyond, paid = run.late("bootstrap/value_mean"), run.late("reward")
     if any(beyond) and paid:
         numbers |= {"bootstrap/value_mean": mean(beyond), "reward": mean(paid)}
-        answer += f" The critic takes them to go on and values what is beyond at {mean(beyond):.3g}"
+        answer += f" The critic values what would follow the cut at {mean(beyond):.3g}"
         answer += f" (mean reward {mean(paid):.3g})."
     status: Any = "problem" if share > CUT_OFF else "note" if share > CUT_OFF_NOTE else "ok"
     advice = "raise rollout.max_tokens, or make long answers costly (penalise_overlong_softly), or "
     advice += "leave cut-off answers out of the loss (drop_truncated_rollouts)"
     if any(beyond):
-        advice += "; where a cut is worth more than an end the policy learns to be cut: "
+        advice += "; where a cut is worth more than an end, the policy learns to be cut off: "
         advice += "bootstrap_truncated=false"
     return Finding(question, status, answer, "" if status == "ok" else advice, numbers)
 
 
 def _has_functions(run: RunFiles) -> bool:
-    """Whether reward functions judge answers, beside what episodes bring or alone."""
+    """Whether reward functions judge answers, alone or beside the rewards of episodes."""
     names = {name for line in run.lines for name in line if name.startswith("rewards/")}
     named = {name.split("/")[1] for name in names if name.endswith("/mean")}
     return not named or bool(named - OWN_REWARDS)
 
 
 def unscored(run: RunFiles) -> Finding:
-    """Whether reward functions fail, or the episodes that bring their rewards."""
+    """Whether reward functions fail, or, without functions, whether episodes fail."""
     functions = _has_functions(run)
     question = "Do reward functions fail?" if functions else "Do episodes fail?"
     values = run.series("rewards/frac_unscored")
@@ -414,10 +414,10 @@ def unscored(run: RunFiles) -> Finding:
         answer += f" Answers by cause: {causes}."
     if own and counts == "unscored":
         paid = "answers that make a reward fail are left out, and the policy can learn to write "
-        paid += "such: count them with reward.on_failure=0"
+        paid += "such answers: count them with reward.on_failure=0"
     worst = min((row["reward"] for row in run.rows if row["scored"]), default=0.0)
     if own and counts != "unscored" and counts > worst:
-        paid = f"a failure counts {counts:g} and the worst answer got {worst:g}: set "
+        paid = f"a failure counts as {counts:g} and the worst answer got {worst:g}: set "
         paid += f"reward.on_failure={worst:g}, or lower"
     some = "note" if max(values) > 0 or failed else "ok"
     status: Any = "problem" if max(mean(values), own) > UNSCORED or paid else some
@@ -428,7 +428,7 @@ def unscored(run: RunFiles) -> Finding:
 
 
 def _exits(run: RunFiles) -> dict[Exit, float]:
-    """Each cause's share of the answers, the mean over steps."""
+    """Each cause's share of the answers, as a mean over steps."""
     found: dict[Exit, float] = {}
     for line in run.lines:
         for cause, share in causes(line).items():
@@ -437,16 +437,16 @@ def _exits(run: RunFiles) -> dict[Exit, float]:
 
 
 def ends(run: RunFiles) -> Finding:
-    """How answers and episodes ended, where not all did by themselves."""
+    """How answers and episodes ended, other than by themselves."""
     question = "How do episodes and answers end?"
     found = _exits(run)
     outside = sum(share for cause, share in found.items() if OUTSIDE <= cause < Exit.REWARD_BUG)
     failed = sum(share for cause, share in found.items() if FAILED <= cause < OUTSIDE)
     answer = ", ".join(f"{cause.label} {share:.2%}" for cause, share in sorted(found.items()))
-    answer = f"Beside those that were done: {answer}." if found else "By themselves, all of them."
+    answer = f"Beside those that finished: {answer}." if found else "All end by themselves."
     status: Any = "problem" if outside > UNSCORED else "note" if outside or failed else "ok"
-    advice = "environment, server or engine fail by themselves: see what they say in the run's "
-    advice += "output, and what they run on"
+    advice = "environment, server or engine fail by themselves: see their messages in the run's "
+    advice += "output, and the machines that they run on"
     if not outside:
         advice = "" if status == "ok" else "see the question about failures below"
     numbers = {f"exit/{cause.label}": share for cause, share in found.items()}
@@ -454,7 +454,7 @@ def ends(run: RunFiles) -> Finding:
 
 
 def finite(run: RunFiles) -> Finding:
-    """Whether any number is not finite; such a one is null in metrics.jsonl."""
+    """Whether any number is not finite; metrics.jsonl has null for it."""
     question = "Is anything not finite?"
     bad: dict[str, list[int]] = {}
     for line in run.lines:
@@ -470,6 +470,6 @@ def finite(run: RunFiles) -> Finding:
 
 
 def _some(values: list[int], num: int | None = None) -> str:
-    """The first few of `num` values (all of them, where it is not given)."""
+    """The first few of `num` values as text; by default `num` is the number of values."""
     more = (len(values) if num is None else num) - SHOWN
     return ", ".join(map(str, values[:SHOWN])) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""What a run's files say about its entropy and about groups that teach nothing."""
+"""Finds why entropy falls, whether steps are too large, and which groups give no signal."""
 
 from collections import Counter, defaultdict
 from statistics import stdev
@@ -8,13 +8,13 @@ from strop.diagnosis.finding import Finding, mean, shortened
 
 FALLEN, COLLAPSED, RISEN = 0.5, 0.1, 3.0  # entropy late in the run / entropy at first
 NO_SIGNAL, LITTLE_SIGNAL = 0.9, 0.6  # share of groups whose rewards are all equal
-FAR = 0.02  # nats a token that the updates of a step have moved the policy, in their mean
+FAR = 0.02  # mean nats a token by which the updates of a step move the policy
 MOST_PROMPTS = 5
-FEWEST_STEPS = 30  # of a run whose course is judged
+FEWEST_STEPS = 30  # minimum length of a run to judge its course
 
 
 def entropy(run: Any) -> Finding:
-    """How entropy went, and what moves it."""
+    """How entropy changed, and what moves it."""
     question = "Why does entropy fall?"
     values = run.series("entropy")
     if not values:
@@ -51,7 +51,7 @@ def entropy(run: Any) -> Finding:
 
 
 def _positive(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Share of positive advantages, of those that are not 0, in the first and last stored step."""
+    """Share of positive advantages among those other than 0, in the first and last stored step."""
     by_step: dict[int, list[bool]] = defaultdict(list)
     for row in rows:
         if row["advantage"]:
@@ -68,10 +68,11 @@ def _band(run: Any) -> dict[str, float]:
 
 
 def movement(run: Any) -> Finding:
-    """Whether steps are too large for what they see: reward stands still while the policy moves.
+    """Whether steps are too large for their data: reward stands still while the policy moves.
 
-    Data to divergence: answers a step over the KL that its updates move the policy by; a plateau of
-    steps that are too large for their noise ends with a smaller step. Source: arXiv 2603.06009.
+    Data to divergence: answers a step divided by the KL by which its updates move the policy. A
+    plateau due to steps too large for their noise ends with a smaller step. Source: arXiv
+    2603.06009.
     """
     question = "Does reward stand still because steps are too large?"
     moved, rewards = run.late("approx_kl"), run.series("reward")
@@ -94,12 +95,12 @@ def movement(run: Any) -> Finding:
     if gain > error or mean(moved) <= FAR:
         return Finding(question, "ok", answer, numbers=numbers)
     advice = (
-        "lower training.lr fivefold and go on: if reward rises again, the steps were too large "
+        "lower training.lr fivefold and resume: if reward rises again, the steps were too large "
     )
     advice += (
         "for their noise; more answers a step (with as many more updates, not larger ones), a "
     )
-    advice += "tighter clip or fewer updates do the same; if it does not, it is something else"
+    advice += "tighter clip or fewer updates do the same; if it does not, the cause is another one"
     return Finding(question, "note", answer, advice, numbers)
 
 
@@ -120,7 +121,7 @@ def groups(run: Any) -> Finding:
     wrong, right = (run.series(f"groups/frac_all_{which}") for which in (0, 1))
     if wrong and right:
         numbers |= {"mean frac_all_0": mean(wrong), "mean frac_all_1": mean(right)}
-        answer += f" Over the run {mean(wrong):.0%} all wrong, {mean(right):.0%} all right."
+        answer += f" Over the run {mean(wrong):.0%} are all wrong, {mean(right):.0%} all right."
     prompts = uniform_prompts(run.rows)
     numbers["prompts"] = prompts
     if prompts:
@@ -141,7 +142,9 @@ def groups(run: Any) -> Finding:
 
 
 def uniform_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The prompts most often in a group of equal rewards: text, how often, of how many, reward."""
+    """The prompts whose groups most often have equal rewards: text, how often, of how many groups,
+    reward.
+    """
     rewards: dict[tuple[int, int], list[float]] = defaultdict(list)
     texts: dict[int, str] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""What a run's measurements of the gradients of its loss' terms say (training.conflict_every)."""
+"""Reads a run's measurements of the gradients of its loss terms (training.conflict_every)."""
 
 from itertools import permutations
 from statistics import stdev
@@ -8,13 +8,13 @@ from strop.diagnosis.finding import Finding, mean
 
 SHARE = "conflict/share/"
 BLOCKS = ("head", "lower", "upper")
-FEWEST = 5  # measurements that are judged
+FEWEST = 5  # minimum number of measurements to judge
 SURE = 2.0  # standard errors
 LOST = 0.05  # share of the gradient's length
 
 
 def conflict(run: Any) -> Finding:
-    """Whether two terms of the loss pull the weights apart, and more than noise does."""
+    """Whether two terms of the loss pull the weights apart, by more than noise does."""
     question = "Do two terms of the loss pull apart?"
     names = dict.fromkeys(name for line in run.lines for name in line if name.startswith(SHARE))
     pairs = permutations((name.removeprefix(SHARE) for name in names), 2)
@@ -33,8 +33,8 @@ def conflict(run: Any) -> Finding:
 
 
 def _pair(run: Any, one: str, other: str) -> tuple[dict[str, float], str, bool] | None:
-    """Numbers, sentences, and whether two terms pull apart by more than noise and at a price; None
-    where they were not measured often enough, or in the other order.
+    """Numbers, sentences, and whether two terms pull apart by more than noise and at a cost; None
+    when they were not measured often enough, or in the other order.
     """
     pair = f"{one}_{other}"
     across = run.series(f"conflict/across/{pair}/all")
@@ -53,12 +53,12 @@ def _pair(run: Any, one: str, other: str) -> tuple[dict[str, float], str, bool] 
     blocks = ", ".join(f"{block} {found[block]:.2f}" for block in BLOCKS if block in found)
     text = (
         f"{one} and {other}: cosine {cosine:.2f} ({blocks}); across halves of the prompts "
-        f"{held:.2f}, error {error:.2f}, where {one} with itself has "
+        f"{held:.2f}, error {error:.2f}; {one} with itself has "
         f"{found[f'{one} with itself']:.2f} and {other} {found[f'{other} with itself']:.2f}. "
     )
     apart = held < -SURE * error
     text += f"They pull apart, which takes {lost:.0%} of the gradient's length." if apart else (
-        "No more than noise sets them apart."
+        "They do not pull apart by more than noise."
     )  # fmt: skip
     more = {"across halves": held, "error": error, "lost": lost}
     numbers = {f"{one}, {other}: {name}": value for name, value in {**found, **more}.items()}
@@ -66,6 +66,8 @@ def _pair(run: Any, one: str, other: str) -> tuple[dict[str, float], str, bool] 
 
 
 def _lost(one: float, other: float, cosine: float) -> float:
-    """By how much two gradients of these sizes sum up to less than orthogonal ones would."""
+    """The share by which the sum of two gradients of these norms is shorter than if they were
+    orthogonal.
+    """
     apart = one**2 + other**2
     return 1 - max(0.0, 1 + 2 * cosine * one * other / apart) ** 0.5 if apart > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Whether the reward still says what another evaluation of the same answers says."""
+"""Tests whether the reward still agrees with another evaluation of the same answers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,17 +9,17 @@ from strop.evaluation.run import REWARD
 Metrics = Mapping[str, Any]
 QUESTION = "Does the reward still say what the evaluation says?"
 SCORE = "mean@n"
-ADVICE = "read answers with a high reward (strop inspect RUN), mend the reward, and train again"
+ADVICE = "read answers with a high reward (strop inspect RUN), fix the reward, and train again"
 
 
 def parted(lines: Sequence[Metrics]) -> Finding | None:
-    """How the evaluation's score and the reward of the same answers went, in the worst set; None
-    where nothing but the reward scores validations.
+    """How the evaluation's score and the reward of the same answers changed, in the worst set; None
+    when nothing but the reward scores validations.
 
-    lines: the metrics of a run, that of step 0 with them. Both are means over prompts with their
-    95% intervals. They part where the newest score lies wholly below the best one and the reward
-    has not fallen since; or where the reward lies wholly above that of the first validation and the
-    score has not risen.
+    lines: the metrics of a run, including those of step 0. Score and reward are means over prompts
+    with 95% intervals. They part when the newest score's interval lies below that of the best one
+    and the reward has not fallen since; or when the reward's interval lies above that of the first
+    validation and the score has not risen.
     """
     found = [_of_a_set(name, lines) for name in sorted(set(_sets(lines)))]
     return max(found, key=lambda finding: finding.status == "problem", default=None)
@@ -33,7 +33,7 @@ def _sets(lines: Sequence[Metrics]) -> Iterator[str]:
 
 
 def _of_a_set(name: str, lines: Sequence[Metrics]) -> Finding:
-    """What the validations of a set say."""
+    """The finding from the validations of one set."""
     score, reward = f"eval/{name}/{SCORE}", f"eval/{name}/{REWARD}"
     scored = [
         line for line in lines

@@ -1,4 +1,4 @@
-"""What `strop doctor` would say of a run after it, said while it goes on."""
+"""Reports during a run what `strop doctor` would report after it."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from strop.support.exits import FAILED, Exit, causes
 
 # A step of a few hard prompts may show any of this by chance; five in a row hardly do.
 STEPS = 5
-UNSCORED_STEPS = 20  # over which reward.max_unscored_share is taken
+UNSCORED_STEPS = 20  # number of steps over which reward.max_unscored_share is taken
 
 Metrics = Mapping[str, Any]
 
@@ -37,13 +37,13 @@ def _no_token(line: Metrics) -> bool:
 
 
 def _all_failed(line: Metrics) -> bool:
-    """Every answer or episode has failed, and failing pays the same for all."""
+    """Every answer or episode has failed, and all have the same reward."""
     failed = (share for cause, share in causes(line).items() if FAILED <= cause < Exit.PENDING)
     return sum(failed) > 1 - 1e-9 and not line.get("reward_std")
 
 
 def _no_signal(line: Metrics) -> bool:
-    """Equal rewards in every group, and a method that makes nothing of them."""
+    """Rewards are equal in every group, and the method's advantages are all 0."""
     return line.get("frac_reward_zero_std") == 1.0 and line.get("advantage/abs_mean") == 0.0
 
 
@@ -69,7 +69,7 @@ def _problem(finding: Finding | None) -> bool:
     return finding is not None and finding.status == "problem"
 
 
-# What may be so of all of a step, and the question of the doctor that it answers.
+# What may be true of a whole step, and the question of the doctor about it.
 KINDS: tuple[tuple[Callable[[Metrics], bool], Callable[[RunFiles], Finding]], ...] = (
     (_no_reward, unscored),
     (_no_signal, groups),
@@ -81,19 +81,19 @@ KINDS: tuple[tuple[Callable[[Metrics], bool], Callable[[RunFiles], Finding]], ..
 
 @dataclass
 class Watch:
-    """Sees every step's metrics; a kind of trouble that lasts for STEPS steps is told once."""
+    """Reads every step's metrics; reports once each kind of problem that lasts for STEPS steps."""
 
     lines: list[dict[str, Any]] = field(default_factory=list)  # the newest, of this process
     reported: set[int] = field(default_factory=set)  # kinds
-    sampled: bool = False  # a step of the run had a token of the policy
-    scored: bool = False  # a step of the run had a reward, not of failed episodes alone
-    why: str = ""  # the first episode that failed said
+    sampled: bool = False  # whether any step had a token of the policy
+    scored: bool = False  # whether any step had a reward, other than of failed episodes only
+    why: str = ""  # the message of the first episode that failed
     exits: list[dict[Exit, float]] = field(default_factory=list)  # of the newest steps
     validations: list[Metrics] = field(default_factory=list)
-    parted: bool = False  # reward and evaluation, which was told
+    parted: bool = False  # whether it has reported that reward and evaluation part
 
     def begin(self, before: Sequence[Metrics]) -> None:
-        """The steps that a resumed run has done already."""
+        """Take in the steps that a resumed run has already done."""
         done = [line for line in before if line["step"] > 0]
         self.sampled = any(not _no_token(line) for line in done)
         self.scored = any(not (_no_reward(line) or _all_failed(line)) for line in done)
@@ -102,14 +102,14 @@ class Watch:
         self.parted = _problem(parted(self.validations))
 
     def step(self, run: Any, metrics: Metrics) -> list[Finding]:
-        """What is new. Raises RunStopped where no reward was ever given or every episode has
-        failed, and where failures leave too many answers without a score.
+        """The new findings. Raises RunStopped when no reward was ever given or every episode has
+        failed, and when failures leave too many answers without a score.
         """
         services, line = run.world.services, {**metrics, "step": run.done}
         failures, episodes = services.grading.failures, services.log.logged.get("exit_why", {})
         dropped = metrics.get("data/rollouts_kept") == 0.0
         if dropped and len(failures) >= metrics["data/rollouts_sampled"]:
-            line["rewards/frac_unscored"] = 1.0  # a share of the kept ones, and none was kept
+            line["rewards/frac_unscored"] = 1.0  # it is a share of the kept ones: none was kept
         self.lines = [*self.lines, line][-STEPS:]
         self.why = self.why or next(iter(episodes.values()), "")
         failed = bool(episodes) and _all_failed(line)
@@ -135,23 +135,23 @@ class Watch:
         return apart + [finding for _, finding in found if finding.status == "problem"]
 
     def _nothing_scored(self, finding: Finding, failures: Sequence[Any]) -> str:
-        """Why the run is of no use, with the first failure."""
+        """Why the run is useless, with the first failure."""
         steps, first = self._first_steps(), ""
         if self.why:
             return (
-                f"every episode failed in {steps}, so nothing is learnt. The first failure: "
-                f"{self.why}. Mend it and resume, or start a new run"
+                f"every episode failed in {steps}, so nothing is learned. The first failure: "
+                f"{self.why}. Fix it and resume, or restart"
             )
         if failures:
             first = f" The first failure ({failures[0].cause.label}): {failures[0].message}."
         advice = capital(finding.advice)
-        return f"no answer got a reward in {steps}, so nothing is learnt.{first} {advice}"
+        return f"no answer got a reward in {steps}, so nothing is learned.{first} {advice}"
 
     def _first_steps(self) -> str:
         return "the first step" if len(self.lines) == 1 else f"the first {len(self.lines)} steps"
 
     def _reward_apart_from_evaluation(self, line: Metrics) -> list[Finding]:
-        """That reward and evaluation part, at the first validation that shows it."""
+        """The finding that reward and evaluation part, at the first validation that shows it."""
         if self.parted or not _validates(line):
             return []
         self.validations.append(line)
@@ -175,5 +175,5 @@ class Watch:
         last = f" The newest says: {newest[-1].message}." if newest else ""
         raise RunStopped(
             f"{share:.0%} of {UNSCORED_STEPS} steps' answers have no score: {by_cause}.{last} "
-            "Mend it and resume; reward.max_unscored_share says how many may have none"
+            "Fix it and resume; reward.max_unscored_share says how many may have none"
         )

@@ -1,4 +1,4 @@
-"""All findings about a run, or about what one would be made of, with the facts beside them."""
+"""Collects all findings about a run, or about the ingredients of one, with the facts."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found: questions with their answers, and the facts that they rest on.
+    """The result: questions with their answers, and the facts on which they are based.
 
     lines: the facts as they are printed; report: the same as plain numbers and texts.
     """
@@ -24,7 +24,7 @@ class Diagnosis:
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """The findings to do something about."""
+        """The findings that need action."""
         return tuple(finding for finding in self.findings if finding.status == "problem")
 
     def __repr__(self) -> str:
@@ -37,14 +37,14 @@ class Diagnosis:
 
 
 def after_a_run(folder: Path) -> Diagnosis:
-    """What a run's own files say. Raises UserError."""
+    """Diagnose a run by its own files. Raises UserError."""
     from strop.diagnosis.run import examine
 
     return Diagnosis((str(folder),), {"run": str(folder)}, tuple(examine(folder)))
 
 
 def of_an_endpoint(url: str) -> Diagnosis:
-    """What a server of a model gives, whose key is in OPENAI_API_KEY. Raises UserError."""
+    """Diagnose a model server, whose key is in OPENAI_API_KEY. Raises UserError."""
     from strop.diagnosis.endpoint import examine
 
     lines, report, findings = examine(url, os.environ.get("OPENAI_API_KEY", ""))
@@ -52,7 +52,7 @@ def of_an_endpoint(url: str) -> Diagnosis:
 
 
 def before_a_run(settings: Any, with_model: bool, with_data: bool) -> Diagnosis:
-    """About machine, model and data that a run of these settings would be made of.
+    """Diagnose the machine, the model and the data that a run of these settings would use.
 
     Raises UserError.
     """
@@ -78,7 +78,7 @@ def _look(
     settings: Any, with_model: bool, with_data: bool, report: Facts, lines: list[str],
     findings: list[Finding],
 ) -> None:  # fmt: skip
-    """Add what model and data say."""
+    """Add lines, facts and findings about model and data."""
     from strop.diagnosis import data as of_data
     from strop.diagnosis import model as of_model
 

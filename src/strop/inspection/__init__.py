@@ -1,1 +1,1 @@
-"""A page to look into a step of a run, token by token."""
+"""Builds a page that shows a step of a run token by token."""

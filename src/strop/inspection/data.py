@@ -1,4 +1,4 @@
-"""What a run has kept of the tokens of a step, as the page takes it."""
+"""Reads the stored tokens of a run's step, in the form that the page uses."""
 
 import base64
 import json
@@ -16,25 +16,25 @@ from strop.environments.tools import OK
 from strop.support.errors import UserError
 from strop.tracking.rollouts_file import read_table, rollouts_files
 
-# Of the rollouts' file; each reward function's result and what rewards logged come beside them.
+# Columns of the rollouts' file; other columns are results and logs of reward functions.
 KNOWN = ("step", "uid", "draw", "prompt", "completion", "reward", "advantage", "length", "turns")
 TOLD = ("scored", "truncated", "gradient")
-DROPPED_BITS = 10  # of a float's 23: what is left is good to four digits and packs well
+DROPPED_BITS = 10  # of a float's 23: the rest holds four digits and compresses well
 MAX_TEXT = 20_000  # characters of a prompt, or of a logged text
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step's kept rollouts. columns: by name, the numbers of all their tokens in order."""
+    """A step's stored rollouts. columns: by name, the numbers of all their tokens in order."""
 
     number: int
     prompts: list[str]  # of the groups
     rollouts: list[dict[str, Any]]
-    texts: list[str]  # distinct; the column `text_T` counts in it
+    texts: list[str]  # distinct; the column `text_T` has indices into it
     columns: dict[str, NDArray[np.float32]]
 
     def packed(self) -> dict[str, Any]:
-        """The same as JSON can hold it: columns as base64 of packed 32-bit floats."""
+        """The same in a form for JSON: columns as base64 of packed 32-bit floats."""
         return {
             "step": self.number,
             "prompts": self.prompts,
@@ -45,12 +45,12 @@ class Step:
 
 
 def recorded_steps(run: Path) -> list[int]:
-    """The steps that a run has kept tokens and rollouts of, rising.
+    """The steps of which a run has stored tokens and rollouts, in increasing order.
 
-    Raises UserError where there are none.
+    Raises UserError when there are none.
     """
     if not (run / "config.toml").is_file():
-        raise UserError(f"{run} is no run's folder: it has no config.toml")
+        raise UserError(f"{run} is not a run's folder: it has no config.toml")
     both = {path.stem for path in rollouts_files(run)} & {
         path.stem for path in (run / "tokens").glob("step-*.parquet")
     }
@@ -65,8 +65,8 @@ def recorded_steps(run: Path) -> list[int]:
 
 
 def read_step(run: Path, number: int | None = None) -> Step:
-    """What is kept of a step, of the last one by default. Raises UserError where it is not there,
-    and for a damaged file.
+    """Read a stored step, by default the last one. Raises UserError when it is missing, and for a
+    damaged file.
     """
     steps = recorded_steps(run)
     number = steps[-1] if number is None else number
@@ -80,12 +80,12 @@ def read_step(run: Path, number: int | None = None) -> Step:
         return _step(number, tokens, [rows[row] for row in tokens["row"].to_pylist()])
     except (KeyError, IndexError) as error:
         raise UserError(
-            f"the files of step {number} in {run}/tokens and {run}/rollouts do not fit together"
+            f"the files of step {number} in {run}/tokens and {run}/rollouts do not match"
         ) from error
 
 
 def _step(number: int, tokens: pa.Table, rows: Sequence[Mapping[str, Any]]) -> Step:
-    """A step from its kept rollouts and their rows in the rollouts' file."""
+    """A step from its stored rollouts and their rows in the rollouts' file."""
     single = {n: tokens[n].to_pylist() for n in tokens.column_names if n.endswith("_B")}
     turns = {n: tokens[n].to_pylist() for n in tokens.column_names if n.endswith("_K")}
     listed = [n for n in tokens.column_names if pa.types.is_list(tokens[n].type) and n not in turns]
@@ -128,7 +128,7 @@ def _floats(values: pa.Array) -> NDArray[np.float32]:
 
 
 def _packed(column: NDArray[np.float32]) -> str:
-    """Base64 of the deflated column, little-endian; all but whole numbers have four digits left."""
+    """Base64 of the deflated column, little-endian; numbers that are not whole keep four digits."""
     bits = column.astype("<f4").view("<u4")
     whole = np.isfinite(column) & (np.trunc(column) == column)
     unit = np.uint32(1 << DROPPED_BITS)
@@ -137,7 +137,7 @@ def _packed(column: NDArray[np.float32]) -> str:
 
 
 def _prompt(prompt: str) -> str:
-    """A prompt in words: of chat messages each speaker's."""
+    """A prompt as text; chat messages are listed with their roles."""
     try:
         messages = json.loads(prompt) if prompt[:1] == "[" else None
         lines = [f"{each['role']}: {each['content']}" for each in messages or ()]
@@ -147,7 +147,7 @@ def _prompt(prompt: str) -> str:
 
 
 def _more(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What reward functions gave and logged."""
+    """The results and logs of reward functions."""
     found = {name: value for name, value in row.items() if name not in (*KNOWN, *TOLD)}
     return {
         name: value[:MAX_TEXT] if isinstance(value, str) else _finite(value)
@@ -157,7 +157,7 @@ def _more(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turns(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """What is known of each turn, in order."""
+    """The recorded facts of each turn, in order."""
     names = [name.removesuffix("_K") for name in columns]
     return [
         dict(zip(names, map(_finite, values), strict=True))
@@ -166,9 +166,9 @@ def _turns(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _with_calls(turns: list[dict[str, Any]], text: str | None) -> list[dict[str, Any]]:
-    """The turns with the tool calls of each that failed, by name and kind."""
+    """The turns, each with its failed tool calls by name and kind."""
     logged = json.loads(text) if text else []
-    if len(logged) != len(turns):  # a run of before, or one without a table of turns
+    if len(logged) != len(turns):  # an older run, or one without a table of turns
         return turns
     for turn, each in zip(turns, logged, strict=True):
         calls = each.get("calls") or () if isinstance(each, Mapping) else ()
@@ -178,5 +178,5 @@ def _with_calls(turns: list[dict[str, Any]], text: str | None) -> list[dict[str,
 
 
 def _finite(value: Any) -> Any:
-    """The value, None for a float that JSON cannot hold."""
+    """The value; None for a float that JSON cannot represent."""
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,5 +1,5 @@
-"""The page as one file, or on this machine alone at an address that the browser opens: markup,
-styles, script and the data of a step."""
+"""Writes the page as one file, or serves it on this machine only: markup, styles, script and the
+data of a step."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from strop.report.local_server import LocalServer, Reply
 from strop.support.errors import UserError
 from strop.support.writing import write_whole, writing
 
-# One after another they are one script.
+# Concatenated in this order, they are one script.
 SCRIPTS = (
     "store.js", "shades.js", "panel.js", "rollouts.js", "tree.js", "beside.js", "keys.js",
 )  # fmt: skip
 
 
 def write_page(run: Path, number: int | None, out: Path) -> int:
-    """Write the page of a step, of the last one by default; returns the step. Raises UserError."""
+    """Write the page of a step, by default the last; returns the step. Raises UserError."""
     step = read_step(run, number)
     text = render(run, step, [step.number])
     with writing(out.parent, out.name):
@@ -32,7 +32,7 @@ def write_page(run: Path, number: int | None, out: Path) -> int:
 
 
 def render(run: Path, step: Step, steps: Sequence[int]) -> str:
-    """The page of a step. steps: those that can be gone to from there."""
+    """The page of a step. steps: the steps that can be opened from it."""
     name = run.resolve().name
     about = facts(_config(run))
     data = json.dumps({"run": name, "steps": list(steps), "facts": about, **step.packed()})
@@ -65,18 +65,18 @@ def _config(run: Path) -> str:
 
 
 def page_of(run: Path, number: int | None) -> str:
-    """The page of a step among all those that the run has kept by now. Raises UserError."""
+    """The page of a step, with links to all steps stored so far. Raises UserError."""
     return render(run, read_step(run, number), recorded_steps(run))
 
 
 def open_server(run: Path, number: int | None, port: int = 0) -> LocalServer:
-    """A server of the run's steps; `number` is the one shown first, by default the last.
+    """A server of the run's steps; `number` is the first one shown, by default the last step.
 
-    port 0: a free one. Raises UserError where there is no such step, and for a port that is taken.
+    port 0: any free one. Raises UserError when the step does not exist, and for a port in use.
     """
     steps = recorded_steps(run)
     if number is not None and number not in steps:
-        page_of(run, number)  # says what there is
+        page_of(run, number)  # raises UserError, which lists the steps
 
     def reply(path: str, query: Mapping[str, str]) -> Reply:
         if path:

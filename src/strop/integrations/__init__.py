@@ -1,2 +1,2 @@
-"""strop's recipes inside other trainers. A module here imports strop and one of them; nothing in
-strop imports these."""
+"""Runs strop's recipes inside other trainers. A module here imports strop and one other trainer;
+nothing in strop imports these modules."""

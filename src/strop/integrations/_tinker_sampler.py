@@ -1,4 +1,4 @@
-"""Samples with a server of Tinker's API, and says what goes wrong there."""
+"""Samples with a server of Tinker's API, and reports the server's errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strop.support.errors import RunStopped, UserError
 
 @contextmanager
 def translated_errors(url: str, kind: type[Exception] = RunStopped) -> Iterator[None]:
-    """Inside, what the client or the server says of a failure becomes an error of this kind."""
+    """A context in which errors of the client or the server are raised as errors of this kind."""
     import tinker
 
     try:
@@ -24,23 +24,23 @@ def translated_errors(url: str, kind: type[Exception] = RunStopped) -> Iterator[
         raise
     except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
         raise kind(f"the server at {url} refuses the key: {first_line(error)}") from error
-    except Exception as error:  # the client asserts what a server of another version does not do
+    except Exception as error:  # the client's assertions fail with servers of other versions
         raise kind(f"the server at {url}: {first_line(error)}") from error
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error, with its type where it is none of the client's own."""
+    """The first line of an error, with its type if the error is not the client's own."""
     line = (str(error).strip().splitlines() or [""])[0]
     plain = isinstance(error, (OSError, ValueError)) or type(error).__module__ != "builtins"
     return line if plain and line else f"{type(error).__name__}: {line}".rstrip(": ")
 
 
 class TinkerEngine(CallEngine):
-    """Samples with the server's sampler of the weights of now, each request by a call of its own.
+    """Samples with the server's sampler of the current weights, with one call for each request.
 
-    What is begun ends with the weights that it began with. An answer that fails ends its request as
-    "failed"; where MOST_FAILURES do so one after another, `poll` raises RunStopped. server: as
-    `integrations.tinker` has it.
+    A request that has started finishes with the weights that it started with. A failed answer ends
+    its request as "failed"; after MOST_FAILURES in a row, `poll` raises RunStopped. server: a
+    `Server` of `integrations.tinker`.
     """
 
     capabilities = frozenset({"weights", "logp_model"})
@@ -50,21 +50,21 @@ class TinkerEngine(CallEngine):
         super().__init__(context_length)
         self.decode = tokenizer.decode
         self.server = server
-        self.sampler: Any = None  # until it is first asked
+        self.sampler: Any = None  # created at the first request
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
-        """Begin the call for a request. UserError for one that does not fit."""
+        """Start the call for a request. Raises UserError for one that does not fit."""
         self._check_fits(request)
         self._ask(id, request)
         self.pending[id] = request
 
     def cancel(self, id: int) -> list[Event]:
-        """Its answer is let go when it comes."""
+        """Cancel a request; its answer is discarded when it arrives."""
         self.pending.pop(id, None)
         return taken_out(self.events, id)
 
     def load_weights(self, state: Any, version: int) -> None:
-        """Sample with the weights that the server has now, from the next request on."""
+        """Sample with the server's current weights from the next request on."""
         self.sampler, self.version = None, version
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class TinkerEngine(CallEngine):
         future.future().add_done_callback(lambda done: self.answers.put((id, (version, done))))
 
     def _take(self, id: int, answered: tuple[int, Any]) -> None:
-        """Report what a request was answered. Raises RunStopped where the server answers none."""
+        """Report the answer to a request. Raises RunStopped when the server answers none."""
         request = self.pending.pop(id, None)
         if request is None:  # cancelled meanwhile
             return
@@ -110,7 +110,7 @@ class TinkerEngine(CallEngine):
     def _event(
         self, id: int, request: Request, version: int, ids: tuple[int, ...], logp: tuple[float, ...]
     ) -> Event:
-        """The whole answer; what lies behind its end is cut off."""
+        """The event with the whole answer, without tokens after its end."""
         size, stopped = request.until_stop(request.ids, ids, self.decode)
         full = size >= self._room(request) and not stopped
         ended: Ended = "length" if full else "stop"

@@ -1,4 +1,4 @@
-"""TRL's options beside a recipe: which mean the same, which are refused, what follows from them."""
+"""Checks TRL's options against a recipe: which mean the same, which are refused, what follows."""
 
 import dataclasses
 import re
@@ -12,7 +12,7 @@ from strop.method.algorithm import Algorithm, Method, Phases, wanted_columns
 from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError
 
-# Options of TRL's own credit and loss, which a recipe replaces.
+# Options of TRL's own advantages and loss, which a recipe replaces.
 REPLACED = re.findall(
     r"\w+",
     "beta epsilon epsilon_high delta loss_type scale_rewards multi_objective_aggregation "
@@ -20,7 +20,7 @@ REPLACED = re.findall(
     "off_policy_mask_threshold sapo_temperature_neg sapo_temperature_pos vespo_k_pos "
     "vespo_lambda_pos vespo_k_neg vespo_lambda_neg use_bias_correction_kl",
 )
-# Parameters of recipes that TRL's options stand for.
+# Parameters of recipes that TRL's options set instead.
 TRLS = {"num_prompts": "generation_batch_size", "num_rollouts": "num_generations"}
 SAMPLED = {
     "max_tokens": "max_completion_length", "temperature": "temperature", "top_p": "top_p",
@@ -41,10 +41,10 @@ def check(text: str, method: Method, args: GRPOConfig) -> None:
             )
     for ours, theirs in TRLS.items():
         if re.search(rf"\b{ours}\s*=", text):
-            raise UserError(f"{ours} stands in the recipe; TRL samples, so give it {theirs}")
+            raise UserError(f"{ours} is set in the recipe; TRL samples, so give it {theirs}")
     if args.steps_per_generation % args.gradient_accumulation_steps:
         raise UserError(
-            f"steps_per_generation={args.steps_per_generation} is no multiple of "
+            f"steps_per_generation={args.steps_per_generation} is not a multiple of "
             f"gradient_accumulation_steps={args.gradient_accumulation_steps}: an update would have "
             "rollouts of several generations, and its averages could not be taken over all of them"
         )
@@ -67,8 +67,8 @@ def _check_sampling(algorithm: Algorithm, args: GRPOConfig) -> None:
 
 
 def _check_plan(text: str, algorithm: Algorithm, args: GRPOConfig) -> None:
-    """TRL says how often a batch is trained on: a number in the recipe's text has to be the
-    same, a default of the recipe gives way, with a warning.
+    """Check how often a batch is trained on, which TRL decides: a number in the recipe's text must
+    be the same; a default of the recipe is overridden, with a warning.
     """
     assert algorithm.plan is not None
     theirs = args.steps_per_generation // args.gradient_accumulation_steps
@@ -86,24 +86,24 @@ def _check_plan(text: str, algorithm: Algorithm, args: GRPOConfig) -> None:
 
 
 def updates(args: GRPOConfig) -> int:
-    """Optimiser steps on each batch of rollouts."""
+    """The number of optimiser steps on each batch of rollouts."""
     passes: int = args.steps_per_generation * args.num_iterations
     return passes // args.gradient_accumulation_steps
 
 
 def reference_weight(method: Method) -> float:
-    """What TRL's `beta` must be so that it keeps a reference where the recipe reads one."""
+    """The value of TRL's `beta` with which it keeps a reference if the recipe reads one."""
     return float("logp_ref_T" in method.reads())
 
 
 def draws_whole(args: GRPOConfig) -> bool:
-    """Whether answers come from the policy's whole distribution."""
+    """Whether answers are sampled from the policy's whole distribution."""
     cut = (args.top_k, args.min_p, args.generation_kwargs)
     return args.top_p == 1 and args.repetition_penalty == 1 and not any(cut)
 
 
 def wanted(algorithm: Algorithm, method: Method) -> set[str]:
-    """The token columns that must be known before the first update."""
+    """The token columns that are needed before the first update."""
     found = set(wanted_columns(algorithm)) - {"logp_ref_T"}
     for _, use in algorithm.uses():
         if use is not algorithm.rollout:

@@ -1,14 +1,14 @@
-"""A step of a recipe on rollouts that another trainer made.
+"""Runs a step of a recipe on rollouts that another trainer made.
 
-Stages 3 to 9 of `training/step.py`, in pieces that the other trainer's hooks call.
+It runs stages 3 to 9 of `training/step.py`, in pieces that the other trainer's hooks call.
 
     step = hosted.begin(number, num_steps, rollouts)   once a batch of rollouts
     update = step.update(rows, number)                 once an optimiser step, over all its rows
     update.loss(rows, columns)                         once a forward pass: [] with gradient
     hosted.end(step, metrics)                          when the last update is done
 
-Every process of the other trainer runs the same on the rollouts of all; only `loss` is of its own
-rows. Sums of the losses over passes and processes are the loss of the update.
+Every process of the other trainer runs the same on the rollouts of all processes; only `loss` is
+computed on its own rows. The sum of the losses over passes and processes is the update's loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,18 +33,18 @@ from strop.training.learner.kernel import Tally, View
 from strop.training.learner.step_metrics import step_metrics
 from strop.training.learner.update import learning_rollouts
 
-WEIGHT = "host_weight_T"  # factors that the other trainer puts on tokens, detached
-NEVER = -1  # parent and place of a fork, of a rollout that was not forked
+WEIGHT = "host_weight_T"  # factors of the other trainer on tokens, detached
+NEVER = -1  # parent and fork position of a rollout that was not forked
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """The rollouts of a step of all processes, padded; rows of a group need not lie together.
+    """The rollouts of a step of all processes, padded; rows of a group need not be adjacent.
 
-    mask_BL: tokens that the policy generated. reward_BM: of the reward functions, NaN where one
-    gave none. columns: further token columns [B, L] by their name in a batch (logp_old_T,
-    entropy_old_T, logp_ref_T, logp_behavior_T, logp_sampler_T, host_weight_T); what is not there
-    of the engine's is void.
+    mask_BL: tokens that the policy generated. reward_BM: of each reward function, NaN where it gave
+    none. columns: further token columns [B, L] by their name in a batch (logp_old_T,
+    entropy_old_T, logp_ref_T, logp_behavior_T, logp_sampler_T, host_weight_T); missing columns of
+    the engine are void.
     """
 
     id_BL: Tensor
@@ -58,7 +58,7 @@ class Rollouts:
     columns: Mapping[str, Tensor] = field(default_factory=dict)
 
     def batch(self, step: int, num_steps: int, seed: int) -> Batch:
-        """As the rollout stage leaves them; `given_B` is the row that each had."""
+        """The batch after the rollout stage; `given_B` is each rollout's row in this object."""
         mask_BL, device = self.mask_BL.bool(), self.mask_BL.device
         num = mask_BL.shape[0]
         one_B = torch.ones(num, dtype=torch.int64, device=device)
@@ -84,7 +84,7 @@ class Rollouts:
         return _layout(mask_BL).batch(columns, mask_BL)
 
     def graded(self) -> Graded:
-        """What the other trainer's reward functions said, as a run's own would."""
+        """The rewards of the other trainer, in the form of a run's own."""
         scored_B = ~self.reward_BM.isnan().all(1)
         weight_M = torch.tensor(self.weights, dtype=self.reward_BM.dtype).to(self.reward_BM.device)
         outcome_B = (self.reward_BM * weight_M).nansum(1)
@@ -93,13 +93,13 @@ class Rollouts:
 
 
 def _draws(uid_P: Tensor) -> Tensor:
-    """How many groups of the same prompt stand before each group."""
+    """For each group, the number of earlier groups of the same prompt."""
     same_PP = uid_P[:, None] == uid_P[None]
     return same_PP.tril(-1).sum(1)
 
 
 def _layout(mask_BL: Tensor) -> Layout:
-    """Rows as rollouts; a turn of the policy begins where something else stands before it."""
+    """A layout with one rollout a row; each run of the policy's tokens is a turn."""
     begins_BL = mask_BL & ~torch.nn.functional.pad(mask_BL, (1, 0))[:, :-1]
     if not bool((begins_BL.sum(1) > 1).any()):
         return Layout(mask_BL)
@@ -109,7 +109,7 @@ def _layout(mask_BL: Tensor) -> Layout:
 
 @dataclass(frozen=True)
 class Scores:
-    """The services of a hosted step: its own rewards, known already, and their weights."""
+    """The services of a hosted step: its rewards, which are already known, and their weights."""
 
     graded: Graded
     reward_weights: tuple[float, ...]
@@ -126,8 +126,8 @@ class Scores:
 class Update:
     """One optimiser step: its terms, and its rows with shares and corrections.
 
-    adjoints: gradient of the loss by each current column, once known for all rows (`measure`);
-    measured: the loss itself then.
+    adjoints: gradient of the loss by each current column, if `measure` has computed it for all
+    rows; measured: the loss itself in that case.
     """
 
     terms: tuple[Term, ...]
@@ -140,18 +140,18 @@ class Update:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the policy as it is now that the terms read."""
+        """The columns of the current policy that the terms read."""
         return kernel.current_columns(self.terms)
 
     @property
     def sees_all(self) -> bool:
-        """Whether a token's gradient depends on all rows as they are now."""
+        """Whether a token's gradient depends on the current columns of all rows."""
         return kernel.scope_of(self.terms) == "update"
 
     def loss(self, given: Tensor, mask_BL: Tensor, columns: Mapping[str, Tensor]) -> Tensor:
-        """The share [] of the loss that these rollouts have, with gradient in `columns` [B, L].
+        """These rollouts' share [] of the loss, with gradient in `columns` [B, L].
 
-        After `measure` its value is 0 and its gradient the one that was measured.
+        After `measure`, its value is 0 and its gradient is the measured one.
         """
         nothing = torch.stack([column.sum() * 0 for column in columns.values()]).sum()
         place_B, row_B = self._rows(given)
@@ -169,7 +169,7 @@ class Update:
         return nothing + torch.stack(losses).sum()
 
     def measure(self, given: Tensor, mask_BL: Tensor, columns: Mapping[str, Tensor]) -> None:
-        """Take loss and gradient of all rows at once, from columns [B, L] of all of them."""
+        """Compute loss and gradient of all rows at once, from the columns [B, L] of all rows."""
         place_B, row_B = self._rows(given)
         flat = self._flat(place_B, mask_BL, columns)
         view = self._view(self.prepared.take(row_B), flat)
@@ -178,7 +178,7 @@ class Update:
         self.measured, self.adjoints = found
 
     def _rows(self, given: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rollouts by the rows they had: those that take part, and their rows here, in order."""
+        """The positions in `given` of rollouts that are in this update, and their rows in it."""
         same = given[:, None] == self.prepared["given_B"][None]
         place_B, row_B = same.nonzero(as_tuple=True)
         order_B = torch.argsort(row_B)
@@ -187,7 +187,7 @@ class Update:
     def _flat(
         self, place_B: Tensor, mask_BL: Tensor, columns: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """The current columns on the policy's tokens of these rollouts."""
+        """The current columns at the policy's tokens of these rollouts."""
         inside = mask_BL[place_B].bool()
         flat = {name: columns[name][place_B][inside] for name in self.columns}
         wide = {name: torch.promote_types(each.dtype, torch.float32) for name, each in flat.items()}
@@ -202,7 +202,7 @@ class Update:
 
 @dataclass
 class Step:
-    """A recipe's step after selection: its rows, its numbers, the state of the parts so far."""
+    """A recipe's step after selection: its rows, its metrics, and the current state of parts."""
 
     algorithm: Algorithm
     batch: Batch
@@ -213,12 +213,12 @@ class Step:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics of the step so far that the other trainer does not have by itself."""
+        """The step's metrics so far, except those that the other trainer logs itself."""
         ours = ("selection/", "data/", "advantage/")
         return {name: x for name, x in self.chains.metrics.items() if name.startswith(ours)}
 
     def advantages(self, num_given: int) -> list[float]:
-        """One advantage for each given rollout; 0 for those that curation dropped."""
+        """One advantage for each given rollout; 0 for rollouts that curation dropped."""
         all_B = self.batch["advantage_B"].new_zeros(num_given)
         all_B[self.batch["given_B"]] = self.batch["advantage_B"]
         found: list[float] = all_B.tolist()
@@ -238,7 +238,7 @@ class Step:
 
 
 def _weighted(terms: Sequence[Term], prepared: Batch) -> Batch:
-    """The update with the host's factors on the tokens of the terms that read the advantage."""
+    """The update with the host's factors on the token weights of terms that read the advantage."""
     for term in terms:
         if any(read.column.startswith("advantage_") for read in parts.reads(term.objective)):
             name = f"{term.name}:share_T"
@@ -248,20 +248,20 @@ def _weighted(terms: Sequence[Term], prepared: Batch) -> Batch:
 
 @dataclass
 class Hosted:
-    """A method that another trainer runs: its parts' state from step to step."""
+    """A method that another trainer runs; it holds the parts' state from step to step."""
 
     method: Method
     seed: int
     state: dict[str, Any] = field(default_factory=dict)
 
     def algorithm(self, step: int, num_steps: int) -> Algorithm:
-        """The algorithm of a step, with the numbers that it has then."""
+        """The algorithm of a step, with its scheduled and controlled numbers at that step."""
         phase = phase_at(self.state)["number"]
         knobs = self.method.knobs_in(phase, self.state.get("knobs", {}))
         return self.method.in_phase(phase).with_knobs(knobs).at_step(step, num_steps)
 
     def begin(self, step: int, num_steps: int, rollouts: Rollouts) -> Step:
-        """Stages 3 to 7; the state is kept by `end`."""
+        """Run stages 3 to 7; `end` stores the new state."""
         algorithm = self.algorithm(step, num_steps)
         services = cast(Services, Scores(rollouts.graded(), tuple(rollouts.weights)))
         chains = Chains(generators(self.seed, step), services, dict(self.state))
@@ -276,7 +276,7 @@ class Hosted:
         return Step(algorithm, batch, chains, step, num_steps, phase_at(self.state))
 
     def end(self, step: Step, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Stage 9: the parts' own updates, controls, the next phase. Returns what controls log."""
+        """Run stage 9: the parts' own updates, controls, the next phase. Returns controls' metrics."""
         chains = step.chains
         chains.metrics.update(metrics)
         chains.learn(step.algorithm.uses(), step.batch)
@@ -291,7 +291,7 @@ class Hosted:
 
 
 def on_host(tally: Tally) -> Tally:
-    """The same sums as plain numbers, which another process can add to its own."""
+    """The same sums as plain numbers, for another process to add to its own."""
     sums: dict[str, list[Tensor | float]] = {
         name: [float(total), float(weight)] for name, (total, weight) in tally.sums.items()
     }
@@ -299,7 +299,7 @@ def on_host(tally: Tally) -> Tally:
 
 
 def merged(tallies: Sequence[Tally]) -> Tally:
-    """All sums together, of updates or processes."""
+    """The tallies of several updates or processes added up."""
     total = Tally()
     for tally in tallies:
         for name, (summed, weight) in tally.sums.items():
@@ -310,7 +310,7 @@ def merged(tallies: Sequence[Tally]) -> Tally:
 
 
 def _curated(algorithm: Algorithm, chains: Chains, batch: Batch) -> Batch:
-    """The batch without what curation drops. Raises UserError where it wants more or others."""
+    """The batch without the rollouts that curation drops. Raises UserError if it wants others."""
     whole = batch
     for use in algorithm.curation:
         outcome: Curated = chains.call("curation", use, batch).value

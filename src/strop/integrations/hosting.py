@@ -1,6 +1,6 @@
-"""Which recipes another trainer can host: it draws the prompts and samples the answers by itself,
-gives columns of them, and lets the recipe do what lies between reward and gradient. A server of
-Tinker's API leaves all but the model to strop. docs/HOSTED.md has them all."""
+"""Decides which recipes another trainer can host. Such a trainer draws prompts and samples answers
+itself, provides columns of them, and lets the recipe do the work between reward and gradient. A
+server of Tinker's API has only the model; strop does the rest. docs/HOSTED.md lists all recipes."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -29,11 +29,11 @@ from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 from strop.support.errors import UserError
 
 AVERAGES = (AverageOverTokens, AveragePerSequence, AverageByConstantLength)
-# What selection leaves; loss terms begin with it.
+# Columns that selection writes; loss terms start from them.
 MASKS = ("gradient_T", "denominator_T")
-# Parts that ask for nothing but the scores of the step's rollouts and the rewards' weights.
+# Parts that request only the scores of the step's rollouts and the rewards' weights.
 ASKING_FOR_SCORES = (ScoreWithVerifiers, NoteRewardWeights)
-# Parameters that take a recipe's asking for further rollouts away, where it has them.
+# Parameters with which a recipe that has them does not request further rollouts.
 WITHOUT_REFILL = ({"refill": False}, {"max_rounds": 1}, {"dynamic_sampling": False})
 # Columns that follow from log-probability and entropy of a token under policy and reference.
 PLAIN = frozenset({"logp_old_T", "entropy_old_T", "logp_ref_T"})
@@ -43,9 +43,9 @@ GROUPS = frozenset({"group_B", "uid_P", "draw_P", "reward_T"})
 
 @dataclass(frozen=True)
 class Host:
-    """What a trainer gives to a recipe: columns of its rollouts and the run, columns of the policy
-    as it is now with gradient, and the stages that it hands over. model_alone: it has the model,
-    and strop's own trainer does all else; engine: what its sampler can."""
+    """What a trainer provides to a recipe: columns of its rollouts and the run, columns of the
+    current policy with gradient, and the stages that it leaves to the recipe. model_alone: it has
+    only the model, and strop's own trainer does the rest; engine: its sampler's capabilities."""
 
     name: str
     columns: frozenset[str]
@@ -61,7 +61,7 @@ TRL = Host(
     frozenset({"logp_T", "entropy_T"}),
     ("reward", "curation", "probes", "advantage", "selection", "terms", "control"),
 )
-# verl asks for advantages once a step, and for the loss of every forward pass by itself.
+# verl requests advantages once a step, and the loss of every forward pass separately.
 VERL_ESTIMATOR = Host(
     "verl", TABLES | GROUPS | {"max_length"}, frozenset(), ("reward", "advantage", "selection")
 )
@@ -71,7 +71,7 @@ VERL_LOSS = Host(
     frozenset({"logp_T"}),
     ("terms",),
 )
-# It gives log-probabilities of tokens, of the policy as it is now and as it was before training.
+# It provides log-probabilities of tokens under the current policy and the initial one.
 TINKER = Host(
     "Tinker",
     frozenset(
@@ -87,7 +87,7 @@ TINKER = Host(
 
 
 def why_not(method: Method, host: Host) -> str:
-    """Why the host cannot run the method, in a few words; empty where it can."""
+    """Why the host cannot run the method, in a few words; empty if it can."""
     for algorithm in method.algorithms:
         if host.model_alone:
             own = (*_asking_of_model(algorithm, host),)
@@ -99,27 +99,27 @@ def why_not(method: Method, host: Host) -> str:
 
 
 def why_no_half(method: Method, host: Host) -> str:
-    """Why verl cannot take its stages of the method; empty where it can.
+    """Why verl cannot run its stages of the method; empty if it can.
 
-    Those stages stand alone: no state, no numbers that change over the run.
+    Those stages run on their own: without state or numbers that change over the run.
     """
     if not isinstance(method, Algorithm):
-        return "changes over to another method on the way"
+        return "switches to another method during the run"
     for reason in (*_collecting(method), *_alone(method, host), *_columns(method, host)):
         return reason
     return ""
 
 
 def check(method: Method, host: Host, line: str = "") -> None:
-    """Raise UserError where the host cannot run the method, of the recipe `line` if it is one."""
+    """Raise UserError when the host cannot run the method (of the recipe `line`, if given)."""
     if reason := why_not(method, host):
         works = instead(line, lambda other: not why_not(other, host))
         raise UserError(f"{host.name} cannot host this recipe: it {reason}; {works}")
 
 
 def instead(line: str, fits: Callable[[Method], bool]) -> str:
-    """What to take for a recipe in one line that does not fit: the recipe without what asks for
-    further rollouts, or else the nearest of its ancestors that does, and where all are listed.
+    """A suggestion for a recipe line that does not fit: the recipe without requests for further
+    rollouts, or else its nearest ancestor that fits, or the page that lists those that fit.
     """
     known = {entry.name: entry for entry in catalogue.recipes()}
     name, given = notation.named(line) if re.match(r"\w+(\(|$)", line) else (line, {})
@@ -133,8 +133,8 @@ def instead(line: str, fits: Callable[[Method], bool]) -> str:
 
 
 def _without_refill(name: str, given: Mapping[str, object], fits: Callable[[Method], bool]) -> str:
-    """A recipe in one line without what asks for further rollouts; empty where it has no parameter
-    for that, or does not fit all the same.
+    """The recipe line without requests for further rollouts; empty if the recipe has no parameter
+    for that, or does not fit even so.
     """
     build = catalogue.load("recipe", name)
     for changes in WITHOUT_REFILL:
@@ -145,10 +145,10 @@ def _without_refill(name: str, given: Mapping[str, object], fits: Callable[[Meth
 
 
 def hosted(name: str, host: Host) -> tuple[str, str]:
-    """How a recipe is written for the host, and empty; or empty, and why it cannot be hosted.
+    """(recipe line for the host, "") or ("", why it cannot be hosted).
 
-    A recipe that samples until a batch is full is hosted without that, where it has a parameter
-    for it.
+    A recipe that samples until a batch is full is hosted without that, if it has a parameter for
+    it.
     """
     reason = why_not(catalogue.load("recipe", name)(), host)
     if not reason:
@@ -158,9 +158,9 @@ def hosted(name: str, host: Host) -> tuple[str, str]:
 
 
 def _collecting(algorithm: Algorithm) -> Iterator[str]:
-    """What it asks of stages 1 to 4 that the host keeps to itself."""
+    """What the algorithm needs in stages 1 to 4 that the host does itself."""
     for use in algorithm.sampling:
-        if type(use.part) is not DrawInShuffledOrder:  # others build on it
+        if type(use.part) is not DrawInShuffledOrder:  # subclasses count as others
             yield f"chooses prompts by itself ({parts.name_of(use.part)})"
     rollout = algorithm.rollout
     if type(rollout.part) is not SampleIndependently:
@@ -178,7 +178,7 @@ def _collecting(algorithm: Algorithm) -> Iterator[str]:
 
 
 def _asking_of_model(algorithm: Algorithm, host: Host) -> Iterator[str]:
-    """What it asks of a model beside log-probabilities of tokens, and of what samples with it."""
+    """What the algorithm needs of the model besides log-probabilities, and of the sampler."""
     if algorithm.value_columns():
         yield "trains a critic"
     if (temperature := algorithm.rollout.part.temperature) != 1:
@@ -199,14 +199,14 @@ def _asking_of_model(algorithm: Algorithm, host: Host) -> Iterator[str]:
 
 
 def services_of(use: Use) -> list[str]:
-    """What the part asks of a run beside columns and the scores of the rollouts themselves."""
+    """The services that a part requests of a run, besides the scores of the rollouts."""
     if isinstance(use.part, ASKING_FOR_SCORES):
         return []
     return [p.name for p in parts.parameters(use.part) if p.name in SERVICES]
 
 
 def _learning(algorithm: Algorithm) -> Iterator[str]:
-    """What it does to models, updates or learning rates that is the host's to do."""
+    """What the algorithm does to models, updates or learning rates, which the host controls."""
     if algorithm.value_columns():
         yield "trains a critic"
     plan = algorithm.plan
@@ -224,7 +224,7 @@ def _learning(algorithm: Algorithm) -> Iterator[str]:
 
 
 def _alone(algorithm: Algorithm, host: Host) -> Iterator[str]:
-    """What a part keeps or does over steps, or to rollouts, where the host asks for two halves."""
+    """What parts store or do across steps, or to rollouts, for a host that runs halves alone."""
     for use in algorithm.curation if "reward" in host.stages else ():
         yield f"drops rollouts before credit is given ({use.label})"
     for path, value in algorithm.paths().items():
@@ -242,11 +242,11 @@ def _alone(algorithm: Algorithm, host: Host) -> Iterator[str]:
         if term.on is not None:
             yield f"counts other tokens in a term's average ({term.on.label})"
         if not isinstance(term.average.part, AVERAGES):
-            yield f"averages in a way that verl's counts do not tell ({term.average.label})"
+            yield f"has averages that do not follow from verl's counts ({term.average.label})"
 
 
 def _columns(algorithm: Algorithm, host: Host) -> Iterator[str]:
-    """Columns that a part reads and nothing before it gives."""
+    """Columns that a part reads and nothing before it provides."""
     have = set(host.columns) | set(DERIVED) | {*MASKS}
     for path, use in algorithm.uses():
         stage = path.split(".")[0]
@@ -263,7 +263,7 @@ def _columns(algorithm: Algorithm, host: Host) -> Iterator[str]:
 
 
 def _unread(column: str, required: bool, have: set[str], host: Host, use: Use) -> Iterator[str]:
-    """The reason why a column cannot be read, where it cannot."""
+    """The reason why a column cannot be read, if there is one."""
     if column in have or column in host.current:
         return
     if is_current(column) or column.endswith("_TV") or column in CURRENT:
@@ -276,21 +276,22 @@ def _unread(column: str, required: bool, have: set[str], host: Host, use: Use) -
 
 HEADER = """# Recipes inside TRL, in verl, and on Tinker's API
 
-What each of them can host, and why not the rest. In TRL a recipe is an argument of
-`StropGRPOTrainer`; it is hosted where all that it needs between reward and gradient is there. verl
-asks for advantages and for the loss apart, so either half stands alone.
-[COMING_FROM_TRL_AND_VERL.md](COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl) shows how. A server
-of Tinker's API has the model alone, and strop's own trainer does all else: what is refused there
-needs more of the model than log-probabilities of tokens ([TINKER.md](TINKER.md)).
+This page lists which recipes each of them can host, and why the others are refused. In TRL, a
+recipe is an argument of `StropGRPOTrainer`; it is hosted if TRL provides everything that the recipe
+needs between reward and gradient. verl requests advantages and the loss separately, so either half
+can be used alone. [COMING_FROM_TRL_AND_VERL.md](COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl)
+shows how. A server of Tinker's API has only the model, and strop's own trainer does the rest:
+recipes refused there need more of the model than log-probabilities of tokens
+([TINKER.md](TINKER.md)).
 
-Recipes stand here with their default parameters. Some that are refused have a parameter that takes
-the hindrance away: `hosted as` names it where it is the asking for further rollouts, and without a
-penalty towards a reference (`beta=0`) more losses are verl's. What a selection takes out of the
-gradient has advantage 0 in verl, whose averages count it nevertheless. Terms that look at a whole
-update look at one forward pass in verl, as its own do.
+The table shows recipes with their default parameters. Some that are refused have a parameter that
+removes the obstacle: `hosted as` names it if the obstacle is a request for further rollouts, and
+without a penalty towards a reference (`beta=0`) verl can use more losses. In verl, tokens that a
+selection takes out of the gradient have advantage 0, but verl's averages count them. Terms that
+read a whole update read one forward pass in verl, as verl's own terms do.
 
-Written by `python tools/write_catalogue.py` from the recipes' compositions; change those, not this
-file.
+Written by `python tools/write_catalogue.py` from the recipes' compositions; change
+those, not this file.
 """
 
 
@@ -299,8 +300,8 @@ def page() -> str:
     rows = {entry.name: _row(entry) for entry in catalogue.recipes()}
     counts = [sum(row[column].startswith("yes") for row in rows.values()) for column in range(4)]
     intro = (
-        f"Of {len(rows)} recipes TRL hosts {counts[0]}; verl takes the advantages of {counts[1]} "
-        f"and the losses of {counts[2]}; {counts[3]} run on Tinker's API.\n"
+        f"Of {len(rows)} recipes, TRL hosts {counts[0]}; verl can use advantages of {counts[1]} "
+        f"and losses of {counts[2]}; {counts[3]} run on Tinker's API.\n"
     )
     some = {
         name: row for name, row in rows.items() if any(each.startswith("yes") for each in row[:3])
@@ -323,7 +324,7 @@ def _table(head: tuple[str, ...], rows: dict[str, tuple[str, ...]]) -> list[str]
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    """What stands in the columns of a recipe."""
+    """The table's columns for a recipe."""
     trl, tinker = (_whole(entry, host) for host in (TRL, TINKER))
     return trl, _half(entry, VERL_ESTIMATOR), _half(entry, VERL_LOSS), tinker
 

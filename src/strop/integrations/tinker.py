@@ -1,10 +1,11 @@
-"""strop's trainer on Tinker's API: a service, or a server of one's own, has the model.
+"""Trains with strop on Tinker's API: a service, or the user's own server, has the model.
 
     strop train grpo --model Qwen/Qwen3-8B engine.kind=tinker
 
-The server's sampler draws the answers. Rewards, advantages, selection and loss are strop's, in this
-process: they come to one number a token, -dL/dlogp, which goes back as the weight of the loss
-`cross_entropy`, whose gradient is the recipe's then. docs/TINKER.md is about it.
+The server's sampler draws the answers. Rewards, advantages, selection and loss are computed by
+strop in this process. They result in one number for each token, -dL/dlogp, which is sent back as
+the token's weight in the loss `cross_entropy`; the gradient of that loss is the recipe's. See
+docs/TINKER.md.
 """
 
 import json
@@ -30,12 +31,12 @@ from strop.training.learner import models
 from strop.training.learner.models import Remote
 from strop.training.learner.policy import LARGEST_RATE, AdjointsOf, Policy
 
-PLACES = "tinker.json"  # in a checkpoint: where its weights lie on the server
-RANK = 32  # of the adapter that is trained, where none is given
-EPS = 1e-8  # AdamW's, as in a run whose weights lie here
+PLACES = "tinker.json"  # in a checkpoint: the paths of its weights on the server
+RANK = 32  # default rank of the trained adapter
+EPS = 1e-8  # AdamW's epsilon, as in a run with local weights
 REACH_SECONDS = 10.0
-LOSSES = ("loss:sum", "total_loss:sum")  # what servers call the sum of their loss
-TOLERANCE = 0.01  # of it, as a share of the sum of its parts' sizes
+LOSSES = ("loss:sum", "total_loss:sum")  # servers' names for the sum of their loss
+TOLERANCE = 0.01  # of that sum, relative to the sum of its terms' absolute values
 
 
 class TinkerSettings(EngineSettings):
@@ -44,21 +45,21 @@ class TinkerSettings(EngineSettings):
     trains: ClassVar[bool] = True
     url: str = Field(
         default="",
-        description="the server, without /v1; empty: strop starts it, or of Tinker's API "
+        description="the server, without /v1; empty: strop starts it; with Tinker's API, "
         "TINKER_BASE_URL, else the service",
     )
     api_key_env: str = Field(
         default="",
-        description="environment variable with the server's key; empty: none, or of Tinker's API "
+        description="environment variable with the server's key; empty: none; with Tinker's API, "
         "TINKER_API_KEY",
     )
-    train_mlp: bool = Field(default=True, description="adapters on the layers behind attention")
+    train_mlp: bool = Field(default=True, description="adapters on the feed-forward layers")
     train_attn: bool = Field(default=True, description="adapters on attention")
     train_unembed: bool = Field(default=True, description="an adapter on the head")
     ttl_seconds: int = Field(
-        default=0, ge=0, description="seconds that the server keeps a checkpoint; 0: for ever"
+        default=0, ge=0, description="seconds for which the server keeps a checkpoint; 0: forever"
     )
-    _opened: list["Server"] = PrivateAttr(default_factory=list)  # a policy's, and a teacher's
+    _opened: list["Server"] = PrivateAttr(default_factory=list)  # for a policy, and for a teacher
 
     def check_method(self, method: Any) -> None:
         """Raise UserError for a method that needs more than log-probabilities of tokens."""
@@ -68,7 +69,7 @@ class TinkerSettings(EngineSettings):
         """The run's model, one of its checkpoints, or another model of the server."""
         for given, why in (
             (config.training.max_staleness, "training.max_staleness: steps wait for their answers"),
-            (config.ray.address, "ray.address: the model lies on the server"),
+            (config.ray.address, "ray.address: the model is on the server"),
             (config.training.conflict_every, "training.conflict_every: gradients stay on the "
              "server"),
             (config.roles.play, "roles.play: the server trains one adapter a run"),
@@ -88,7 +89,7 @@ class TinkerSettings(EngineSettings):
         return OnServer(server, tokenizer, source or name)
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
-        """The engine over the sampler of `model`, which `load` gave."""
+        """The engine with the sampler of `model`, which `load` returned."""
         return TinkerEngine(model, tokenizer, context_length)
 
     def close(self) -> None:
@@ -100,9 +101,9 @@ class TinkerSettings(EngineSettings):
 class Server:
     """The model on the server, through the client of the package `tinker`.
 
-    It has what is asked of a model in memory: sizes, tokens, the type of its numbers. What is
-    trained there begins when it is first used, so that a run that goes on begins with what it
-    saved. places: of a checkpoint's weights, to sample with.
+    It has the attributes that are needed of a model in memory: sizes, tokens, dtype. Training there
+    starts at first use, so that a resumed run starts from its checkpoint. places: paths of a
+    checkpoint's weights, to sample with.
     """
 
     dtype, device = torch.float32, torch.device("cpu")
@@ -122,12 +123,12 @@ class Server:
         self.pushed = False
 
     def parameters(self) -> Iterator[Any]:
-        """The model's weights, of which only the sizes are here."""
+        """The model's parameters, of which only the sizes are known here."""
         return iter(self.skeleton.parameters())
 
     def _connect(self) -> tuple[str, Any, int]:
-        """The address, the client, and most tokens of a sequence, 0: not told. Raises UserError
-        where there is no package, key, server or such a model.
+        """The address, the client, and the maximum tokens of a sequence (0: unknown). Raises
+        UserError when the package, the key, the server or the model is missing.
         """
         try:
             import httpx
@@ -144,7 +145,7 @@ class Server:
                 f"the environment variable {variable} is not set: set it to the server's key, or "
                 "leave engine.api_key_env out"
             )
-        try:  # the client itself would try for five minutes
+        try:  # the client itself would retry for five minutes
             httpx.get(f"{url}/api/v1/healthz", timeout=REACH_SECONDS)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UserError(
@@ -166,19 +167,19 @@ class Server:
         return url, service, known.get(self.name) or 0
 
     def ask(self, begin: Callable[[], Any], seconds: float | None = None) -> Any:
-        """What a call of the client comes to. Raises RunStopped."""
-        with translated_errors(self.url):  # its own `result` complains where an event loop runs
+        """The result of a call of the client. Raises RunStopped."""
+        with translated_errors(self.url):  # its own `result` warns inside a running event loop
             return begin().future().result(seconds)
 
     def close(self) -> None:
-        """End the session. What the server says of it no longer matters."""
+        """End the session; errors of the server are ignored."""
         with suppress(RunStopped):
             self.ask(lambda: self.service.close("success"), REACH_SECONDS)
 
     # ---- training
 
     def learner(self) -> Any:
-        """The client that trains, begun where it is not."""
+        """The training client, which is created at first use."""
         if self.trainer is None:
             settings = self.settings
             self.trainer = self.ask(lambda: self.service.create_lora_training_client(
@@ -188,12 +189,12 @@ class Server:
         return self.trainer
 
     def forward(self, data: list[Any]) -> list[Tensor]:
-        """Log-probabilities of each sequence's tokens but the first, without gradient."""
+        """Log-probabilities of each sequence's tokens except the first, without gradient."""
         learner = self.learner()
         return _logps(self.ask(lambda: learner.forward(data, "cross_entropy")))
 
     def forward_backward(self, data: list[Any]) -> list[Tensor]:
-        """The same, and the weighted gradient is added to what the next step takes."""
+        """The same, and the weighted gradient is accumulated for the next step."""
         learner = self.learner()
         output = self.ask(lambda: learner.forward_backward(data, "cross_entropy"))
         found = _logps(output)
@@ -204,8 +205,8 @@ class Server:
     def _check_loss(
         self, metrics: Mapping[str, float], data: list[Any], found: list[Tensor]
     ) -> None:
-        """Raise RunStopped where the loss is not the sum that weights are meant for: some servers
-        divide it by the weights' sum, and the gradient with it.
+        """Raise RunStopped when the loss is not the weighted sum: some servers divide it, and the
+        gradient, by the sum of the weights.
         """
         parts = [
             -each.loss_fn_inputs["weights"].to_torch() * logp[: len(each.model_input.to_ints())]
@@ -226,10 +227,10 @@ class Server:
             )
 
     def step(self, lr: float) -> dict[str, float]:
-        """An AdamW step; what the server tells of it."""
+        """Take an AdamW step; returns the server's metrics of it."""
         import tinker
 
-        if not self.pushed:  # a step of the moments alone, as a run here makes it
+        if not self.pushed:  # a step by the moments alone, as in a local run
             zero = {"target_tokens": torch.zeros(1, dtype=torch.int64), "weights": torch.zeros(1)}
             self.forward_backward([tinker.Datum(tinker.ModelInput.from_ints([0]), zero)])
         beta1, beta2 = self.training.betas
@@ -245,7 +246,7 @@ class Server:
     # ---- samplers and checkpoints
 
     def sampler(self) -> Any:
-        """What samples with the weights of now."""
+        """A sampling client with the current weights."""
         if self.trains:
             learner = self.learner()
             return self.ask(learner.save_weights_and_get_sampling_client)
@@ -255,11 +256,11 @@ class Server:
         return self.start()
 
     def start(self) -> Any:
-        """What samples with the weights before training."""
+        """A sampling client with the weights before training."""
         return self.ask(lambda: self.service.create_sampling_client(base_model=self.name))
 
     def save_pretrained(self, folder: Path, **_: Any) -> None:
-        """Save the weights on the server, for training and for sampling, and write where."""
+        """Save the weights on the server, for training and for sampling, and write their paths."""
         learner, name = self.learner(), folder.name.lstrip(".")
         ttl = self.settings.ttl_seconds or None
         state = self.ask(lambda: learner.save_state(name, ttl_seconds=ttl, overwrite=True))
@@ -269,7 +270,7 @@ class Server:
         (folder / PLACES).write_text(json.dumps(places, indent=1) + "\n", encoding="utf-8")
 
     def load_state(self, folder: Path) -> None:
-        """Train on from a checkpoint. Raises UserError where the server does not have it."""
+        """Resume training from a checkpoint. Raises UserError when the server does not have it."""
         try:
             place = str(json_of((folder / PLACES).read_bytes())["state"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -280,7 +281,7 @@ class Server:
 
 
 def _logps(output: Any) -> list[Tensor]:
-    """The log-probabilities of each sequence of an answer."""
+    """The log-probabilities of each sequence in a response."""
     return [torch.tensor(each["logprobs"].data) for each in output.loss_fn_outputs]
 
 
@@ -289,12 +290,12 @@ class OnServer(Remote):
 
     @property
     def where(self) -> str:
-        """Where the weights lie."""
+        """Where the weights are."""
         return f"at {self.model.url}"
 
     @property
     def context(self) -> int:
-        """Most tokens of a sequence that the server takes."""
+        """The maximum tokens of a sequence on the server."""
         return min(super().context, self.model.longest or 2**20)
 
     def policy(self, training: Any) -> Policy:
@@ -304,42 +305,42 @@ class OnServer(Remote):
         return ServerPolicy(self.model, optimiser=found, current=("logp_T",))
 
     def frozen(self) -> Policy:
-        """The model without the adapter that is trained."""
+        """The model without the trained adapter."""
         return FrozenOnServer(self.model, current=("logp_T",))
 
     def num_bytes(self) -> int:
-        """No weights are written here."""
+        """Zero: no weights are written here."""
         return 0
 
     def load_weights(self, folder: Path) -> None:
-        """Train on from the weights and moments of a checkpoint."""
+        """Resume training from the weights and moments of a checkpoint."""
         self.model.load_state(folder)
 
     def merged(self) -> "OnServer":
         """Raises UserError: the weights are not here."""
         raise UserError(
             f"{self.source} has its weights on the server at {self.model.url}: tinker checkpoint "
-            f"download {self.model.places.get('sampler', 'PATH')} brings them"
+            f"download {self.model.places.get('sampler', 'PATH')} downloads them"
         )
 
 
 class ServerOptimiser:
-    """The server's: its moments are saved there, with the weights."""
+    """The server's optimiser, whose moments are saved there with the weights."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing is here."""
+        """Empty: there is no local state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to do: the weights of a checkpoint bring the moments."""
+        """Does nothing: the moments are loaded with the weights of a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """The contexts of a batch that have tokens of the policy, as the API takes them: each the
-    tokens but the last, and for each of these the one that follows, with its weight.
+    """The contexts of a batch that have tokens of the policy, in the form of the API: all tokens
+    except the last, and for each of them the following token with its weight.
 
-    rows: of the context's tokens in the batch. mask_T: tokens of the policy.
+    rows: of the contexts' tokens in the batch. mask_T: tokens of the policy.
     """
 
     ids: list[Tensor]
@@ -348,7 +349,7 @@ class Sequences:
 
     @classmethod
     def of(cls, batch: Batch) -> "Sequences":
-        """Those of a batch. Raises UserError where one begins with a token of the policy."""
+        """The sequences of a batch. Raises UserError when one begins with a token of the policy."""
         context_T, num = batch.contexts()
         mask_T = batch["mask_T"]
         each = torch.arange(len(mask_T)).split(torch.bincount(context_T, minlength=num).tolist())
@@ -358,7 +359,7 @@ class Sequences:
         return cls([batch["id_T"][row] for row in rows], rows, mask_T)
 
     def data(self, weight_N: Tensor | None = None) -> list[Any]:
-        """For the API. weight_N: of the policy's tokens in order; None: 0."""
+        """The data for the API. weight_N: of the policy's tokens in order; None: all 0."""
         import tinker
 
         weight_T = torch.zeros(self.mask_T.shape)
@@ -373,7 +374,7 @@ class Sequences:
         ]
 
     def spread(self, found: Sequence[Tensor]) -> Tensor:
-        """The policy's log-probabilities [T], of those that each sequence came back with."""
+        """The policy's log-probabilities [T], from those that the server returned."""
         logp_T = torch.zeros(self.mask_T.shape)
         for row, logp in zip(self.rows, found, strict=True):
             logp_T[row[1:]] = logp[: len(row) - 1].float()
@@ -381,21 +382,21 @@ class Sequences:
 
 
 class ServerPolicy(Policy):
-    """The policy on the server: log-probabilities come back, weights of tokens go there."""
+    """The policy on the server, which returns log-probabilities and receives tokens' weights."""
 
     columns_after_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """The server does not tell which experts its tokens go to."""
+        """Does nothing: the server does not report the experts of its tokens."""
         self.experts = None
 
     @property
     def device(self) -> torch.device:
-        """Where its columns lie."""
+        """The device of its columns."""
         return torch.device("cpu")
 
     def micro_batches(self, batch: Batch) -> list[Tensor]:
-        """One of all rollouts: the client cuts it into requests by itself."""
+        """One micro-batch of all rollouts: the client splits it into requests by itself."""
         num = batch.size("B")
         return [torch.arange(num)] if num else []
 
@@ -410,10 +411,10 @@ class ServerPolicy(Policy):
         self, micro: Batch, names: Sequence[str], adjoints_of: AdjointsOf, whole: bool,
         temperature: float, *_: Any, **__: Any,
     ) -> dict[str, Tensor]:  # fmt: skip
-        """Forward and backward on the server; the log-probabilities [N] that it found.
+        """Run forward and backward on the server; returns the log-probabilities [N].
 
-        Where the weights do not depend on the log-probabilities of now it is one pass, else these
-        are fetched first.
+        If the weights do not depend on the current log-probabilities, this takes one pass; else the
+        log-probabilities are fetched first.
         """
         _check_read(names, temperature)
         sequences, mask_T = Sequences.of(micro), micro["mask_T"]
@@ -433,39 +434,39 @@ class ServerPolicy(Policy):
         """One optimiser step at learning rate `lr`."""
         if not abs(lr) < LARGEST_RATE:
             raise RunStopped(
-                f"the learning rate is {lr}; mend training.lr, or the part that moves it"
+                f"the learning rate is {lr}; correct training.lr, or the part that moves it"
             )
         metrics = self.model.step(lr)
         norms = [x for name, x in metrics.items() if _bare(name) == "grad_norm"]
         return {"learning_rate": lr, **({"grad_norm": norms[0]} if norms else {})}
 
     def zero_gradient(self) -> None:
-        """There is none on the server; `step` takes care of it."""
+        """Does nothing: the server clears its gradient in `step`."""
 
     def parameters(self) -> Iterator[Any]:
-        """None lie here."""
+        """Empty: there are no local parameters."""
         return iter(())
 
 
 def _bare(name: str) -> str:
-    """The name of a server's metric without its own prefix and how it was summed up."""
+    """The name of a server's metric without the server's prefix and the kind of reduction."""
     return name.rpartition("/")[2].partition(":")[0]
 
 
 def _check_read(names: Sequence[str], temperature: float) -> None:
     if set(names) - {"logp_T"} or temperature != 1:
         raise UserError(
-            f"Tinker's API gives log-probabilities of tokens at temperature 1 alone, and "
-            f"{', '.join(names)} at {temperature:g} was asked for"
+            f"Tinker's API gives log-probabilities of tokens only at temperature 1, and "
+            f"{', '.join(names)} at {temperature:g} was requested"
         )
 
 
 def _fixed(adjoints_of: AdjointsOf, num: int) -> Tensor | None:
-    """The weights [N] of the tokens, where they are the same whatever the policy's
-    log-probabilities are, as in one on-policy update; else None.
+    """The weights [N] of the tokens if they do not depend on the policy's log-probabilities, as in
+    a single on-policy update; else None.
 
-    They are computed for three very different ones: tokens almost sure, tokens almost impossible,
-    and a spread between them.
+    They are computed for three very different policies: with tokens almost certain, with tokens
+    almost impossible, and with a spread between these.
     """
     spread_N = -0.05 - 6 * (torch.arange(num) * 0.618034 % 1)
     tried = (torch.full((num,), -0.001), torch.full((num,), -15.0), spread_N)
@@ -474,12 +475,12 @@ def _fixed(adjoints_of: AdjointsOf, num: int) -> Tensor | None:
 
 
 class FrozenOnServer(ServerPolicy):
-    """A model of the server as it is without training, which scores tokens only."""
+    """A model of the server without training, which only scores tokens."""
 
     _sampler: Any = None
 
     def columns(self, batch: Batch, names: Sequence[str], temperature: float) -> dict[str, Tensor]:
-        """Its log-probabilities [T] of the policy's tokens, 0 elsewhere."""
+        """This model's log-probabilities [T] of the policy's tokens, 0 elsewhere."""
         import tinker
 
         _check_read(names, temperature)

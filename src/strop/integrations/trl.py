@@ -1,12 +1,12 @@
-"""TRL's GRPOTrainer with credit, selection and loss of a strop recipe.
+"""Runs TRL's GRPOTrainer with the advantages, selection and loss of a strop recipe.
 
     trainer = StropGRPOTrainer("Qwen/Qwen3-0.6B", reward, args=GRPOConfig(...), train_dataset=data,
                                recipe="gspo(clip_high=4e-4)")
     trainer.train()
 
 Everything else is TRL's: data, generation, rewards, optimiser, callbacks, checkpoints. One step of
-the recipe is one generation batch of TRL; `num_iterations` and `steps_per_generation` say how many
-updates it has.
+the recipe is one generation batch of TRL; `num_iterations` and `steps_per_generation` set its
+number of updates.
 """
 
 import copy
@@ -31,9 +31,9 @@ from strop.support.errors import UserError
 from strop.training.learner.kernel import Tally
 from strop.training.record.checkpoint import read
 
-STATE = "strop_state.pt"  # in a checkpoint of TRL
-ROW = "strop_row"  # of a rollout among those of all processes
-# What a forward pass takes of a batch beside tokens: TRL's own names.
+STATE = "strop_state.pt"  # file in a checkpoint of TRL
+ROW = "strop_row"  # a rollout's row among those of all processes
+# Inputs of a forward pass besides tokens, by TRL's own names.
 FORWARD = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes",
     "num_tiles", "image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids",
@@ -41,9 +41,9 @@ FORWARD = (
 
 
 class StropGRPOTrainer(GRPOTrainer):
-    """TRL's GRPOTrainer under a recipe of strop.
+    """TRL's GRPOTrainer with a recipe of strop.
 
-    recipe: in one line, as `strop train` takes it, or a method. The other arguments are TRL's.
+    recipe: a recipe line, as for `strop train`, or a method. The other arguments are TRL's.
     Raises UserError for a recipe that TRL cannot host, and for options of TRL's own loss.
     """
 
@@ -53,20 +53,20 @@ class StropGRPOTrainer(GRPOTrainer):
     ) -> None:  # fmt: skip
         method = notation.recipe(recipe) if isinstance(recipe, str) else recipe
         if not isinstance(method, Method):
-            raise UserError(f"recipe is {type(recipe).__name__}: give its line, or a method")
+            raise UserError(f"recipe is {type(recipe).__name__}: give a recipe line, or a method")
         check(method, TRL, recipe if isinstance(recipe, str) else "")
         args = GRPOConfig("strop-output") if args is None else copy.copy(args)
         options.check(recipe if isinstance(recipe, str) else "", method, args)
         args.beta = options.reference_weight(method)
         self.strop = Hosted(method, args.seed)
-        self._strop_step: Step | None = None  # of the rollouts that are trained on
-        self._strop_seen: Step | None = None  # of those that are evaluated
+        self._strop_step: Step | None = None  # of the training rollouts
+        self._strop_seen: Step | None = None  # of the evaluation rollouts
         self._strop_update: Update | None = None
         self._strop_tallies: list[Tally] = []
         self._strop_rewards = torch.empty(0)
         super().__init__(model, reward_funcs, args, *more, **named)
 
-    # -- rewards and credit -------------------------------------------------------------------
+    # -- rewards and advantages ---------------------------------------------------------------
 
     def _calculate_rewards(self, inputs: Any, *others: Any) -> Tensor:
         self._strop_rewards = super()._calculate_rewards(inputs, *others)
@@ -99,9 +99,9 @@ class StropGRPOTrainer(GRPOTrainer):
         return output
 
     def _rollouts(self, algorithm: Algorithm, inputs: Any, output: dict[str, Any]) -> Rollouts:
-        """The rollouts of all processes, with the columns that the algorithm wants."""
+        """The rollouts of all processes, with the columns that the algorithm needs."""
         ids, device = output["completion_ids"], output["completion_ids"].device
-        keys = [_key(row.get("prompt", row)) for row in inputs]  # an environment may have none
+        keys = [_key(row.get("prompt", row)) for row in inputs]  # environments may lack prompts
         uid_B = self._all(torch.tensor(keys, device=device))
         training = self.model.training
         size = self.num_generations if training else self.num_generations_eval
@@ -132,7 +132,7 @@ class StropGRPOTrainer(GRPOTrainer):
         whole = options.draws_whole(self.args)
         if "sampling_per_token_logps" in output:
             found["logp_behavior_T"] = output["sampling_per_token_logps"]
-        elif "logp_old_T" in found and whole:  # the policy itself has drawn them, uncut
+        elif "logp_old_T" in found and whole:  # the policy itself drew them, without truncation
             found["logp_behavior_T"] = found["logp_old_T"]
         if "logp_behavior_T" in found and whole:
             found["logp_sampler_T"] = found["logp_behavior_T"]
@@ -142,13 +142,13 @@ class StropGRPOTrainer(GRPOTrainer):
             found[WEIGHT] = output["importance_sampling_ratio"].expand_as(output["completion_ids"])
         if void := sorted(wanted - found.keys()):
             raise UserError(
-                f"the recipe reads {void[0]}, which TRL does not know for answers that are cut by "
+                f"the recipe reads {void[0]}, which TRL does not know for answers sampled with "
                 "top_p, top_k, min_p, repetition_penalty or generation_kwargs: leave those out"
             )
         return found
 
     def _truncated(self, output: Mapping[str, Any]) -> Tensor:
-        """Rollouts that were cut off: their last token is no end; TRL masks some of them whole."""
+        """Marks truncated rollouts, whose last token is not an end; TRL masks some completely."""
         mask_BL, id_BL = output["completion_mask"].bool(), output["completion_ids"]
         size_B = mask_BL.sum(1)
         last_B = id_BL.gather(1, (size_B - 1).clamp(min=0)[:, None]).squeeze(1)
@@ -184,7 +184,7 @@ class StropGRPOTrainer(GRPOTrainer):
         return loss
 
     def _next_update(self, passes: int) -> Update:
-        """The update that begins with this pass, over all its passes."""
+        """The update that begins with this pass, covering all of its passes."""
         step, size = self._strop_step, self.args.steps_per_generation
         assert step is not None
         assert self._buffered_inputs is not None
@@ -205,7 +205,7 @@ class StropGRPOTrainer(GRPOTrainer):
     def _now(
         self, model: Any, inputs: Mapping[str, Any], batch_size: int | None = None, **more: Any
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Columns [B, L] of the policy as it is now, and a mixture of experts' own loss."""
+        """Columns [B, L] of the current policy, and the auxiliary loss of a mixture of experts."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         seen = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         forward = {name: inputs[name] for name in FORWARD if inputs.get(name) is not None}
@@ -215,10 +215,10 @@ class StropGRPOTrainer(GRPOTrainer):
         )  # fmt: skip
         return {"logp_T": logp, "entropy_T": entropy}, aux
 
-    # -- what is told and kept ----------------------------------------------------------------
+    # -- logs and state -----------------------------------------------------------------------
 
     def _tell(self, mode: str, update: Update) -> None:
-        """Log what the terms say of the update, over all processes."""
+        """Log the terms' metrics of the update, over all processes."""
         tally = on_host(update.tally)
         if self.accelerator.num_processes > 1 and update.adjoints is None:
             tally = merged(gather_object([tally]))
@@ -229,7 +229,7 @@ class StropGRPOTrainer(GRPOTrainer):
             self._strop_tallies.append(tally)
 
     def _end_step(self) -> None:
-        """When the last update of the rollouts is done: controls, and the state of the parts."""
+        """Run controls and store the parts' state, after the last update of the rollouts."""
         step, self._strop_step = self._strop_step, None
         if step is not None:
             metrics = self.strop.end(step, merged(self._strop_tallies).means())
@@ -251,7 +251,7 @@ class StropGRPOTrainer(GRPOTrainer):
             self.strop.state = read(Path(checkpoint), STATE)
 
     def _all(self, tensor: Tensor, fill: int = 0) -> Tensor:
-        """The rows of all processes, in their order."""
+        """The rows of all processes, in the order of processes."""
         if self.accelerator.num_processes == 1:
             return tensor
         if tensor.dim() > 1:
@@ -261,12 +261,12 @@ class StropGRPOTrainer(GRPOTrainer):
 
 
 def _mask(inputs: Mapping[str, Any]) -> Tensor:
-    """The tokens [B, L] that the policy generated: not those of tools."""
+    """A mask [B, L] of the tokens that the policy generated, without those of tools."""
     mask_BL: Tensor = inputs["completion_mask"]
     return mask_BL * inputs["tool_mask"] if "tool_mask" in inputs else mask_BL
 
 
 def _key(prompt: Any) -> int:
-    """A number of 62 bits for a prompt, by its words."""
+    """A 62-bit hash of a prompt's text."""
     text = json.dumps(prompt, sort_keys=True, default=lambda other: type(other).__name__)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 2

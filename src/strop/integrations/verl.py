@@ -1,10 +1,10 @@
-"""strop's recipes in verl: advantage estimators and policy losses under the names `strop/RECIPE`.
+"""Registers strop's recipes in verl: advantage estimators and policy losses named `strop/RECIPE`.
 
     python -m verl.trainer.main_ppo algorithm.adv_estimator=strop/mc_grpo \\
         actor_rollout_ref.actor.policy_loss.loss_mode=strop/clip_cov ...
 
-verl finds this module by its entry point and imports it in each of its processes. Recipes with
-other parameters are registered in a module of your own, which VERL_USE_EXTERNAL_MODULES names:
+verl finds this module by its entry point and imports it in each of its processes. To register a
+recipe with other parameters, write a module of your own and name it in VERL_USE_EXTERNAL_MODULES:
 
     from strop.integrations.verl import register
     register("gspo(clip_high=1e-3)", "wide_gspo")
@@ -39,10 +39,10 @@ PREFIX = "strop/"
 
 @dataclass
 class Estimator:
-    """A recipe's rewards, credit and selection as verl asks for advantages: once a step.
+    """A recipe's rewards, advantages and selection as an estimator of verl, called once a step.
 
     Tokens that the recipe's selection leaves without gradient have advantage 0; verl's averages
-    count them nevertheless.
+    still count them.
     """
 
     algorithm: Algorithm
@@ -81,11 +81,11 @@ class Estimator:
 
 @dataclass
 class PolicyLoss:
-    """A recipe's loss terms as verl asks for them: over one forward pass of an update.
+    """A recipe's loss terms as a policy loss of verl, called for each forward pass of an update.
 
-    The recipe's own average counts, over the whole update by the numbers that verl gives
+    The recipe's own averages are used, over the whole update, by the numbers that verl provides
     (`batch_num_tokens`, `global_batch_size`, `dp_size`); `loss_agg_mode` and `clip_ratio` are not
-    read. `loss_scale_factor` is the length of averages by a constant one.
+    read. `loss_scale_factor` is the length for averages by a constant length.
     """
 
     algorithm: Algorithm
@@ -125,16 +125,16 @@ class PolicyLoss:
 
 
 def _of_update(term: Term, batch: Batch, info: Mapping[str, Any]) -> float:
-    """What the shares of this pass must be multiplied by to be those of the whole update.
+    """The factor that turns the shares of this pass into those of the whole update.
 
-    verl averages gradients over `dp_size` processes, so each gives that many times its own.
+    verl averages gradients over `dp_size` processes, so each process multiplies its own by that.
     """
     processes = info.get("dp_size") or 1
     part = term.average.part
     if isinstance(part, AverageOverTokens):
         name, here = "batch_num_tokens", int(batch["denominator_T"].sum())
     elif getattr(part, "num_rollouts", 0) or not getattr(part, "per_rollout", True):
-        return float(processes)  # nothing is counted
+        return float(processes)  # this average does not count anything
     else:
         name, here = "global_batch_size", int((batch["length_B"] > 0).sum())
     total = info.get(name)
@@ -146,9 +146,8 @@ def _of_update(term: Term, batch: Batch, info: Mapping[str, Any]) -> float:
 
 
 def _with_advantage_B(batch: Batch, algorithm: Algorithm) -> Batch:
-    """The batch with one advantage a rollout where a term reads it. Raises UserError for several.
-
-    Tokens that a selection left out have 0.
+    """The batch with one advantage for each rollout, if a term reads it. Raises UserError when a
+    rollout has several. Tokens that a selection left out have 0.
     """
     if "advantage_B" not in algorithm.reads(("terms",)):
         return batch
@@ -162,20 +161,20 @@ def _with_advantage_B(batch: Batch, algorithm: Algorithm) -> Batch:
 
 
 def reasons_of(method: Method) -> list[str]:
-    """Why verl cannot take the method's advantages, and its loss; empty where it can."""
+    """Why verl cannot use the method's advantages, and its loss; empty where it can."""
     return [why_no_half(method, host) for host in (VERL_ESTIMATOR, VERL_LOSS)]
 
 
 def register(recipe: str, name: str = "") -> tuple[bool, bool]:
-    """Make a recipe known to verl as `strop/NAME`; whether as an estimator, and as a loss.
+    """Register a recipe in verl as `strop/NAME`; returns whether as an estimator, and as a loss.
 
-    name: the recipe as it is written, where none is given. Raises UserError where it is neither.
+    name: by default the recipe's text. Raises UserError when verl can use neither.
     """
     method = notation.recipe(recipe)
     reasons = reasons_of(method)
     if all(reasons):
         raise UserError(
-            f"verl can take neither advantages nor loss of {recipe}: it {reasons[0]}, and it "
+            f"verl can use neither advantages nor loss of {recipe}: it {reasons[0]}, and it "
             f"{reasons[1]}; {instead(recipe, lambda other: not all(reasons_of(other)))}"
         )
     assert isinstance(method, Algorithm)
@@ -188,7 +187,7 @@ def register(recipe: str, name: str = "") -> tuple[bool, bool]:
 
 
 def register_all() -> None:
-    """Make every recipe known that verl can take at least a half of, with its defaults."""
+    """Register every recipe, with its defaults, of which verl can use at least one half."""
     for entry in catalogue.recipes():
         method = entry.load()()
         if not all(reasons_of(method)):

@@ -1,1 +1,1 @@
-"""What a run would yield on other numbers of workers: costs measured in it, and a simulation."""
+"""Predicts a run's throughput on other numbers of workers: measured costs and a simulation."""

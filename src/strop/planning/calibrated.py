@@ -1,7 +1,7 @@
-"""What a run measured, in place of what is assumed.
+"""Replaces assumed costs by those that a run measured.
 
-The run's model is computed as a plan would assume it, on one GPU of the kind, and each stage is as
-many times slower in every layout as the run was:
+The costs of the run's model on one GPU of the kind are computed as a plan assumes them. The factor
+by which the run was slower in a stage then applies to that stage in every layout:
 
     decode steps at the run's rows, tokens read at once, tokens of training
     seconds of a step, an answer and its reward: as measured
@@ -28,7 +28,7 @@ BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 
 @dataclass(frozen=True)
 class Calibration:
-    """Measured over assumed seconds of the stages, and seconds as they were measured."""
+    """Measured divided by assumed seconds of some stages, and the measured seconds of others."""
 
     name: str
     decode: float
@@ -39,7 +39,7 @@ class Calibration:
     reward: float
 
     def of(self, costs: Costs, assumed_rest: float) -> Costs:
-        """Assumed costs, calibrated; assumed_rest: the part of `rest` that is replaced."""
+        """The calibrated costs; assumed_rest: the part of `rest` that is replaced."""
         speed, train = costs.speed, self.train
         weights = speed.weights or Weights()
         return replace(
@@ -58,13 +58,13 @@ class Calibration:
         """A line for the plan."""
         return (
             f"measured in {self.name}: a decode step takes {self.decode:.3g} times as long as "
-            f"assumed, reading at once {self.read:.3g} times, training {self.train:.3g} times; a "
-            f"step {self.rest:.3g} s beside these, an answer {self.answer + self.reward:.3g} s"
+            f"assumed, prefill {self.read:.3g} times, training {self.train:.3g} times; besides, a "
+            f"step takes {self.rest:.3g} s and an answer {self.answer + self.reward:.3g} s"
         )
 
 
 def calibrate(case: Case, folders: Sequence[Path]) -> tuple[Calibration, Measured]:
-    """By runs of one model on one GPU of the kind. Raises UserError."""
+    """Calibrate by runs of one model on one GPU of the kind. Raises UserError."""
     measured = measure(folders)
     run = _of_run(case, folders[0], measured.work)
     costs, work = measured.costs, measured.work
@@ -84,11 +84,11 @@ def calibrate(case: Case, folders: Sequence[Path]) -> tuple[Calibration, Measure
 
 
 def _of_run(case: Case, folder: Path, work: Work) -> Case:
-    """The run's model, precision, passes and lengths in place of those of the plan."""
+    """The case with the run's model, precision, passes and lengths."""
     checkpoint = next(folder.glob("checkpoints/step-*/config.json"), None)
     if checkpoint is None:
         raise UserError(
-            f"{folder} has no checkpoint, so its model is not known: give a run with one, or plan "
+            f"{folder} has no checkpoint, so its model is unknown: give a run with one, or plan "
             "without a run"
         )
     settings = dict(flat(parsed(text_of(folder / "config.toml", "the configuration"))))

@@ -1,18 +1,18 @@
-"""What a run's stages cost, by its metrics.
+"""Estimates the costs of a run's stages from its metrics.
 
-Where something else slowed less than half of a run's steps, they do not count. Where its engine
-measured its passes, each cost is taken where it arises:
+Slow steps do not count, as long as other work on the machine slowed fewer than half of them. If the
+engine measured its passes, each cost is taken from where it arises:
 
     seconds of decode steps = a steps + b rows + c tokens in their caches
     seconds of prefill      = d times + f tokens
     seconds of an answer    = all else of generating / answers
 
-Else all is told by the seconds of whole rollouts:
+Otherwise all costs follow from the seconds of whole rollouts:
 
     seconds of rollout = a ticks + b tokens drawn + c tokens seen + f tokens read
 
-ticks: decode steps until the last answer ended; tokens seen: what all decode steps had in their
-caches. f is then a forward pass: that of the refresh, else a third of an update.
+ticks: decode steps until the last answer ended; tokens seen: tokens in the caches, summed over all
+decode steps. f is then the cost of a forward pass: of the refresh, else a third of an update.
 
     seconds of refresh and update = u tokens + a constant
 """
@@ -28,14 +28,14 @@ from strop.planning.recorded import COLLECTING, Recorded
 from strop.planning.work import Costs
 from strop.support.errors import UserError
 
-SCATTER = 0.05  # of the seconds, relative, at least
-APART = 1 / 3  # deviation of a term's share of the seconds, before anything is measured
+SCATTER = 0.05  # minimum relative noise of the seconds
+APART = 1 / 3  # prior standard deviation of a term's share of the seconds
 
 
 def likeliest(terms: Floats, seconds: Floats, shares: Floats) -> tuple[Floats, Floats, Floats]:
     """The cost of each term: seconds = terms @ costs, none negative; see `likeliest_of_sums`.
 
-    terms: [N, K]; what scatters is relative to the seconds.
+    terms: [N, K]; the noise is relative to the seconds.
     """
     relative = np.column_stack([terms / seconds[:, None], np.ones(len(seconds))])
     costs, found, deviations = likeliest_of_sums(relative.T @ relative, len(seconds), shares)
@@ -45,12 +45,12 @@ def likeliest(terms: Floats, seconds: Floats, shares: Floats) -> tuple[Floats, F
 def likeliest_of_sums(
     products: Floats, number: float, shares: Floats, sums: Floats | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """The same of the sums of the products of each two of K terms and the seconds, the last.
+    """The same from sums of the pairwise products of K terms and, as the last one, the seconds.
 
-    products: [K + 1, K + 1]; number: of what is summed. sums: [K + 1], of each by itself; by
-    default those where the seconds are all 1. shares: [K] of the seconds that each term is thought
-    to make up, give or take APART. Returns costs, the terms' shares and the deviation of these; the
-    costs give the measured seconds all in all.
+    products: [K + 1, K + 1]; number: how many observations are summed. sums: [K + 1], the sum of
+    each term; by default those for seconds that are all 1. shares: [K], the prior share of the
+    seconds for each term, give or take APART. Returns the costs, the terms' shares and their
+    standard deviations; the costs reproduce the measured total of seconds.
     """
     *whole, seconds = products[-1] if sums is None else sums
     used = np.array(whole) > 0
@@ -75,9 +75,9 @@ def likeliest_of_sums(
 
 
 def typical(seconds: Floats, expected: Floats) -> float:
-    """Times as long as expected: the middle of all, each weighing as much as was expected of it.
+    """The ratio of seconds to expected ones: the median, weighted by the expected ones.
 
-    What something else on the machine slowed, up to half of all, has no part in it.
+    Steps that other work on the machine slowed do not affect it, up to half of all.
     """
     known = expected > 0
     ratio, weight = seconds[known] / expected[known], expected[known]
@@ -87,7 +87,7 @@ def typical(seconds: Floats, expected: Floats) -> float:
 
 
 def _not_negative(system: Floats, wanted: Floats) -> Floats:
-    """The least squares of no negative number: the best of those with some of them 0."""
+    """Least squares without negative numbers: the best solution over all subsets set to 0."""
     best, least = np.zeros(system.shape[1]), np.inf
     for size in range(1, system.shape[1] + 1):
         for chosen in map(list, itertools.combinations(range(system.shape[1]), size)):
@@ -99,15 +99,15 @@ def _not_negative(system: Floats, wanted: Floats) -> Floats:
     return best
 
 
-FORWARD = 1 / 3  # of an update
-SHARES = np.full(3, 1 / 3)  # of a decode step's terms, before anything is measured
-BESIDE = "timing_s/waiting"  # where it is, another process drew and graded
+FORWARD = 1 / 3  # share of a forward pass in an update
+SHARES = np.full(3, 1 / 3)  # prior shares of a decode step's terms
+BESIDE = "timing_s/waiting"  # present when another process drew and graded
 
 
 def costs_of(runs: Sequence[Recorded]) -> tuple[Costs, Floats, Floats]:
     """Costs, and the shares of a decode step's terms with their deviations.
 
-    Raises UserError where nothing tells how many decode steps there were.
+    Raises UserError when the number of decode steps is unknown.
     """
     measuring = [run for run in runs if run.measured]
     speed, shares, unsure = _by_passes(measuring) if measuring else _by_rollouts(runs)
@@ -129,12 +129,12 @@ def _total(runs: Sequence[Recorded], name: str) -> float:
 
 
 def _column(runs: Sequence[Recorded], name: str) -> Floats:
-    """Of every step."""
+    """A metric's value at every step; 0 where it is missing."""
     return np.array([step.get(name, 0.0) for run in runs for step in run.steps])
 
 
 def _by_passes(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:
-    """What engines measured: the speed, shares of a decode step and their deviations."""
+    """From the engines' own measurements: speed, shares of a decode step and their deviations."""
     passes = Passes()
     (step, row, cached), shares, unsure = _by_sums(runs, "decode", passes.decode, SHARES)
     (begin, read), _, _ = _by_sums(runs, "prefill", passes.prefill, np.full(2, 1 / 2))
@@ -147,8 +147,8 @@ def _by_passes(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:
 
 
 def _answers(run: Recorded) -> Floats:
-    """That its engine drew in the seconds of each step, which may be another step's: so many tokens
-    as an answer has stand for one.
+    """The number of answers that its engine drew in the seconds of each step. When they may belong
+    to other steps, the step's tokens are divided by the mean tokens of an answer.
     """
     answers = _column([run], "data/rollouts_sampled")
     tokens = _column([run], "perf/decode/rows")
@@ -158,13 +158,13 @@ def _answers(run: Recorded) -> Floats:
 def _by_sums(
     runs: Sequence[Recorded], kind: str, sums: Sums, shares: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """The costs of the terms of a kind of pass."""
+    """The costs of the terms of one kind of pass."""
     size = len(sums.terms)
     products = np.zeros((size, size))
     values = [_total(runs, f"perf/{kind}/{name}") for name in sums.as_dict()]
     products[np.triu_indices(size)] = values
     products = np.triu(products) + np.triu(products, 1).T
-    if not products[0, 0]:  # no prompt has more tokens than the last, which is decoded
+    if not products[0, 0]:  # prompts have a single token, which is decoded: nothing to prefill
         return np.zeros(size - 1), shares, shares
     costs, found, unsure = likeliest_of_sums(products, products[0, 0], shares, products[0])
     sizes = [_column(runs, f"perf/{kind}/{name}") for name in sums.terms]
@@ -172,7 +172,7 @@ def _by_sums(
 
 
 def _by_rollouts(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:
-    """The same by the seconds of whole rollouts."""
+    """The same from the seconds of whole rollouts."""
     tokens = _total(runs, "tokens")
     read = _total(runs, "timing_s/refresh") / tokens
     if read < FORWARD * _total(runs, "timing_s/update") / tokens / 10:  # nothing was refreshed
@@ -181,14 +181,14 @@ def _by_rollouts(runs: Sequence[Recorded]) -> tuple[Speed, Floats, Floats]:
     if not len(terms):
         raise UserError(
             f"{runs[0].folder} has recorded no rollouts and draws more of them than the engine has "
-            "slots, so its decode steps are not known: train with training.rollouts_every above 0"
+            "slots, so its decode steps are unknown: train with training.rollouts_every above 0"
         )
     (step, row, cached), shares, unsure = likeliest(terms[:, 1:], terms[:, 0], SHARES)
     return Speed(float(step), float(row), float(cached), read), shares, unsure
 
 
 def _decoded(run: Recorded, read: float) -> list[tuple[float, ...]]:
-    """Seconds of decode steps, ticks, tokens drawn, tokens seen; of each step that tells them."""
+    """Seconds of decode steps, ticks, tokens drawn and tokens seen, for each step that has them."""
     groups = [group for each in run.groups.values() for group in each]
     known = np.concatenate(groups).astype(float) if groups else np.ones(1)
     uneven = float((known**2).mean() / known.mean() ** 2)

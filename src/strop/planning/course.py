@@ -1,12 +1,12 @@
-"""The course of engines that generate: when every row ends, from one event to the next.
+"""Simulates generating engines from event to event: when every row ends.
 
     a decode step of n rows with m tokens in their caches   a(n) + b n + c m  seconds
     k such steps, in which no row begins or ends            k (a(n) + b n + c m) + c n k (k - 1) / 2
-    t tokens read at once                                   f t, and d for all rows of a step
+    a prefill of t tokens                                   f t, and d once for all rows of a step
     an answer that begins                                   e
 
-All engines are computed at once: an event is a row's begin or end, and between two of them the
-seconds have this closed form, so that a thousand engines take as long as one with as many rows.
+An event is the begin or the end of a row; between two events the seconds have this closed form. All
+engines are computed at once, so a thousand engines take as long as one with as many rows.
 """
 
 import heapq
@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.floating]
-ROUNDING = 1e-9  # of a decode step
+ROUNDING = 1e-9  # tolerance, in decode steps
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Seconds in which a decode step reads the weights, or computes where that takes longer.
+    """Seconds in which a decode step reads the weights, or computes if that takes longer.
 
-    dense: of weights that every step reads; experts: of all experts; miss: the chance that a row
-    does not need an expert; compute: of each row. Known where costs are assumed; a run measures a.
+    dense: to read the weights that every step needs; experts: to read all experts; miss: the
+    probability that a row does not need a given expert; compute: for each row. Used with assumed
+    costs; a run measures `a` as a whole.
     """
 
     dense: float = 0.0
@@ -34,19 +35,19 @@ class Weights:
     compute: float = 0.0
 
     def seconds(self, rows: Ints) -> Floats:
-        """Of a decode step of so many rows."""
+        """The seconds of a decode step by its number of rows."""
         reading = self.dense + self.experts * (1 - self.miss**rows)
         return np.maximum(reading, self.compute * rows)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of an engine.
+    """Seconds that an engine takes.
 
-    step: a, of a decode step; row: b, of each row in it; cached: c, of each token in the caches;
-    read: f, of a token that is read at once, as prompts are; begin: d, of letting in rows that read
-    some. answer: e, of what there is to do for an answer beside all passes. weights: of a decode
-    step too, where a depends on the rows.
+    step: a, for a decode step; row: b, for each row in it; cached: c, for each token in the caches;
+    read: f, for each prefilled token; begin: d, once for all rows of a step that prefill. answer:
+    e, for the work on an answer besides all passes. weights: the part of a that depends on the
+    number of rows.
     """
 
     step: float
@@ -58,7 +59,7 @@ class Speed:
     weights: Weights | None = None
 
     def of_rows(self, rows: Ints) -> Floats:
-        """Of a decode step of so many rows with empty caches."""
+        """The seconds of a decode step with empty caches, by its number of rows."""
         linear: Floats = self.step + self.row * rows
         return linear if self.weights is None else linear + self.weights.seconds(rows)
 
@@ -66,9 +67,9 @@ class Speed:
 class Course:
     """Rows in engines, from second 0 until the last one has ended.
 
-    engine, left, held, read: of each row the engine that has it, the tokens to draw (1 at least),
-    those in its cache when it begins, and how many of these are read then. fresh: whether it has
-    drawn none before. Rows beyond `slots` of an engine wait, in their order, until one ends.
+    engine, left, held, read: for each row its engine, the tokens left to draw (at least 1), the
+    tokens in its cache when it begins, and how many of these it prefills then. fresh: whether it
+    has drawn no token before. Rows beyond `slots` of an engine wait, in order, until one ends.
     """
 
     def __init__(
@@ -79,9 +80,9 @@ class Course:
         self.begins = begins(engine, left, slots)
         stops, count = self.begins + left, len(left)
         ticks = np.concatenate([stops, self.begins])
-        kind = np.repeat([0, 1], count)  # at the same tick a row's end is before another's begin
+        kind = np.repeat([0, 1], count)  # at the same tick, ends of rows come before begins
         at = np.concatenate([engine, engine])
-        # one number an event, by engine, tick and kind, is sorted many times faster than three
+        # one sort key for engine, tick and kind together sorts many times faster than three keys
         key = (at * (int(ticks.max(initial=0)) + 1) + ticks) * 2 + kind
         order = np.argsort(key, kind="stable")
         self.at = at[order]
@@ -95,13 +96,13 @@ class Course:
         self.reading = beside[order] + speed.begin * self._lets_in(order, read)
         before = np.concatenate([[0.0], np.cumsum(self.reading + self._seconds(gap))])
         self.first = np.searchsorted(self.at, np.arange(num_engines + 1))
-        self.seconds = before[:-1] - before[self.first[self.at]]  # when each event is
+        self.seconds = before[:-1] - before[self.first[self.at]]  # the time of each event
         self.ends = np.empty(count)  # of rows, in seconds
         ended = order < count
         self.ends[order[ended]] = self.seconds[ended]
 
     def _lets_in(self, order: Ints, read: Floats) -> NDArray[np.bool_]:
-        """Which events are the first of their decode step in which a row begins that reads."""
+        """Marks events that are the first of their decode step at which a row begins to prefill."""
         found = np.append(np.zeros(len(read), np.bool_), read > 0)[order]
         place = np.flatnonzero(found)
         same = (np.diff(self.at[place]) == 0) & (np.diff(self.ticks[place]) == 0)
@@ -109,13 +110,13 @@ class Course:
         return found
 
     def _seconds(self, k: Ints) -> Floats:
-        """Of k decode steps after each event."""
+        """The seconds of k decode steps after each event."""
         n, m, speed = self.rows, self.cached, self.speed
         return k * speed.of_rows(n) + speed.cached * (k * m + n * k * (k - 1) / 2)
 
     def drawn(self, when: Floats) -> tuple[Ints, NDArray[np.bool_]]:
         """How many tokens each row has drawn at the second `when` of its engine, and whether it
-        is under way. A decode step that is not over does not count.
+        is running. An unfinished decode step does not count.
         """
         if not len(self.left):
             return self.left, np.empty(0, np.bool_)
@@ -124,8 +125,8 @@ class Course:
         return drawn, begun & (self.ends > when[self.engine])
 
     def drawn_by(self, when: Floats) -> tuple[Ints, Ints, Floats]:
-        """How many tokens each row has drawn at the second `when` of its engine; of each engine
-        the decode steps by then, and the second at which the last of them was over.
+        """How many tokens each row has drawn at the second `when` of its engine; for each engine
+        the number of decode steps by then, and the second at which the last of them ended.
         """
         passed = self.seconds <= when[self.at]
         last = self.first[:-1] + np.bincount(self.at[passed], minlength=self.num_engines) - 1
@@ -138,7 +139,7 @@ class Course:
         k = np.where(n > 0, k, 0)
         tick = self.ticks[last] + k.astype(np.int64)
         drawn = np.clip(tick[self.engine] - self.begins, 0, self.left)
-        # rows that begin at one step are read one after the other: it began with the first
+        # rows that begin at one step are prefilled one after the other: it begins with the first
         same = np.append(False, (np.diff(self.at) == 0) & (np.diff(self.ticks) == 0))
         opens = np.maximum.accumulate(np.where(same, 0, np.arange(len(same))))
         gone = k * slope + k * k * half + self.seconds[last] + self.reading[last]
@@ -168,7 +169,7 @@ def begins(engine: Ints, left: Ints, slots: int) -> Ints:
 
 
 def _root(half: Floats, slope: Floats, seconds: Floats) -> Floats:
-    """The k of half k^2 + slope k = seconds; half is not negative."""
+    """Solves half k^2 + slope k = seconds for k; half is not negative."""
     root = np.sqrt(slope**2 + 4 * half * seconds)
     below = np.where(slope > 0, slope + root, 1.0)
     above = np.where(half > 0, 2 * half, 1.0)

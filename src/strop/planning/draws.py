@@ -1,10 +1,10 @@
-"""Asynchronous layouts whose draws begin and end one by one, as in `training/collect/in_flight.py`.
+"""Simulates asynchronous layouts whose draws start and end singly: `training/collect/in_flight.py`.
 
-step s is drawn    when the weights are there that s - 1 - staleness steps have trained, and no
-                   draw of an earlier one is left to begin
-draws begin        in order, up to a step's rollouts (or those of in_flight steps), whenever no
-                   more than FULL of these are under way
-step s is graded   when its last answer has ended and s - 1 is graded; the others go on meanwhile
+step s is drawn    when the weights trained by s - 1 - staleness steps are available, and all
+                   draws of earlier steps have started
+draws start        in order, up to the rollouts of one step (or of in_flight steps), whenever at
+                   most the share FULL of these is running
+step s is graded   when its last answer has ended and s - 1 is graded; other draws continue
 """
 
 import bisect
@@ -18,19 +18,19 @@ from strop.planning.course import Course, Floats, Ints
 from strop.planning.rounds import SEED, Round, assign_engines
 from strop.planning.work import Costs, Layout, Work
 
-FULL = 0.75  # of a step's rollouts; see training/collect/in_flight.py
+FULL = 0.75  # share of a step's rollouts; see training/collect/in_flight.py
 NEVER = float("inf")
 
 
 def one_by_one(layout: Layout) -> bool:
-    """Whether a layout's draws begin so: where engines take new weights while rows are under way,
-    and a step trains on the prompts that it drew.
+    """Whether a layout's draws start one by one: its engines take new weights while rows are
+    running, and a step trains on the prompts that it drew.
     """
     return not layout.shared and layout.staleness > 0 and layout.renew and not layout.spare
 
 
 class Going(NamedTuple):
-    """A course of rows, counted from the first of all, when each engine's began, and their ends."""
+    """A course, its rows (counted over the whole run), its engines' starts, and its rows' ends."""
 
     course: Course
     rows: Ints
@@ -39,9 +39,9 @@ class Going(NamedTuple):
 
 
 class Draws:
-    """The engines of a layout, the rows that they have under way, and the draws left to begin.
+    """The engines of a layout, their running rows, and the draws left to start.
 
-    Rows lie in the order in which they began: those of a prompt, and of a step, are neighbours.
+    Rows are in the order in which they began: those of a prompt, and of a step, are adjacent.
     """
 
     def __init__(self, costs: Costs, work: Work, layout: Layout) -> None:
@@ -49,22 +49,22 @@ class Draws:
         self.rng = np.random.default_rng(SEED)
         self.now = 0.0
         self.since = np.zeros(layout.generate)  # seconds since each engine's last token
-        self.drawn = 0  # steps
-        self.version = 0  # weights that engines have: of so many steps
+        self.drawn = 0  # number of steps drawn so far
+        self.version = 0  # number of steps that trained the engines' weights
         self.size = 0  # rollouts of the last step that was drawn
-        self.left: list[Ints] = []  # the lengths of its groups that have not begun
-        self.begun: dict[int, int] = {}  # rows of each step, while it is not whole
-        # of each row under way, and of those that have ended while their step has not
+        self.left: list[Ints] = []  # the lengths of its groups that have not started
+        self.begun: dict[int, int] = {}  # number of started rows of each step not graded yet
+        # for each running row, and each ended row whose step has not been graded
         self.engine, self.length, self.done = np.empty((3, 0), np.int64)
-        self.prompt = np.empty(0)  # tokens of it that a row reads: its group shares it
-        self.unread = np.empty(0)  # tokens that are read before it goes on
-        self.forgotten = 0  # rows of steps that are graded
-        self.course: Going | None = None  # until rows begin or weights come
+        self.prompt = np.empty(0)  # prompt tokens that a row prefills: its group shares them
+        self.unread = np.empty(0)  # tokens to prefill before the row continues
+        self.forgotten = 0  # number of rows of graded steps, which are removed
+        self.course: Going | None = None  # valid until rows begin or weights arrive
 
     def collect(self, step: int, there: Sequence[float], drawn: Floats) -> Round:
-        """All until step `step` is graded. there: when each step's weights are.
+        """Simulate until step `step` is graded. there: when each step's weights are available.
 
-        drawn: takes when each engine would have ended, had it not waited in between.
+        drawn: is set to when each engine would have ended, had it not waited in between.
         """
         begun = graded = ended = NEVER
         lengths = self.length[:0]
@@ -73,7 +73,7 @@ class Draws:
             self._take_weights(there)
             self._begin()
             whole = self.drawn > step and not (self.left and self.drawn == step + 1)
-            own = slice(0, self.begun.get(step, 0))  # those of earlier steps are gone
+            own = slice(0, self.begun.get(step, 0))  # rows of earlier steps are removed
             if graded == NEVER and whole and (self.done[own] == self.length[own]).all():
                 ended, lengths = self.now, self.length[own]
                 graded = ended + self.costs.reward * len(lengths) / self.layout.generate
@@ -92,7 +92,7 @@ class Draws:
         return Round(begun, max(ended, min(float(drawn.max()), graded)), graded, lengths)
 
     def _take_weights(self, there: Sequence[float]) -> None:
-        """Caches of rows under way are read again, once for all weights that have come."""
+        """Load the newest weights; the caches of running rows are then prefilled again, once."""
         newest = bisect.bisect_right(there, self.now)
         if newest > self.version:
             self.version = newest
@@ -100,7 +100,7 @@ class Draws:
             self.course = None
 
     def _begin(self) -> None:
-        """Begin the draws for which there is room, of this step and of the next."""
+        """Start the draws for which there is room, of this step and of the next."""
         running = self._running()
         while running <= FULL * self.most:
             if not self.left:
@@ -134,13 +134,14 @@ class Draws:
         self.course = None
 
     def _go_on(self, whole: slice | None, until: float, busy: Floats) -> None:
-        """Until a second at most; draws can begin, or the rows of `whole` have ended, before.
+        """Advance to the second `until`, or earlier to when draws can start or the rows of `whole`
+        have ended.
 
-        busy: takes what engines work.
+        busy: the engines' working seconds are added to it.
         """
         going = self.course = self.course or self._goes_on()
         course, began = going.course, going.began
-        gone = int(np.searchsorted(going.rows, self.forgotten))  # rows that are not there any more
+        gone = int(np.searchsorted(going.rows, self.forgotten))  # number of removed rows
         open_ = going.rows[gone:] - self.forgotten
         ended, engine = going.ends[gone:], course.engine[gone:]
         ends = np.full(len(self.length), self.now)
@@ -159,7 +160,7 @@ class Draws:
         self.now = stop
 
     def _goes_on(self) -> Going:
-        """The course of the rows under way from now on."""
+        """The course of the running rows from now on."""
         open_ = np.flatnonzero(self.done < self.length)
         done, engine = self.done[open_], self.engine[open_]
         course = Course(
@@ -170,26 +171,26 @@ class Draws:
         return Going(course, open_ + self.forgotten, began, began[engine] + course.ends)
 
     def _room(self, ends: Floats) -> float:
-        """When so many rollouts have ended that draws may begin; never, if none wait for that."""
+        """When enough rollouts have ended for draws to start; NEVER, if no draw waits for that."""
         last = ends[self.done < self.length]
         most = FULL * self.most
         if len(last) <= most and not self.left:
             return NEVER
-        # in order: as many are left behind it; the first if the next draw does not fit beside all
+        # by end: `most` are left after it; it is the first end if the next draw has no room now
         place = max(math.ceil(len(last) - 1 - most), 0)
         return float(np.partition(last, place)[place])
 
     @property
     def most(self) -> float:
-        """Rollouts that may be under way."""
+        """The maximum number of running rollouts."""
         return self.size * self.layout.in_flight
 
     def _running(self) -> int:
-        """Rollouts that have not ended."""
+        """The number of rollouts that have not ended."""
         return int((self.done < self.length).sum())
 
     def _forget(self, count: int) -> None:
-        """The first rows."""
+        """Remove the first `count` rows."""
         self.forgotten += count
         self.engine, self.length, self.done = (
             x[count:] for x in (self.engine, self.length, self.done)

@@ -1,8 +1,8 @@
-"""What GPUs can do by their data sheets, and what is assumed of the software that runs on them.
+"""Lists GPUs by their data sheets, and the assumptions about the software that runs on them.
 
-The figures of a GPU are those of the maker's public data sheet: dense bfloat16 (without sparsity),
+The figures of a GPU are from the maker's public data sheet: dense bfloat16 (without sparsity),
 decimal units, links in one direction. `network` is that of the maker's reference machine. They were
-written down without the sheets at hand: what a `source` names is where to check them.
+written down without the sheets at hand: `source` names where to check them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ class Gpu:
     """A kind of GPU.
 
     flops: operations a second. bandwidth: of its memory, bytes a second. memory: bytes. link: to
-    the others of its node; network: to those of other nodes; host: to main memory; bytes a second.
-    per_node: GPUs of a node.
+    other GPUs of its node; network: to GPUs of other nodes; host: to main memory; all in bytes a
+    second. per_node: GPUs of a node.
     """
 
     name: str
@@ -55,13 +55,13 @@ GPUS = {
 
 
 def gpu_of(kind: str) -> Gpu:
-    """By its name. Raises UserError, which lists the kinds."""
+    """The GPU called `kind`. Raises UserError, which lists the kinds."""
     if not kind:
         raise UserError(f"give --kind: {', '.join(GPUS)}")
     found = GPUS.get(kind.upper())
     if found is None:
         raise UserError(
-            f"--kind {kind}: no such GPU is known{nearest(kind.upper(), GPUS)}; there are "
+            f"--kind {kind}: this GPU is unknown{nearest(kind.upper(), GPUS)}; there are "
             f"{', '.join(GPUS)}"
         )
     return found
@@ -69,19 +69,19 @@ def gpu_of(kind: str) -> Gpu:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What no data sheet says. `told` has the lines that a plan prints; `--assume` changes them.
+    """Assumptions beyond the data sheets. A plan prints them; `--assume` changes them.
 
     The shares were chosen once, for all rows of docs/PLAN.md together.
     """
 
-    # Shares of what the data sheet says.
+    # Shares of the data sheet's figures.
     mfu: float = 0.45  # of the operations a second, in training a dense model
     mfu_experts: float = 0.11  # the same, with experts
-    mfu_prefill: float = 0.5  # in reading tokens at once
+    mfu_prefill: float = 0.5  # in prefill
     mfu_decode: float = 0.5  # in the arithmetic of a decode step
     bandwidth: float = 0.55  # of the memory's, in decoding
     links: float = 0.6  # of all links
-    memory: float = 0.9  # that may be used
+    memory: float = 0.9  # of the memory, which may be used
     # Bytes of a number.
     weight_bytes: float = 2.0
     cache_bytes: float = 2.0
@@ -89,17 +89,17 @@ class Assumptions:
     optimizer_bytes: float = 12.0  # Adam's two moments and the weights it changes, in float32
     logit_bytes: float = 10.0  # of a logit while it is trained on: bfloat16, float32 and gradient
     # Seconds.
-    decode_seconds: float = 0.004  # of a decode step, beside reading and computing
-    hop_seconds: float = 10e-6  # of adding up over a node's GPUs, beside the bytes
+    decode_seconds: float = 0.004  # overhead of a decode step, besides reading and computing
+    hop_seconds: float = 10e-6  # latency of an all-reduce over a node's GPUs
     network_seconds: float = 30e-6  # the same over several nodes
     step_seconds: float = 10.0  # of a step: weights to the engines, logging, waiting for processes
     # Counts.
-    rows: float = 1024  # answers at a time of an engine, where its cache has room
+    rows: float = 1024  # maximum of concurrent answers in an engine, if its cache has room
     recompute: float = 1.0  # forward passes that are repeated for the backward pass
-    reward_seconds: float = 0.0  # of an answer, beside generating
+    reward_seconds: float = 0.0  # of an answer, besides generating
 
     def with_(self, given: Sequence[str]) -> "Assumptions":
-        """With NAME=VALUE in place of the defaults. Raises UserError."""
+        """The assumptions with values given as NAME=VALUE. Raises UserError."""
         known = {field.name for field in fields(self)}
         found: dict[str, float] = {}
         for each in given:
@@ -113,12 +113,12 @@ class Assumptions:
         return replace(self, **found)
 
     def of_training(self, experts: bool) -> float:
-        """The share of the operations a second."""
+        """The share of the operations a second that training reaches."""
         return self.mfu_experts if experts else self.mfu
 
     @property
     def values(self) -> Mapping[str, float]:
-        """By name."""
+        """The values by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

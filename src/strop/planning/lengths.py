@@ -1,6 +1,6 @@
-"""Lengths of answers that no run recorded: a distribution that is given, or a file of them.
+"""Makes lengths of answers without a run: from a given distribution, or from a file.
 
-MEAN,P99    log-normal; cut at a most, the mean is that of the cut answers, as runs report it, and
+MEAN,P99    log-normal; with a maximum, MEAN is the mean of the cut answers, as runs report it, and
             P99 is where the 99th percentile would be without the cut
 """
 
@@ -14,13 +14,15 @@ from strop.planning.course import Ints
 from strop.support.errors import UserError
 from strop.support.files import text_of
 
-NUM_DRAWN = 4096  # lengths of a distribution
-P99 = 2.3263478740408408  # standard deviations
-MOST_TOKENS = 1e9  # of an answer
+NUM_DRAWN = 4096  # number of lengths taken from a distribution
+P99 = 2.3263478740408408  # the 99th percentile, in standard deviations
+MOST_TOKENS = 1e9  # maximum of an answer
 
 
 def log_normal(lengths: Sequence[float], size: int, most: float = math.inf) -> list[Ints]:
-    """Groups of answers whose lengths have this mean and 99th percentile; one length without it."""
+    """Groups of answers whose lengths have this mean and 99th percentile; without a percentile all
+    have the same length.
+    """
     mean, high = lengths[0], lengths[-1]
     widest = math.exp(P99**2 / 2)
     if not 1 <= mean <= high < min(widest * mean, MOST_TOKENS):
@@ -40,7 +42,7 @@ def log_normal(lengths: Sequence[float], size: int, most: float = math.inf) -> l
 
 
 def _cut(mean: float, high: float, most: float) -> float:
-    """The deviation with which the cut lengths have the mean, by halving."""
+    """The sigma for which the cut lengths have this mean, by bisection."""
     low, up = 0.0, P99
     for _ in range(60):
         middle = (low + up) / 2
@@ -55,7 +57,7 @@ def _cut(mean: float, high: float, most: float) -> float:
 
 
 def _mean(level: float, sigma: float, most: float) -> float:
-    """Of a log-normal length that is cut."""
+    """The mean of a log-normal length that is cut at `most`."""
     if sigma == 0:
         return min(math.exp(level), most)
     above = (math.log(most) - level) / sigma
@@ -64,21 +66,21 @@ def _mean(level: float, sigma: float, most: float) -> float:
 
 
 def read_lengths(path: Path, size: int) -> list[Ints]:
-    """Groups of a file with a whole number a line, neighbours together. Raises UserError."""
+    """Groups of adjacent lines from a file with one whole number a line. Raises UserError."""
     words = text_of(path, "the lengths").split()
     wrong = next((word for word in words if not word.isdigit() or int(word) < 1), None)
     if wrong is not None or len(words) < size:
-        why = f"{wrong} is no whole number above 0" if wrong else f"it has {len(words)} numbers"
+        why = f"{wrong} is not a whole number above 0" if wrong else f"it has {len(words)} numbers"
         raise UserError(
-            f"--lengths {path}: {why}; give the tokens of an answer in each line, of {size} "
-            "answers at least"
+            f"--lengths {path}: {why}; give the tokens of one answer in each line, for at least "
+            f"{size} answers"
         )
     known = np.array([int(word) for word in words[: len(words) // size * size]], np.int64)
     return list(known.reshape(-1, size))
 
 
 def regrouped(groups: Sequence[Ints], size: int) -> list[Ints]:
-    """The same lengths in groups of so many, neighbours together; the last ones may be left out."""
+    """The same lengths in adjacent groups of `size`; the last lengths may be left out."""
     if all(len(group) == size for group in groups):
         return list(groups)
     known = np.concatenate(groups)

@@ -1,4 +1,4 @@
-"""What runs measured: the costs of their stages, and the lengths of their answers."""
+"""Takes from runs the costs of their stages and the lengths of their answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,18 +11,18 @@ from strop.planning.recorded import Recorded, read_run
 from strop.planning.work import Costs, Layout, Work
 from strop.support.errors import UserError
 
-UNSURE = 0.15  # deviation of a share, from which it is said
-FAR = 10.0  # times the longest answer of the runs, up to which costs are taken for known
+UNSURE = 0.15  # deviation of a share above which a warning says so
+FAR = 10.0  # costs count as known up to this multiple of the runs' longest answer
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known of runs.
+    """Costs and work measured in runs.
 
-    costs: of layouts whose workers take turns; apart: of those where some train while others
-    generate, which slows both. Each is of the runs of that kind, where there are such.
+    costs: of layouts whose workers take turns; apart: of layouts where some train while others
+    generate, which slows both. Each is measured in runs of its kind, if there are any.
     shares: of a, b and c in the seconds of decode steps; unsure: the deviation of each. far: a
-    warning where lengths are far above those that were measured.
+    warning when lengths are far above the measured ones.
     """
 
     costs: Costs
@@ -33,23 +33,23 @@ class Measured:
     far: str = ""
 
     def costs_of(self, layout: Layout) -> Costs:
-        """Those of a layout's kind."""
+        """The costs of a layout's kind."""
         return self.costs if layout.shared else self.apart
 
     def exchanging(self, seconds: float) -> "Measured":
-        """The same with seconds for gradients and weights to be exchanged."""
+        """The same with `seconds` for the exchange of gradients and weights."""
         costs, apart = (replace(each, exchange=seconds) for each in (self.costs, self.apart))
         return replace(self, costs=costs, apart=apart)
 
     @property
     def warning(self) -> str:
-        """What to say where the terms of a decode step could not be told apart; else nothing."""
+        """A warning when the terms of a decode step could not be separated; else empty."""
         if self.unsure[0] < UNSURE:
             return self.far
         return f"{self.far} " * bool(self.far) + (
-            "The steps of the run are too much alike to tell what a decode step costs from what "
-            "each row of it costs, so numbers for other sizes are rough. A run with fewer prompts "
-            "beside it helps: strop plan RUN OTHER."
+            "The steps of the run are too similar to separate the fixed cost of a decode step from "
+            "the cost of each row, so numbers for other sizes are rough. A second run with fewer "
+            "prompts helps: strop plan RUN OTHER."
         )
 
 
@@ -57,11 +57,11 @@ def measure(
     folders: Sequence[Path], lengths: Sequence[float] = (), prompts: int = 0,
     extrapolate: bool = False,
 ) -> Measured:  # fmt: skip
-    """What the first run does, at the costs that all of them tell.
+    """The work of the first run, with costs measured over all runs.
 
-    lengths: mean and, as an option, 99th percentile of a log-normal distribution, in place of the
-    run's own; extrapolate: though they are far longer than those. prompts: of a step, in place of
-    the run's. Raises UserError for what is no run, and for one that tells too little.
+    lengths: mean and, optionally, 99th percentile of a log-normal distribution, in place of the
+    run's own; extrapolate: allow lengths far above those. prompts: of a step, in place of the
+    run's. Raises UserError for a folder that is not a run, and for a run with too little recorded.
     """
     runs = [read_run(folder) for folder in folders]
     first = runs[0]
@@ -72,8 +72,8 @@ def measure(
         groups = log_normal(lengths, first.size)
     if not groups:
         raise UserError(
-            f"{first.folder} has recorded no rollouts, so the lengths of its answers are not known:"
-            " give --lengths MEAN,P99, or train with training.rollouts_every above 0"
+            f"{first.folder} has recorded no rollouts, so the lengths of its answers are unknown: "
+            "give --lengths MEAN,P99, or train with training.rollouts_every above 0"
         )
     costs, shares, unsure = costs_of([run for run in runs if not run.apart] or runs)
     apart, *_ = costs_of([run for run in runs if run.apart] or runs)
@@ -84,7 +84,7 @@ def measure(
 
 
 def _far(runs: Sequence[Recorded], lengths: Sequence[float], allowed: bool) -> str:
-    """What to say of lengths that are far above those of the runs. Raises UserError."""
+    """A warning about lengths far above those of the runs. Raises UserError unless allowed."""
     longest = max(step["completions/max_length"] for run in runs for step in run.steps)
     times = lengths[-1] / longest
     if times <= FAR:

@@ -1,6 +1,6 @@
-"""What a model costs by its configuration alone: parameters, bytes of its cache, operations.
+"""Counts a model's parameters, cache bytes and operations from its configuration alone.
 
-a token forward    2 operations for each active parameter, the input embedding aside
+a token forward    2 operations for each active parameter except the input embedding
                    4 heads head_dim layers operations for each token that it attends to
 backward           twice as many as forward
 cache of a token   2 kv_heads head_dim layers numbers
@@ -15,9 +15,9 @@ from typing import Any
 from strop.support.errors import UserError
 from strop.support.files import text_of
 
-# Families whose counts the tests compare with the models that transformers builds.
+# Families for which tests compare the counts with models that transformers builds.
 KNOWN = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
-BIASED = ("qwen2", "qwen2_moe")  # query, key and value have biases that no setting names
+BIASED = ("qwen2", "qwen2_moe")  # query, key and value have biases, without a setting for them
 NORMED = ("qwen3", "qwen3_moe")  # each head's query and key are normed
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -33,7 +33,7 @@ class Model:
     """A decoder with gated feed-forward layers, dense or of experts."""
 
     name: str
-    kind: str  # its type, by the configuration
+    kind: str  # model_type of the configuration
     layers: int
     hidden: int
     heads: int
@@ -43,7 +43,7 @@ class Model:
     inner: int  # width of a dense feed-forward layer
     tied: bool
     attention_extra: int  # biases and norms of a layer's attention
-    # of layers with experts: how many layers, experts, those of a token, and widths
+    # for layers with experts: their number, experts, experts of a token, and widths
     sparse_layers: int = 0
     experts: int = 0
     chosen: int = 0
@@ -70,12 +70,12 @@ class Model:
 
     @property
     def all_experts(self) -> int:
-        """Parameters of all experts that are chosen among."""
+        """Parameters of all routed experts."""
         return self.sparse_layers * self.experts * self.expert
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """The number of all parameters."""
         dense = (self.layers - self.sparse_layers) * 3 * self.hidden * self.inner
         beside = self.hidden * (self.experts + 3 * self.shared_inner) + self.shared_gate
         layers = self.layers * (self.attention + 2 * self.hidden) + self.sparse_layers * beside
@@ -84,36 +84,36 @@ class Model:
 
     @property
     def active(self) -> int:
-        """Parameters that a token meets, the input embedding among them."""
+        """Parameters that a token uses, including the input embedding."""
         idle = self.sparse_layers * (self.experts - self.chosen) * self.expert
         return self.parameters - idle
 
     @property
     def multiplied(self) -> int:
-        """Parameters that a token is multiplied with: active ones without the lookup."""
+        """Parameters that a token is multiplied by: active ones without the embedding lookup."""
         return self.active - (0 if self.tied else self.embedding)
 
     def cache_bytes(self, bytes_each: float) -> float:
-        """Of a token, in all layers."""
+        """Bytes of a token's cache in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * bytes_each
 
     @property
     def per_token(self) -> float:
-        """Operations of a token forward, beside attending."""
+        """Forward operations of a token, without attention to others."""
         return 2.0 * self.multiplied
 
     @property
     def per_pair(self) -> float:
-        """Operations of a token forward for each token that it attends to."""
+        """Forward operations of a token for each token that it attends to."""
         return 4.0 * self.heads * self.head_dim * self.layers
 
     def forward(self, tokens: float) -> float:
-        """Operations of a sequence of so many tokens, each of which attends to those before."""
+        """Forward operations of a sequence of so many tokens with causal attention."""
         return self.per_token * tokens + self.per_pair * tokens**2 / 2
 
 
 def read_model(path: Path) -> Model:
-    """From a folder with config.json, or the file. Raises UserError."""
+    """Read the model of a folder with config.json, or of that file. Raises UserError."""
     place = path / "config.json" if path.is_dir() else path
     if not place.is_file():
         raise UserError(f"{path} has no config.json: give the folder of a model, or the file")
@@ -122,19 +122,19 @@ def read_model(path: Path) -> Model:
     except ValueError as error:
         raise UserError(f"{place} is no JSON: {error}") from error
     if not isinstance(raw, dict):
-        raise UserError(f"{place} is no configuration of a model: it is no table")
+        raise UserError(f"{place} is not a model's configuration: it is not a JSON object")
     nested = raw.get("text_config")
     name = path.resolve().name if path.is_dir() else path.resolve().parent.name
     return model_of(nested if isinstance(nested, dict) else raw, name, place)
 
 
 def model_of(raw: Mapping[str, Any], name: str, place: Path) -> Model:
-    """From a configuration's table. Raises UserError, which names what is missing."""
+    """The model of a parsed configuration. Raises UserError, which names missing fields."""
     for field, why in UNLIKE.items():
         if raw.get(field):
-            raise UserError(f"{place} has {field}: {why}, which strop plan cannot count")
+            raise UserError(f"{place} has {field}: {why}, which strop plan does not model")
     if "linear_attention" in (raw.get("layer_types") or ()):
-        raise UserError(f"{place} has layers of linear attention, which strop plan cannot count")
+        raise UserError(f"{place} has layers of linear attention, which strop plan does not model")
     experts = _first(raw, EXPERTS)
     inner = ("moe_intermediate_size",) if experts and "moe_intermediate_size" in raw else (
         "intermediate_size",
@@ -143,8 +143,8 @@ def model_of(raw: Mapping[str, Any], name: str, place: Path) -> Model:
     missing = [field for field in (*NEEDED, *inner, *chosen) if not _whole(raw, field)]
     if missing:
         raise UserError(
-            f"{place} lacks {', '.join(missing)} (whole numbers above 0), from which the model's "
-            "costs are counted: give the config.json of a decoder such as Qwen3 or Llama"
+            f"{place} lacks {', '.join(missing)} (whole numbers above 0), which the model's costs "
+            "follow from: give the config.json of a decoder such as Qwen3 or Llama"
         )
     hidden, layers, heads, vocabulary = (_whole(raw, field) for field in NEEDED)
     kind = str(raw.get("model_type", ""))
@@ -152,7 +152,7 @@ def model_of(raw: Mapping[str, Any], name: str, place: Path) -> Model:
     head_dim = _whole(raw, "head_dim") or hidden // heads
     biased = kind in BIASED or bool(raw.get("attention_bias"))
     extra = (heads + 2 * kv_heads) * head_dim if biased else 0
-    extra += hidden if biased and kind not in BIASED else 0  # that of the output projection
+    extra += hidden if biased and kind not in BIASED else 0  # bias of the output projection
     extra += 2 * head_dim if kind in NORMED else 0
     shared = _whole(raw, "shared_expert_intermediate_size")
     expert_inner = _whole(raw, inner[0])
@@ -168,14 +168,14 @@ def model_of(raw: Mapping[str, Any], name: str, place: Path) -> Model:
 
 
 def _sparse(raw: Mapping[str, Any], layers: int) -> int:
-    """How many layers have experts."""
+    """The number of layers with experts."""
     every = _whole(raw, "decoder_sparse_step") or 1
     dense = set(raw.get("mlp_only_layers") or ()) | set(range(_whole(raw, "first_k_dense_replace")))
     return sum((layer + 1) % every == 0 and layer not in dense for layer in range(layers))
 
 
 def _first(raw: Mapping[str, Any], fields: tuple[str, ...]) -> int:
-    """The first number of some fields that is there; 0 for none."""
+    """The first of these fields that is a whole number above 0; 0 if none is."""
     return next((number for field in fields if (number := _whole(raw, field))), 0)
 
 

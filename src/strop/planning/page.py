@@ -1,4 +1,4 @@
-"""plan.html: throughput and idle time over the number of workers, and who idles when."""
+"""Writes plan.html: throughput and idle time over the number of workers, and who idles when."""
 
 from collections.abc import Sequence
 from html import escape
@@ -14,15 +14,15 @@ from strop.report.charts import COLOURS, Chart, short
 from strop.report.html import charts_grid, document, section, table
 from strop.support.writing import write_whole, writing
 
-DRAWN = 8  # workers of a kind in a timeline
-SHOWN_STEPS = 4  # of a timeline
-FEW = 8  # workers whose timeline is drawn, or the nearest number
+DRAWN = 8  # workers of each kind in a timeline
+SHOWN_STEPS = 4  # steps in a timeline
+FEW = 8  # the timeline is drawn for this number of workers, or the nearest planned one
 BAR = 9  # pixels
 GENERATING, GRADING, TRAINING = COLOURS[0], COLOURS[2], COLOURS[1]
 
 
 def write_page(names: Sequence[str], lines: Sequence[str], found: Found, out: Path) -> None:
-    """Write the page. names: of what is planned; lines: what is known of it. Raises UserError."""
+    """Write the page. names: of the planned run; lines: facts about it. Raises UserError."""
     page = render(names, lines, found)
     with writing(out.parent, f"the plan {out.name}", len(page)):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def render(names: Sequence[str], lines: Sequence[str], found: Found) -> str:
 
 
 def _memory(found: Found) -> str:
-    """What takes the memory of a GPU, of each layout whose GPUs share a model."""
+    """A table of what uses a GPU's memory, for each layout whose GPUs share a model."""
     cells = [
         [f"{number:,} {outcome.layout.name}, {stage}",
          ", ".join(f"{name} {size / GIB:.1f}" for name, size in memory.items()),
@@ -65,7 +65,7 @@ def _memory(found: Found) -> str:
 
 
 def _over(found: Found, title: str) -> Chart:
-    """A number over the number of workers, a line a layout."""
+    """A chart of a number over the number of workers, one line for each layout."""
     idle = title == "Idle"
     by_name: dict[str, list[tuple[int, float]]] = {}
     for number, outcomes in found.items():
@@ -86,13 +86,13 @@ def _over(found: Found, title: str) -> Chart:
     caption = (
         "Share of all workers' time."
         if idle
-        else "Tokens a second that are trained on, logarithmic."
+        else "Trained tokens a second, on a logarithmic scale."
     )
     return Chart(title, caption, tuple(data), {"xaxis": axis, "yaxis": scale, "showlegend": True})
 
 
 def timeline(outcome: Outcome) -> Chart:
-    """What some workers do over a few steps; a gap is idle time."""
+    """A timeline of some workers over a few steps; a gap is idle time."""
     layout, (first, _) = outcome.layout, outcome.window
     low, high = outcome.trained[first], outcome.trained[first + SHOWN_STEPS]
     traces: dict[str, dict[str, Any]] = {
@@ -137,5 +137,5 @@ def timeline(outcome: Outcome) -> Chart:
 
 
 def _some(count: int) -> list[int]:
-    """The numbers of some workers, evenly over all."""
+    """The indices of some workers, spread evenly over all."""
     return sorted(set(np.linspace(0, count - 1, min(count, DRAWN)).round().astype(int).tolist()))

@@ -1,10 +1,10 @@
-"""How GPUs share a model: which layouts fit into their memory, and what each stage then costs.
+"""Models how GPUs share a model: which layouts fit into memory, and the costs of their stages.
 
-engine     tensor parallel over `tensor` GPUs; experts lie on the same ones
+engine     tensor parallel over `tensor` GPUs; experts are on the same GPUs
 trainer    tensor x context x pipeline GPUs hold a sequence; experts are spread over `expert`
-           of all GPUs that train. `gathered`: weights, gradients and optimiser are divided
-           among all of them, and each layer's weights are gathered when it is their turn
-           (FSDP, ZeRO-3); else weights and gradients stay where they are used (ZeRO-1)
+           of all training GPUs. `gathered`: weights, gradients and optimiser are sharded over
+           all training GPUs, and each layer's weights are gathered when it is needed (FSDP,
+           ZeRO-3); else weights and gradients stay where they are used (ZeRO-1)
 """
 
 from collections.abc import Iterator
@@ -16,19 +16,19 @@ from strop.planning.course import Floats, Speed, Weights
 from strop.planning.hardware import Assumptions, Gpu
 from strop.planning.model_costs import Model
 
-SIZES = (1, 2, 4, 8, 16)  # GPUs of an engine, and stages of a pipeline
-INSIDE = (1, 2, 4, 8)  # GPUs that share a layer in training
+SIZES = (1, 2, 4, 8, 16)  # numbers of GPUs of an engine, and of pipeline stages
+INSIDE = (1, 2, 4, 8)  # numbers of GPUs that share a layer in training
 GIB = 2**30
-LAYERS_HELD = 2  # whose weights are gathered at once
-Memory = dict[str, float]  # bytes of a GPU, by what takes them
+LAYERS_HELD = 2  # layers whose weights are gathered at the same time
+Memory = dict[str, float]  # bytes of a GPU, by their use
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model on GPUs of a kind, for sequences of which the longest has so many tokens.
+    """A model on GPUs of a kind, for sequences of at most `longest` tokens.
 
-    held: tokens that an answer under way has in its cache, on average. passes: forward passes of
-    training beside that of the update. prompt: tokens.
+    held: mean tokens that a running answer has in its cache. passes: forward passes of training
+    besides that of the update. prompt: tokens of a prompt.
     """
 
     model: Model
@@ -39,13 +39,13 @@ class Case:
     passes: float = 1.0
 
     def link(self, gpus: int) -> float:
-        """Bytes a second between so many neighbours."""
+        """Bytes a second between the GPUs of a group of `gpus`."""
         inside = gpus <= self.gpu.per_node
         return (self.gpu.link if inside else self.gpu.network) * self.assumed.links
 
     @property
     def room(self) -> float:
-        """Bytes of a GPU that may be used."""
+        """Usable bytes of a GPU."""
         return self.gpu.memory * self.assumed.memory
 
 
@@ -53,8 +53,8 @@ class Case:
 class Engine:
     """GPUs that generate together.
 
-    memory: of each. bound: what takes the longest of a decode step in which all slots are taken.
-    offload: what training keeps leaves the GPUs while they generate.
+    memory: of each GPU. bound: what takes longest in a decode step with all slots in use. offload:
+    training's state leaves the GPUs while they generate.
     """
 
     tensor: int
@@ -66,12 +66,12 @@ class Engine:
 
     @property
     def name(self) -> str:
-        """As in the table."""
+        """The name shown in the table."""
         return f"tp{self.tensor}" + ("*" if self.offload else "")
 
 
 def engine(case: Case, tensor: int, taken: float, offload: bool = False) -> Engine | None:
-    """An engine of so many GPUs, of each of which so many bytes are taken; None: it does not fit.
+    """An engine of `tensor` GPUs, each with `taken` bytes in use; None when it does not fit.
 
     It must have room for the longest answer.
     """
@@ -94,7 +94,7 @@ def engine(case: Case, tensor: int, taken: float, offload: bool = False) -> Engi
 
 
 def _bound(speed: Speed, slots: int, held: float) -> str:
-    """What takes the longest of a decode step of all slots."""
+    """What takes longest in a decode step with all slots in use."""
     weights, rows = speed.weights or Weights(), np.array([slots])
     arithmetic = weights.compute * slots
     reading = float(weights.seconds(rows)[0])
@@ -107,12 +107,12 @@ def _bound(speed: Speed, slots: int, held: float) -> str:
 
 
 def cached_bytes(case: Case, tensor: int) -> float:
-    """Of a token in the cache of each GPU of an engine; heads that are too few are copied."""
+    """Bytes of a cached token on each GPU of an engine; too few KV heads are replicated."""
     return case.model.cache_bytes(case.assumed.cache_bytes) / min(tensor, case.model.kv_heads)
 
 
 def speed_of(case: Case, tensor: int) -> Speed:
-    """Of an engine of so many GPUs."""
+    """The speed of an engine of `tensor` GPUs."""
     model, gpu, assumed = case.model, case.gpu, case.assumed
     cached = cached_bytes(case, tensor)
     reading = gpu.bandwidth * assumed.bandwidth * tensor
@@ -136,10 +136,10 @@ def speed_of(case: Case, tensor: int) -> Speed:
 
 @dataclass(frozen=True)
 class Trainer:
-    """A layout of training on `gpus` GPUs, and what it costs each of its data-parallel workers.
+    """A training layout on `gpus` GPUs, and the costs of each of its data-parallel workers.
 
-    token, pair: seconds, as in `Costs`; update: of each update beside its tokens; bound: what
-    takes the longest of a token; memory: of a GPU; state: of it what stays between steps.
+    token, pair: seconds, as in `Costs`; update: seconds of each update besides its tokens; bound:
+    what takes longest for a token; memory: of a GPU; state: the part of it kept between steps.
     """
 
     gpus: int
@@ -156,41 +156,41 @@ class Trainer:
 
     @property
     def size(self) -> int:
-        """GPUs that share a sequence."""
+        """The number of GPUs that share a sequence."""
         return self.tensor * self.context * self.pipeline
 
     @property
     def workers(self) -> int:
-        """Data-parallel ones."""
+        """The number of data-parallel workers."""
         return self.gpus // self.size
 
     @property
     def complexity(self) -> tuple[int, ...]:
-        """Less of it is simpler: stages, GPUs that share a layer, experts apart, copies."""
+        """A sort key, smaller for simpler layouts: stages, GPUs of a layer, expert size, copies."""
         return self.pipeline, self.tensor * self.context, self.expert, not self.gathered
 
     @property
     def state(self) -> float:
-        """Bytes of a GPU that stay between steps."""
+        """Bytes of a GPU that are kept between steps."""
         return sum(self.memory[name] for name in ("weights", "gradients", "optimizer"))
 
     @property
     def name(self) -> str:
-        """As in the table."""
+        """The name shown in the table."""
         parts = [("tp", self.tensor), ("cp", self.context), ("pp", self.pipeline),
                  ("ep", self.expert)]  # fmt: skip
         shared = [f"{name}{count}" for name, count in parts if count > 1]
         return " ".join([*shared, f"dp{self.workers}"]) + ("" if self.gathered else " zero1")
 
     def seconds(self, sizes: Floats, updates: int) -> float:
-        """Of a step of sequences of so many tokens: even shares, but no less than the longest."""
+        """Seconds of a step with these sequences: an even share, but at least the longest one."""
         each = self.token * sizes + self.pair * sizes**2
         even = float(each.sum()) / self.workers / updates
         return updates * (max(even, min(float(each.max()), even * self.workers)) + self.update)
 
 
 def costs_of_training(case: Case, layout: Trainer) -> tuple[float, float]:
-    """Seconds of a token, and of a sequence times its tokens squared: arithmetic alone."""
+    """Seconds a token, and seconds a squared token of a sequence, for arithmetic alone."""
     model, assumed = case.model, case.assumed
     operations = 3 + assumed.recompute + case.passes  # backward is two of them
     computing = case.gpu.flops * assumed.of_training(model.experts > 0) * layout.size
@@ -198,16 +198,16 @@ def costs_of_training(case: Case, layout: Trainer) -> tuple[float, float]:
 
 
 def trainer(case: Case, layout: Trainer, tokens: float) -> Trainer | None:
-    """The layout with its costs, for updates of so many tokens; None where it does not fit."""
+    """The layout with its costs, for updates of `tokens` tokens; None when it does not fit."""
     memory = memory_of(case, layout)
     if sum(memory.values()) > case.room:
         return None
     assumed = case.assumed
     compute, pair = costs_of_training(case, layout)
-    passes = 2 + assumed.recompute + case.passes  # in which GPUs send each other something
+    passes = 2 + assumed.recompute + case.passes  # passes with communication between GPUs
     sending = _sending(case, layout) * passes
     gather = 0.0
-    if layout.gathered and layout.gpus > 1:  # all passes gather weights; one gives gradients away
+    if layout.gathered and layout.gpus > 1:  # all passes gather weights; one scatters gradients
         times = passes + assumed.gradient_bytes / assumed.weight_bytes
         gather = times * _own_weights(case, layout) / case.link(layout.gpus) / case.longest
     micro = max(tokens / layout.workers / case.longest, 1.0)
@@ -225,7 +225,7 @@ def trainer(case: Case, layout: Trainer, tokens: float) -> Trainer | None:
 
 
 def _own_weights(case: Case, layout: Trainer) -> float:
-    """Bytes of the weights that a GPU computes with, of all its layers."""
+    """Bytes of the weights of all layers that a GPU computes."""
     model = case.model
     dense = (model.parameters - model.all_experts) / layout.tensor
     experts = model.all_experts / max(layout.expert, layout.tensor)
@@ -233,7 +233,7 @@ def _own_weights(case: Case, layout: Trainer) -> float:
 
 
 def _sending(case: Case, layout: Trainer) -> float:
-    """Seconds a token of a forward pass for what GPUs of a layer send each other."""
+    """Seconds a token of a forward pass for communication between the GPUs of a layer."""
     model = case.model
     row = model.hidden * case.assumed.weight_bytes
     tensor, context, expert = layout.tensor, layout.context, layout.expert
@@ -244,7 +244,7 @@ def _sending(case: Case, layout: Trainer) -> float:
 
 
 def _update(case: Case, layout: Trainer) -> float:
-    """Seconds of an update beside its tokens: optimiser, gradients and weights exchanged."""
+    """Seconds of an update besides its tokens: optimiser, exchange of gradients and weights."""
     assumed, gpus = case.assumed, layout.gpus
     each = assumed.weight_bytes + assumed.gradient_bytes + assumed.optimizer_bytes
     optimizer = 2 * each * case.model.parameters / gpus / (case.gpu.bandwidth * assumed.bandwidth)
@@ -255,7 +255,7 @@ def _update(case: Case, layout: Trainer) -> float:
 
 
 def memory_of(case: Case, layout: Trainer) -> Memory:
-    """Bytes of a GPU, of a micro-batch of one sequence of the longest length."""
+    """Bytes of a GPU for a micro-batch of one sequence of the maximum length."""
     model, assumed = case.model, case.assumed
     own = _own_weights(case, layout)
     share = model.parameters / layout.gpus
@@ -270,7 +270,7 @@ def memory_of(case: Case, layout: Trainer) -> Memory:
     inner = max(model.inner * (model.sparse_layers < model.layers),
                 model.chosen * model.expert_inner + model.shared_inner)  # fmt: skip
     within = 8 * model.hidden + 2 * (model.heads + model.kv_heads) * model.head_dim + 3 * inner
-    # a pipeline's first stage has as many micro-batches under way as there are stages
+    # the first pipeline stage has as many micro-batches in flight as there are stages
     kept = model.layers * (model.hidden if assumed.recompute else within)
     return {
         "weights": weights, "gathered": gathered, "gradients": gradients,
@@ -281,7 +281,7 @@ def memory_of(case: Case, layout: Trainer) -> Memory:
 
 
 def trainers(case: Case, gpus: int) -> Iterator[Trainer]:
-    """Every layout of so many GPUs, whether it fits or not."""
+    """Every training layout of `gpus` GPUs, whether it fits or not."""
     model = case.model
     experts = [
         count for count in (1, 2, 4, 8, 16, 32, 64)
@@ -302,7 +302,7 @@ def trainers(case: Case, gpus: int) -> Iterator[Trainer]:
 
 
 def fitting(case: Case, gpus: int, tokens: float) -> list[Trainer]:
-    """Those that fit, with their costs for updates of so many tokens."""
+    """The layouts that fit, with their costs for updates of `tokens` tokens."""
     found = (trainer(case, layout, tokens) for layout in trainers(case, gpus))
     return [each for each in found if each is not None]
 
@@ -316,7 +316,7 @@ class Sharing:
 
     @property
     def name(self) -> str:
-        """As in the table."""
+        """The name shown in the table."""
         return f"{self.engine.name} / {self.trainer.name}"
 
     @property

@@ -1,4 +1,4 @@
-"""What the folder of a run holds that a plan is made from."""
+"""Reads from a run's folder what a plan is made of."""
 
 import re
 from collections.abc import Mapping
@@ -16,36 +16,37 @@ from strop.support.files import flat, text_of
 from strop.tracking.metrics_file import is_number, read_metrics
 from strop.tracking.rollouts_file import read_table, rollouts_files
 
-WARM = 3  # first steps of a run, which load and compile
+WARM = 3  # first steps of a run, which are skipped: they load and compile
 NEEDED = (
     "timing_s/rollout", "timing_s/update", "step_time", "num_tokens", "completions/mean_length",
     "completions/max_length", "data/rollouts_sampled", "data/rollouts_kept",
 )  # fmt: skip
-AGE = "sampling/age_steps"  # of tokens that an engine drew; there is none of given answers
-MEASURED = "perf/decode/passes"  # of an engine that measures what its passes take
-COLLECTING = "perf/collecting_s"  # where a process of its own draws, while another trains
-PUT_OFF = "partial/groups_left"  # where a step does not wait for its longest answers
+AGE = "sampling/age_steps"  # present for tokens that an engine drew, absent for given answers
+MEASURED = "perf/decode/passes"  # present when the engine measures its passes
+COLLECTING = "perf/collecting_s"  # present when one process draws while another trains
+PUT_OFF = "partial/groups_left"  # present when a step does not wait for its longest answers
 OF_GROUP = re.compile(r"algorithm\.sampling\..*\.num_rollouts")
-MOST_FILES = 100  # of rollouts, spread over the run
+MOST_FILES = 100  # maximum of rollout files that are read, spread over the run
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run: steps with numbers, settings, lengths of each recorded step by group.
+    """A run: its steps' metrics, its settings, and the lengths of each recorded step by group.
 
-    measured: whether its engine measured its passes. apart: whether others trained meanwhile.
+    measured: whether its engine measured its passes. apart: whether another process trained
+    meanwhile.
     """
 
     folder: Path
     steps: list[dict[str, float]]
-    settings: Mapping[str, int]  # those that are whole numbers
+    settings: Mapping[str, int]  # only those that are whole numbers
     groups: dict[int, list[Ints]]
     measured: bool
     apart: bool
 
     @property
     def slots(self) -> int:
-        """Rows that its engine has room for."""
+        """The number of rows for which its engine has room."""
         return int(self.settings.get("training.num_slots", 512))
 
     def mean(self, name: str) -> float:
@@ -58,13 +59,13 @@ class Recorded:
 
     @property
     def prompt(self) -> float:
-        """Tokens of one: those of all sequences without those of the answers."""
+        """Mean tokens of a prompt: tokens of all sequences without those of the answers."""
         whole = self.mean("tokens") / self.mean("data/rollouts_kept")
         return max(whole - self.mean("completions/mean_length"), 0.0)
 
     @property
     def size(self) -> int:
-        """Answers to a prompt."""
+        """The number of answers to a prompt."""
         sizes = [len(group) for groups in self.groups.values() for group in groups]
         if sizes:
             return max(round(float(np.mean(sizes))), 1)
@@ -73,8 +74,8 @@ class Recorded:
 
 
 def read_run(folder: Path) -> Recorded:
-    """What is recorded of a run. Raises UserError for what is none, and for one that tells too
-    little.
+    """Read a run. Raises UserError for a folder that is not a run, and for a run with too little
+    recorded.
     """
     lines = [line for line in read_metrics(folder) if line["step"] > 0]
     measured = any(line.get(MEASURED) for line in lines)
@@ -89,7 +90,7 @@ def read_run(folder: Path) -> Recorded:
     if not steps:
         raise UserError(
             f"{folder} has no step in which answers were drawn and timed: give a run of a method "
-            "that samples, with a step at least"
+            "that samples, with at least one step"
         )
     path = folder / "config.toml"
     raw = parsed(text_of(path, "the configuration")) if path.is_file() else {}
@@ -98,22 +99,22 @@ def read_run(folder: Path) -> Recorded:
 
 
 def _check_told_by_steps(folder: Path, lines: list[dict[str, Any]], apart: bool) -> None:
-    """Raise UserError where the seconds of a step are not those of its own answers."""
+    """Raise UserError when the seconds of a step are not those of its own answers."""
     why = ""
     if any(PUT_OFF in line for line in lines):
-        why = "put long answers off from step to step"
+        why = "postponed long answers from step to step"
     elif apart:
         why = "drew answers of several steps at once (training.max_staleness)"
     if why:
         raise UserError(
-            f"{folder} {why}, so its steps do not tell what one costs, and its engine did not "
-            "measure its passes (a local one without engine.speculate does): give a run of such "
-            "an engine, or one that waits for its answers, such as one of grpo"
+            f"{folder} {why}, so the cost of one step is unknown, and its engine did not measure "
+            "its passes (a local one without engine.speculate does): give a run of such an engine, "
+            "or one that waits for its answers, such as one of grpo"
         )
 
 
 def _drew(line: Mapping[str, Any], measured: bool) -> bool:
-    """Whether an engine drew the step's tokens, and all of it was measured."""
+    """Whether an engine drew the step's tokens, and all needed metrics are recorded."""
     names = (*NEEDED, "tokens", *([MEASURED] if measured else []))
     numbers = [line.get(name, 0) for name in names]
     return AGE in line and all(is_number(number) and number > 0 for number in numbers)

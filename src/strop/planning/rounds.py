@@ -1,9 +1,9 @@
-"""Rounds of answers, of which the next begins when the one before has been graded.
+"""Simulates rounds of answers, each of which begins when the one before has been graded.
 
-    round s begins   when the answers of round s - 1 are graded and, on all engines, the weights
-                     are there that s - 1 - staleness steps have trained
+    round s begins   when the answers of round s - 1 are graded and the weights trained by
+                     s - 1 - staleness steps are available on all engines
 
-A round of which later weights are known arrives at its end only through earlier steps.
+Only weights of earlier steps can arrive before a round ends.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SEED = 0
 
 
 class Round(NamedTuple):
-    """A step's answers: when engines began, had drawn and graded them, and their lengths."""
+    """A step's answers: when they were begun, drawn and graded, and their lengths."""
 
     begun: float
     ended: float
@@ -27,19 +27,21 @@ class Round(NamedTuple):
 
 
 class Rounds:
-    """The engines of a layout, which begin a step's draws together, and the rows under way."""
+    """The engines of a layout, which start a step's draws together, and the running rows."""
 
     def __init__(self, costs: Costs, work: Work, layout: Layout) -> None:
         self.costs, self.work, self.layout = costs, work, layout
         self.rng = np.random.default_rng(SEED)
-        self.graded = 0.0  # when the answers of the round before are
-        self.waiting = 0  # groups that have not been trained on
+        self.graded = 0.0  # when the answers of the previous round are graded
+        self.waiting = 0  # number of groups that have not been trained on
         self.group, self.engine = np.empty(0, np.int64), np.empty(0, np.int64)
         self.length, self.done = np.empty(0, np.int64), np.empty(0, np.int64)
-        self.prompt = np.empty(0)  # tokens of it that a row reads: its group shares it
+        self.prompt = np.empty(0)  # prompt tokens that a row prefills: its group shares them
 
     def collect(self, step: int, there: Sequence[float], drawn: Floats) -> Round:
-        """The next round. there: when each step's weights are. drawn: takes each engine's end."""
+        """The next round. there: when each step's weights are available. drawn: is set to each
+        engine's end.
+        """
         needed = step - self.layout.staleness
         begin = max(self.graded, there[needed - 1] if needed > 0 else 0.0)
         renew = there[max(needed, 0) :] if self.layout.renew else ()
@@ -48,9 +50,9 @@ class Rounds:
         return Round(begin, ended, self.graded, lengths)
 
     def _round(self, begin: float, late: list[float], drawn: Floats) -> tuple[float, Ints]:
-        """Draw until enough groups have ended: when that is, and the lengths of their answers.
+        """Draw until enough groups have ended; return when, and the lengths of their answers.
 
-        late: when newer weights come. drawn: takes the end of each engine's rows.
+        late: when newer weights arrive. drawn: is set to the end of each engine's rows.
         """
         first = 0 if self.waiting else round(self.layout.spare * self.work.num_groups)
         self._add(self.work.num_groups + first)
@@ -88,7 +90,7 @@ class Rounds:
         return float(group_ends[order[-1]]), order
 
     def _add(self, count: int) -> None:
-        """More groups; each row goes to the engine with the fewest."""
+        """Start `count` more groups; each row goes to the engine with the fewest rows."""
         chosen = self.rng.integers(len(self.work.groups), size=count)
         groups = [self.work.groups[index] for index in chosen]
         sizes = np.array([len(group) for group in groups])
@@ -102,7 +104,7 @@ class Rounds:
         self.waiting += count
 
     def _take(self, taken: Ints) -> Ints:
-        """The lengths of the answers of these groups, which are then gone."""
+        """Remove these groups; return the lengths of their answers."""
         gone = np.zeros(self.waiting, np.bool_)
         gone[taken] = True
         rows, left = gone[self.group], np.cumsum(~gone) - 1
@@ -115,7 +117,7 @@ class Rounds:
 
 
 def assign_engines(load: Ints, count: int) -> Ints:
-    """The engines of `count` more rows, one after the other to the one that has the fewest."""
+    """The engines of `count` more rows, each assigned to the engine with the fewest so far."""
     level = -(-(int(load.sum()) + count) // len(load))
     room = np.maximum(level - load, 0)
     engine = np.repeat(np.arange(len(load)), room)

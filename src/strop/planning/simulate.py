@@ -1,10 +1,10 @@
-"""A run in a layout: who generates, who trains, when each begins and ends, step by step.
+"""Simulates a run in a layout: who generates, who trains, and when each step begins and ends.
 
     step s begins    when its answers are graded and step s - 1 is trained
 
-Its answers come round by round (rounds.py) or draw by draw (draws.py), of whose weights those of
-earlier steps are all that can come: one pass over the steps visits every event in its order. For
-so many workers layouts are proposed, of an asynchronous one with the best number that generate.
+Its answers come round by round (rounds.py) or draw by draw (draws.py). Only weights of earlier
+steps can arrive meanwhile, so one pass over the steps visits all events in order. For a number of
+workers it proposes layouts, asynchronous ones with the best number of generating workers.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,19 +19,19 @@ from strop.planning.parallel import Sharing
 from strop.planning.rounds import Rounds
 from strop.planning.work import Costs, Layout, Work
 
-STEPS = 20  # that are measured
-FEWEST = 5  # steps that are measured before they are taken for steady
-SETTLING = 10  # more steps until as many long answers are under way as will be
+STEPS = 20  # number of simulated steps that count
+FEWEST = 5  # minimum number of counted steps before they can be called steady
+SETTLING = 10  # additional warm-up steps until the number of running long answers is steady
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """When everything was: a line a step, in seconds; `drawn` has a column an engine.
+    """The times of all events in seconds, one row for each step; `drawn` has a column an engine.
 
-    begun, drawn, ended, graded: a round's begin, the end of each engine's rows, of the round and
-    of its rewards. trains, trained: a step's begin and end; unshared: of these the seconds for
-    which all but one training worker, on average, wait for the longest answer. window: the first
-    and the last step that count. sharing: how GPUs share the model, where that was planned.
+    begun, drawn, ended, graded: begin of a round, end of each engine's rows, end of the round, end
+    of its rewards. trains, trained: begin and end of a step's training; unshared: the seconds of it
+    for which the training workers wait, on average, for the one with the longest answer. window:
+    the first and the last step that count. sharing: how GPUs share the model, if that was planned.
     """
 
     layout: Layout
@@ -48,19 +48,19 @@ class Outcome:
 
     @property
     def span(self) -> tuple[float, float]:
-        """The seconds that count."""
+        """Begin and end of the steps that count, in seconds."""
         first, last = self.window
         return float(self.trained[first]), float(self.trained[last])
 
     @property
     def step_seconds(self) -> float:
-        """Mean of a step."""
+        """Mean seconds of a step."""
         low, high = self.span
         return (high - low) / (self.window[1] - self.window[0])
 
     @property
     def tokens_per_second(self) -> float:
-        """Policy tokens that are trained on."""
+        """Trained policy tokens a second."""
         first, last = self.window
         return float(self.tokens[first + 1 : last + 1].mean()) / self.step_seconds
 
@@ -73,7 +73,7 @@ class Outcome:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Of the time of all workers, and idle ones of each kind's own."""
+        """Shares of all workers' time by use, and the idle share of each kind's own time."""
         low, high = self.span
         whole = high - low
 
@@ -100,15 +100,15 @@ class Outcome:
 def simulate(
     costs: Costs, work: Work, layout: Layout, steps: int = STEPS, steady: float = 0.0
 ) -> Outcome:
-    """The run, after as many steps as it needs to settle. The same answers in every layout.
+    """Simulate a run, with the same answers in every layout; warm-up steps do not count.
 
-    steady: the error of the mean step's seconds, as a share, at which no more steps are simulated;
-    with 0 all of them are.
+    steady: the simulation ends when the relative error of the mean seconds of a step is at most
+    this; with 0 all steps are simulated.
     """
     warm = 3 + 2 * layout.staleness + (SETTLING if layout.spare else 0)
-    ahead = layout.staleness + 1  # steps by which engines are ahead of the last one that counts
+    ahead = layout.staleness + 1  # steps by which engines run ahead of the last counted step
     engines = (Draws if one_by_one(layout) else Rounds)(costs, work, layout)
-    there: list[float] = []  # when each step's weights are
+    there: list[float] = []  # when each step's weights are available
     lines: list[tuple[float, ...]] = []
     drawn = np.zeros((warm + steps + ahead, layout.generate))
     trained, last = 0.0, warm - 1 + steps
@@ -129,7 +129,7 @@ def simulate(
 
 
 def _is_steady(trained: Sequence[float], steady: float) -> bool:
-    """Whether the mean of the steps that ended at these seconds is known well enough."""
+    """Whether the mean duration of steps that ended at these seconds is precise enough."""
     spent = np.diff(trained)
     if not steady or len(spent) < FEWEST:
         return False
@@ -137,7 +137,7 @@ def _is_steady(trained: Sequence[float], steady: float) -> bool:
 
 
 def _updates(costs: Costs, work: Work, layout: Layout, lengths: Ints) -> tuple[float, float]:
-    """Seconds of a step's updates: at even shares, and as whole answers let workers share them."""
+    """Seconds of a step's updates: with even shares, and with whole answers for each worker."""
     even = longest = 0.0
     for some in np.array_split(costs.training(lengths + work.prompt), work.updates):
         share = work.kept * float(some.sum()) / layout.train
@@ -146,24 +146,24 @@ def _updates(costs: Costs, work: Work, layout: Layout, lengths: Ints) -> tuple[f
     return even, longest
 
 
-NEAR = 1 / 16  # of the fewer workers: how finely divisions are told apart
-ROUGH, FINE = 0.03, 0.01  # errors of a step's seconds, of divisions that are tried and of the best
+NEAR = 1 / 16  # resolution of divisions, as a share of the smaller number of workers
+ROUGH, FINE = 0.03, 0.01  # errors of a step's seconds: of tried divisions, and of the best ones
 
 
 Progress = Callable[[str], None]
 
 
 def silent(what: str) -> None:
-    """Says nothing of what is computed."""
+    """Ignores a progress message."""
 
 
 def layouts(
     costs: Costs, work: Work, num_workers: int, staleness: Sequence[int], spare: float,
     apart: Costs | None = None, progress: Progress = silent,
 ) -> list[Outcome]:  # fmt: skip
-    """Every layout of so many workers, the asynchronous ones with their best division.
+    """Every layout of `num_workers` workers, the asynchronous ones with their best division.
 
-    apart: costs of asynchronous ones, where they have others. progress: is told what is computed.
+    apart: costs of asynchronous layouts, if they differ. progress: called with what is computed.
     """
     found = []
     for kind in kinds(num_workers, staleness, spare):
@@ -176,7 +176,7 @@ def layouts(
 
 
 def kinds(num_workers: int, staleness: Sequence[int], spare: float) -> list[Layout]:
-    """What is planned for so many workers, all of which are in each."""
+    """The kinds of layout planned for `num_workers` workers, each with all of them."""
     return [
         Layout(num_workers, num_workers, not bound, bound, more)
         for bound in (0, *staleness) if num_workers > 1 or not bound
@@ -199,12 +199,12 @@ def divided(
 def best_division(
     at: Callable[[int, float], Outcome], few: int, many: int, error: float = FINE
 ) -> Outcome:
-    """The fastest of divisions, of which a later one has more engines.
+    """The fastest division; later ones have more engines.
 
-    More engines let the trainers wait less and the engines more: the balance is between two
-    neighbours, found by halving. Those around it are tried too. at: simulates a division until its
-    step is known within an error, which is rough at first; those that it does not tell from the
-    best one are simulated once more.
+    With more engines, trainers wait less and engines more: bisection finds the two neighbours
+    between which the waits balance, and divisions around them are tried too. at: simulates a
+    division until its step's seconds are known within an error. That is rough at first; divisions
+    too close to the best one to be distinguished are simulated once more.
     """
     first, last = few, many
     known: dict[int, Outcome] = {}
@@ -231,5 +231,5 @@ def best_division(
 
 
 def fastest(outcomes: Sequence[Outcome]) -> Outcome:
-    """The one with the highest throughput; of equals the first."""
+    """The outcome with the highest throughput; among equals the first."""
     return max(outcomes, key=lambda outcome: outcome.tokens_per_second)

@@ -1,4 +1,4 @@
-"""A plan in words and as a table."""
+"""Writes a plan in words and as a table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -20,18 +20,18 @@ SHARING = (
     "GPUs", "layout", "engine", "training", "GiB gen.", "train.", "generating waits for",
     "training waits for",
 )  # fmt: skip
-TAIL = 0.6  # of the seconds, from which the longest answer alone decides
+TAIL = 0.6  # share of the seconds above which the longest answer alone is the bound
 Found = Mapping[int, Sequence[Outcome]]  # the layouts of each number of workers
 
 
 def describe_measured(measured: Measured) -> list[str]:
-    """What was measured, a line each."""
+    """The measured costs and work, one fact a line."""
     costs, work = measured.costs, measured.work
     lines = [
         *_step(work, f", {work.slots} at a time in an engine"),
         *_costs(costs),
-        f"{measured.shares[0]:.0%} of the run's decoding is what a step costs whatever its rows "
-        f"(give or take {measured.unsure[0]:.0%})",
+        f"{measured.shares[0]:.0%} of the run's decoding is the fixed cost of decode steps, "
+        f"whatever their rows (give or take {measured.unsure[0]:.0%})",
     ]
     if measured.apart != costs:
         lines += ["where others train meanwhile:", *_costs(measured.apart)]
@@ -39,7 +39,7 @@ def describe_measured(measured: Measured) -> list[str]:
 
 
 def _step(work: Work, slots: str, updates: str = "") -> list[str]:
-    """What a step is, and how long answers are."""
+    """The size of a step, and the lengths of answers."""
     lengths = np.concatenate(work.groups)
     answers = work.num_groups * np.mean([len(group) for group in work.groups])
     middle, high = np.percentile(lengths, [50, 99])
@@ -56,18 +56,18 @@ def _costs(costs: Costs) -> list[str]:
     return [
         f"a decode step: {_short(speed.step)} s + {_short(speed.row)} s a row + "
         f"{_short(speed.cached)} s a cached token",
-        f"reading at once: {_short(speed.begin)} s + {_short(speed.read)} s a token; an answer "
-        f"beside that: {_short(speed.answer)} s and {_short(costs.reward)} s for its reward",
+        f"prefill: {_short(speed.begin)} s + {_short(speed.read)} s a token; besides, an answer: "
+        f"{_short(speed.answer)} s and {_short(costs.reward)} s for its reward",
         f"training: {_short(costs.token)} s a token and {_short(costs.rest)} s a step",
     ]
 
 
 def describe_assumed(assumed: Assumed) -> list[str]:
-    """What a plan without a run rests on, a line each."""
+    """The assumptions of a plan without a run, one fact a line."""
     case, work, calibration = assumed.case, assumed.work, assumed.calibration
     model, gpu = case.model, case.gpu
     cache = model.cache_bytes(case.assumed.cache_bytes)
-    unlike = "" if model.kind in KNOWN else f" (of {model.kind or 'no'} type: counted as Llama)"
+    unlike = "" if model.kind in KNOWN else f" ({model.kind or 'no'} type: counted as Llama)"
     lines = [
         f"{model.name}{unlike}: {_count(model.parameters)} parameters, {_count(model.active)} of "
         f"them for a token, {cache / 1024:.0f} KiB of cache a token; "
@@ -79,7 +79,7 @@ def describe_assumed(assumed: Assumed) -> list[str]:
         *_step(work, "", f", {work.updates} updates" * (work.updates > 1)),
         "assumed, not measured (--assume NAME=VALUE): "
         + ", ".join(f"{name}={value:g}" for name, value in case.assumed.values.items()),
-        "an engine: tp, its GPUs (*: what training keeps leaves them while they generate); "
+        "an engine: tp, its GPUs (*: training's state leaves them while they generate); "
         "training: tp, cp, pp, ep, tensor, context, pipeline and expert parallel, dp, sequences at "
         "once, with weights sharded over all GPUs or, zero1, the optimiser alone (strop itself: dp "
         f"and sharded weights); GiB: of a GPU, of which {case.room / GIB:.0f} may be used",
@@ -88,7 +88,7 @@ def describe_assumed(assumed: Assumed) -> list[str]:
 
 
 def _count(number: float) -> str:
-    """With a letter for thousands, millions and so on."""
+    """A number with a letter for thousands, millions and so on."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.4g}{letter}"
@@ -96,7 +96,7 @@ def _count(number: float) -> str:
 
 
 def headings(found: Found) -> tuple[str, ...]:
-    """Of the table's columns."""
+    """The headings of the table's columns."""
     return ("GPUs", *HEADINGS[1:]) if _share(found) else HEADINGS
 
 
@@ -106,7 +106,7 @@ def _share(found: Found) -> bool:
 
 
 def rows(found: Found) -> list[list[str]]:
-    """The table's cells, a line a layout; who: engines + trainers, where they are not the same."""
+    """The table's cells, one row for each layout; who: engines + trainers, if they differ."""
     return [
         [
             f"{number:,}",
@@ -122,8 +122,8 @@ def rows(found: Found) -> list[list[str]]:
 
 
 def sharing_rows(found: Found) -> list[list[str]]:
-    """A line a layout: how GPUs share a model, memory of each while they generate and train, and
-    what the seconds of both are spent on; none where a run was planned.
+    """One row for each layout: how GPUs share a model, the memory of each while generating and
+    training, and what bounds both; empty when a run was planned.
     """
     return [
         [f"{number:,}", outcome.layout.name, sharing.engine.name, sharing.trainer.name,
@@ -147,18 +147,18 @@ def bounds(outcome: Outcome) -> tuple[str, str]:
 
 
 def table(found: Found) -> Table:
-    """For a terminal."""
+    """The table for a terminal."""
     return _table(headings(found), rows(found), ("layout",))
 
 
 def sharing_table(found: Found) -> Table:
-    """How GPUs share a model, for a terminal."""
+    """The table of how GPUs share a model, for a terminal."""
     words = ("layout", "engine", "training", "generating waits for", "training waits for")
     return _table(SHARING, sharing_rows(found), words)
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]], words: Sequence[str]) -> Table:
-    """words: headings of columns of text."""
+    """A table for a terminal; words: headings of columns that hold text."""
     shown = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     for heading in head:
         side: Literal["left", "right"] = "left" if heading in words else "right"
@@ -171,7 +171,7 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]], words: Sequence[
 
 
 def proposals(found: Found) -> list[str]:
-    """Of each number of workers the fastest layout."""
+    """The fastest layout for each number of workers."""
     lines = []
     for number, outcomes in found.items():
         best, plain = fastest(outcomes), outcomes[0]

@@ -1,4 +1,4 @@
-"""What is planned: the costs of stages, the work of a step, and who does what."""
+"""Defines what is planned: the costs of stages, the work of a step, and who does what."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ from strop.planning.course import Floats, Ints, Speed
 class Costs:
     """Seconds that one worker takes.
 
-    speed: of an engine. reward: of a rollout, beside drawing it. token: training, of a token; pair:
-    of a sequence, times the square of its tokens. rest: what a step costs however many share it.
-    exchange: until all training workers have a step's gradients, where there are several, and until
-    other workers have its weights; send: more until those have them.
+    speed: of an engine. reward: for a rollout, besides drawing it. token: to train on a token;
+    pair: to train on a sequence, for each squared token. rest: for a step, however many workers
+    share it. exchange: until all training workers, if there are several, have a step's gradients,
+    and until other workers have its weights; send: additional time until those have them.
     """
 
     speed: Speed
@@ -26,18 +26,18 @@ class Costs:
     send: float = 0.0
 
     def training(self, sizes: Floats) -> Floats:
-        """Seconds of sequences of so many tokens."""
+        """Seconds of training for sequences of these sizes."""
         return self.token * sizes + self.pair * sizes * sizes
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a step draws and trains on.
+    """The work of a step: what it draws and trains on.
 
-    groups: lengths of the answers to a prompt, of as many prompts as are known; steps draw among
-    them. num_groups: prompts of a step. prompt: tokens of one. kept: share of the answers that is
-    trained on. slots: rows that an engine has room for. updates: of the weights in a step, to each
-    of which an equal share of the answers belongs.
+    groups: the lengths of a prompt's answers, for all known prompts; steps draw among them.
+    num_groups: prompts of a step. prompt: tokens of one. kept: share of the answers that is trained
+    on. slots: rows for which an engine has room. updates: number of weight updates in a step, each
+    with an equal share of the answers.
     """
 
     groups: tuple[Ints, ...]
@@ -49,7 +49,7 @@ class Work:
 
     @property
     def held(self) -> float:
-        """Tokens that an answer under way has in its cache, on average."""
+        """Mean tokens that a running answer has in its cache."""
         lengths = np.concatenate(self.groups).astype(float)
         return self.prompt + float((lengths**2).mean() / (2 * lengths.mean()))
 
@@ -58,12 +58,12 @@ class Work:
 class Layout:
     """Which workers do what.
 
-    generate, train: how many. shared: the same ones, taking turns. staleness: steps by which the
-    weights that begin a round may be behind. spare: prompts under way beyond those of a step, as a
-    share of them; a round then ends with its last needed prompt, and the others go on in the next.
-    renew: new weights are taken while rows are under way, whose caches are then read again.
-    in_flight: steps whose answers may be under way at once, where draws begin one by one.
-    engine_size, trainer_size: GPUs of an engine and of a training worker, where they have several.
+    generate, train: number of workers. shared: the same workers take turns. staleness: steps by
+    which the weights may be behind when a round begins. spare: extra running prompts, as a share of
+    those of a step; a round then ends with its last needed prompt, and the others continue in the
+    next. renew: engines take new weights while rows are running, and prefill their caches again.
+    in_flight: steps whose answers may be running at once, when draws start one by one.
+    engine_size, trainer_size: GPUs of an engine and of a training worker, if they have several.
     """
 
     generate: int
@@ -78,7 +78,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """As in the table."""
+        """The name shown in the table."""
         kind = "synchronous" if self.shared else f"async {self.staleness}"
         if not self.spare:
             return kind
@@ -86,15 +86,15 @@ class Layout:
 
     @property
     def workers(self) -> int:
-        """All of them; GPUs, where engines and training workers have several."""
+        """The number of workers; of GPUs, if engines and training workers have several."""
         return self.generating if self.shared else self.generating + self.training
 
     @property
     def generating(self) -> int:
-        """Those that generate."""
+        """The number of workers, or of their GPUs, that generate."""
         return self.generate * self.engine_size
 
     @property
     def training(self) -> int:
-        """Those that train."""
+        """The number of workers, or of their GPUs, that train."""
         return self.train * self.trainer_size

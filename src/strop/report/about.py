@@ -1,4 +1,4 @@
-"""What a run is, from its configuration: recipe, model, task, settings by hand; its best step."""
+"""Describes a run by its configuration: recipe, model, task, changed settings; its best step."""
 
 import itertools
 import re
@@ -23,7 +23,7 @@ OPTION = re.compile(r"\w+=('[^']*'|[\d.+-][\w.+-]*|True|False|None|inf)(, )?")
 
 
 def facts(text: str | None) -> list[tuple[str, str]]:
-    """Recipe, model and data of a configuration; empty where there is none to read."""
+    """Recipe, model and data of a configuration; empty when it cannot be read."""
     raw = parsed(text)
     if not raw:
         return []
@@ -42,7 +42,7 @@ def facts(text: str | None) -> list[tuple[str, str]]:
 
 
 def _of_a_script(source: str) -> str:
-    """What a script gave to the run, of which the run's folder holds a file; empty for the rest."""
+    """A name for data that a script passed to the run and its folder stores; empty for others."""
     path = Path(source.removeprefix("pickled:"))
     if path.parent.name != GIVEN:
         return ""
@@ -60,11 +60,11 @@ def _names(given: Any) -> list[str]:
 
 
 def changed(text: str | None) -> tuple[list[tuple[str, str, str]], str]:
-    """(setting, value, default) of each setting that differs from what `strop train RECIPE` with
-    the same model and data would take, and a sentence about what could not be compared.
+    """(setting, value, default) of each setting that differs from those of `strop train RECIPE`
+    with the same model and data, and a sentence about what could not be compared.
 
-    Files that the configuration names are not imported, so the options of a method with parts of
-    one's own are not compared.
+    Files that the configuration names are not imported, so the options of a method with the user's
+    own parts are not compared.
     """
     raw = parsed(text)
     if not raw:
@@ -85,7 +85,7 @@ def changed(text: str | None) -> tuple[list[tuple[str, str, str]], str]:
 
 
 def parsed(text: str | None) -> dict[str, Any]:
-    """The configuration's values; empty for what is no TOML."""
+    """The configuration's values; empty for text that is not TOML."""
     try:
         return tomllib.loads(text or "")
     except (ValueError, RecursionError):
@@ -93,7 +93,7 @@ def parsed(text: str | None) -> dict[str, Any]:
 
 
 def _notation(given: config.RunConfig) -> list[str]:
-    """The method as it is written, part by part."""
+    """The method's notation, part by part."""
     sections: list[Any] = [given, *given.phases.values()]
     stages = (
         [text] if isinstance(text, str) else text
@@ -108,7 +108,7 @@ def _without(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _method(given: dict[str, Any], plain: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Stages with other parts, and options of the parts that stand in both."""
+    """Stages whose parts differ, and differing options of the parts that both have."""
     stages = _differing(_of_phases(given, "stages"), _of_phases(plain, "stages"), " | ")
     theirs, ours = (_of_phases(settings, "algorithm") for settings in (given, plain))
     known = [path for path, _ in theirs]
@@ -121,7 +121,7 @@ def _method(given: dict[str, Any], plain: dict[str, Any]) -> list[tuple[str, str
 
 
 def typed(path: str, known: Sequence[str]) -> str:
-    """The shortest name by which an option of a method can be given, among all of its options:
+    """The shortest name that identifies an option among all options of a method:
     `loss.clip_high` for `terms.policy.objective.clip_high`, where there is one clip_high.
     """
     prefix, name = re.fullmatch(r"(phases\.[^.]*\.)?(.*)", path).groups(default="")  # type: ignore[union-attr]
@@ -137,7 +137,7 @@ def typed(path: str, known: Sequence[str]) -> str:
 
 
 def _of_phases(settings: dict[str, Any], key: str) -> list[tuple[str, Any]]:
-    """A section of the method with its paths, and that of every phase, which has its name."""
+    """A section of the method by path; that of each phase has the phase's name in its paths."""
     found = [*flat(settings[key])]
     for name, phase in settings["phases"].items():
         found += flat(phase[key], f"phases.{name}.")
@@ -168,7 +168,7 @@ def _shown(value: Any, between: str) -> str:
 
 
 class Best(NamedTuple):
-    """The number by which steps are compared, the best of them, and validations since then."""
+    """The metric that compares steps, the best step, and the number of validations since."""
 
     name: str
     step: int
@@ -178,12 +178,12 @@ class Best(NamedTuple):
 
     @property
     def ended_early(self) -> bool:
-        """Whether as many validations brought nothing better as the run waits for."""
+        """Whether as many validations as the run's patience brought no improvement."""
         return 0 < self.patience <= self.since
 
 
 def best_of(run: Run) -> Best | None:
-    """The best step, the first of equal ones; None where a run keeps none, or has none yet."""
+    """The best step, the first of equal ones; None when a run tracks none, or has none yet."""
     training: Any = parsed(run.config).get("training")
     training = training if isinstance(training, dict) else {}
     name, patience = str(training.get("best", "")), training.get("patience")

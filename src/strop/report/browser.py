@@ -1,4 +1,4 @@
-"""The rollouts of a run, a step at a time: buttons for steps, and examples of each."""
+"""Shows the rollouts of a run, one step at a time: buttons for steps, and examples of each."""
 
 from collections.abc import Sequence
 from html import escape
@@ -12,11 +12,11 @@ from strop.tracking.metrics_file import is_number
 TEXTS = ("prompt", "completion")
 MAX_TEXT = 20_000  # characters of a prompt or completion that the page shows
 MAX_STEPS = 48  # of all runs together
-MAX_BYTES = 250_000  # of all of them together: a page is to stay small
+MAX_BYTES = 250_000  # of all texts together, to keep the page small
 
 
 def rollout_browser(runs: Sequence[Run]) -> str:
-    """Best, worst and typical rollouts of the recorded steps, the last one in sight; empty when
+    """Best, worst and typical rollouts of the recorded steps, with the last step open; empty when
     there are none.
     """
     known = [(run, [step for step in run.rollouts if step.examples]) for run in runs]
@@ -35,7 +35,7 @@ def rollout_browser(runs: Sequence[Run]) -> str:
 
 
 def _steps(found: Sequence[Recorded], most: int) -> str:
-    """Buttons for the steps, and what each shows; the last step is open."""
+    """Buttons for the steps and the examples of each; the last step is open."""
     buttons = "".join(
         f'<button type="button" aria-pressed="{str(recorded is found[-1]).lower()}">'
         f"{recorded.step:,}</button>"
@@ -64,7 +64,7 @@ def _examples(recorded: Recorded, most: int) -> str:
 
 
 def _facts(row: dict[str, Any]) -> str:
-    """Every short value of a rollout besides its texts."""
+    """All short values of a rollout besides its texts."""
     facts = []
     for name, value in row.items():
         if name in TEXTS or value is None or isinstance(value, list | dict | bytes):
@@ -76,7 +76,7 @@ def _facts(row: dict[str, Any]) -> str:
 
 
 def _longest(texts: Sequence[str]) -> int:
-    """How much of a text is shown, in characters, so that all together are not too many bytes."""
+    """The number of characters shown of each text, so that all together stay within MAX_BYTES."""
     most = MAX_TEXT
     while most > 50 and sum(_num_bytes(text[:most]) for text in texts) > MAX_BYTES:
         most = most * 4 // 5

@@ -1,6 +1,6 @@
-"""Figures as plain plotly dictionaries: lines of several runs, areas and bars of one.
+"""Builds figures as plain plotly dictionaries: lines of several runs, areas and bars of one.
 
-A long curve has fewer points, so that a page with 100,000 steps is small and opens at once."""
+Long curves are thinned, so that a page with 100,000 steps is small and opens at once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from strop.method.charts import Curve, LineChart
 from strop.report.run_folder import Band, Run, Series
 
-POINTS = 400  # most points of a curve: about as many as a chart has pixels
+POINTS = 400  # maximum points of a curve: about as many as a chart has pixels
 
 
 def thinned(series: Series, points: int = POINTS) -> Series:
     """At most `points` of the curve: the smallest and the largest value of each stretch, at their
-    own steps and in their order, so that no peak is lost. A shorter curve stays as it is.
+    own steps and in their order, so that no peak is lost. A shorter curve is returned unchanged.
     """
     steps, values = series
     if len(steps) <= points:
@@ -52,25 +52,25 @@ def thinned_band(
 
 
 def _stretches(length: int, stretches: int) -> NDArray[np.int64]:
-    """Where stretches of nearly equal length begin, and the end."""
+    """Start indices of stretches of nearly equal length, and the end index."""
     return np.linspace(0, length, stretches + 1).astype(np.int64)
 
 
-# Readable on a light and on a dark page; told apart with the common colour-vision deficiencies.
+# Readable on light and dark pages, and distinguishable with common colour-vision deficiencies.
 COLOURS = ("#3478b8", "#d07a1c", "#2a9183", "#b4557e", "#7a68c2", "#8a7a2a", "#4f9fcf", "#9a6a4c")
 GREY = "#8a929e"
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 BARS = 24
 FEW = 12  # distinct values that each get a bar of their own
-FEW_SEEDS = 5  # runs of a method; fewer are drawn each, for their interval would hide the curves
-SMOOTH_FROM = 30  # values from which a noisy curve also gets its moving mean
+FEW_SEEDS = 5  # runs of a method; fewer are drawn one by one: an interval would hide the curves
+SMOOTH_FROM = 30  # a noisy curve with at least so many values also gets its moving mean
 
 
 @dataclass(frozen=True)
 class Chart:
     """A titled figure; the page supplies the colours of text and grid.
 
-    height: in pixels; 0: that of all charts.
+    height: in pixels; 0: the common height of charts.
     """
 
     title: str
@@ -81,7 +81,7 @@ class Chart:
 
 
 def lines(runs: Sequence[Run], chart: LineChart) -> Chart | None:
-    """Curves over steps; with several runs the colour is the run and the dash is the curve.
+    """Curves over steps; with several runs the colour shows the run and the dash the curve.
 
     None when no run has any of the numbers.
     """
@@ -109,7 +109,7 @@ def lines(runs: Sequence[Run], chart: LineChart) -> Chart | None:
 def stack(
     run: Run, title: str, caption: str, labels: Mapping[str, tuple[str, str]], *, percent: bool
 ) -> Chart | None:
-    """Areas on top of each other; `labels` is key -> (label, colour); a missing value is 0."""
+    """Stacked areas; `labels` is key -> (label, colour); a missing value is 0."""
     found = {key: series for key in labels if len((series := run.series(key))[0])}
     if not found:
         return None
@@ -136,8 +136,8 @@ def stack(
 
 
 def histogram(run: Run, title: str, of: str, axis: str) -> Chart | None:
-    """Share of rollouts over `of` (rewards or lengths), of the first recorded step and the last;
-    None where nothing is recorded.
+    """Share of rollouts over `of` (rewards or lengths), of the first and the last recorded step;
+    None when nothing is recorded.
     """
     found = [recorded for recorded in run.rollouts if len(getattr(recorded, of))]
     if not found:
@@ -171,7 +171,9 @@ def histogram(run: Run, title: str, of: str, axis: str) -> Chart | None:
 
 
 def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A bar around each of few values, else evenly; whole numbers get as many of them each."""
+    """Edges of bars: one bar around each of a few values, else evenly spaced ones; of whole
+    numbers each bar covers equally many.
+    """
     distinct = np.unique(values.round(9))
     least, most = values.min(), values.max()
     if len(distinct) > FEW and (values == values.round()).all():
@@ -190,7 +192,7 @@ def see_through(colour: str, alpha: float) -> str:
 
 
 def short(values: Iterable[float]) -> list[float]:
-    """Five significant digits: more than a chart shows, and half of what a page would hold."""
+    """Rounds to five significant digits: more than a chart shows, and half of the page's bytes."""
     return [float(f"{value:.5g}") for value in values]
 
 
@@ -213,7 +215,7 @@ def _name(run: Run, curve: Curve, *, several_runs: bool, several_curves: bool) -
 def _line(
     run: Run, curve: Curve, name: str, colour: str, dash: str, smooth: bool, several_runs: bool
 ) -> list[dict[str, Any]]:
-    """The curve; where there are many values their moving mean, over those of a single run."""
+    """The curve; of many values their moving mean, drawn over the values of a single run."""
     series = run.series(curve.key)
     steps, values = series
     if not len(steps):
@@ -241,7 +243,7 @@ def _line(
 
 
 def _recorded_band(run: Run, curve: Curve, colour: str) -> list[dict[str, Any]]:
-    """The area between the two limits of a curve; nothing where they are not recorded."""
+    """The area between the two limits of a curve; empty when they are not recorded."""
     low, high = run.series(curve.low), run.series(curve.high)
     common, at_low, at_high = np.intersect1d(
         low[0], high[0], assume_unique=True, return_indices=True
@@ -250,7 +252,7 @@ def _recorded_band(run: Run, curve: Curve, colour: str) -> list[dict[str, Any]]:
 
 
 def _over_seeds(run: Run, curve: Curve, colour: str, smooth: bool) -> list[dict[str, Any]]:
-    """Around a mean over runs its interval, or each of few runs as a thin line."""
+    """The interval around a mean over runs, or each of a few runs as a thin line."""
     if curve.key not in run.spread:
         return []
     if len(run.members) < FEW_SEEDS:
@@ -263,7 +265,7 @@ def _over_seeds(run: Run, curve: Curve, colour: str, smooth: bool) -> list[dict[
 
 
 def thin(x: Iterable[float], y: Iterable[float], colour: str) -> dict[str, Any]:
-    """One run of several, behind their mean."""
+    """The thin line of one run of several, drawn behind their mean."""
     return {
         "x": np.asarray(x).tolist(),
         "y": short(y),
@@ -289,5 +291,5 @@ def _band(band: Band, colour: str) -> list[dict[str, Any]]:
 
 
 def _window(values: NDArray[np.float64]) -> int:
-    """How many values a moving mean is over, an odd number."""
+    """The number of values that a moving mean covers, an odd number."""
     return 2 * (len(values) // 40) + 3

@@ -1,4 +1,4 @@
-"""The chart of scores over entropy, with the law that they would follow if nothing held it."""
+"""Charts scores over entropy, with the law that they would follow if nothing controlled entropy."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +15,8 @@ POINTS = 40  # of a curve
 def entropy_law(runs: Sequence[Run], name: str, key: str, metric: str) -> Chart | None:
     """Evaluations of one set over entropy and the fit score = -a exp(entropy) + b of each run.
 
-    A run with fewer than three evaluations, or with one entropy or one score at all of them, is
-    left out; None when all are.
+    A run is left out when it has fewer than three evaluations, or when all of its evaluations have
+    the same entropy or the same score. Returns None when all runs are left out.
     """
     data, fits = [], []
     for index, run in enumerate(runs):
@@ -44,7 +44,7 @@ def entropy_law(runs: Sequence[Run], name: str, key: str, metric: str) -> Chart 
         )
     if not data:
         return None
-    text = f"{'; '.join(fits)}. A law of runs in which nothing holds entropy (arXiv 2505.22617)."
+    text = f"{'; '.join(fits)}. The law holds for runs without entropy control (arXiv 2505.22617)."
     layout: dict[str, Any] = {
         "xaxis": {"title": {"text": "entropy, nats"}, "dtick": None, "rangemode": "tozero"},
         "yaxis": {"tickformat": ".2~%"},
@@ -56,8 +56,8 @@ def entropy_law(runs: Sequence[Run], name: str, key: str, metric: str) -> Chart 
 def pairs(run: Run, key: str) -> tuple[list[float], list[float]]:
     """Entropy and score of the weights at each evaluation.
 
-    The weights after step s draw the rollouts of step s + 1; after the last step its own entropy
-    is the nearest one that is known.
+    The weights after step s draw the rollouts of step s + 1, whose entropy is taken. After the
+    last step, its own entropy is the nearest known one.
     """
     entropies = dict(zip(*(column.tolist() for column in run.series("entropy")), strict=True))
     found = []

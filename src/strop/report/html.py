@@ -1,4 +1,4 @@
-"""The frame of every page that strop writes: one file that opens without a network."""
+"""Frames every page that strop writes: one file that opens without a network."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from importlib import resources
 
 from strop.report.charts import Chart
 
-# The browser itself refuses anything from outside the page.
+# With this policy, the browser refuses anything from outside the page.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
@@ -18,8 +18,8 @@ POLICY = (
 def document(title: str, body: str, *, served: str = "") -> str:
     """A whole page: `body` holds a header and sections.
 
-    served: a script of this folder for a page that a server keeps up to date, which may then ask
-    that server, and nothing else, for more.
+    served: the script (a file of this folder) of a page that a server keeps up to date; the page
+    may then request data from that server, and from nowhere else.
     """
     policy = f"{POLICY}; connect-src 'self'" if served else POLICY
     more = f"<script>{_asset(served)}</script>\n" if served else ""
@@ -37,7 +37,7 @@ def document(title: str, body: str, *, served: str = "") -> str:
 
 
 def plotly() -> str:
-    """The charts' library, its bundle of lines, bars and pies (MIT licence)."""
+    """The source of plotly.js: its bundle of lines, bars and pies (MIT licence)."""
     folder = resources.files("strop.assets").joinpath("plotly")
     return folder.joinpath("plotly-basic.min.js").read_text(encoding="utf-8")
 
@@ -47,19 +47,19 @@ def _asset(name: str) -> str:
 
 
 def section(title: str, content: str) -> str:
-    """A titled section; nothing where there is no content."""
+    """A titled section; empty when there is no content."""
     if not content:
         return ""
     return f'<section id="{slug(title)}">\n<h2>{escape(title)}</h2>\n{content}\n</section>\n'
 
 
 def slug(title: str) -> str:
-    """A title as the name of its place on the page: letters, digits and dashes alone."""
+    """A title as an anchor on the page: only letters, digits and dashes."""
     return re.sub(r"\W+", "-", title.lower())
 
 
 def charts_grid(charts: Sequence[Chart], name: str) -> str:
-    """Charts beside each other; `name` sets their places apart from others on the page."""
+    """Charts side by side; `name` keeps their ids unique on the page."""
     figures = []
     for index, chart in enumerate(charts):
         place = f"{slug(name)}-{index}"
@@ -75,13 +75,13 @@ def charts_grid(charts: Sequence[Chart], name: str) -> str:
 
 
 def table(css: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of plain text under plain headings; the first cell of a row is its heading."""
+    """A table of plain-text rows under plain headings; a row's first cell is its heading."""
     cells = "".join(f"<th>{escape(name)}</th>" for name in head)
     return framed(css, f"<tr>{cells}</tr>", rows)
 
 
 def framed(css: str, head: str, rows: Iterable[Sequence[str]]) -> str:
-    """As `table`, under a heading that is HTML."""
+    """As `table`, but the head is HTML."""
     body = "".join(
         f'<tr><th scope="row">{escape(row[0])}</th>'
         + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])

@@ -1,4 +1,4 @@
-"""A page for the browser of whoever started the command, and for nobody else."""
+"""Serves a page to the browser of the user who started the command, and to nobody else."""
 
 import secrets
 import sys
@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from strop.support.errors import UserError
 
-HOST = "127.0.0.1"  # no other machine can ask
-NAMES = (HOST, "localhost")  # a page from elsewhere comes under another name (DNS rebinding)
+HOST = "127.0.0.1"  # no other machine can connect
+NAMES = (HOST, "localhost")  # a foreign page would use another name (DNS rebinding)
 TOKEN_BYTES = 16
 HEADERS = {
     "Cache-Control": "no-store",
@@ -23,7 +23,7 @@ HEADERS = {
 
 
 class Reply(NamedTuple):
-    """What the browser gets."""
+    """A response to the browser."""
 
     text: str
     kind: str = "text/html"
@@ -33,8 +33,8 @@ class Reply(NamedTuple):
 class LocalServer(ThreadingHTTPServer):
     """Answers a browser on this machine that knows the token, which is part of the address.
 
-    reply: gives the answer to a path below the token, such as "" or "data", with its query. The
-    token keeps other users of the machine out.
+    reply: returns the answer to a path below the token, such as "" or "data", and its query. The
+    token keeps out other users of the machine.
     """
 
     daemon_threads = True
@@ -51,24 +51,24 @@ class LocalServer(ThreadingHTTPServer):
             ) from error
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing where the browser has gone on to something else; else the error is printed."""
+        """Prints the error, unless the browser has only closed the connection."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One question of the browser."""
+    """Handles one request of the browser."""
 
     server: LocalServer
-    timeout = 30.0  # a connection that says nothing does not stay
+    timeout = 30.0  # after which a silent connection is closed
 
     def do_GET(self) -> None:
-        """The reply of the server, or one line that says why there is none."""
+        """Sends the server's reply, or one line that says why there is none."""
         reply = self._reply()
         data = reply.text.encode("utf-8", "backslashreplace")  # half a surrogate pair as an escape
         try:
@@ -80,13 +80,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(data)
         except OSError:
-            self.close_connection = True  # the browser has gone on to something else
+            self.close_connection = True  # the browser has closed it
 
     def _reply(self) -> Reply:
         try:
             asked = urlsplit(self.path)
         except ValueError:
-            return Reply("this is no address", "text/plain", HTTPStatus.BAD_REQUEST)
+            return Reply("this is not an address", "text/plain", HTTPStatus.BAD_REQUEST)
         _, token, path = (*asked.path.split("/", 2), "", "")[:3]
         theirs, ours = token.encode(errors="replace"), self.server.token.encode()
         if not self._names_us() or not secrets.compare_digest(theirs, ours):
@@ -95,10 +95,10 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.reply(path, dict(parse_qsl(asked.query)))
 
     def _names_us(self) -> bool:
-        """Whether the browser knows that it asks this machine."""
+        """Whether the request names this machine as its host."""
         port = self.server.server_port
         allowed = {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set())
         return self.headers.get("Host", "").lower() in allowed
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal shows the address alone."""
+        """Logs nothing: the terminal shows only the address."""

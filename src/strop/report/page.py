@@ -1,4 +1,4 @@
-"""The report page: one HTML file that opens without a network."""
+"""Writes the report page: one HTML file that opens without a network."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,9 +26,9 @@ from strop.support.writing import write_whole, writing
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write one page about the folders of one or more runs; returns `out`.
 
-    Several runs share their charts, one colour a method. What a run has not recorded is left out
-    and named in a note. Raises UserError without a run, for a folder that is not a run, and for a
-    damaged metrics file.
+    Several runs share their charts, with one colour for each method. What a run has not recorded is
+    left out and named in a note. Raises UserError without a run, for a folder that is not a run,
+    and for a damaged metrics file.
     """
     if not runs:
         raise UserError("a report needs at least one run's folder.")
@@ -46,7 +46,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def title_of(runs: Sequence[Run]) -> str:
-    """What stands in the browser's bar."""
+    """The page's title, which the browser shows in its tab."""
     return "strop: " + ", ".join(run.name for run in by_method(runs))
 
 
@@ -56,10 +56,10 @@ def body(found: Mapping[str, str]) -> str:
 
 
 def parts(runs: Sequence[Run], states: Sequence[str] = ()) -> dict[str, str]:
-    """The header and each section by its place; sections without content are left out.
+    """The header and each section by its anchor; sections without content are left out.
 
-    Runs that differ by their seed alone are one method, drawn as their mean and its interval.
-    states: how far each run is, where it is being watched.
+    Runs that differ only in their seed are one method, drawn as their mean and its interval.
+    states: how far each run is, for runs that are being watched.
     """
     methods = by_method(runs)
     drawn = {title: charts_grid(charts, title) for title, charts in sections(methods)}
@@ -77,7 +77,7 @@ def parts(runs: Sequence[Run], states: Sequence[str] = ()) -> dict[str, str]:
 
 
 def unique_names(runs: Sequence[Run], folders: Sequence[Path]) -> list[Run]:
-    """Folder names, or whole paths where two folders have the same name."""
+    """The runs, renamed to whole paths where two folders have the same name."""
     names = [run.name for run in runs]
     return [
         replace(run, name=str(folder)) if names.count(run.name) > 1 else run
@@ -105,7 +105,7 @@ def _header(methods: Sequence[Run], runs: Sequence[Run], states: Sequence[str]) 
 
 
 def _about(method: Run) -> list[tuple[str, str]]:
-    """What a method is, and how far its run or runs have come."""
+    """Facts about a method, and how far its run or runs have come."""
     items = facts(method.config)
     if method.members:
         items.append(("Runs", ", ".join(run.name for run in method.members)))
@@ -140,7 +140,7 @@ def _trained(run: Run) -> str:
 
 
 def _folded(runs: Sequence[Run], contents: Sequence[str]) -> str:
-    """Each run's content behind its name."""
+    """Each run's content, folded under the run's name."""
     return "".join(
         f"<details><summary>{escape(run.name)}</summary>{content}</details>\n"
         for run, content in zip(runs, contents, strict=True)
@@ -149,8 +149,8 @@ def _folded(runs: Sequence[Run], contents: Sequence[str]) -> str:
 
 
 def _settings(methods: Sequence[Run]) -> str:
-    """What was set by hand in a method, or what differs between methods; then the whole files, of
-    several seeds that of the first.
+    """The settings that a method changes, or those that differ between methods; then the whole
+    configurations, of several seeds that of the first.
     """
     texts = [f"<pre>{escape(method.config)}</pre>" if method.config else "" for method in methods]
     alone = len(methods) == 1

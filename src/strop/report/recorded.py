@@ -1,4 +1,4 @@
-"""The rollouts that a run has recorded: of a few steps, spread over the run, a few of each."""
+"""Reads the rollouts that a run has recorded: a few of each of a few steps, spread over the run."""
 
 import json
 import re
@@ -17,15 +17,15 @@ from strop.tracking.metrics_file import is_number
 from strop.tracking.rollouts_file import read_table
 
 MOST_STEPS = 12  # of a run
-EACH = 2  # examples of a kind
-MAX_ROWS = 512  # of a step, the last ones, among which examples are looked for
+EACH = 2  # examples of each kind
+MAX_ROWS = 512  # of a step: examples are chosen among its last ones
 Row = dict[str, Any]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A step's rollouts: examples as rows, and the numbers of all."""
+    """A step's rollouts: some examples as rows, and the rewards and lengths of all."""
 
     step: int
     examples: tuple[tuple[str, Row], ...]  # (best, worst or typical; the row)
@@ -34,7 +34,7 @@ class Recorded:
 
 
 class Recordings:
-    """Reads a folder of rollouts again and again; a file that is as it was is not read again."""
+    """Reads a folder of rollouts repeatedly; unchanged files are not read again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class Recordings:
     def read(self, notes: list[str]) -> list[Recorded]:
         """At most `MOST_STEPS` steps, oldest first: the first, the last and evenly between.
 
-        What cannot be read is left out and said in `notes`.
+        Files that cannot be read are left out and named in `notes`.
         """
         paths = [path for path in self.folder.glob("*.parquet") if path.suffixes == [".parquet"]]
         found: dict[tuple[str, int, int], Recorded] = {}
@@ -53,7 +53,7 @@ class Recordings:
                 key = (path.name, stat.st_mtime_ns, stat.st_size)
                 found[key] = self.known.get(key) or _recorded(path)
             except FileNotFoundError:
-                continue  # a run that goes on keeps no more than training.keep_rollouts
+                continue  # a running run deletes files beyond training.keep_rollouts
             except (UserError, OSError) as error:
                 notes.append(f"rollouts/{path.name} was left out: {error}.")
         self.known = found
@@ -65,9 +65,9 @@ class Recordings:
 def pick_examples(rollouts: Sequence[Row]) -> list[tuple[str, Row]]:
     """`EACH` rollouts with the highest reward, the lowest, and nearest the median reward.
 
-    Among equals those of prompts that are not shown yet come first, then the later rollout, in the
-    typical ones the nearest to the median length. No rollout appears twice; rollouts without a
-    reward are left out.
+    Among equal rewards, rollouts of prompts that are not shown yet come first, then the later
+    rollout, or for typical ones the rollout nearest to the median length. No rollout appears twice;
+    rollouts without a reward are left out.
     """
     rows = [row for row in reversed(rollouts) if is_number(row.get("reward"))]  # newest first
     if not rows:
@@ -95,7 +95,7 @@ def pick_examples(rollouts: Sequence[Row]) -> list[tuple[str, Row]]:
 
 
 def spread(steps: Sequence[T], most: int) -> list[T]:
-    """At most so many of them: the last, the first where there is room, and evenly between."""
+    """At most `most` steps: the last, the first if there is room, and others evenly between."""
     count = min(most, len(steps))
     return [steps[i] for i in np.linspace(len(steps) - 1, 0, count).round().astype(int)[::-1]]
 
@@ -118,11 +118,11 @@ def _recorded(path: Path) -> Recorded:
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
-    """A column's numbers; none where there is no such column."""
+    """A column's numbers; empty when there is no such column."""
     values = table[name].to_pylist() if name in table.column_names else []
     return np.array([value for value in values if is_number(value)], np.float64)
 
 
 def _by_numbers(path: Path) -> tuple[list[int], str]:
-    """Order of file names in which step_9 comes before step_10."""
+    """Sort key of file names by which step_9 comes before step_10."""
     return [int(digits) for digits in re.findall(r"\d+", path.stem)], path.stem

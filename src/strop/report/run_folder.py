@@ -1,4 +1,4 @@
-"""Reading a run's folder, also while it is running: metrics, configuration, rollouts, machine."""
+"""Reads a run's folder, also while it is running: metrics, configuration, rollouts, machine."""
 
 from array import array
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from strop.tracking.metrics_file import Growing, check_recorded, is_number
 from strop.training.record.versions import read_environment
 
 FILES = ("metrics.jsonl", "config.toml", "environment.json", CHARTS, "rollouts")
-# Steps, rising, and the values at them.
+# Increasing steps, and the values at them.
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]
 NOTHING: Series = (np.empty(0, np.int64), np.empty(0))
 # Steps, and the lower and the upper limit at them.
@@ -31,44 +31,45 @@ class Run:
 
     name: str
     numbers: Mapping[str, Series]  # every number recorded, in the order of first appearance
-    num_steps: int  # training steps recorded; the validation before them is none
+    num_steps: int  # training steps recorded, without the validation before them
     config: str | None  # the text of config.toml
     rollouts: tuple[Recorded, ...]  # of some steps, oldest first
-    notes: tuple[str, ...]  # what is missing or was left out, in sentences
+    notes: tuple[str, ...]  # sentences about what is missing or was left out
     environment: tuple[Mapping[str, Any], ...] = ()  # of each start
-    charts: tuple[LineChart, ...] = ()  # that the parts of its method bring
-    members: tuple["Run", ...] = ()  # the runs that this is the mean of
+    charts: tuple[LineChart, ...] = ()  # declared by the parts of its method
+    members: tuple["Run", ...] = ()  # the runs whose mean this is
     spread: Mapping[str, Band] = field(default_factory=dict)  # intervals of their means
 
     def series(self, key: str) -> Series:
-        """Steps and values of a number; both empty where it is not recorded."""
+        """Steps and values of a number; both empty when it is not recorded."""
         return self.numbers.get(key, NOTHING)
 
 
 def read_run(folder: Path) -> Run:
     """Read a run's folder; a missing file or a cut last line becomes a note.
 
-    Raises UserError for what is not a run's folder and for a metrics line (not the last) that is
-    not a JSON object with a whole `step`.
+    Raises UserError when it is not a run's folder, and for a metrics line (except the last) that
+    is not a JSON object with an integer `step`.
     """
     check_recorded(folder)
     return Reader(folder).read()
 
 
 class Reader:
-    """Reads a run's folder again and again: of its metrics and rollouts only what is new."""
+    """Reads a run's folder repeatedly; of its metrics and rollouts only what is new."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.metrics, self.numbers = Growing(folder), Numbers()
         self.recordings = Recordings(folder / "rollouts")
-        self.seen: tuple[Any, Run | None] = ((), None)  # how the files were, and the run that gave
+        self.seen: tuple[Any, Run | None] = ((), None)  # stamps of the files, and the run read
 
     def read(self) -> Run:
-        """The run as it is now, the very one of the last call where no file is another since; one
-        that has no step yet is a run without numbers.
+        """The current run: the same object as at the last call when no file has changed. A run
+        without a step yet has no numbers.
 
-        Raises UserError as `read_run`, but for a configuration without metrics.
+        Raises UserError as `read_run` does, except for a folder with a configuration but no
+        metrics yet.
         """
         files = [_stamp(self.folder / name) for name in FILES]
         before, run = self.seen
@@ -106,10 +107,10 @@ class Numbers:
 
     def __init__(self) -> None:
         self.columns: dict[str, tuple[array[int], array[float]]] = {}
-        self.steps: set[int] = set()  # those of training
+        self.steps: set[int] = set()  # of training
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Take in one line."""
+        """Add the numbers of one line."""
         step = line["step"]
         if step > 0:
             self.steps.add(step)
@@ -120,12 +121,12 @@ class Numbers:
                 values.append(value)
 
     def series(self) -> dict[str, Series]:
-        """What has been taken in so far."""
+        """The series of all numbers added so far."""
         return {key: _in_order(*pair) for key, pair in self.columns.items()}
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What becomes another when a file or a folder's list does; empty where there is none."""
+    """A stamp that changes when the file or the folder's list changes; empty if it is missing."""
     if not path.exists():
         return ()
     stat = path.stat()
@@ -133,14 +134,14 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 def _in_order(steps: "array[int]", values: "array[float]") -> Series:
-    """Rising steps, each with its last value."""
+    """Increasing steps, each with its last value."""
     all_steps = np.frombuffer(steps, np.int64)
     order, first = np.unique(all_steps[::-1], return_index=True)  # the last one comes first
     return order, np.frombuffer(values, np.float64)[::-1][first]
 
 
 def _read_config(path: Path, notes: list[str]) -> str | None:
-    """The text of config.toml, None with a note where there is none. Raises UserError."""
+    """The text of config.toml; None, with a note, when there is none. Raises UserError."""
     if not path.is_file():
         notes.append("There is no config.toml.")
         return None
@@ -157,7 +158,7 @@ def _read_environment(folder: Path, notes: list[str]) -> tuple[Mapping[str, Any]
 
 
 def _read_charts(path: Path, notes: list[str]) -> tuple[LineChart, ...]:
-    """The charts that the run's parts bring; a file that cannot be read becomes a note."""
+    """The charts that the run's parts declare; a file that cannot be read becomes a note."""
     if not path.exists():
         return ()
     try:

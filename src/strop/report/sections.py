@@ -1,6 +1,6 @@
-"""Which charts the page shows, section by section; a chart without any number is left out.
+"""Defines which charts the page shows, by section; a chart without any number is left out.
 
-Here stand those of what the trainer logs. A part brings the charts of its own metrics.
+These are the charts of the trainer's own metrics. A part declares the charts of its metrics.
 """
 
 import re
@@ -33,7 +33,7 @@ REWARD = LineChart(
 )
 COVARIANCE = LineChart(
     "What moves entropy",
-    "Of log-probabilities and advantages: above 0 likely tokens are praised, entropy falls.",
+    "Of log-probabilities and advantages: above 0, likely tokens are reinforced and entropy falls.",
     (Curve("advantage/logp_covariance", "covariance"),),
     smooth=True,
     zero=False,
@@ -117,7 +117,7 @@ def sections(runs: Sequence[Run]) -> list[tuple[str, list[Chart]]]:
 
 
 def _reward(runs: Sequence[Run]) -> LineChart:
-    """The mean reward, with that of the answers that were judged where the two differ."""
+    """The mean reward, and beside it the mean over judged answers where the two differ."""
     if not set(_all_keys(runs, METRIC)) & {
         METRIC + cause.label for cause in Exit if cause >= FAILED
     }:
@@ -127,7 +127,7 @@ def _reward(runs: Sequence[Run]) -> LineChart:
 
 
 def _exits(runs: Sequence[Run]) -> LineChart | None:
-    """How often answers ended by each cause, where there is more than `CUT_OFF` shows."""
+    """How often answers ended by each cause, if there are causes that `CUT_OFF` does not show."""
     keys = _all_keys(runs, METRIC)
     if not set(keys) - {METRIC + Exit.TOKEN_LIMIT.label}:
         return None
@@ -137,7 +137,7 @@ def _exits(runs: Sequence[Run]) -> LineChart | None:
 
 
 def _put(charts: list[LineChart | Chart | None], brought: LineChart) -> None:
-    """Beside the others of a section, or its curves into the chart of the same title."""
+    """Add a part's chart to a section, or its curves to the section's chart of the same title."""
     for index, other in enumerate(charts):
         if isinstance(other, LineChart) and other.title == brought.title:
             curves = dict.fromkeys((*other.curves, *brought.curves))
@@ -149,7 +149,7 @@ def _put(charts: list[LineChart | Chart | None], brought: LineChart) -> None:
 def score_keys(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
     """(key, evaluation set, metric) of every recorded evaluation score, each number once.
 
-    pass@k, maj@k, mean@n; not maj@1, which is pass@1, and mean@n only where it is another number.
+    pass@k, maj@k, mean@n; not maj@1, which is pass@1, and mean@n only when it differs from pass@1.
     """
     keys = dict.fromkeys(key for run in runs for key in run.numbers)
     matches = [match for key in keys if (match := SCORE.fullmatch(key))]
@@ -168,7 +168,7 @@ def score_keys(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
 
 
 def _rank(score: tuple[str, str, str]) -> tuple[str, int, int]:
-    """pass@k by k, maj@k, mean@n, set by set."""
+    """Sort key: set by set, pass@k by k, then maj@k, then mean@n."""
     _, name, metric = score
     kind, _, k = metric.partition("@")
     return name, ("pass", "maj", "mean").index(kind), int(k) if k.isdigit() else 0
@@ -209,10 +209,8 @@ def _scores(runs: Sequence[Run]) -> list[LineChart]:
 
 
 def _parted(runs: Sequence[Run]) -> list[LineChart]:
-    """Reward and score of the same answers, of each set that something else than the reward
-    scores.
-    """
-    text = "Of the same answers; where the lines part, the policy has found what the reward misses."
+    """Reward and score of the same answers, for each set that is not scored by the reward."""
+    text = "Of the same answers; where the lines part, the policy exploits flaws of the reward."
     return [
         LineChart(f"Reward and evaluation: {name}", text, tuple(
             Curve(f"eval/{name}/{key}", label, f"eval/{name}/{key}/low", f"eval/{name}/{key}/high")
@@ -230,7 +228,7 @@ def _likelihood(runs: Sequence[Run]) -> LineChart:
 
 
 def _order(runs: Sequence[Run]) -> LineChart:
-    """Of the pairs of an evaluation; parts bring the curve of those that they learn from."""
+    """The chart of evaluation pairs; parts add the curve of the pairs that they learn from."""
     found = [key for key in _all_keys(runs, "eval/") if "_accuracy" in key]
     curves = tuple(Curve(key, key.removeprefix("eval/").replace("_", " ")) for key in found)
     text = "Share of pairs of which the preferred answer is the likelier one."
@@ -246,7 +244,7 @@ def _entropy(runs: Sequence[Run]) -> LineChart:
 
 
 def _laws(runs: Sequence[Run]) -> list[Chart | None]:
-    """One chart for each evaluation set, of its first score."""
+    """One chart for each evaluation set, showing its first score."""
     first: dict[str, tuple[str, str]] = {}
     for key, name, metric in score_keys(runs):
         first.setdefault(name, (key, metric))
@@ -267,7 +265,7 @@ def _groups(run: Run, runs: Sequence[Run]) -> Chart | None:
 
 
 def _conflict(runs: Sequence[Run]) -> LineChart:
-    """The cosines of the gradients of all pairs of terms, where a run has measured them."""
+    """The cosines of the gradients of all measured pairs of terms."""
     keys = [key for key in _all_keys(runs, "conflict/", "/all") if key.count("/") == 2]
     curves = tuple(Curve(key, key.split("/")[1].replace("_", " and ")) for key in keys)
     text = "Cosine of the gradients of two terms of the loss; below 0 they pull apart."
@@ -275,7 +273,7 @@ def _conflict(runs: Sequence[Run]) -> LineChart:
 
 
 def _clipped(runs: Sequence[Run]) -> LineChart:
-    """On either side, and where anything was clipped at all, on each."""
+    """The clipped share on both sides together and, if anything was clipped, on each side."""
     text = "Share of tokens whose probability ratio lies outside the clip range."
     region, low, high = (f"clip_ratio/{side}_mean" for side in ("region", "low", "high"))
     curves = [Curve(region, "on either side")]
@@ -285,7 +283,7 @@ def _clipped(runs: Sequence[Run]) -> LineChart:
 
 
 def _staleness(runs: Sequence[Run]) -> LineChart:
-    """Of rollouts that old weights drew, and of those from a store; none where all are new."""
+    """The age of rollouts drawn by old weights and of replayed ones; no curve when all are new."""
     curves = [
         Curve("sampling/age_steps", "of the weights that drew a token"),
         Curve("replay/age_mean", "of replayed rollouts"),
@@ -295,7 +293,7 @@ def _staleness(runs: Sequence[Run]) -> LineChart:
 
 
 def _tokens(run: Run, runs: Sequence[Run]) -> Chart | None:
-    """The answers' tokens beside those that were drawn or scored for other ends."""
+    """The tokens of kept answers, and those that were generated or scored for other purposes."""
     steps, at, where = np.intersect1d(
         run.series("num_rollouts")[0],
         run.series("completions/mean_length")[0],
@@ -304,7 +302,7 @@ def _tokens(run: Run, runs: Sequence[Run]) -> Chart | None:
     )
     answers = run.series("num_rollouts")[1][at] * run.series("completions/mean_length")[1][where]
     whole = replace(run, numbers={**run.numbers, "answers": (steps, answers)})
-    text = "Of answers that were kept, and beside them."
+    text = "Tokens of kept answers, and tokens beside them."
     return stack(whole, _of("Tokens of a step", run, runs), text, TOKENS, percent=False)
 
 

@@ -1,4 +1,4 @@
-"""Runs of one method with several seeds as one: the mean, and a band that tells how sure it is."""
+"""Merges runs of one method with several seeds into one: the mean, and the interval of the mean."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,10 +18,10 @@ COVERAGE = 0.95
 
 
 def mean_and_band(drawn: Sequence[Points], within: Within = ANYTHING) -> tuple[NDArray[Any], ...]:
-    """x, and low, mean and high over seeds at it, as far as every seed has come; the band is the
-    95% interval of the mean, inside what the number can be, without a width for one seed.
+    """x, and low, mean and high over seeds at each x that every seed has reached. The band is the
+    95% interval of the mean, cut to the number's range; for one seed its width is 0.
 
-    drawn: a curve a seed, x rising; between its points a curve is a straight line.
+    drawn: one curve for each seed, with increasing x; curves are interpolated linearly.
     """
     end = min(x[-1] for x, _ in drawn)
     grid = max((x for x, _ in drawn), key=len)
@@ -37,9 +37,9 @@ def mean_and_band(drawn: Sequence[Points], within: Within = ANYTHING) -> tuple[N
 
 
 def by_method(runs: Sequence[Run]) -> list[Run]:
-    """The runs, those that differ by their seed alone as one: their mean with its interval.
+    """The runs; those that differ only in their seed become one: their mean with its interval.
 
-    Runs without a configuration, and those of a method of which a seed is there twice, stay single.
+    Runs without a configuration, and runs of a method that has a seed twice, stay single.
     """
     groups: dict[str, list[Run]] = {}
     for index, run in enumerate(runs):
@@ -52,19 +52,19 @@ def by_method(runs: Sequence[Run]) -> list[Run]:
             found += members
         else:
             names = ", ".join(run.name for run in members)
-            alone = recipes.count(_recipe(members[0])) == 1  # its recipe is enough of a name
+            alone = recipes.count(_recipe(members[0])) == 1  # then its recipe names it uniquely
             name = f"{_recipe(members[0])} ({len(members)} seeds){'' if alone else f': {names}'}"
             found.append(mean_of(members, name))
     return found
 
 
 def seed_of(run: Run) -> Any:
-    """The seed that a run's configuration gives; None where it gives none."""
+    """The seed in a run's configuration; None when there is none."""
     return parsed(run.config).get("seed")
 
 
 def _method(run: Run) -> str:
-    """All settings but the seed; empty without a configuration."""
+    """All settings except the seed; empty without a configuration."""
     settings = sorted(flat(parsed(run.config)), key=lambda pair: pair[0])
     return repr([pair for pair in settings if pair[0] != "seed"]) if settings else ""
 
@@ -74,7 +74,7 @@ def _recipe(run: Run) -> str:
 
 
 def mean_of(members: Sequence[Run], name: str) -> Run:
-    """One run with the mean of every number of several, which differ by their seed."""
+    """One run with the mean of every number of several runs, which differ in their seed."""
     numbers: dict[str, Series] = {}
     spread: dict[str, Band] = {}
     for key in dict.fromkeys(key for run in members for key in run.numbers):
@@ -99,7 +99,7 @@ def mean_of(members: Sequence[Run], name: str) -> Run:
 
 
 def _pooled(members: Sequence[Run]) -> tuple[Recorded, ...]:
-    """The numbers of the steps that all runs have recorded."""
+    """Rewards and lengths of the steps that all runs have recorded."""
     by_step = [{recorded.step: recorded for recorded in run.rollouts} for run in members]
     common = [step for step in by_step[0] if all(step in steps for steps in by_step)]
     return tuple(

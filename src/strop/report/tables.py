@@ -1,4 +1,4 @@
-"""Tables of the page as HTML: headline numbers, every number, settings, machines."""
+"""Writes the page's tables as HTML: headline numbers, every number, settings, machines."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -79,7 +79,7 @@ def set_by_hand(run: Run) -> str:
 
 
 def differing_settings(runs: Sequence[Run]) -> str:
-    """Settings that are not the same in all runs, seeds of one method left out; empty for one."""
+    """Settings that differ between runs, without seeds of one method; empty for a single run."""
     rows = differing([dict(flat(parsed(run.config))) for run in runs])
     if any(run.members for run in runs):
         rows = [row for row in rows if row[0] != "seed"]
@@ -89,7 +89,7 @@ def differing_settings(runs: Sequence[Run]) -> str:
 def differing(
     settings: Sequence[Mapping[str, Any]], shown: Callable[[Any], str] = repr
 ) -> list[list[str]]:
-    """Each name whose values are not the same in all of them, with these values."""
+    """Each name whose values differ between the settings, with these values."""
     rows = []
     for key in dict.fromkeys(key for each in settings for key in each):
         values = [shown(each[key]) if key in each else "–" for each in settings]
@@ -99,7 +99,7 @@ def differing(
 
 
 def environments(runs: Sequence[Run]) -> str:
-    """Versions and machine of each run; what changed when it went on, one after the other."""
+    """Versions and machine of each run; values that changed at a resume follow each other."""
     known = [run for run in runs if run.environment]
     names = {key: ENVIRONMENT.get(key, key) for run in known for key in run.environment[-1]}
     rows = []
@@ -121,7 +121,7 @@ def show(value: float, unit: str = "number") -> str:
 
 
 def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Means over the first tenth and the last, of at most 20 values."""
+    """Means over the first and the last tenth of the values, each over at most 20."""
     span = max(1, min(20, len(values) // 10))
     return float(values[:span].mean()), float(values[-span:].mean())
 
@@ -145,10 +145,10 @@ def _interval(run: Run, key: str, index: int, unit: str) -> str:
 
 
 def interval(run: Run, key: str, index: int) -> tuple[float, float] | None:
-    """The interval over seeds, or else the one over prompts, where there is any."""
+    """The interval over seeds, or else the one over prompts; None when there is neither."""
     if key in run.spread:
         _, low, high = run.spread[key]
-        known = high[index] > low[index]  # equal seeds do not tell how sure their mean is
+        known = high[index] > low[index]  # with equal values the spread is unknown
         return (float(low[index]), float(high[index])) if known else None
     step = run.series(key)[0][index]
     limits = [values[steps == step] for steps, values in (run.series(f"{key}/{e}") for e in LIMITS)]
@@ -158,9 +158,9 @@ def interval(run: Run, key: str, index: int) -> tuple[float, float] | None:
 
 
 def verdict(run: Run) -> str:
-    """What a run came to, in a sentence: its first validation score, or else its reward.
+    """A sentence on the result of a run: its first validation score, or else its reward.
 
-    A score rose or fell where the intervals of the first and the last validation do not meet.
+    A score rose or fell when the intervals of the first and the last validation do not overlap.
     """
     steps = f"{run.num_steps:,} step{'' if run.num_steps == 1 else 's'}"
     key, name, metric = next(iter(score_keys([run])), ("reward", "", ""))
@@ -178,8 +178,8 @@ def verdict(run: Run) -> str:
     first, start = interval(run, key, 0), show(float(values[0]), "percent")
     if first and limits and first[0] <= limits[1] and limits[0] <= first[1]:
         return (
-            f"{metric} on {name} was {start} and is {end} after {steps}: the intervals meet, so "
-            "this shows no change."
+            f"{metric} on {name} was {start} and is {end} after {steps}: the intervals overlap, "
+            "so this shows no change."
         )
     way = "went" if not (first and limits) else "rose" if values[-1] > values[0] else "fell"
     return f"{metric} on {name} {way} from {start} to {end} in {steps}."

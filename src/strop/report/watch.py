@@ -1,4 +1,4 @@
-"""The report of runs that go on, kept up to date in a browser on this machine."""
+"""Keeps the report of running runs up to date in a browser on this machine."""
 
 import hashlib
 import json
@@ -17,20 +17,20 @@ from strop.report.run_folder import Reader, Run
 from strop.support.errors import UserError
 from strop.training.record.lock import in_use
 
-SOON, LATE = 2.0, 15.0  # seconds between two looks: at least, and at most or at a stopped run
-RECENT = 50  # steps from which the time left is told
+SOON, LATE = 2.0, 15.0  # seconds between updates: at least; at most, or for a stopped run
+RECENT = 50  # newest steps, from which the remaining time is estimated
 
 
 @dataclass(frozen=True)
 class State:
-    """How far a run is, in words, and after how many seconds to look again; 0: never."""
+    """How far a run is, in words, and the seconds until the next update; 0: never."""
 
     text: str
     wait: float
 
 
 def state_of(run: Run, active: bool) -> State:
-    """Complete, training, starting or stopped; `active`: whether a process has the run."""
+    """Complete, training, starting or stopped; `active`: whether a process runs it."""
     step = run.num_steps
     steps = parsed(run.config).get("training", {}).get("steps", 0)
     if steps and step >= steps:
@@ -54,7 +54,7 @@ def _counted(steps: int) -> str:
 
 
 def _seconds(run: Run) -> float:
-    """What a step has taken of late, validation included; 0 where that is not recorded."""
+    """Mean seconds of the newest steps, with validation; 0 when they are not recorded."""
     total = sum(
         float(values[steps > run.num_steps - RECENT].sum())
         for steps, values in map(run.series, ("step_time", "timing_s/eval"))
@@ -71,7 +71,7 @@ def _time(seconds: float) -> str:
 
 
 class Watched:
-    """The runs as they were last seen, and the page about them."""
+    """The runs as they were last read, and the page about them."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         """Raises UserError without a run, and for a folder that is not a run."""
@@ -86,7 +86,7 @@ class Watched:
         self.lock = threading.Lock()
 
     def look(self) -> dict[str, Any]:
-        """The page's parts and title as they are now, their version, and when to look again."""
+        """The page's current parts, title and version, and the seconds until the next update."""
         with self.lock:
             states = [self._state(index) for index in range(len(self.runs))]
             runs = unique_names(self.runs, self.folders)
@@ -106,14 +106,14 @@ class Watched:
         }
 
     def _render(self, runs: Sequence[Run], texts: Sequence[str]) -> None:
-        """The parts of the page anew, where any run or what is said of one is another."""
+        """Render the page's parts again if any run or its state has changed."""
         if self.rendered != (now := ([id(run) for run in self.runs], texts)):
             self.rendered, self.parts = now, parts(runs, texts)
             self.version = hashlib.sha256(repr(self.parts).encode()).hexdigest()[:16]
 
     def _state(self, index: int) -> State:
-        """Look at one run again; where it cannot be read, what was seen before stays."""
-        active = in_use(self.folders[index])  # first: what is then read is all of a run that ended
+        """Read one run again; if it cannot be read, the last one read stays."""
+        active = in_use(self.folders[index])  # asked first: an ended run is then read completely
         try:
             self.runs[index] = self.readers[index].read()
         except UserError as error:
@@ -122,7 +122,7 @@ class Watched:
 
 
 def open_server(watched: Watched, port: int) -> LocalServer:
-    """A server of the page and of what is new on it. Raises UserError as `LocalServer`."""
+    """A server of the page and of its updates. Raises UserError as `LocalServer` does."""
 
     def reply(path: str, query: Mapping[str, str]) -> Reply:
         if path not in ("", "data"):

@@ -1,6 +1,6 @@
-"""What a tracker is, which there are, and how one is opened.
+"""Defines trackers, lists them, and opens them.
 
-A new tracker is one file in this folder with a class over `Tracker`, and one line of `TRACKERS`.
+A new tracker is one file in this folder with a subclass of `Tracker`, and one line of `TRACKERS`.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from strop.support.errors import UserError
 
-# kind, which is also the name of the package and the extra -> the class that speaks to it
+# kind, which is also the name of the package and the extra -> the class that uses it
 TRACKERS = {
     "tensorboard": "strop.tracking.to_tensorboard:ToTensorboard",
     "wandb": "strop.tracking.to_wandb:ToWandb",
@@ -23,15 +23,15 @@ TRACKERS = {
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a tracker is told of a run when it begins, or goes on."""
+    """What a tracker receives about a run when it starts or resumes."""
 
-    folder: Path  # the run's own, to write into
+    folder: Path  # of the run, to write into
     project: str
     name: str
     config: Mapping[str, Any]  # settings and options by their full path
     text: str  # config.toml
-    step: int = 0  # that is done; what a tracker has of later ones is no more
-    id: str = ""  # that a tracker gave the run before it was broken off; empty: it is new
+    step: int = 0  # the last step done; a tracker's data of later steps are void
+    id: str = ""  # the id that the tracker gave the run when it started; empty: it is new
 
 
 class Samples(NamedTuple):
@@ -42,30 +42,30 @@ class Samples(NamedTuple):
 
 
 class Tracker:
-    """A place that a run's numbers are written to; made with what it is told.
+    """A destination of a run's numbers, constructed with a RunInfo.
 
-    Whatever it raises when it is made is the user's to mend. What it raises later costs the tracker
-    alone. All calls but the first come from one other thread, in order.
+    An error in its constructor is for the user to fix. Later errors stop only the tracker. All
+    calls except the constructor come from one other thread, in order.
     """
 
     def __init__(self, info: RunInfo) -> None:
-        self.id = info.id  # what a run that goes on finds its place by
+        self.id = info.id  # by which a resumed run finds its earlier data
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """A step's metrics, finite ones."""
+        """Log a step's finite metrics."""
         raise NotImplementedError
 
     def samples(self, step: int, samples: Samples) -> None:
-        """Some of a step's rollouts."""
+        """Log some of a step's rollouts."""
         raise NotImplementedError
 
     def end(self, ok: bool) -> None:
-        """Nothing more comes for now; ok: the run did not break off with an error."""
+        """Finish for now; ok: the run did not end with an error."""
         raise NotImplementedError
 
 
 def check(kinds: Iterable[str]) -> None:
-    """Raise UserError for a tracker whose package is not installed, naming the extra with it."""
+    """Raise UserError for a tracker whose package is not installed, naming its extra."""
     for kind in kinds:
         if importlib.util.find_spec(kind) is None:
             raise UserError(
@@ -75,16 +75,16 @@ def check(kinds: Iterable[str]) -> None:
 
 
 def open_tracker(kind: str, info: RunInfo) -> Tracker:
-    """The tracker. Raises UserError where it cannot be had."""
+    """Open the tracker. Raises UserError when this fails."""
     module, _, name = TRACKERS[kind].partition(":")
     try:
         made: Tracker = getattr(importlib.import_module(module), name)(info)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # a library's own: no key, no server, no room
+    except (Exception, SystemExit) as error:  # any error of the library: no key, server or space
         why = " ".join(str(error).split()) or "no reason is given"
         raise UserError(
-            f"{kind} cannot be told of the run: {type(error).__name__}: {why}; mend it, or leave "
-            f"{kind} out of tracking.to"
+            f"{kind} cannot log the run: {type(error).__name__}: {why}; fix it, or leave {kind} "
+            "out of tracking.to"
         ) from error
     return made

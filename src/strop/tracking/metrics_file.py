@@ -1,4 +1,4 @@
-"""Reading metrics.jsonl: one object a line, each with a whole `step`; also while a run goes on."""
+"""Reads metrics.jsonl, one object a line with an integer `step`, also while a run is running."""
 
 import json
 import math
@@ -13,16 +13,16 @@ MOST_STEPS = 2**53
 
 
 def is_number(value: Any) -> bool:
-    """True for a finite number that a float can hold; not for True and False."""
+    """True for a finite number that fits into a float; False for booleans."""
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is int and abs(value) < 1e300
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics; a last one that is just being written is left out.
+    """The lines of a run's metrics; a last line that is still being written is left out.
 
-    Raises UserError when the folder is not a run, and for a line that is none of metrics.
+    Raises UserError when the folder is not a run, and for a line that is not metrics.
     """
     return list(lines_of(folder))
 
@@ -34,7 +34,7 @@ def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def check_recorded(folder: Path) -> None:
-    """Raise UserError when the folder has no metrics, so that it is not a run."""
+    """Raise UserError when the folder has no metrics and so is not a run."""
     if not (folder / NAME).is_file():
         raise UserError(
             f"{folder} is not a run: it has no {NAME}; give the folder that training wrote"
@@ -42,15 +42,15 @@ def check_recorded(folder: Path) -> None:
 
 
 class Growing:
-    """The metrics of a run that goes on, read again and again: each time only what is new."""
+    """Reads the metrics of a running run repeatedly, each time only the new lines."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        self.cut = False  # whether the last line was half written, and left out
-        self._last, self._end, self._count = b"", 0, 0  # the last whole line that was read
+        self.cut = False  # whether the last line was incomplete, and left out
+        self._last, self._end, self._count = b"", 0, 0  # last complete line, its end, its number
 
     def rewritten(self) -> bool:
-        """Whether what was read is there no more: a run that goes on cuts later steps off."""
+        """Whether lines that were read are gone: a resumed run removes later steps."""
         if not self.path.is_file():
             return self._end > 0
         with self.path.open("rb") as file:
@@ -58,9 +58,10 @@ class Growing:
             return file.read(len(self._last)) != self._last
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The lines since the last call; one without its end, if it is a whole one, again later.
+        """The lines since the last call. A complete object without a line end is returned too, and
+        again at the next call.
 
-        Raises UserError for a line that is none of metrics, at every call until it is mended.
+        Raises UserError for a line that is not metrics, at every call until it is repaired.
         """
         self.cut = False
         if not self.path.is_file():
@@ -80,7 +81,7 @@ class Growing:
 
 
 def lines_until(path: Path, step: int) -> list[bytes]:
-    """The lines up to that of `step`; whatever stands behind it may be damaged.
+    """The lines up to that of `step`; lines after it may be damaged.
 
     Raises UserError for a damaged line before it, and when the file ends before it.
     """
@@ -93,24 +94,24 @@ def lines_until(path: Path, step: int) -> list[bytes]:
         if (found := _values(path, number, line)["step"]) >= step:
             return lines[: number - (found > step)]
     raise UserError(
-        f"{path} ends before step {step}, that of the checkpoint: put the whole file back, or go "
-        "on from an earlier checkpoint with --step"
+        f"{path} ends before step {step}, that of the checkpoint: restore the whole file, or "
+        "resume from an earlier checkpoint with --step"
     )
 
 
 def _values(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """What a line holds. Raises UserError, naming it."""
+    """The values of a line. Raises UserError, naming the line."""
     found = _parsed(line)
     if found is None:
         raise UserError(
-            f"{path}, line {number} is no line of metrics (an object with a whole `step`): "
-            "mend it, or remove it to continue without it"
+            f"{path}, line {number} is not a line of metrics (an object with an integer `step`): "
+            "repair it, or remove it to continue without it"
         )
     return found
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """The line's values; None for what is no line of metrics."""
+    """The line's values; None when it is not a line of metrics."""
     try:
         found = json.loads(line.decode())
     except (ValueError, RecursionError):  # not UTF-8, not JSON

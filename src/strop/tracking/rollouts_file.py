@@ -1,4 +1,4 @@
-"""Reading the Parquet files of a run's recorded steps: those of rollouts, and those of tokens."""
+"""Reads the Parquet files of a run's recorded steps: files of rollouts, and files of tokens."""
 
 import os
 import re
@@ -12,23 +12,23 @@ from strop.support.errors import UserError
 
 
 def rollouts_files(folder: Path) -> list[Path]:
-    """The files of rollouts that a run has written, in the order of their steps."""
+    """A run's files of rollouts, in the order of their steps."""
     return sorted((folder / "rollouts").glob("step-*.parquet"))
 
 
 def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
-    """The rows of such a file; columns: only these, all of which it has to have.
+    """The rows of such a file; columns: read only these, all of which the file must have.
 
     Raises UserError for a damaged file, with what to do about it.
     """
     try:
-        # As a file, not as a data set, which takes a folder named `lr=1` for a column.
+        # As a file, not as a data set, which would take a folder named `lr=1` for a column.
         with pq.ParquetFile(path) as file:
             lacking = [name for name in columns if name not in file.schema_arrow.names]
             if lacking:
                 raise UserError(damaged(path, f"it has no column {lacking[0]}"))
             table = file.read([*columns] or None)
-        table.validate(full=True)  # text that is none is found here
+        table.validate(full=True)  # finds invalid text
         return table
     except OSError as error:
         if error.errno is not None:
@@ -39,7 +39,7 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> pa.Table:
 
 
 def damaged(path: Path, why: str) -> str:
-    """What to do about a file that is not as the run wrote it."""
+    """The message about a file that is not as the run wrote it, with what to do."""
     number = re.search(r"\d+", path.stem)
     step = f"step {int(number[0])}" if number else "its step"
     return (
@@ -55,5 +55,5 @@ def _why(path: Path) -> str:
         file.seek(max(size - 4, 0))
         tail = file.read(4)
     if head != b"PAR1":
-        return "it is no Parquet file" if size else "it is empty"
+        return "it is not a Parquet file" if size else "it is empty"
     return "it was cut" if tail != b"PAR1" else "its bytes are not those that were written"

@@ -1,4 +1,4 @@
-"""MLflow: a server, database or folder (MLFLOW_TRACKING_URI), else what MLflow itself takes."""
+"""Logs to MLflow: a server, database or folder (MLFLOW_TRACKING_URI), else MLflow's default."""
 
 import json
 import posixpath
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from strop.tracking.base import RunInfo, Samples, Tracker
 
-PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 100, 1000  # that a server takes
-LONGEST = 500  # letters of a parameter's value, in every store
+PARAMETERS_AT_ONCE, METRICS_AT_ONCE = 100, 1000  # limits of a server for one request
+LONGEST = 500  # maximum characters of a parameter's value, in every store
 
 
 class ToMlflow(Tracker):
@@ -37,26 +37,26 @@ class ToMlflow(Tracker):
         self.client.log_text(self.id, info.text, "config.toml")
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """A point of every metric."""
+        """Log a point of every metric."""
         now = int(time.time() * 1000)
         points = [self.metric(plain(k), value, now, step) for k, value in values.items()]
         for begin in range(0, len(points), METRICS_AT_ONCE):
             self.client.log_batch(self.id, metrics=points[begin : begin + METRICS_AT_ONCE])
 
     def samples(self, step: int, samples: Samples) -> None:
-        """A table as an artifact."""
+        """Log a table as an artifact."""
         table = json.dumps({"columns": samples.columns, "data": samples.rows})
         self.client.log_text(self.id, table, f"rollouts/step-{step:06d}.json")
 
     def end(self, ok: bool) -> None:
-        """Say how it ended."""
+        """Set the run's final status."""
         self.client.set_terminated(self.id, "FINISHED" if ok else "FAILED")
 
 
 def plain(name: str) -> str:
-    """A name as every store of MLflow takes it: pass@8 is pass_at_8, a/b is a.b.
+    """A name that every store of MLflow accepts: pass@8 becomes pass_at_8, a/b becomes a.b.
 
-    Its folders hold a metric as a file, so that `reward` and `reward/std` could not both be.
+    MLflow's folders store a metric as a file, so `reward` and `reward/std` could not both exist.
     """
     words = posixpath.normpath(name).replace("@", "_at_").replace("/", ".").lstrip(".")
     return re.sub(r"[^\w\-. :]", "_", words)[:250] or "_"

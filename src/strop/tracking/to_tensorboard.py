@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run's folder, `tensorboard --logdir runs`."""
+"""Logs to TensorBoard: event files in the run's folder, `tensorboard --logdir runs`."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ FOLDER = "tensorboard"
 class ToTensorboard(Tracker):
     """Scalars by step; settings and tables of rollouts as texts.
 
-    A run that goes on writes a further file, which says that what is later than its step is void.
+    A resumed run writes another file, which declares later steps of earlier files void.
     """
 
     def __init__(self, info: RunInfo) -> None:
@@ -24,13 +24,13 @@ class ToTensorboard(Tracker):
         self.writer.flush()
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """A point of every curve."""
+        """Log a point of every curve."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
         self.writer.flush()
 
     def samples(self, step: int, samples: Samples) -> None:
-        """A table in Markdown."""
+        """Log a table in Markdown."""
         lines = [samples.columns, ["---"] * len(samples.columns), *samples.rows]
         table = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
         self.writer.add_text("rollouts", table, step)

@@ -1,4 +1,4 @@
-"""Trackio: a database on this machine (TRACKIO_DIR), or a Space (TRACKIO_SPACE_ID)."""
+"""Logs to Trackio: a database on this machine (TRACKIO_DIR), or a Space (TRACKIO_SPACE_ID)."""
 
 import secrets
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from strop.tracking.base import RunInfo, Samples, Tracker
 class ToTrackio(Tracker):
     """Numbers by step, the settings as its configuration, tables of rollouts.
 
-    A run is found again by its name, so a few letters are added that no other run has.
+    Trackio identifies a run by its name, so a few characters are added to make it unique.
     """
 
     def __init__(self, info: RunInfo) -> None:
@@ -27,21 +27,21 @@ class ToTrackio(Tracker):
         )
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """A line of its log."""
+        """Log a line."""
         self.run.log(dict(values), step=step)
 
     def samples(self, step: int, samples: Samples) -> None:
-        """A table, at its step."""
+        """Log a table at its step."""
         rows = [dict(zip(samples.columns, row, strict=True)) for row in samples.rows]
         self.run.log({"rollouts": self.tables(dataframe=_Records(rows))}, step=step)
 
     def end(self, ok: bool) -> None:
-        """Write what is left."""
+        """Write what is pending."""
         self.run.finish()
 
 
 class _Records(list[dict[str, object]]):
-    """Rows in the shape of a data frame, as far as a table asks for one: no pandas is needed."""
+    """Rows with as much of a data frame's interface as a table needs, without pandas."""
 
     def to_dict(self, orient: str) -> list[dict[str, object]]:
         """The rows; `orient` is "records"."""

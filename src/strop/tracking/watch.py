@@ -1,6 +1,6 @@
-"""Trackers beside a run's own watcher: a slow or broken one costs the run nothing.
+"""Runs trackers beside a run's own watcher: a slow or broken tracker costs the run nothing.
 
-What each calls the run is kept in tracking.json, so that a run that goes on goes on over there too.
+tracking.json stores each tracker's id of the run, so a resumed run resumes in the trackers too.
 """
 
 import atexit
@@ -21,9 +21,9 @@ from strop.tracking.metrics_file import is_number
 from strop.tracking.rollouts_file import read_table
 
 NAME = "tracking.json"
-WRITTEN = ("tensorboard", "wandb")  # folders of trackers in the run's own
-MOST_BEHIND = 1000  # calls that a tracker may be behind; then it hangs
-END_SECONDS, BREAK_SECONDS = 60.0, 5.0  # to send what is left; after an error
+WRITTEN = ("tensorboard", "wandb")  # folders of trackers in the run's folder
+MOST_BEHIND = 1000  # a tracker with more pending calls counts as hanging
+END_SECONDS, BREAK_SECONDS = 60.0, 5.0  # to send what is pending: at the end; after an error
 
 
 class Line:
@@ -31,14 +31,14 @@ class Line:
 
     def __init__(self, kind: str, tracker: Tracker) -> None:
         self.kind, self.tracker = kind, tracker
-        self.why = ""  # it is told nothing more
+        self.why = ""  # why it is called no more; empty while it works
         self.reported = False
         self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MOST_BEHIND)
         self._thread = threading.Thread(target=self._work, name=f"strop-{kind}", daemon=True)
         self._thread.start()
 
     def send(self, call: Callable[[Tracker], None]) -> None:
-        """Have it called; at once, whatever the tracker does."""
+        """Queue a call; returns at once, whatever the tracker does."""
         if not self.why:
             try:
                 self._calls.put_nowait(call)
@@ -46,21 +46,21 @@ class Line:
                 self.why = f"it is {MOST_BEHIND} calls behind"
 
     def end(self, ok: bool, by: float) -> None:
-        """The last call; wait for it until a moment of the clock."""
+        """Queue the last call, and wait for it until the time `by`."""
         self.send(lambda tracker: tracker.end(ok))
         if not self.why:
             self._calls.put(None)
             self._thread.join(max(by - time.monotonic(), 0.0))
             if self._thread.is_alive():
-                self.why = "it still sends, and is not waited for"
+                self.why = "it is still sending, and the run does not wait for it"
 
     def complaint(self) -> str:
-        """What went wrong, the first time that it is asked for."""
+        """What went wrong, at the first call after it did; else empty."""
         if not self.why or self.reported:
             return ""
         self.reported = True
         return (
-            f"the tracker {self.kind} is told nothing more: {self.why}; the run goes on, "
+            f"the tracker {self.kind} gets no more data: {self.why}; the run continues, and "
             "metrics.jsonl has everything"
         )
 
@@ -68,13 +68,13 @@ class Line:
         while (call := self._calls.get()) is not None:
             try:
                 call(self.tracker)
-            except Exception as error:  # said at the next step
+            except Exception as error:  # reported at the next step
                 self.why = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
                 return
 
 
 class Trackers:
-    """A watcher of the run that also tells trackers what it sees."""
+    """A watcher of the run that also passes on to trackers what it sees."""
 
     def __init__(self, watcher: Any) -> None:
         self.watcher = watcher
@@ -82,9 +82,9 @@ class Trackers:
         self.ended = False
 
     def begin(self, run: Any, before: list[dict[str, float]]) -> None:
-        """Open them, all or none. Raises UserError.
+        """Open the trackers, all or none. Raises UserError.
 
-        before: the steps done already, of which one that is new to the run is told.
+        before: metrics of the steps already done, which are sent to trackers new to the run.
         """
         folder, settings = run.record.folder, run.config.tracking
         known = read_ids(folder)
@@ -103,12 +103,12 @@ class Trackers:
             known = {**known, kind: line.tracker.id}
             with writing(folder, NAME):
                 write_whole(folder / NAME, json.dumps(known))
-            if before and not info.id:  # as one call: there may be more than it may be behind
+            if before and not info.id:  # in one call: they may be more than MOST_BEHIND
                 line.send(_catching_up(before))
         self.watcher.begin(run, before)
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
-        """Tell them a step, and some of its rollouts where these were written."""
+        """Send a step's metrics, and some of its rollouts if they were written."""
         step, folder = run.done, run.record.folder
         samples = sampled(folder, step, run.config.tracking.samples)
         for line in self.lines:
@@ -119,11 +119,11 @@ class Trackers:
         self.watcher.step(run, metrics)
 
     def note(self, text: str) -> None:
-        """A sentence for the user."""
+        """Show the user a sentence."""
         self.watcher.note(text)
 
     def end(self, ok: bool) -> None:
-        """Let them send what is left, for a while."""
+        """Let the trackers send what is pending, for a limited time."""
         if self.ended:
             return
         self.ended = True
@@ -140,17 +140,17 @@ class Trackers:
 
 @contextmanager
 def tracked(run: Any, watcher: Any) -> Iterator[Any]:
-    """What watches the run: the watcher, with the run's trackers beside it where it has some."""
+    """The run's watcher, combined with its trackers if it has any."""
     if not run.config.tracking.to or not run.ranks.first:
         yield watcher
         return
     trackers, ok = Trackers(watcher), False
-    # A script may leave the steps half taken: when it ends, the threads end before this does.
+    # A script may abandon the loop over steps; at its end, this lets the trackers finish.
     atexit.register(trackers.end, True)
     try:
         yield trackers
         ok = True
-    except GeneratorExit:  # whoever takes the steps one by one wants no more
+    except GeneratorExit:  # the caller stops iterating over steps
         ok = True
         raise
     finally:
@@ -159,23 +159,23 @@ def tracked(run: Any, watcher: Any) -> Iterator[Any]:
 
 
 def forget(folder: Path) -> None:
-    """Take away what trackers wrote into the folder of a run that never took a step."""
+    """Remove what trackers wrote into the folder of a run that never took a step."""
     (folder / NAME).unlink(missing_ok=True)
     for name in WRITTEN:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def read_ids(folder: Path) -> dict[str, str]:
-    """What each tracker calls the run. Raises UserError for a damaged file."""
+    """Each tracker's id of the run. Raises UserError for a damaged file."""
     path = folder / NAME
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
         raise UserError(
-            f"{path} is damaged: mend it, or remove it to begin anew over there"
+            f"{path} is damaged: repair it, or remove it to start over there"
         ) from error
     if not isinstance(found, dict):
-        raise UserError(f"{path} is damaged: mend it, or remove it to begin anew over there")
+        raise UserError(f"{path} is damaged: repair it, or remove it to start over there")
     return {str(kind): str(id) for kind, id in found.items()}
 
 
@@ -206,12 +206,12 @@ def _metrics(values: dict[str, float], step: int) -> Callable[[Tracker], None]:
 
 
 FIRST = ("prompt", "completion", "reward")
-SHOWN = 600  # letters of a text on a terminal
+SHOWN = 600  # maximum characters of a text on a terminal
 LAST = ("advantage", "length", "truncated", "scored")
 
 
 def sampled(folder: Path, step: int, most: int) -> Samples | None:
-    """At most so many rollouts of a step, from all over it; None where none were written.
+    """At most `most` rollouts of a step, spread over it; None when none were written.
 
     folder: of the run.
     """
@@ -228,6 +228,6 @@ def sampled(folder: Path, step: int, most: int) -> Samples | None:
 
 
 def shortened(text: str) -> str:
-    """A text for a terminal: of a long one its beginning and end."""
+    """A text for a terminal; a long one is shortened to its beginning and end."""
     half = SHOWN // 2
     return text if len(text) <= SHOWN else f"{text[:half]} ... {text[-half:]}"

@@ -125,9 +125,9 @@ def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
         ({"loss": 0.0, "grad_norm": 0.0, "groups/frac_rollouts_with_gradient": 0.0,
           "groups/frac_updates_empty": 1.0}, "no rollout with a gradient"),
         ({"loss": 0.0, "grad_norm": 0.0, "groups/frac_rollouts_with_gradient": 0.0},
-         "none has an advantage other than 0"),
+         "No rollout that selection leaves has an advantage other than 0"),
         ({"loss": 0.0, "grad_norm": 0.0, "data/rollouts_kept": 0}, "Curation drops every rollout"),
-        ({"loss": 0.0, "grad_norm": 0.0}, "none of the usual reasons"),
+        ({"loss": 0.0, "grad_norm": 0.0}, "a reason other than the usual ones"),
     ],
 )  # fmt: skip
 def test_a_loss_of_zero_that_is_a_fault(
@@ -249,7 +249,7 @@ def test_terms_that_pull_apart_are_told_above_the_noise(ask: Any, tmp_path: Path
     noise = measured(lambda step: 0.4 * (-1) ** step, cosine=-0.6, kl=0.5)
     _, found = ask(make_run(tmp_path / "noise", **noise))
     assert found[question]["status"] == "ok"
-    assert "No more than noise" in found[question]["answer"]
+    assert "not pull apart by more than noise" in found[question]["answer"]
     _, found = ask(make_run(tmp_path / "few", num_steps=4, **measured(**apart, kl=0.5)))
     assert found[question]["status"] == "unknown"
     _, found = ask(make_run(tmp_path / "none"))
@@ -305,7 +305,7 @@ def test_other_problems(ask: Any, tmp_path: Path, changed: dict[str, Any], quest
     ("on_failure", "message"),
     [
         ('"unscored"', "count them with reward.on_failure=0"),
-        ("0.5", "a failure counts 0.5 and the worst answer got 0: set reward.on_failure=0"),
+        ("0.5", "a failure counts as 0.5 and the worst answer got 0: set reward.on_failure=0"),
         ("0.0", ""),
     ],
 )
@@ -342,7 +342,7 @@ def test_a_cut_that_counts_as_going_on_is_told(ask: Any, tmp_path: Path) -> None
     changed = {"completions/clipped_ratio": 0.5, "bootstrap/value_mean": 0.7, "reward": 0.4}
     _, findings = ask(make_run(tmp_path / "run", **changed))
     found = findings["Are answers cut off?"]
-    assert "values what is beyond at 0.7 (mean reward 0.4)" in found["answer"]
+    assert "values what would follow the cut at 0.7 (mean reward 0.4)" in found["answer"]
     assert "bootstrap_truncated=false" in found["advice"]
 
 

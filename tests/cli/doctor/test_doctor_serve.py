@@ -59,7 +59,7 @@ def test_text_alone_never_trains(strop: Strop):
     told = looked_at(strop, answer)
     assert by_question(told, "which model")["status"] == "note"
     assert "other" in by_question(told, "which model")["answer"]
-    assert "never trains" in by_question(told, "trained on")["answer"]
+    assert "never training" in by_question(told, "trained on")["answer"]
     assert "/inference/v1/generate (HTTP 404" in by_question(told, "routes")["answer"]
     assert by_question(told, "that it read")["status"] == "note"
     assert by_question(told, "which weights")["status"] == "note"
@@ -131,7 +131,7 @@ def test_no_route_works(strop: Strop):
 
 def test_mistakes(strop: Strop):
     found = strop("doctor", "--serve", "localhost:8000")
-    assert (found.code, "is no address" in found.err) == (2, True)
+    assert (found.code, "is not an address" in found.err) == (2, True)
     found = strop("doctor", "--serve", "http://127.0.0.1:9", "--model", "tiny")
     assert (found.code, "leave the other options out" in found.err) == (2, True)
     with pytest.raises(package.UserError, match="leave the other arguments out"):

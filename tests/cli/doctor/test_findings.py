@@ -73,7 +73,7 @@ def test_prompts_without_signal_stand_by_how_often_and_by_which_share():
 
 def test_an_endpoint_is_what_its_best_route_is():
     text, tokens = ({"choices": [choice]} for choice in ({"text": "a"}, {"token_ids": [3]}))
-    assert "is not known" in _gives({"/a": text, "/b": tokens}, {}).answer
+    assert "are unknown" in _gives({"/a": text, "/b": tokens}, {}).answer
     assert "Text alone" in _gives({"/a": text, "/b": None}, {}).answer
 
 

@@ -125,7 +125,7 @@ def test_the_stop_names_the_failure_and_the_doctor():
     with pytest.raises(RunStopped) as stopped:
         told([UNSCORED], failed=8, steps=1)
     said = str(stopped.value)
-    assert said.startswith("no answer got a reward in the first step, so nothing is learnt. The ")
+    assert said.startswith("no answer got a reward in the first step, so nothing is learned. The ")
     assert "(exception): ZeroDivisionError: division by zero" in said
     assert "strop doctor --data FILE --reward SOURCE" in said
 
@@ -137,7 +137,7 @@ def test_too_many_answers_without_a_score_stop_the_run_and_name_the_cause():
     with pytest.raises(RunStopped) as stopped:
         told([lost] * 20, failed=1, on_failure="unscored")
     assert str(stopped.value) == (
-        "75% of 20 steps' answers have no score: unreachable (45%), exception (30%). Mend it and "
+        "75% of 20 steps' answers have no score: unreachable (45%), exception (30%). Fix it and "
         "resume; reward.max_unscored_share says how many may have none"
     )
     before = [{"step": n, **HEALTHY, **lost} for n in range(1, 16)]  # of a run that was resumed
