@@ -72,8 +72,8 @@ explains them. A name in braces stands for any text.
 PARTS_HEADER = """# Parts, why each exists and which recipes use it
 
 Written by `python tools/write_catalogue.py` from the parts' docstrings; change those, not
-this file. `strop parts NAME` prints a part's equation, columns, fields and edge cases. "Recipes" are
-those that use the part with their default parameters; a part without recipes can be used through a
+this file. `strop parts NAME` prints a part's equation, columns, fields and edge cases. "Recipes"
+are those that use the part with their default parameters; a part without recipes can be used through a
 parameter or the notation.
 
 "Nearest part" names the most similar other part, and how the two differ or when they are equal.

@@ -102,8 +102,8 @@ def of_the_site(text: str, place: Path) -> str:
     text = re.sub(r"\]\((?:\w+\.md)?#(\w+)\)", rf"]({up}recipes/\1.md)", text)
     return (
         text.partition("\nWritten by `python tools/")[0]
-        + "\nStages: those that differ from the parent's. Cost: work of a step besides sampling its "
-        f"rollouts and one update on them. [All methods]({up}docs/METHODS.md), "
+        + "\nStages: those that differ from the parent's. Cost: work of a step besides sampling "
+        f"its rollouts and one update on them. [All methods]({up}docs/METHODS.md), "
         f"[the map]({up}map.md).\n"
     )
 

@@ -276,7 +276,7 @@ class Hosted:
         return Step(algorithm, batch, chains, step, num_steps, phase_at(self.state))
 
     def end(self, step: Step, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Run stage 9: the parts' own updates, controls, the next phase. Returns controls' metrics."""
+        """Run stage 9: the parts' own updates, controls, the next phase. Returns their metrics."""
         chains = step.chains
         chains.metrics.update(metrics)
         chains.learn(step.algorithm.uses(), step.batch)
