@@ -73,8 +73,8 @@ PARTS_HEADER = """# Parts, why each exists and which recipes use it
 
 Written by `python tools/write_catalogue.py` from the parts' docstrings; change those, not
 this file. `strop parts NAME` prints a part's equation, columns, fields and edge cases. "Recipes"
-are those that use the part with their default parameters; a part without recipes can be used through a
-parameter or the notation.
+are those that use the part with their default parameters; a part without recipes can be used
+through a parameter or the notation.
 
 "Nearest part" names the most similar other part, and how the two differ or when they are equal.
 That difference is the reason why the part exists.
