@@ -275,11 +275,11 @@ def run_all(
     todo: Sequence[tuple[Cell, int]], file: RowFile, root: Path, jobs: int, hours: float
 ) -> None:
     """Make the rows that are missing, until the time is over; Ctrl-C saves what is running."""
-    begun, children, waiting = time.monotonic(), Children(), iter(todo)
+    started, children, waiting = time.monotonic(), Children(), iter(todo)
     machine, done, lock = machine_here(), list[Row](), threading.Lock()
 
     def next_one() -> Iterator[tuple[Cell, int]]:
-        while not hours or time.monotonic() - begun < 3600 * hours:
+        while not hours or time.monotonic() - started < 3600 * hours:
             with lock:
                 found = next(waiting, None)
             if found is None or children.stopping:
@@ -294,7 +294,7 @@ def run_all(
                 continue
             file.add(row)
             done.append(row)
-            left = (time.monotonic() - begun) / len(done) * (len(todo) - len(done)) / 3600
+            left = (time.monotonic() - started) / len(done) * (len(todo) - len(done)) / 3600
             said = f"failed: {row['error']}" if row.get("error") else f"pass@1 {row['pass@1']}"
             print(f"{len(done)} of {len(todo)}: {cell.words} seed {seed}: {said}; "
                   f"about {left:.1f} h left", flush=True)  # fmt: skip

@@ -59,9 +59,9 @@ def advantages(name: str, batch: Batch) -> Tensor:
 
 def seconds(work: Callable[[], Tensor]) -> float:
     """Wall seconds of one call; its result is freed before the next one."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     result = work()
-    spent = time.perf_counter() - begun
+    spent = time.perf_counter() - started
     assert result.is_contiguous()
     assert result.dtype == torch.float32
     return spent

@@ -245,9 +245,9 @@ def worked(repeats: int) -> None:
 
 
 def seconds(run: Callable[[], Any]) -> float:
-    begun = time.process_time()
+    started = time.process_time()
     run()
-    return time.process_time() - begun
+    return time.process_time() - started
 
 
 def taking_turns(variants: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:

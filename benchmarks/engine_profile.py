@@ -71,9 +71,9 @@ def reading(model: Any) -> tuple[float, float]:
     row = torch.ones(1, largest.shape[1])
     spent = []
     for _ in range(12):
-        begun = time.process_time()
+        started = time.process_time()
         torch.nn.functional.linear(row, largest)
-        spent.append(time.process_time() - begun)
+        spent.append(time.process_time() - started)
     pace = 4 * largest.numel() / statistics.median(spent)
     return 4 * sum(each.numel() for each in model.parameters()) / pace, pace / 1e9
 
@@ -103,9 +103,9 @@ def main() -> None:
         return forward(*words, **more)
 
     model.forward = counted
-    begun = time.process_time()
+    started = time.process_time()
     made = generate(asked, ends)
-    spent = time.process_time() - begun
+    spent = time.process_time() - started
     model.forward = forward
     seconds, pace = reading(model)
     print(

@@ -57,9 +57,9 @@ def seconds_of(turns: Iterator[None]) -> list[float]:
     found = []
     over = False
     while not over:
-        begun = time.thread_time()
+        started = time.thread_time()
         over = next(turns, 0) == 0
-        found.append(time.thread_time() - begun)
+        found.append(time.thread_time() - started)
     return found
 
 
@@ -116,15 +116,15 @@ def stream(number: int = 250, every: int = 50) -> Counts:
     drawn = random.Random(0)
     engine = LocalEngine(made.model, num_slots=512)
     found = watch(engine)
-    begun = 0
+    started = 0
 
     def begin() -> None:
-        nonlocal begun
+        nonlocal started
         numbers = [str(drawn.randint(1, 10)) for _ in range(drawn.choice([3, 4, 4]))]
         ids = tuple(made.tokenizer.encode(f"{','.join(numbers)}:{drawn.randint(5, 50)}\n"))
         for _ in range(8):
-            engine.start(begun, Request(ids, 160, seed=begun, stop_ids=made.stop_ids))
-            begun += 1
+            engine.start(started, Request(ids, 160, seed=started, stop_ids=made.stop_ids))
+            started += 1
 
     for _ in range(16):
         begin()

@@ -67,9 +67,9 @@ def trained(
 def row_of(recipe: str, folder: Path, steps: int, seed: int) -> dict[str, Any]:
     """Train a recipe; its line of the table."""
     setting = setting_of(recipe, folder)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     lines = trained(setting.raw(steps, seed), folder / "run")
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     task = TASKS[setting.task]
     before, after = (line[f"eval/validation/{task.measure}"] for line in (lines[0], lines[-1]))
     floor = before + task.margin

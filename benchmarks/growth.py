@@ -56,9 +56,9 @@ def used() -> float:
 
 def measured(call: Callable[[], Any], curve: str, what: str, size: int, units: float = 0) -> Point:
     """One row of the table. units: by what the time is divided, by default the size."""
-    cpu, begun = used(), time.perf_counter()
+    cpu, started = used(), time.perf_counter()
     call()
-    cpu, elapsed = used() - cpu, time.perf_counter() - begun
+    cpu, elapsed = used() - cpu, time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     row = (curve, what, size, round(cpu, 3), round(elapsed, 3), round(peak), 0.0)
     return dict(zip(FIELDS, (*row[:-1], round(1e6 * cpu / (units or size), 1)), strict=True))
@@ -138,16 +138,16 @@ class Blocks:
 
     def __init__(self) -> None:
         self.points: list[Point] = []
-        self.cpu, self.begun = used(), time.perf_counter()
+        self.cpu, self.started = used(), time.perf_counter()
 
     def begin(self, run: Any, before: Any) -> None:
-        self.cpu, self.begun = used(), time.perf_counter()
+        self.cpu, self.started = used(), time.perf_counter()
 
     def step(self, run: Any, metrics: Any) -> None:
         if run.done % BLOCK:
             return
         now = measured(lambda: None, "steps", f"{BLOCK} steps up to", run.done)
-        cpu, elapsed = used() - self.cpu, time.perf_counter() - self.begun
+        cpu, elapsed = used() - self.cpu, time.perf_counter() - self.started
         each = {"cpu_s": round(cpu, 3), "elapsed_s": round(elapsed, 3)}
         self.points.append({**now, **each, "each_us": round(1e6 * cpu / BLOCK, 1)})
         self.begin(run, None)
@@ -209,14 +209,14 @@ def resume(size: int, folder: Path) -> Iterator[Point]:
     pretended(size, folder / "run")
     settings = config.load(folder / "run" / "config.toml")
     settings = config.make(override(settings.model_dump(), [f"training.steps={size + 1}"]))
-    begun: list[Any] = []
+    started: list[Any] = []
 
     def go_on() -> None:
-        begun.append(loop.resume(settings, folder / "run"))
-        loop.go(begun[0], Blocks(), lambda *_: {})
+        started.append(loop.resume(settings, folder / "run"))
+        loop.go(started[0], Blocks(), lambda *_: {})
 
     yield measured(go_on, "resume", "start and a step", size)
-    begun[0].close()
+    started[0].close()
 
 
 # ---- rollouts, tokens

@@ -64,7 +64,7 @@ class Broken(Exception):
 def command(kind: str, words: Sequence[Any], output: Path, blow: tuple[float, int, int] | None
             ) -> Ended:  # fmt: skip
     """One command from its beginning to its end. blow: when, which signal, which process."""
-    count, begun, struck = 2 if kind == "processes" else 1, time.monotonic(), False
+    count, started, struck = 2 if kind == "processes" else 1, time.monotonic(), False
     output.unlink(missing_ok=True)
     with surroundings(count) if count > 1 else nullcontext([{}]) as places:
         processes = [launch(words, output, environment=each) for each in places]
@@ -88,22 +88,22 @@ def command(kind: str, words: Sequence[Any], output: Path, blow: tuple[float, in
                 raise Broken(f"did not end within {LIMIT:g} s")
     text = output.read_text(errors="replace") if output.exists() else ""
     codes = [process.exitcode for process in processes]
-    return Ended(codes, text, time.monotonic() - begun, struck)
+    return Ended(codes, text, time.monotonic() - started, struck)
 
 
 def check_end(ended: Ended, number: int, folder: Path) -> None:
     """Raise Broken where commands that were struck did not end as they should."""
     if "Traceback" in ended.text:
         raise Broken("a traceback: " + ended.text[-800:])
-    begun = (folder / "config.toml").exists()
+    started = (folder / "config.toml").exists()
     allowed = {0, 130, 1} if len(ended.codes) > 1 else {0, 130}
-    allowed |= {-number} if number == signal.SIGKILL or not begun else set()
+    allowed |= {-number} if number == signal.SIGKILL or not started else set()
     if len(ended.codes) > 1 and number == signal.SIGKILL:
         allowed.add(-signal.SIGTERM)  # one that had not come far enough to hear it
     if not {*ended.codes} <= allowed:
         raise Broken(f"exit codes {ended.codes}: {ended.text[-500:]}")
     survived = number != signal.SIGKILL or (len(ended.codes) > 1 and "step 1/" in ended.text)
-    if survived and any(ended.codes) and begun and "strop train --resume" not in ended.text:
+    if survived and any(ended.codes) and started and "strop train --resume" not in ended.text:
         raise Broken(f"no command that resumes: {ended.text[-500:]}")
 
 

@@ -31,11 +31,11 @@ ROWS = {"tiny": (32, 512, 8192), "large": (1, 16, 32, 512, 2048)}
 def forward(function: Callable[..., Tensor], weights: list[Tensor], rows: int) -> float:
     """Milliseconds, without gradient."""
     inputs = {w.shape[1]: torch.randn(rows, w.shape[1]) for w in weights}
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with torch.no_grad():
         for weight in weights:
             function(inputs[weight.shape[1]], weight)
-    return 1e3 * (time.perf_counter() - begun)
+    return 1e3 * (time.perf_counter() - started)
 
 
 def both(function: Callable[..., Tensor], weights: list[Tensor], rows: int) -> float:
@@ -44,9 +44,9 @@ def both(function: Callable[..., Tensor], weights: list[Tensor], rows: int) -> f
     for weight in weights:
         x = torch.randn(rows, weight.shape[1], requires_grad=True)
         gradient = torch.randn(rows, len(weight))
-        begun = time.perf_counter()
+        started = time.perf_counter()
         torch.autograd.grad(function(x, weight), (x, weight), gradient)
-        spent += time.perf_counter() - begun
+        spent += time.perf_counter() - started
     return 1e3 * spent
 
 

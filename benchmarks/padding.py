@@ -80,9 +80,9 @@ def compare(name: str, repeats: int) -> None:
     for _ in range(repeats + 1):
         for way, (share, cut) in ways.items():
             policy.share = share  # type: ignore[assignment]
-            begun = time.process_time()
+            started = time.process_time()
             push(policy, batch, cut())
-            times[way].append(time.process_time() - begun)
+            times[way].append(time.process_time() - started)
     print(f"{name}: {batch.size('B')} rows, {batch.size('T')} tokens")
     for way, (share, cut) in ways.items():
         line = f"  {way:10s} {statistics.median(times[way][1:]):.3f} s"

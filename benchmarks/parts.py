@@ -296,11 +296,11 @@ def seconds(run: Callable[[], Any], repeats: int, device: str) -> float:
     """The shortest of some runs."""
     shortest = float("inf")
     for _ in range(repeats):
-        begun, worked = time.perf_counter(), time.process_time()
+        started, worked = time.perf_counter(), time.process_time()
         run()
         if device != "cpu":
             torch.cuda.synchronize()
-        shortest = min(shortest, time.perf_counter() - begun)
+        shortest = min(shortest, time.perf_counter() - started)
         if device == "cpu":
             shortest = min(shortest, time.process_time() - worked)
     return shortest

@@ -44,7 +44,7 @@ class Silent:
         """Nothing to show."""
 
 
-def begun(folder: Path, words: list[str]) -> tuple[loop.Run, Iterator[dict[str, float]]]:
+def started(folder: Path, words: list[str]) -> tuple[loop.Run, Iterator[dict[str, float]]]:
     """A run and its steps, which are made as they are asked for."""
     settings = settings_of([*PLAIN, *words], {"model": {"name": "tiny-worked"}}, None)
     run = loop.start(settings, folder)
@@ -63,8 +63,8 @@ def main() -> None:
     ray = ["ray.address=local", f"ray.num_engines={options.engines}", f"ray.cpus_per_engine={each}"]
     found: dict[str, list[dict[str, float]]] = {"in one process": [], "on Ray": []}
     runs = {
-        "in one process": begun(options.out / "here", words),
-        "on Ray": begun(options.out / "ray", [*words, *ray]),
+        "in one process": started(options.out / "here", words),
+        "on Ray": started(options.out / "ray", [*words, *ray]),
     }
     try:
         for step in range(options.steps):

@@ -105,7 +105,7 @@ def child() -> None:
             seconds = time.process_time() - began
             if rolled.state is not None:
                 state[f"rollout.{algorithm.rollout.label}"] = rolled.state
-            tokens = int(rolled.batch["mask_T"].sum()) + rolled.num_thrown_away
+            tokens = int(rolled.batch["mask_T"].sum()) + rolled.num_discarded
             print("told", json.dumps([tokens, seconds, memory() - before]), flush=True)
         for _, run in runs.values():
             run.close()

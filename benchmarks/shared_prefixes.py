@@ -121,14 +121,14 @@ def push(policy: Policy, batch: Batch) -> None:
 def seconds(run: Callable[[], object], device: str) -> float:
     """Of one call: processor time on a CPU, elapsed time on a GPU."""
     if device == "cpu":
-        begun = time.process_time()
+        started = time.process_time()
         run()
-        return time.process_time() - begun
+        return time.process_time() - started
     torch.cuda.synchronize()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     run()
     torch.cuda.synchronize()
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def status(field: str) -> int:

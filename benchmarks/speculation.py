@@ -58,12 +58,12 @@ def requests(found: Any) -> list[Request]:
 
 
 def timed(engine: LocalEngine, asked: list[Request]) -> tuple[float, list[list[int]]]:
-    begun = time.process_time()
+    started = time.process_time()
     answers = [
         [id for event in each.events for id in event.ids]
         for each in asynchronous(engine).sample(asked)
     ]
-    return time.process_time() - begun, answers
+    return time.process_time() - started, answers
 
 
 def compare(name: str, found: Any, slots: int, most: int, repeats: int) -> None:

@@ -140,9 +140,9 @@ def run_of(
 
 def _added_up(call: Any, spent: list[float]) -> Any:
     def timed(*given: Any) -> Any:
-        begun = time.process_time()
+        started = time.process_time()
         found = call(*given)
-        spent[0] += time.process_time() - begun
+        spent[0] += time.process_time() - started
         return found
 
     return timed

@@ -53,9 +53,9 @@ def main() -> None:
     print(f"{os.cpu_count()} cores; before: " + _text({n: before[n] for n in names}), flush=True)
     after, seconds = [], []
     for seed in range(options.seeds):
-        begun = time.perf_counter()
+        started = time.perf_counter()
         strop("train", *options.options, f"seed={seed}", "--out", str(folder / f"seed-{seed}"))
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - started)
         after.append(scores(str(folder / f"seed-{seed}"), options))
         shown = _text({n: after[-1][n] for n in names})
         print(f"seed {seed}: {seconds[-1]:.0f} s, {shown}", flush=True)

@@ -41,9 +41,9 @@ def watch(engine: LocalEngine) -> Counts:
         return decode(tokens, positions, bands)
 
     def timed(seconds: float | None = None) -> Any:
-        begun = time.process_time()
+        started = time.process_time()
         events = poll(seconds)
-        found["ms"] += round(1000 * (time.process_time() - begun))
+        found["ms"] += round(1000 * (time.process_time() - started))
         return events
 
     engine.model.decode = counted  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
-from copied import Descriptor, begun, guarded
+from copied import Descriptor, guarded, started
 
 from strop.cli.main import main
 from strop.comparison import child
@@ -98,7 +98,7 @@ def _from_server(server: Any, function: Callable[..., None], *given: Any) -> Any
         if server is SMALL:  # as a grader has it
             patch.setenv("PYTHONHASHSEED", "0")
         server.ensure_running()
-        process = context.Process(target=begun, args=(environment, function, *given))
+        process = context.Process(target=started, args=(environment, function, *given))
         process.start()
     return process
 

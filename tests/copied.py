@@ -23,7 +23,7 @@ def _received(handed: Any) -> int:
     return int(handed.detach())
 
 
-def begun(environment: Mapping[str, str], function: Callable[..., None], *given: Any) -> None:
+def started(environment: Mapping[str, str], function: Callable[..., None], *given: Any) -> None:
     """Call a function in the environment of who asked for it, not in the server's."""
     os.environ.clear()
     os.environ.update(environment)

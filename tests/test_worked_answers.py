@@ -56,10 +56,10 @@ def test_a_line_break_belongs_to_the_line_that_it_ends():
 def test_labels_of_an_answer():
     labels = labels_of([*"9-1=8\n:\n=9", ""])
     assert labels["role"] == roles_of([*"9-1=8\n:\n=9", ""])
-    begun = [
+    started = [
         (place, label) for place, label in enumerate(labels["first of a line begins"]) if label
     ]
-    assert begun == [(0, "a step"), (6, "a new beginning"), (8, "the answer")]
+    assert started == [(0, "a step"), (6, "a new beginning"), (8, "the answer")]
     assert labels["tenth of the answer"] == ["1", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]
     assert labels["line"] == ["1"] * 6 + ["2"] * 2 + ["3"] * 3
     assert labels_of(["\n"] * 20)["line"][10:13] == ["11", "12 or later", "12 or later"]

@@ -186,11 +186,11 @@ class Parts:
         """Whether a test fails with `source` in place of the module's own."""
         items, cases = stage
         new = [item for item in items if (item.nodeid, cases) not in self.seconds]
-        begun = time.monotonic()
+        started = time.monotonic()
         if new and failed(Stage(new, cases), module, None, 3600):
             names = ", ".join(sorted({item.nodeid.partition("::")[0] for item in new}))
             raise Unsteady(f"{names}: fail as it is")
-        each = (time.monotonic() - begun) / max(len(new), 1)
+        each = (time.monotonic() - started) / max(len(new), 1)
         self.seconds |= {(item.nodeid, cases): each for item in new}
         limit = 20 + 5 * sum(self.seconds[item.nodeid, cases] for item in items)
         return failed(stage, module, source, limit)
@@ -387,13 +387,13 @@ class Machinery:
 
         for item, following in zip(items, [*items[1:], None], strict=True):
             entered.clear()
-            before, begun = session.testsfailed, time.monotonic()
+            before, started = session.testsfailed, time.monotonic()
             threading.settrace(entering)
             sys.settrace(entering)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             sys.settrace(None)
             row = {
-                "test": item.nodeid, "seconds": round(time.monotonic() - begun, 3),
+                "test": item.nodeid, "seconds": round(time.monotonic() - started, 3),
                 "passed": session.testsfailed == before,
                 "reached": sorted({self.codes[code] for code in entered & self.codes.keys()}),
             }  # fmt: skip
@@ -444,7 +444,7 @@ def main() -> int:
     torch.set_num_threads = lambda number: None  # it fails in a copy of a copy; there is one thread
     print(f"torch {torch.__version__}, numpy {numpy.__version__}, "
           f"hypothesis {hypothesis.__version__}")  # fmt: skip
-    begun = time.time()
+    started = time.time()
     with TemporaryDirectory() as place:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = place  # what fails is forgotten
         runner: Any
@@ -460,7 +460,7 @@ def main() -> int:
         words = [*WORDS, f"--basetemp={place}/tests", *places]
         code = pytest.main(words, plugins=[runner])
     print(f"{runner.total} mutants, {len(runner.survivors)} survived, "
-          f"{time.time() - begun:.0f} s")  # fmt: skip
+          f"{time.time() - started:.0f} s")  # fmt: skip
     return 1 if runner.survivors or runner.unsteady else int(code)
 
 

@@ -55,9 +55,9 @@ class Tree:
         chosen, total = list[str](), 0.0
         for place in nearest(module):
             if place not in self.seconds:
-                begun = time.monotonic()
+                started = time.monotonic()
                 passed = self.run([place], self.limit)
-                self.seconds[place] = time.monotonic() - begun if passed else None
+                self.seconds[place] = time.monotonic() - started if passed else None
             seconds = self.seconds[place]
             if seconds is not None and total + seconds <= self.limit:
                 chosen.append(place)

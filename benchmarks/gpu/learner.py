@@ -85,11 +85,11 @@ def seconds_of(work: Callable[[], object], repeats: int = 0, warm_up: int = 1) -
     found = []
     for number in range(warm_up + (repeats or OPTIONS.repeats)):
         wait()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         work()
         wait()
         if number >= warm_up:
-            found.append(time.perf_counter() - begun)
+            found.append(time.perf_counter() - started)
     return statistics.median(found)
 
 
@@ -187,19 +187,19 @@ def timed_update(learner: Learner, batch: Batch) -> Iterator[tuple[float, float]
 
     def timed(lr: float) -> dict[str, float]:
         wait()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         found = update(policy, lr)
         wait()
-        spent[0] = time.perf_counter() - begun
+        spent[0] = time.perf_counter() - started
         return found
 
     policy.update = timed  # type: ignore[method-assign]
     while True:
         wait()
-        begun = time.perf_counter()
+        started = time.perf_counter()
         learner.learn(algorithm, batch)
         wait()
-        yield time.perf_counter() - begun - spent[0], spent[0]
+        yield time.perf_counter() - started - spent[0], spent[0]
 
 
 def peak_gib() -> float:
@@ -426,7 +426,7 @@ def main() -> None:
     """Print the tables."""
     global OPTIONS
     OPTIONS = arguments()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     gpu, shape = OPTIONS.device != "cpu", SHAPES[OPTIONS.shape]
     if OPTIONS.chunk_mib:
         for module in (chunk, head):
@@ -443,7 +443,7 @@ def main() -> None:
     length, answers = OPTIONS.prompt + OPTIONS.answer, OPTIONS.rows * OPTIONS.answer
     tokens = OPTIONS.rows * length
     print(f"{OPTIONS.rows} rows of {length} tokens in {len(policy.micro_batches(batch))} passes; "
-          f"made after {time.perf_counter() - begun:.1f} s")  # fmt: skip
+          f"made after {time.perf_counter() - started:.1f} s")  # fmt: skip
     table = Table()
     for _ in range(OPTIONS.warm_up):
         next(updates)
@@ -456,11 +456,11 @@ def main() -> None:
         show_waits(lambda: next(updates))
     if OPTIONS.kernels:
         show_kernels(lambda: next(updates))
-    time_plain(table, policy, batch, flops, begun + OPTIONS.seconds)
+    time_plain(table, policy, batch, flops, started + OPTIONS.seconds)
     time_head(table, policy, flops, min(policy.token_budget, answers))
     if OPTIONS.out:
         table.write(OPTIONS.out)
-    print(f"all of it took {time.perf_counter() - begun:.1f} s")
+    print(f"all of it took {time.perf_counter() - started:.1f} s")
 
 
 if __name__ == "__main__":

@@ -251,6 +251,6 @@ def test_what_the_trainer_takes_is_what_its_files_read():
     anew = {seam.kind for seam in seams.SEAMS if seam.anew}
     uses = [Use(entry.load()()) for entry in catalogue.parts() if entry.folder in anew]
     replaced = {column for use in uses for column in parts.writes(use)}
-    begun = {column for place in seams.PLACES for column in place.given}
-    assert read & replaced - begun == TAKEN & replaced
+    started = {column for place in seams.PLACES for column in place.given}
+    assert read & replaced - started == TAKEN & replaced
     assert {"reward_B", "reward_BM", "outcome_B", "scored_B", "advantage_T"} <= TAKEN

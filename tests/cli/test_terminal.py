@@ -131,7 +131,7 @@ def test_the_panel_fits_with_a_band_and_long_names(columns):
 
 def test_the_time_that_is_left_is_that_of_the_steps_until_now(monkeypatch: pytest.MonkeyPatch):
     progress = Progress()
-    progress.steps, progress.first, progress.begun = 40, 10, 1000.0
+    progress.steps, progress.first, progress.started = 40, 10, 1000.0
     for now, left in ((1040.0, "40 s"), (1090.0, "90 s"), (1100.0, "2 min"), (1300.0, "5 min")):
         monkeypatch.setattr(time, "perf_counter", lambda now=now: now)
         assert progress._left(25) == left  # 15 steps are done, 15 are left

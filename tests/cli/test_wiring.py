@@ -259,8 +259,8 @@ def test_a_method_without_a_recipe_has_a_name(strop, tmp_path):
         "sampling.num_rollouts=2",
         "evaluation.every=0",
     ]
-    begun = strop("train", "--config", str(file), *few, "--out", str(tmp_path / "run"))
-    assert "a method of [stages] on countdown" in begun.out
+    started = strop("train", "--config", str(file), *few, "--out", str(tmp_path / "run"))
+    assert "a method of [stages] on countdown" in started.out
     result = strop("train", "dapo", "--config", str(file))
     assert result.code == 2
     assert "belong to its own [stages], not to dapo" in result.err

@@ -18,11 +18,11 @@ from strop.support.errors import RunStopped
 STEPS = 12
 
 
-def until_step(folder: Path, begun: Begun, step: int = 2) -> None:
+def until_step(folder: Path, started: Begun, step: int = 2) -> None:
     """Wait until a run has done some steps."""
     last = time.monotonic() + 120
     while last_step(folder) < step:
-        assert begun.process.is_alive(), begun.end()
+        assert started.process.is_alive(), started.end()
         assert time.monotonic() < last
         time.sleep(0.05)
 
@@ -41,10 +41,10 @@ def words(lab: Lab, *methods: str) -> list[str]:
 def test_a_killed_comparison_goes_on_and_repeats_nothing(lab: Lab, tmp_path: Path) -> None:
     folder, given = tmp_path / "killed", words(lab, "grpo", "rloo")
     first, second = folder / "runs/grpo-0", folder / "runs/rloo-0"
-    begun = compare(given, folder)
-    until_step(second, begun)
-    begun.process.kill()
-    begun.end()
+    started = compare(given, folder)
+    until_step(second, started)
+    started.process.kill()
+    started.end()
     done = contents(first)
     assert not (folder / "table.md").exists()
     assert not (folder / "runs/rloo-0/.complete").exists()
@@ -61,10 +61,10 @@ def test_a_killed_comparison_goes_on_and_repeats_nothing(lab: Lab, tmp_path: Pat
 
 def test_an_interrupt_saves_the_runs_and_says_how_to_go_on(lab: Lab, tmp_path: Path) -> None:
     folder = tmp_path / "stopped"
-    begun = compare(words(lab, "grpo"), folder)
-    until_step(folder / "runs/grpo-0", begun)
-    os.kill(begun.process.pid, signal.SIGINT)
-    result = begun.end()
+    started = compare(words(lab, "grpo"), folder)
+    until_step(folder / "runs/grpo-0", started)
+    os.kill(started.process.pid, signal.SIGINT)
+    result = started.end()
     assert result.code == 130, result.err
     assert "interrupted: strop compare was stopped; 0 of 1 runs are done, " in result.err
     assert f"Resume with: strop compare --resume {folder}" in result.err

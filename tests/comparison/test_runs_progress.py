@@ -23,7 +23,7 @@ def jobs(folder: Path) -> list[Job]:
         lines = [{"step": s, "reward": s / 8, "entropy": 0.25} for s in range(1, steps + 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (job.folder / "metrics.jsonl").write_text(text + '{"step": 9')
-    made[1].begun, made[1].begun_at = time.monotonic() - 60, 1
+    made[1].started, made[1].started_at = time.monotonic() - 60, 1
     return made
 
 

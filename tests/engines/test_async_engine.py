@@ -47,7 +47,7 @@ def test_one_engine_has_one_book(engine):
 def test_an_account_counts(engine):
     account, book = Account(), asynchronous(engine)
     answers = go(engine, book.generate_all(requests(5)), account)
-    assert account.num_begun == account.num_well == 5
+    assert account.num_started == account.num_well == 5
     assert account.num_drawn == sum(len(answer.ids) for answer in answers)
     assert (account.open, account.kept, account.failures) == ({}, set(), [])
 
@@ -56,13 +56,13 @@ def test_some_are_those_that_end_in_one_step_as_they_were_begun(engine):
     book, sizes = asynchronous(engine), (5, 3, 7, 3, 5, 3)
 
     async def in_order():
-        begun = [book.begin(Request((3, 4), size, seed=n)) for n, size in enumerate(sizes)]
-        left, found = begun, []
+        started = [book.begin(Request((3, 4), size, seed=n)) for n, size in enumerate(sizes)]
+        left, found = started, []
         while left:
             ended = await book.some(left)
-            found.append([begun.index(each) for each in ended])
+            found.append([started.index(each) for each in ended])
             left = [each for each in left if each not in ended]
-        assert not any(each.waiters for each in begun)
+        assert not any(each.waiters for each in started)
         return found
 
     assert go(engine, in_order()) == [[1, 3, 5], [0, 4], [2]]
@@ -280,7 +280,7 @@ def test_what_is_broken_off_is_begun_again_behind_its_tokens():
     assert told(found) == told(expected)
     assert [answer.request for answer in found] == asked
     assert account.num_drawn == sum(len(answer.ids) for answer in expected)
-    assert (account.num_begun, account.num_well) == (9, 9)
+    assert (account.num_started, account.num_well) == (9, 9)
     check_closed(engine)
 
 
@@ -319,11 +319,11 @@ def test_what_was_broken_off_may_be_stopped_before_it_is_begun_again():
 
     async def stops():
         book.begin(Request((3, 4), 2, seed=1))
-        begun = book.begin(Request((3, 4), 9, seed=2))
-        while not (begun.events and book.queue):
+        started = book.begin(Request((3, 4), 9, seed=2))
+        while not (started.events and book.queue):
             book.step()
-        assert begun in book.queue
-        return begun.stop()
+        assert started in book.queue
+        return started.stop()
 
     answer = go(engine, stops())
     (whole,) = asynchronous(table()).sample([answer.request])
@@ -356,7 +356,7 @@ def test_stop_keeps_the_tokens_and_counts_them(engine):
     assert answer.ids == expected[: len(answer.ids)]
     assert len(answer.ids) == 4
     assert account.num_drawn == 8
-    assert (account.num_begun, account.num_well, account.failures) == (3, 1, [])
+    assert (account.num_started, account.num_well, account.failures) == (3, 1, [])
     check_closed(engine)
 
 
@@ -385,14 +385,14 @@ def test_what_is_cancelled_is_drawn_no_further(engine, way):
 def test_those_who_wait_hear_of_a_stop(engine):
     book = asynchronous(engine)
 
-    async def waits(begun):
-        return (await begun).ended
+    async def waits(started):
+        return (await started).ended
 
     async def stops():
-        begun = book.begin(Request((3, 4), 90))
-        waiting = asyncio.ensure_future(waits(begun))
+        started = book.begin(Request((3, 4), 90))
+        waiting = asyncio.ensure_future(waits(started))
         await book.generate(Request((3,), 2))
-        begun.stop()
+        started.stop()
         return await waiting
 
     assert go(engine, stops()) == "aborted"
@@ -411,7 +411,7 @@ def test_a_refused_request_raises_where_it_is_awaited():
 
     found = go(engine, asks(), account)
     assert told(found) == told(book.sample([answer.request for answer in found]))
-    assert (account.num_begun, account.num_well) == (3, 2)
+    assert (account.num_started, account.num_well) == (3, 2)
     with pytest.raises(UserError, match="does not fit the context"):
         go(engine, book.generate_all([Request((3,), 3), Request((3,) * 10, 3)]))
     with pytest.raises(UserError, match="does not fit the context"):

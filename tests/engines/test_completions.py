@@ -237,17 +237,17 @@ def test_what_is_awaited_elsewhere_goes_on_while_the_server_takes_its_time(table
 
 
 def test_an_aborted_request_is_over_and_the_others_are_not(table):
-    begun, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.Event(), threading.Event()
 
     def instead(body):
         if body["prompt"] == [3]:
-            begun.set()
+            started.set()
             go_on.wait(20)
 
     with serve(table, 4) as served, opened(served, num_parallel=2) as opening:
         served.instead, engine = instead, Driven(opening)
         slow, other = engine.submit(Request((3,), 4)), engine.submit(Request((0,), 4))
-        assert begun.wait(20)
+        assert started.wait(20)
         assert engine.cancel(slow).events == ()
         assert [event.request for event in engine.step()] == [other]
         assert not engine.pending
@@ -256,17 +256,17 @@ def test_an_aborted_request_is_over_and_the_others_are_not(table):
 
 def test_an_aborted_request_lets_the_next_one_be_asked(table):
     """One call at a time: that of the first is broken off, though the server never answers it."""
-    begun, go_on = threading.Event(), threading.Event()
+    started, go_on = threading.Event(), threading.Event()
 
     def instead(body):
         if body["prompt"] == [3]:
-            begun.set()
+            started.set()
             go_on.wait(20)
 
     with serve(table, 4) as served, opened(served, num_parallel=1) as opening:
         served.instead, engine = instead, Driven(opening)
         slow, other = engine.submit(Request((3,), 4)), engine.submit(Request((0,), 4))
-        assert begun.wait(20)
+        assert started.wait(20)
         engine.cancel(slow)
         assert [event.request for event in engine.step()] == [other]
         assert not go_on.is_set()

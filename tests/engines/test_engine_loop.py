@@ -30,7 +30,7 @@ def test_ordinary_code_samples_inside_a_coroutine(engine):
     expected = book.sample(asked)
     found = go(engine, gather(asks(request) for request in asked), account)
     assert told(found) == told(expected)
-    assert account.num_begun == 6  # the inner ones are not on it
+    assert account.num_started == 6  # the inner ones are not on it
     assert account.num_drawn == sum(len(answer.ids) for answer in found)
     by_seed = sorted(inner, key=lambda answer: answer.request.seed)
     assert told(by_seed) == told(book.sample([answer.request for answer in by_seed]))
@@ -92,12 +92,12 @@ def test_a_wait_with_a_limit(engine):
     book = asynchronous(engine)
 
     async def limited():
-        begun = book.begin(Request((3,), 100, stop_ids=()))
+        started = book.begin(Request((3,), 100, stop_ids=()))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.0):
-                await begun
-        assert not begun.done
-        return begun.stop()
+                await started
+        assert not started.done
+        return started.stop()
 
     assert go(engine, limited()).ended == "aborted"
 
@@ -124,7 +124,7 @@ def test_two_runs_beside_each_other(engine):
         turns += 1
     assert told([*tasks[0].result(), *tasks[1].result()]) == told(expected)
     assert turns > 1 + max(len(answer.ids) for answer in expected[:2])
-    assert [account.num_begun for account in accounts] == [2, 4]
+    assert [account.num_started for account in accounts] == [2, 4]
     for account, share in zip(accounts, (expected[:2], expected[2:]), strict=True):
         assert account.num_drawn == sum(len(answer.ids) for answer in share)
         book.close(account)
@@ -204,10 +204,10 @@ def test_an_interrupt_ends_a_run(engine):
     book = asynchronous(engine)
 
     async def interrupted():
-        begun = book.begin(Request((3, 4), 90, keep=True))
+        started = book.begin(Request((3, 4), 90, keep=True))
         await book.generate(Request((3, 4), 3))
         signal.raise_signal(signal.SIGINT)
-        await begun
+        await started
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -152,10 +152,10 @@ def test_a_request_goes_where_its_source_is_and_has_the_tokens_of_a_single_engin
     for each in (plain, engine):
         parents = [each.submit(Request((3, n), 6, seed=n, keep=True)) for n in (4, 5)]
         first = each.finish()
-        begun = [(*each.answers[id].sequence[:4], 7) for id in parents]
+        started = [(*each.answers[id].sequence[:4], 7) for id in parents]
         more = [
             each.submit(Request(ids, 5, seed=9), (id, 4))
-            for id, ids in zip(parents, begun, strict=True)
+            for id, ids in zip(parents, started, strict=True)
         ]
         heard = each.finish()
         found.append([new_ids(first[id]) for id in parents] + [new_ids(heard[id]) for id in more])
@@ -240,8 +240,8 @@ def test_an_engine_takes_new_weights_when_its_own_have_ended_whatever_others_do(
     short, long = (engine.submit(Request((3, n), 2, seed=n, keep=True)) for n in (4, 5))
     engine.finish()
     # both go on: one for some tokens, the other for a while, in pieces of two
-    begun = engine.answers[short].sequence[:3]
-    more = engine.submit(Request((*begun, 7), 2, seed=9), (short, 3))
+    started = engine.answers[short].sequence[:3]
+    more = engine.submit(Request((*started, 7), 2, seed=9), (short, 3))
     pieces = [engine.submit(engine.answers[long].more(2, keep=True), (long, 4))]
     engine.load_weights(None, 5)
     first = engine.submit(Request((3, 6), 2, seed=6))  # nobody may begin it yet
@@ -287,8 +287,8 @@ def test_a_beginning_that_was_only_given_binds_nobody():
     prompt = tuple(range(3, 13))
     kept = [engine.submit(Request(prompt, 3, seed=n, keep=True)) for n in range(2)]
     engine.finish()
-    begun = engine.answers[kept[0]].sequence
-    first = engine.submit(Request((*begun[:11], 7), 2, seed=5), (kept[0], 11))
+    started = engine.answers[kept[0]].sequence
+    first = engine.submit(Request((*started[:11], 7), 2, seed=5), (kept[0], 11))
     engine.load_weights(None, 5)
     others = [engine.submit(Request((*prompt, 4), 2, seed=n), (kept[0], 10)) for n in range(4)]
     heard = engine.finish()

@@ -148,9 +148,9 @@ def test_a_branch_of_a_running_row_copies_its_cache(monkeypatch):
     for _ in range(6):
         e.step()
     widths = prefilled(e, monkeypatch)
-    begun = tokens(e, parent)[:8]
-    e.submit(Request((*begun, 1), 9, seed=1), (parent, 8))  # eight cached, 1 is the next input
-    e.submit(Request((*begun, 1, 2, 3), 9, seed=1), (parent, 8))  # two given ones to compute
+    started = tokens(e, parent)[:8]
+    e.submit(Request((*started, 1), 9, seed=1), (parent, 8))  # eight cached, 1 is the next input
+    e.submit(Request((*started, 1, 2, 3), 9, seed=1), (parent, 8))  # two given ones to compute
     e.step()
     assert widths == [2]
 
@@ -215,10 +215,10 @@ def test_a_cancelled_request_frees_the_slot_and_tells_its_tokens():
         assert e.step() == []
     assert list(e.cancel(running).ids) == run(Request((3, 4), 20, seed=1))[:5]
     assert list(e.finish()) == [waiting]  # nothing more is heard of the cancelled one
-    begun = e.submit(Request((3, 4), 2))
+    started = e.submit(Request((3, 4), 2))
     e.step()
     e.load_weights(None, 1)  # what it has is reported, and not yet told
-    assert len(e.cancel(begun).ids) == 1
+    assert len(e.cancel(started).ids) == 1
     assert e.engine.poll() == []
     assert (e.known, list(e.waiting)) == ({}, [])
 
@@ -246,9 +246,9 @@ def test_a_kept_cache_is_held_until_it_is_let_go_of(forgets):
     getattr(e.engine, forgets)(*([id] if forgets == "cancel" else []))
     assert not e.slots.table["taken"].any()
     assert e.engine.cancel(id) == []
-    begun = (3, 4, *new_ids(whole[id])[:2])
-    more = e.submit(Request(begun, 3, seed=5), (id, 4))  # as if there were no source
-    assert new_ids(e.finish()[more]) == run(Request(begun, 3, seed=5))
+    started = (3, 4, *new_ids(whole[id])[:2])
+    more = e.submit(Request(started, 3, seed=5), (id, 4))  # as if there were no source
+    assert new_ids(e.finish()[more]) == run(Request(started, 3, seed=5))
 
 
 def test_new_weights_change_version_and_distribution():

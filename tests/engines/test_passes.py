@@ -36,9 +36,9 @@ def test_decode_steps_and_prefill_by_hand():
     lengths = (2, 4, 3)
     prompts = ((1, 2, 3), (1, 2, 3), (4, 5))
     requests = [Request(*each) for each in zip(prompts, lengths, strict=True)]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     sample(engine, requests)
-    spent = time.perf_counter() - begun
+    spent = time.perf_counter() - started
     told = engine.passes.as_dict()
     # two slots: rows of 3 and 3 tokens, then 4 and 4; 5 beside the third one's 2, then 6 and 3;
     # the third alone at 4

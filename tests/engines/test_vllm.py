@@ -197,11 +197,11 @@ def test_weights_may_be_given_by_name(served, model, tmp_path):
 
 def test_a_request_under_way_goes_on_with_the_new_weights(served, model, tmp_path, monkeypatch):
     """Its call is broken off after three tokens; they stay, and are of the version that drew."""
-    begun, paused = threading.Event(), threading.Event()
+    started, paused = threading.Event(), threading.Event()
 
     def instead(body):
-        if body["max_tokens"] == 9 and not begun.is_set():
-            begun.set()
+        if body["max_tokens"] == 9 and not started.is_set():
+            started.set()
             paused.wait(20)
             return 200, json.dumps(complete(served, {**body, "max_tokens": 3}))
         return None
@@ -211,7 +211,7 @@ def test_a_request_under_way_goes_on_with_the_new_weights(served, model, tmp_pat
         served.instead, engine = instead, Driven(opening)
         monkeypatch.setattr(served.going, "clear", paused.set)
         id = engine.submit(Request((3, 4), 9, 0.0, want=WANT))
-        assert begun.wait(20)
+        assert started.wait(20)
         move(model)
         engine.load_weights(None, 5)
         events = engine.finish()[id]
@@ -227,11 +227,11 @@ def test_a_request_under_way_goes_on_with_the_new_weights(served, model, tmp_pat
 
 def test_a_request_that_came_behind_the_pause_is_asked_again(served, model, tmp_path):
     """The server holds it back with no token: all of its tokens are of the new weights."""
-    begun, late = threading.Event(), threading.Event()
+    started, late = threading.Event(), threading.Event()
 
     def instead(body):
-        if body["max_tokens"] == 9 and not begun.is_set():
-            begun.set()
+        if body["max_tokens"] == 9 and not started.is_set():
+            started.set()
             late.wait(20)
             return 500, "broken off"
         return None
@@ -239,7 +239,7 @@ def test_a_request_that_came_behind_the_pause_is_asked_again(served, model, tmp_
     with opened(served, model, tmp_path) as opening:
         served.instead, engine = instead, Driven(opening)
         engine.submit(Request((3, 4), 9, 0.0))
-        assert begun.wait(20)
+        assert started.wait(20)
         move(model)
         engine.load_weights(None, 1)
         (event,) = engine.step()
@@ -264,9 +264,9 @@ def test_a_version_that_a_worker_does_not_answer_is_never_sampled_with(served, m
 def test_a_server_that_was_left_paused_goes_on(served, model, tmp_path):
     """By a run that was killed while it handed weights over."""
     served.going.clear()
-    begun = time.monotonic()
+    started = time.monotonic()
     with opened(served, model, tmp_path) as engine:
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - started < 10
         check_agreement(engine, model)
 
 

@@ -64,7 +64,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path / "shared"
 
 
-def begun(place, how, monkeypatch):
+def started(place, how, monkeypatch):
     monkeypatch.setenv("FAKE_VLLM", how)
     return Server(sys.executable, place, place / "model", ["--seed", "3"])
 
@@ -81,7 +81,7 @@ def gone(url):
 
 
 def test_it_answers_and_ends_with_its_folder_and_its_log(place, monkeypatch):
-    server = begun(place, "well", monkeypatch)
+    server = started(place, "well", monkeypatch)
     server.wait(60)
     said = server.log.read_text()
     assert f"arguments ['serve', '{place}/model', '--host', '127.0.0.1', '--port'" in said
@@ -96,7 +96,7 @@ def test_it_answers_and_ends_with_its_folder_and_its_log(place, monkeypatch):
 
 
 def test_one_that_dies_is_named_with_its_error_and_the_end_of_its_log(place, monkeypatch):
-    server = begun(place, "dies", monkeypatch)
+    server = started(place, "dies", monkeypatch)
     with pytest.raises(
         UserError, match=r"exit status 3.*ends:\n  ValueError: no such model\n"
     ) as e:
@@ -108,7 +108,7 @@ def test_one_that_dies_is_named_with_its_error_and_the_end_of_its_log(place, mon
 
 def test_one_that_does_not_answer_is_waited_for_so_long(place, monkeypatch, capsys):
     monkeypatch.setattr(vllm_server, "TELL_SECONDS", 0.1)
-    server = begun(place, "slow", monkeypatch)
+    server = started(place, "slow", monkeypatch)
     with pytest.raises(UserError, match=r"does not answer after 1 s, the limit of engine.start_s"):
         server.wait(1.0)
     server.close()

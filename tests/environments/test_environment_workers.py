@@ -112,9 +112,9 @@ def test_a_place_is_asked_once_for_the_steps_of_all_its_episodes():
     workers = EnvironmentWorkers(SOURCE, CallLimits(), [Forgetful(lambda: calls.append(1))])
     episodes = workers.play([3, 7, 11])
     episodes.reset()
-    begun = len(calls)
+    started = len(calls)
     episodes.step([0, 1, 2], ["a", "b", "c"])
-    assert len(calls) == begun + 1
+    assert len(calls) == started + 1
     workers.close()
 
 

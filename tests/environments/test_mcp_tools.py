@@ -52,11 +52,11 @@ def test_calls_limits_crashes_and_the_end_of_all_that_it_started(server):
     assert call(server, "garbage") == ("ok", "after garbage")
     child = int(call(server, "child")[1])
     assert is_running(child)
-    begun = time.monotonic()
+    started = time.monotonic()
     late = "error: timeout: the call took over 0.3 s"
     assert call(server, "hang", seconds=0.3) == ("timeout", late)
     assert call(server, "no_answer_but_garbage", seconds=0.3)[0] == "timeout"
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - started < 10
     server.end()
     assert not is_running(child)
     assert call(server, "remember", text="z") == ("ok", "z")  # another episode, another process

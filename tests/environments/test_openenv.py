@@ -87,13 +87,13 @@ def at_once(monkeypatch):
     monkeypatch.setattr("strop.environments.episodes.FIRST_WAIT_SECONDS", 0.001)
 
 
-def begun(server, seeds=(5,), retries=2, seconds=20.0, **options):
+def started(server, seeds=(5,), retries=2, seconds=20.0, **options):
     source = source_of(f"openenv:{server.url}", options)
     return Episodes(source, seeds, limits=CallLimits(retries, seconds))
 
 
 def test_the_words_of_an_episode(server):
-    episodes = begun(server)
+    episodes = started(server)
     (shown,) = episodes.reset()
     assert shown.text == "5:0"
     found = [episodes.step([0], [word])[0] for word in "abc"]
@@ -110,7 +110,7 @@ def test_the_words_of_an_episode(server):
 
 def test_a_server_that_closes_at_once_is_heard(server):
     """What it says is read, though it has closed before anything could be asked of it."""
-    episodes = begun(server, retries=0)
+    episodes = started(server, retries=0)
     server.full = True
     environment = episodes.environments[0]
     connect = environment.connect
@@ -128,7 +128,7 @@ def test_a_server_that_closes_at_once_is_heard(server):
 
 
 def test_a_lost_session_is_begun_again_and_played_up_to_where_it_was(server):
-    episodes = begun(server, fields={"speed": 2})
+    episodes = started(server, fields={"speed": 2})
     episodes.reset()
     episodes.step([0], ["a"])
     server.faults["step"] = ["drop"]
@@ -151,7 +151,7 @@ def test_a_lost_session_is_begun_again_and_played_up_to_where_it_was(server):
     ],
 )
 def test_an_error_ends_the_episode_by_its_code(server, fault, exit):
-    episodes = begun(server, (1, 2))
+    episodes = started(server, (1, 2))
     episodes.reset()
     server.faults["step"] = [fault] * 3
     (failed,) = episodes.step([0], ["a"])
@@ -163,7 +163,7 @@ def test_an_error_ends_the_episode_by_its_code(server, fault, exit):
 
 
 def test_an_action_that_is_not_taken_uses_up_its_turn(server):
-    episodes = begun(server, illegal_reward=-0.5)
+    episodes = started(server, illegal_reward=-0.5)
     episodes.reset()
     server.faults["step"] = ["VALIDATION_ERROR"]
     (refused,) = episodes.step([0], ["a"])
@@ -174,10 +174,10 @@ def test_an_action_that_is_not_taken_uses_up_its_turn(server):
 
 def test_capacity_at_the_start_is_waited_for_and_then_told(server):
     server.faults["reset"] = ["CAPACITY_REACHED"]
-    (shown,) = (well := begun(server, retries=1)).reset()
+    (shown,) = (well := started(server, retries=1)).reset()
     assert shown.text == "5:0"
     server.faults["reset"] = ["CAPACITY_REACHED"] * 2
-    (failed,) = (full := begun(server, retries=1)).reset()
+    (failed,) = (full := started(server, retries=1)).reset()
     assert failed.exit is Exit.START_FAILED
     assert "CAPACITY_REACHED" in failed.why
     assert "max_concurrent_envs" in failed.why
@@ -186,7 +186,7 @@ def test_capacity_at_the_start_is_waited_for_and_then_told(server):
 
 
 def test_a_step_that_hangs_is_the_policys_and_its_connection_goes(server):
-    episodes = begun(server, (1, 2), seconds=2.0)
+    episodes = started(server, (1, 2), seconds=2.0)
     episodes.reset()
     server.faults["step"] = ["hang"]
     (late,) = episodes.step([0], ["a"])
@@ -215,13 +215,13 @@ def test_nobody_there(server):
 )
 def test_what_cannot_be_found_is_asked_for(server, properties, options, message):
     server.schema = {"action": {"properties": properties}}
-    (failed,) = (episodes := begun(server, **options)).reset()
+    (failed,) = (episodes := started(server, **options)).reset()
     assert message in failed.why
     episodes.close()
 
 
 def test_all_of_an_observation(server):
-    (shown,) = (episodes := begun(server, text="*")).reset()
+    (shown,) = (episodes := started(server, text="*")).reset()
     assert json.loads(shown.text) == {"text": "5:0", "metadata": {}}
     episodes.close()
 
@@ -240,7 +240,7 @@ def test_addresses_and_options_are_checked():
 
 def test_its_connections_are_those_of_one_loop(server):
     """Steps may be awaited in any loop, and a close in none."""
-    episodes = begun(server)
+    episodes = started(server)
     episodes.reset()
 
     async def two():

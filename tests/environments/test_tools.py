@@ -95,10 +95,10 @@ def test_calls_are_checked_and_made():
 
 
 def test_calls_have_limits():
-    begun = time.monotonic()
+    started = time.monotonic()
     late = answer_call(ParsedCall("later", {"seconds": 60.0}), tools_of([later]), 0.1, 100)
     assert (late.status, late.text) == ("timeout", "error: timeout: it took over 0.1 s")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - started < 5
     soon = answer_call(ParsedCall("later", {"seconds": 0.0}), tools_of([later]), 5.0, 2)
     assert (soon.status, soon.text) == ("ok", "do\n(2 more characters)")
 

@@ -85,7 +85,7 @@ def summary(rolled):
             for name in ("logp_behavior_T", "logp_sampler_T") if name in rolled.batch]  # fmt: skip
     shown = {name: float(value) for name, value in sorted(rolled.metrics.items())}
     return [digest.hexdigest()[:16], int(rolled.batch["mask_T"].sum()), logp,
-            rolled.num_thrown_away, shown]  # fmt: skip
+            rolled.num_discarded, shown]  # fmt: skip
 
 
 @every("entry", ENTRIES)
@@ -112,7 +112,7 @@ def test_the_order_in_which_a_step_is_told_changes_nothing(entry, stages):
     """What ends in one step of the engine is simultaneous."""
     shuffled = three_steps(stages.of(entry), Shuffled)
     for one, other in zip(plain_steps(entry, stages), shuffled, strict=True):
-        assert one.num_thrown_away == other.num_thrown_away
+        assert one.num_discarded == other.num_discarded
         assert alike(one.batch, other.batch)
 
 

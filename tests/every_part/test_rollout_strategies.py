@@ -47,11 +47,9 @@ def rolled(place, draws, state=None, seed=0, step=1, engine=None):
     chains = place.chains(state, seed, step)
     handed = {"draws": draws, "engine": asynchronous(engine)}
     strategy = chains.call("rollout", place.use, None, **handed).value
-    batch, new_state, thrown_away, _ = roll_out(strategy, engine, place.world.services)
+    batch, new_state, discarded, _ = roll_out(strategy, engine, place.world.services)
     stated = "samples_again" in parts.facts(place.use)  # so that `costs` tells of it
-    assert stated or thrown_away == 0, (
-        "state the fact samples_again: not all that is drawn is taken"
-    )
+    assert stated or discarded == 0, "state the fact samples_again: not all that is drawn is taken"
     found = batch, new_state
     assert not asynchronous(engine).busy()
     assert engine.rows == {}, "requests are left behind"

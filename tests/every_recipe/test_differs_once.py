@@ -38,7 +38,7 @@ def even(completions, log_extra, **columns):
 BEFORE = {"sapo_swarm": """sapo_swarm(store="swarm", node="other")"""}
 
 
-def begun(words, folder):
+def started(words, folder):
     with graders_copied():
         return loop.start(settings_of(list(words), {}, None), folder)
 
@@ -68,7 +68,7 @@ def test_it_is_itself_then(recipe, tmp_path, monkeypatch):
         (tmp_path / "rewards.py").write_text(REWARD, encoding="utf-8")
         sizes = (*sizes, "reward.functions=rewards.py:even")
     if recipe in BEFORE:
-        gone(begun((BEFORE[recipe], *sizes, "training.steps=1"), tmp_path / "b"), lambda *_: None)
+        gone(started((BEFORE[recipe], *sizes, "training.steps=1"), tmp_path / "b"), lambda *_: None)
     stages, values = [], []
 
     def look(run, metrics):
@@ -77,7 +77,7 @@ def test_it_is_itself_then(recipe, tmp_path, monkeypatch):
         values.append(metrics.get(regime.metric, regime.level))
         run.stop_asked = bool(stages) and any(map(regime.shown_by, values))
 
-    gone(begun((regime.words[0], *sizes, *regime.words[1:]), tmp_path / "run"), look)
+    gone(started((regime.words[0], *sizes, *regime.words[1:]), tmp_path / "run"), look)
     assert stages, f"{recipe} by {regime.words}: no step is other than its parent's"
     assert any(map(regime.shown_by, values)), f"{regime.metric} is at rest: {values}"
 
@@ -87,7 +87,7 @@ def test_what_is_in_full_then_is_at_rest_else(recipe, tmp_path):
     """The recipe differs from its parent all the same: the metric is what the setting adds."""
     regime, seen = REGIMES[recipe], []
     assert recipe in IN_FULL
-    run = begun((recipe, *QUIET, *FEW, "training.steps=2"), tmp_path / "run")
+    run = started((recipe, *QUIET, *FEW, "training.steps=2"), tmp_path / "run")
     gone(run, lambda _, metrics: seen.append(metrics.get(regime.metric, regime.level)))
     assert not any(map(regime.shown_by, seen))
 

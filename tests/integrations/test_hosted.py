@@ -65,12 +65,12 @@ def test_cut_into_passes(how: str) -> None:
     given, now = rollouts()
     mask_BL = given.mask_BL
 
-    def begun() -> Update:
+    def started() -> Update:
         return Hosted(notation.recipe(how), 0).begin(1, 10, given).update(ALL, 0)
 
-    whole = begun().loss(ALL, mask_BL, now)
+    whole = started().loss(ALL, mask_BL, now)
     order = torch.randperm(NUM, generator=torch.Generator().manual_seed(1))
-    update = begun()
+    update = started()
     if update.sees_all:
         still = {name: column[order].detach() for name, column in now.items()}
         update.measure(order, mask_BL[order], still)

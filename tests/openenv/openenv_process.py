@@ -20,7 +20,7 @@ def serving(name: str) -> Iterator[str]:
         port = free.getsockname()[1]
     program = Path(__file__).with_name(name)
     process = subprocess.Popen([os.environ["STROP_OPENENV_PYTHON"], str(program), str(port)])
-    place, begun = f"http://127.0.0.1:{port}", time.monotonic()
+    place, started = f"http://127.0.0.1:{port}", time.monotonic()
     try:
         while True:
             try:
@@ -28,7 +28,7 @@ def serving(name: str) -> Iterator[str]:
                     break
             except OSError:
                 assert process.poll() is None
-                assert time.monotonic() < begun + PATIENCE
+                assert time.monotonic() < started + PATIENCE
                 time.sleep(0.2)
         yield place
     finally:

@@ -33,13 +33,13 @@ def slow(groups, num_groups, staleness, reward, rest, count):
                     chosen = rng.integers(len(groups), size=num_groups)
                     left = [(drawn, place, groups[each]) for place, each in enumerate(chosen)]
                     size, drawn = sum(len(group) for *_, group in left), drawn + 1
-                begun = 0
+                started = 0
                 for number, place, group in left:
                     if running and running + len(group) > size:
                         break
                     rows += [[number, (number, place), tokens] for tokens in group]
-                    running, begun = running + len(group), begun + 1
-                del left[:begun]
+                    running, started = running + len(group), started + 1
+                del left[:started]
                 if left:
                     break
             waits = drawn <= step or any(number == step for number, *_ in left)
@@ -69,7 +69,7 @@ def test_as_a_loop_over_decode_steps(groups, num_groups, staleness, reward, rest
     found = simulate(costs, work, Layout(1, 1, False, staleness), steps=6)
     expected = slow(groups, num_groups, staleness, reward, rest, len(found.trained))
     assert found.trained.tolist() == pytest.approx(expected)
-    assert (found.begun <= found.ended).all()
+    assert (found.started <= found.ended).all()
     assert (found.ended <= found.graded + 1e-6).all()
     assert (found.drawn[:, 0] <= found.ended + 1e-6).all()
 

@@ -246,12 +246,12 @@ def test_a_run_is_compared_with_what_is_assumed_at_its_rows(monkeypatch):
 @pytest.mark.parametrize(("last", "told"), [(1.0, "memory"), (9.0, "the longest answer")])
 def test_generating_waits_for_the_longest_where_most_answers_end_early(last, told):
     """A window of two steps behind the first; the others' rounds would tell otherwise."""
-    begun = np.zeros(5)
+    started = np.zeros(5)
     ended = np.array([1.0, 1.0, last, 1.0, 1.0])
     outcome = SimpleNamespace(
         sharing=SimpleNamespace(engine=SimpleNamespace(bound="memory"),
                                 trainer=SimpleNamespace(bound="compute")),
-        window=(0, 2), layout=SimpleNamespace(shared=True), begun=begun, ended=ended,
-        drawn=np.ones((5, 2)), trains=begun, trained=begun + 1, unshared=begun,
+        window=(0, 2), layout=SimpleNamespace(shared=True), started=started, ended=ended,
+        drawn=np.ones((5, 2)), trains=started, trained=started + 1, unshared=started,
     )  # fmt: skip
     assert bounds(outcome) == (told, "compute")

@@ -103,7 +103,7 @@ def test_a_partial_round_ends_with_the_last_prompt_that_is_needed():
     found = simulate(costs, work([4]), Layout(1, 1, spare=1.0))
     # two prompts end at once, one of which waits: every other round takes no time
     assert found.step_seconds == pytest.approx(4 / 2 + 1)
-    rounds = found.ended - found.begun
+    rounds = found.ended - found.started
     assert sorted(rounds[-4:].tolist()) == pytest.approx([0, 0, 4, 4])
     assert simulate(costs, work([4]), Layout(1, 1)).step_seconds == pytest.approx(5)
 
@@ -152,7 +152,7 @@ def test_shares_are_shares(costs, groups, num_groups, count, bound, spare, read)
         # no round begins under weights that are too old, no step before its answers or the last one
         there = found.trained + costs.exchange * (not layout.shared)
         gap = layout.staleness + 1
-        assert (found.begun[gap:] >= there[:-gap] - 1e-9).all()
+        assert (found.started[gap:] >= there[:-gap] - 1e-9).all()
         assert (found.trains >= found.graded - 1e-9).all()
         assert (found.trains[1:] >= found.trained[:-1] - 1e-9).all()
 

@@ -154,17 +154,17 @@ def test_an_answer_in_two_requests_tells_each_pass_once(model):
     pool = asynchronous(LocalEngine(model, num_slots=4))
     whole = Request((3, 4, 5), 6, seed=1, want=want)
     (one,) = pool.sample([whole])
-    (begun,) = pool.sample([Request((3, 4, 5), 2, seed=1, want=want)])
-    (rest,) = pool.sample([begun.more(4)])
-    (given,) = pool.sample([begun.more(2, given=(9, 9))])
+    (started,) = pool.sample([Request((3, 4, 5), 2, seed=1, want=want)])
+    (rest,) = pool.sample([started.more(4)])
+    (given,) = pool.sample([started.more(2, given=(9, 9))])
 
     def told(answer):
         return [each for event in answer.events for each in event.experts]
 
-    assert (begun + rest).ids == one.ids
-    assert told(begun + rest) == told(one)
+    assert (started + rest).ids == one.ids
+    assert told(started + rest) == told(one)
     assert len(told(one)) == len(one.sequence) - 1
-    assert len(told(begun + given)) == len(given.sequence) - 1
+    assert len(told(started + given)) == len(given.sequence) - 1
     assert len(told(one.first(3))) == len(whole.ids) + 3 - 1
 
 

@@ -79,7 +79,7 @@ def test_worked_example():
         "partial/groups_left": 2.0, "partial/tokens_left": 3 + 5 * 4.0 + 8 * 4,
         "partial/given_up": 0.0,
     }  # fmt: skip
-    assert first.num_thrown_away == 0
+    assert first.num_discarded == 0
     second = phases(draws(C, E), seed=1)
     new = [len(request.ids) for request in phases.submitted]
     assert new == [5] * 5 + [5] * 8 + [1] * 16  # b, d, then two new groups
@@ -165,7 +165,7 @@ def test_groups_that_grow_too_old_are_begun_anew():
         phases(draws(A, C, D, spare=(D,)))
         phases.engine.load_weights(None, 1)
         second = phases(draws(A, C), seed=1)
-        assert second.num_thrown_away == given_up * 2  # 4 tokens of each step
+        assert second.num_discarded == given_up * 2  # 4 tokens of each step
         assert second.metrics["partial/given_up"] == float(given_up > 0)
         phases.engine.load_weights(None, 2)
         phases(draws(A, C), seed=2)

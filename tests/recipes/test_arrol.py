@@ -164,7 +164,7 @@ def test_the_share_of_the_examined_goes_on_and_short_answers_stay(keep):
             assert int((found.batch["group_B"] == number).sum()) == len(mine)
             stopped += len(own) - len(mine)
         assert found.metrics["pruning/stopped"] == stopped > 0
-        assert found.num_thrown_away == 3 * stopped
+        assert found.num_discarded == 3 * stopped
         assert steps.drawn == int(found.batch["mask_T"].sum()) + 3 * stopped
 
 

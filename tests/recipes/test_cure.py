@@ -90,7 +90,7 @@ def test_every_branch_leaves_its_answer_at_one_of_the_most_uncertain_tokens(cand
     # what is shared was drawn once, and nothing was discarded
     reused = sum(max(cut, 0) for cut in at)
     assert engine.num_tokens == sum(map(len, texts)) - reused
-    assert found.num_thrown_away == 0
+    assert found.num_discarded == 0
     assert found.metrics == {"rollout/tokens_shared": reused}
 
 

@@ -76,7 +76,7 @@ def test_leaves_fork_at_the_largest_entropies_of_their_trunk(places, branches):
         assert len(text) <= 8
     assert batch["truncated_B"].tolist() == [text[-1] != 0 for text in texts]
     assert engine.num_tokens == sum(map(len, texts)) - shared
-    assert (found.metrics, found.num_thrown_away) == ({"rollout/tokens_shared": shared}, 0)
+    assert (found.metrics, found.num_discarded) == ({"rollout/tokens_shared": shared}, 0)
     assert batch["rollout_uid_B"].unique().numel() == batch.size("B")
 
 

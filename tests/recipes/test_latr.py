@@ -184,7 +184,7 @@ def test_tree_is_that_of_a_slow_loop(seed, tree_tokens, share):
     shared = sum(max(at, 0) for at in batch["fork_at_B"].tolist())
     assert found.metrics["rollout/tokens_shared"] == shared
     own = sum(map(len, texts)) - shared
-    assert engine.num_tokens == own - forced + found.num_thrown_away
+    assert engine.num_tokens == own - forced + found.num_discarded
 
 
 def test_something_forks_and_something_is_pruned():
@@ -220,7 +220,7 @@ def test_without_pruning_all_forks_stay():
     for seed in range(3):
         found, _ = rolled(part, table(seed))
         assert found.metrics["lookahead/pruned"] == 0
-        assert found.num_thrown_away == 0
+        assert found.num_discarded == 0
 
 
 def test_another_temperature_and_cuts_are_those_of_the_samples_alone():

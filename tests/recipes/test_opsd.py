@@ -53,9 +53,9 @@ def test_matches_slow_loop_over_turns():
     wanted, turns = [], []
     for row in range(batch.size("B")):
         mine = (batch["rollout_T"] == row).nonzero().squeeze(1).tolist()
-        begun = next((n for n, t in enumerate(mine) if batch["mask_T"][t]), len(mine))
+        started = next((n for n, t in enumerate(mine) if batch["mask_T"][t]), len(mine))
         shown = [x for x in prompt_PL[batch["group_B"][row]].tolist() if x >= 0]
-        kept = mine[begun:] if shown else mine
+        kept = mine[started:] if shown else mine
         wanted += [*shown, *kept]
         turns += [int(batch["turn_T"][mine[0]])] * len(shown) + batch["turn_T"][kept].tolist()
     assert read["id_T"].tolist() == wanted

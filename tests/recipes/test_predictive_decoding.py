@@ -41,14 +41,14 @@ def answers(batch, column="id_T"):
 def test_worked_example():
     """After 1: 2 3 0 has v = .4^(1/3) = .74, the best way over 1 is 1 2 3 with (.6 .4)^(1/3) = .62;
     of single tokens 1 is the likelier one."""
-    (batch, _, thrown_away, _), engine = rolled(looking(30, 1, 2, 0.0), FORK)
+    (batch, _, discarded, _), engine = rolled(looking(30, 1, 2, 0.0), FORK)
     assert answers(batch) == [[2, 3, 0]] * 7
     assert answers(batch, "logp_sampler_T")[0] == pytest.approx([math.log(0.4), 0, 0])
     assert batch["logp_behavior_T"].isnan().equal(batch["mask_T"])
     assert not batch["truncated_B"].any()
     # candidates of 3, then 2, then 1 tokens; 3 tokens of an answer are kept
     assert engine.num_tokens == 7 * 30 * (3 + 2 + 1)
-    assert thrown_away == 7 * (30 * 6 - 3)
+    assert discarded == 7 * (30 * 6 - 3)
     (batch, *_), engine = rolled(looking(30, 1, 0, 0.0, max_tokens=5), FORK)
     assert answers(batch) == [[1] * 5] * 7
     assert batch["truncated_B"].all()
@@ -86,13 +86,13 @@ def slow_answers(part, context):
 @pytest.mark.parametrize("sizes", [(3, 2, 1), (4, 3, 0), (2, 5, 2)])
 def test_matches_a_slow_loop_with_ends_inside_chunks_and_limits(sizes, context):
     part = looking(*sizes)
-    (batch, _, thrown_away, _), engine = rolled(part, OPEN, context=context)
+    (batch, _, discarded, _), engine = rolled(part, OPEN, context=context)
     expected = slow_answers(part, context)
     assert answers(batch) == expected
     ended = [answer[-1] == 0 for answer in expected]
     assert batch["truncated_B"].tolist() == [not end for end in ended]
     assert {True, False} == set(ended)
-    assert thrown_away == engine.num_tokens - sum(map(len, expected))
+    assert discarded == engine.num_tokens - sum(map(len, expected))
 
 
 @pytest.mark.parametrize(("chunk_tokens", "chunks_ahead"), [(1, 0), (2, 3), (3, 1), (50, 0)])

@@ -32,14 +32,14 @@ def rows_file(folder, **row):
     return str(file)
 
 
-def begun(folder, gold=GOLD, **options):
+def started(folder, gold=GOLD, **options):
     made = EnvironmentSource("text_to_sql", {"questions": rows_file(folder, sql=gold)} | options)
     environment = made.make()
     return environment, environment.reset(0)
 
 
 def judged(folder, final, gold=GOLD):
-    environment, _ = begun(folder, gold)
+    environment, _ = started(folder, gold)
     answer = environment.step("<think>x" + ANSWER.format(final))
     environment.close()
     assert answer.done
@@ -88,7 +88,7 @@ def test_a_measure_that_there_is_not_is_named():
 
 
 def test_a_query_is_run_and_its_first_rows_are_shown(tmp_path):
-    environment, first = begun(tmp_path)
+    environment, first = started(tmp_path)
     assert first.text.startswith("CREATE TABLE t (name TEXT, n INTEGER);\n\nWhich names?\n")
     shown = environment.step(TRY.format("SELECT * FROM t"))
     assert shown.text == "\n<result>\nname|n\na|0\nb|1\nc|2\n(more than 3 rows)\n</result>\n"
@@ -104,7 +104,7 @@ def test_a_query_is_run_and_its_first_rows_are_shown(tmp_path):
 
 
 def test_a_query_too_many_is_an_answer_without_one(tmp_path):
-    environment, _ = begun(tmp_path, max_executions=1)
+    environment, _ = started(tmp_path, max_executions=1)
     assert environment.max_turns == 2
     assert not environment.step(TRY.format("SELECT 1")).done
     last = environment.step("<intermediate_sql>SELECT 2</intermediate_sql>")

@@ -75,13 +75,13 @@ def test_the_base_is_replaced_where_the_mixed_phase_ends_and_survives_a_restart(
     )
     whole = Runner().start(raw, tmp_path / "whole")
     model = whole.world.reference.model
-    begun = {name: value.clone() for name, value in model.state_dict().items()}
+    started = {name: value.clone() for name, value in model.state_dict().items()}
     Runner().go(whole)
     place = tmp_path / "whole" / "checkpoints"
     trained = load_file(place / "step-000001" / "model.safetensors")
     kept = model.state_dict()
     assert all(kept[name].equal(trained[name]) for name in trained)
-    assert not all(kept[name].equal(begun[name]) for name in trained)
+    assert not all(kept[name].equal(started[name]) for name in trained)
     found = torch.load(place / "step-000003" / "reference.pt", weights_only=True)
     assert all(found[name].equal(trained[name]) for name in trained)
     last = load_file(place / "step-000003" / "model.safetensors")

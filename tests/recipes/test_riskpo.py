@@ -52,8 +52,8 @@ def test_a_tracker_step_of_the_worked_example():
     batch = flat_batch((1,) * 4, bundle_score_B=[1.0, 2.0, 0.0, 1.0], slot_B=[0, 1, 2, 3])
     after = part.update(batch["bundle_score_B"], batch["slot_B"], {"low": 0.6, "high": 1.4})
     assert after == pytest.approx({"low": 0.595, "high": 1.405})
-    begun = part.update(batch["bundle_score_B"], batch["slot_B"], part.init())
-    assert begun == pytest.approx({"low": 0.6 + 0.1 * (0.2 - 0.25), "high": 1.4 + 0.1 * 0.05})
+    started = part.update(batch["bundle_score_B"], batch["slot_B"], part.init())
+    assert started == pytest.approx({"low": 0.6 + 0.1 * (0.2 - 0.25), "high": 1.4 + 0.1 * 0.05})
     # two rollouts of a slot are one score; rollouts without a slot are none
     twice = flat_batch((1,) * 6, bundle_score_B=[1.0, 2.0, 0.0, 1.0, 1.0, 0.0],
                        slot_B=[0, 1, 2, 3, 0, -1])  # fmt: skip

@@ -64,7 +64,7 @@ def test_worked_example():
     assert [request.ids for request in steps.submitted] == [(A,)] * 3 + [(B,)] * 3
     assert first.batch["uid_P"].tolist() == [B]
     assert first.batch["length_B"].tolist() == [2, 2]
-    assert first.num_thrown_away == 2  # the third of b, which ended too
+    assert first.num_discarded == 2  # the third of b, which ended too
     assert first.metrics == {
         "partial/groups_left": 1.0, "partial/tokens_left": 3 * 2.0, "partial/given_up": 0,
     }  # fmt: skip
@@ -76,7 +76,7 @@ def test_worked_example():
     assert [request.ids for request in steps.submitted] == [(D,)] * 3
     assert third.batch["uid_P"].tolist() == [D]
     assert third.metrics["partial/given_up"] == 1
-    assert third.num_thrown_away == 3 * 6 + 2  # a of two steps, and the third of d
+    assert third.num_discarded == 3 * 6 + 2  # a of two steps, and the third of d
     assert third.metrics["partial/groups_left"] == 0
 
 
@@ -95,11 +95,11 @@ def test_the_slowest_answers_are_broken_off():
     seed = next(s for s in range(99) if quick_of_e(s) == 2)
     found = Steps(TakeFirstCompleteGroups(spare=1))(draws(E), seed)
     assert found.batch["length_B"].tolist() == [1, 1]
-    assert found.num_thrown_away == 1  # the first token of the third answer
+    assert found.num_discarded == 1  # the first token of the third answer
     one = next(s for s in range(99) if quick_of_e(s) == 1)
     found = Steps(TakeFirstCompleteGroups(spare=1))(draws(E), one)
     assert sorted(found.batch["length_B"].tolist()) == [1, 3]  # the first two in their order
-    assert found.num_thrown_away == 3
+    assert found.num_discarded == 3
 
 
 def quick_of_e(seed):

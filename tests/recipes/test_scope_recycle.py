@@ -111,7 +111,7 @@ def test_a_demonstration_ends_what_was_right(seed, number):
     }  # fmt: skip
     assert len(grading.graded) == 9 + len(chosen)
     lost = sum(6 - 2 * step for step in kept)
-    assert (found.num_thrown_away, engine.num_tokens) == (lost, 54)
+    assert (found.num_discarded, engine.num_tokens) == (lost, 54)
     assert not batch["truncated_B"].any()
     assert batch["rollout_uid_B"].unique().numel() == 9
 
@@ -140,7 +140,7 @@ def test_the_policy_ends_what_was_right_and_the_first_right_end_is_taken(seed):
     for text, logp in zip(after, told, strict=True):
         expected = [math.log(0.5) if id in (2, 3) else 0.0 for id in text]
         assert logp == pytest.approx(expected, abs=1e-6)
-    assert engine.num_tokens == sum(map(len, after)) + found.num_thrown_away
+    assert engine.num_tokens == sum(map(len, after)) + found.num_discarded
 
 
 def test_worked_example():

@@ -124,12 +124,12 @@ def lines_of(folder):
 def test_the_threshold_is_the_mean_of_earlier_steps_also_after_a_restart(lab, tmp_path):
     runner = Runner()
     runner.whole(raw_of(lab), tmp_path / "whole")
-    begun = runner.start(raw_of(lab), tmp_path / "broken")
+    started = runner.start(raw_of(lab), tmp_path / "broken")
 
     def stop(run):
         run.stop_asked = run.done == 3
 
-    runner.go(begun, at_step=stop)
+    runner.go(started, at_step=stop)
     runner.go(runner.resume(tmp_path / "broken"))
     whole, broken = lines_of(tmp_path / "whole"), lines_of(tmp_path / "broken")
     rewards = [line["preference/reward_mean"] for line in whole]

@@ -105,7 +105,7 @@ def test_the_newest_policy_answers_the_seeds_of_the_best_and_worst(newer):
     assert repeated == 1 if newer is OLD else 0 < repeated < 1
     mean = (spread[0] + spread[2]) / 2 - (spread[1] + spread[3]) / 2
     assert found.metrics["exploring/spread"] == pytest.approx(mean)
-    assert found.num_thrown_away == sum(map(len, texts.values()))
+    assert found.num_discarded == sum(map(len, texts.values()))
     versions = found.batch["version_T"][found.batch["mask_T"]]
     assert set(versions.tolist()) == {1}
     assert services.grading.graded == list(texts.values())

@@ -42,7 +42,7 @@ def serve(instead: Instead = lambda body: None) -> Iterator[Served]:
 def run(body: dict[str, Any]) -> str:
     """What SandboxFusion answers: the process, and whether it went well."""
     assert body["language"] == "python"
-    begun = time.monotonic()
+    started = time.monotonic()
     command = [sys.executable, "-I", "-S", "-c", body["code"]]
     try:
         done = subprocess.run(
@@ -53,7 +53,7 @@ def run(body: dict[str, Any]) -> str:
         result = {"status": "TimeLimitExceeded", "execution_time": body["run_timeout"],
                   "return_code": None, "stdout": "", "stderr": ""}  # fmt: skip
         return answer("Failed", result)
-    result = {"status": "Finished", "execution_time": time.monotonic() - begun,
+    result = {"status": "Finished", "execution_time": time.monotonic() - started,
               "return_code": done.returncode, "stdout": done.stdout,
               "stderr": done.stderr}  # fmt: skip
     return answer("Failed" if done.returncode else "Success", result)

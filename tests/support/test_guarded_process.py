@@ -39,7 +39,7 @@ def test_what_has_come_by_then_is_still_read(ends, monkeypatch):
 def test_one_that_is_not_whole_by_then_is_late(ends):
     ours, theirs = ends
     theirs.sendall((6).to_bytes(8, "big") + b"ab")
-    begun = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(TimeoutError):
-        receive(ours, begun)
-    assert time.monotonic() >= begun + LAST_LOOK_SECONDS
+        receive(ours, started)
+    assert time.monotonic() >= started + LAST_LOOK_SECONDS

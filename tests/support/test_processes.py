@@ -23,7 +23,7 @@ time.sleep(60)
 """
 
 
-def begun(*words):
+def started(*words):
     command = [sys.executable, "-c", PARENT, *words]
     process = processes.start(command, stdout=subprocess.PIPE)
     return process, int(process.stdout.readline())
@@ -50,7 +50,7 @@ def test_a_child_has_a_session_of_its_own_and_no_input():
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says who descends from whom")
 @pytest.mark.parametrize(("words", "grace_seconds"), [((), 0.0), (("deaf",), 0.2)])
 def test_what_a_child_started_ends_with_it(words, grace_seconds):
-    process, grandchild = begun(*words)
+    process, grandchild = started(*words)
     assert os.getsid(grandchild) != process.pid
     processes.end(process, grace_seconds)
     assert process.returncode == -signal.SIGKILL

@@ -90,11 +90,11 @@ def test_what_a_tracker_hears(told, runner, lab, tmp_path):
     runner.whole(lab.raw(tracking=tracking, evaluation={"every": 3}), tmp_path / "run")
     kinds = [heard[0] for heard in HEARD]
     assert kinds == ["begin", "metrics", *["metrics", "samples"] * 3, "end"]
-    begun = HEARD[0][1]
-    assert (begun.project, begun.name, begun.step, begun.id) == ("mine", "run", 0, "")
-    assert begun.text == (tmp_path / "run" / "config.toml").read_text()
-    assert begun.config["training.lr"] == 0.01
-    assert begun.config["algorithm.rollout.sample_independently.max_tokens"] == 6
+    started = HEARD[0][1]
+    assert (started.project, started.name, started.step, started.id) == ("mine", "run", 0, "")
+    assert started.text == (tmp_path / "run" / "config.toml").read_text()
+    assert started.config["training.lr"] == 0.01
+    assert started.config["algorithm.rollout.sample_independently.max_tokens"] == 6
     logged = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     for line, heard in zip(logged, [h for h in HEARD if h[0] == "metrics"], strict=True):
         assert {"step": heard[1], **heard[2]} == json.loads(line)
@@ -176,8 +176,8 @@ def test_a_resumed_run_has_the_same_ids(told, runner, lab, tmp_path):
     assert len(set(ids.values())) == 2
     HEARD.clear()
     runner.go(runner.resume(tmp_path / "run", training={"steps": 4}))
-    begun = [heard[1] for heard in HEARD if heard[0] == "begin"]
-    assert [(each.id, each.step) for each in begun] == [(id, 3) for id in ids.values()]
+    started = [heard[1] for heard in HEARD if heard[0] == "begin"]
+    assert [(each.id, each.step) for each in started] == [(id, 3) for id in ids.values()]
     assert [heard[1] for heard in HEARD if heard[0] == "metrics"] == [4, 4]
     (tmp_path / "run" / watch.NAME).write_text("{")
     with pytest.raises(UserError, match=r"tracking\.json is damaged: repair it, or remove it"):

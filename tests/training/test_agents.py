@@ -407,11 +407,11 @@ def test_a_call_that_the_agent_gives_up_is_drawn_no_further(
         time.sleep(0.3)
         step(self, seconds)
 
-    def stopped(self: AsyncEngine, begun: Any) -> None:
-        was_open = not begun.done
-        stop(self, begun)
+    def stopped(self: AsyncEngine, started: Any) -> None:
+        was_open = not started.done
+        stop(self, started)
         if was_open:
-            ended.append(begun.events[-1].ended)
+            ended.append(started.events[-1].ended)
 
     monkeypatch.setattr(AsyncEngine, "step", slowly)
     monkeypatch.setattr(AsyncEngine, "stop", stopped)

@@ -25,22 +25,22 @@ class Servers:
     """Begins servers of the lab's model, and ends them."""
 
     def __init__(self, model, folder):
-        self.model, self.folder, self.begun = str(model), folder, []
+        self.model, self.folder, self.started = str(model), folder, []
 
     def begin(self, dies_at=-1, seconds=0.0):
         """Settings of an engine over a new one."""
-        place = self.folder / f"server-{len(self.begun)}"
-        self.begun.append(forked(serving, self.model, place, dies_at, seconds))
+        place = self.folder / f"server-{len(self.started)}"
+        self.started.append(forked(serving, self.model, place, dies_at, seconds))
         end = time.monotonic() + 120
         while not place.exists():
-            assert self.begun[-1].is_alive()
+            assert self.started[-1].is_alive()
             assert time.monotonic() < end
             time.sleep(0.02)
         return {"kind": "vllm", "url": place.read_text(), "timeout_seconds": 60.0}
 
     def send(self, number):
         """A signal to the newest."""
-        os.kill(self.begun[-1].pid, number)
+        os.kill(self.started[-1].pid, number)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -56,7 +56,7 @@ def quick():
 def servers_of(lab, folder):
     found = Servers(lab.model, folder)
     yield found
-    for process in found.begun:
+    for process in found.started:
         process.kill()
         process.join()
 

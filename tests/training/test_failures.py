@@ -288,9 +288,9 @@ def test_a_reward_that_is_wrong_from_the_first_answer_stops_the_run_after_five_s
 def test_a_full_disk_stops_the_run_with_the_last_checkpoint_whole(room, lab, tmp_path):
     folder, output = tmp_path / "run", tmp_path / "output"
     words = ["train", *lab.arguments("--out", str(folder))]
-    begun = launch([*words, "training.steps=1"], output)
-    begun.join()
-    assert begun.exitcode == 0, output.read_text()
+    started = launch([*words, "training.steps=1"], output)
+    started.join()
+    assert started.exitcode == 0, output.read_text()
     place = folder / "checkpoints/step-000001"
     weights = (place / "model.safetensors").stat().st_size
     limit = {"nothing": 512, "all but the optimiser": weights + 4096}[room]

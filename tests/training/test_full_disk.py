@@ -28,8 +28,8 @@ def strop(monkeypatch, capsys):
 def test_a_checkpoint_without_room_is_not_begun(runner, lab, tmp_path, monkeypatch):
     folder, whole = tmp_path / "run", tmp_path / "whole"
     runner.whole(lab.raw(), whole)
-    begun = []
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path, **_: begun.append(path))
+    started = []
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", lambda path, **_: started.append(path))
     monkeypatch.setattr(torch, "save", lambda *_: pytest.fail("it was begun"))
     monkeypatch.setattr(_writing, "free_bytes", lambda _: 300 * 1024)
     run = runner.start(lab.raw(training={"save_every": 1}), folder)

@@ -39,10 +39,10 @@ def test_a_process_that_is_stopped_is_named_and_ends_all(lab, tmp_path):
         processes = [forked(join_and_do, each, jobs, output) for each in places]
         wait_for_steps(lines, processes, output)
         os.kill(processes[number].pid, signal.SIGSTOP)
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             assert ends([processes[1 - number]]) == [1]
-            assert time.monotonic() - begun < 60  # of two hours
+            assert time.monotonic() - started < 60  # of two hours
         finally:
             processes[number].kill()
             processes[number].join()

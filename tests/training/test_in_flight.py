@@ -59,7 +59,7 @@ def collect(lab, tmp_path):
     """
     worlds = []
 
-    def collected(max_staleness, recipe="grpo", slow=0, **begun):
+    def collected(max_staleness, recipe="grpo", slow=0, **started):
         raw = lab.raw(recipe, training={"steps": STEPS, "max_staleness": max_staleness})
         raw["algorithm"] |= {
             "sampling.num_prompts": PROMPTS, "sampling.num_rollouts": ROLLOUTS,
@@ -67,7 +67,7 @@ def collect(lab, tmp_path):
         }  # fmt: skip
         settings = config.make(raw)
         begin = Begin(settings.model_dump(), 1, {}, max_staleness, 1, "")
-        trainer = Trainer(dataclasses.replace(begin, **begun), tmp_path)
+        trainer = Trainer(dataclasses.replace(begin, **started), tmp_path)
         method = settings.build()
         task = load_prompts(settings.data, settings.reward, settings.seed, heldout=False)
         world = make_world(settings, method, load_model(settings), task, learns=False)
@@ -188,7 +188,7 @@ def test_strategies_that_end_each_other_run_whole(collect):
 
 
 def test_metrics_of_pieces_are_those_of_the_whole():
-    def piece(size, thrown_away, **metrics):
+    def piece(size, discarded, **metrics):
         rows = torch.zeros(size, dtype=torch.int64)
         batch = Batch(
             {
@@ -198,7 +198,7 @@ def test_metrics_of_pieces_are_those_of_the_whole():
                 "mask_T": torch.ones(size, dtype=torch.bool),
             }
         )  # fmt: skip
-        return RolledOut(batch, None, thrown_away, metrics)
+        return RolledOut(batch, None, discarded, metrics)
 
     found = pooled([piece(1, 2, tried=3, share=1.0), piece(3, 0, tried=4, share=0.0, other=2.0)])
     assert found == {

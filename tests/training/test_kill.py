@@ -120,10 +120,12 @@ def test_a_second_ctrl_c_stops_at_once(lab, tmp_path):
 def test_a_preemption_before_the_first_step_leaves_no_folder(lab, tmp_path):
     """The reward file holds the run up while it is read."""
     slow, folder, output = tmp_path / "slow.py", tmp_path / "run", tmp_path / "output"
-    begun = tmp_path / "begun"
-    slow.write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(60)\n")
+    started = tmp_path / "begun"
+    slow.write_text(
+        f"import pathlib, time\npathlib.Path({str(started)!r}).touch()\ntime.sleep(60)\n"
+    )
     process = launch([*words(lab, folder), "--reward", f"{slow}:slow"], output)
-    wait_for(begun.exists, process)
+    wait_for(started.exists, process)
     os.kill(process.pid, signal.SIGTERM)
     process.join(timeout=10)
     assert process.exitcode == 130, output.read_text()

@@ -147,10 +147,10 @@ def test_another_seed_gives_another_run(finished, runner, lab, tmp_path):
 
 def test_a_learning_rate_schedule_is_followed_and_old_rollouts_go(runner, lab, tmp_path):
     own = {"lr": "linear(1e-2, 4e-3)", "steps": 2, "inspect": 1, "keep_rollouts": 1}
-    run, begun = runner.start(lab.raw(training=own), tmp_path / "run"), []
-    run.world.collector.begin = lambda step, state: begun.append(step)
+    run, started = runner.start(lab.raw(training=own), tmp_path / "run"), []
+    run.world.collector.begin = lambda step, state: started.append(step)
     runner.go(run)
-    assert begun == [1]  # of the first step on
+    assert started == [1]  # of the first step on
     assert run.world.reference is None  # for which nothing asks
     rates = [line["learning_rate"] for line in lines(tmp_path / "run")]
     assert rates == pytest.approx([1e-2, 7e-3])

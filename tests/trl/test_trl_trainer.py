@@ -96,8 +96,8 @@ def test_controls_move_and_go_on_from_a_checkpoint(build: Any, tmp_path: Any) ->
     assert all("clip_ratio/region_mean" in call.args[1] for call in end.call_args_list)
     coefs = [row["entropy_control/coef"] for row in whole[1:]]
     assert coefs == pytest.approx([0.01, 0.02, 0.03])
-    begun = build(recipe, **options, save_strategy="steps", save_steps=2)
-    trained(begun)
+    started = build(recipe, **options, save_strategy="steps", save_steps=2)
+    trained(started)
     resumed = build(recipe, **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "output/checkpoint-2"))
     rows = [row for row in resumed.state.log_history if "loss" in row]

@@ -80,8 +80,8 @@ def _write(path: Path, text: str) -> None:
 
 def _boosted(text: str, place: Path) -> str:
     """A page with what the search makes of it, where that is not what it makes of the guide."""
-    for begun, boost in BOOSTS.items():
-        if place.as_posix().startswith(begun):
+    for started, boost in BOOSTS.items():
+        if place.as_posix().startswith(started):
             return f"---\nsearch:\n  boost: {boost}\n---\n\n{text}"
     return text
 

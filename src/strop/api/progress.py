@@ -45,7 +45,7 @@ class Progress:
         self.watch: Watch | None = None
         self.history: dict[str, Course] = {}
         self.live: Live | NotebookLive | None = None
-        self.begun = time.perf_counter()
+        self.started = time.perf_counter()
         self.first = 0
         self.steps = 1
         self.printed = 0.0
@@ -67,7 +67,7 @@ class Progress:
         self.watch.begin(before)
         for metrics in before:
             self._take(metrics)
-        self.begun, self.first = time.perf_counter(), run.done
+        self.started, self.first = time.perf_counter(), run.done
         self.steps = run.config.training.steps
         self.phases = getattr(run.algorithm, "names", ())
         self.brought = panel_of(run.algorithm.uses())
@@ -155,7 +155,7 @@ class Progress:
         if why := run.race.why_over:
             self.console.print(f"ended after step {run.done}: {why}", markup=False)
         self.console.print(
-            f"done in {time.perf_counter() - self.begun:.0f} s: {folder}/report.html, "
+            f"done in {time.perf_counter() - self.started:.0f} s: {folder}/report.html, "
             f"checkpoints in {folder}/checkpoints.{then}",
             markup=False,
         )
@@ -248,7 +248,7 @@ class Progress:
 
     def _left(self, step: int) -> str:
         done = max(step - self.first, 1)
-        seconds = (time.perf_counter() - self.begun) / done * (self.steps - step)
+        seconds = (time.perf_counter() - self.started) / done * (self.steps - step)
         return f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
 
     def _panel(self, step: int) -> Group:

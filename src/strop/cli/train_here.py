@@ -87,7 +87,7 @@ def _begin(settings: "RunConfig", out: Path | None, watcher: "Progress", ranks: 
     with new_folder(settings.recipe, out, ranks) as folder, explained(lambda: kept(folder)):
         run = loop.start(settings, folder, ranks)
         if ranks.first:
-            launched.mark_begun(folder)
+            launched.mark_started(folder)
         _run(Session(run), watcher)
 
 
@@ -101,7 +101,7 @@ def _go_on(
 
     session = Session(loop.resume(settings, folder, step, ranks), new=False)
     if ranks.first:
-        launched.mark_begun(folder)
+        launched.mark_started(folder)
     if not session.run.finished:
         _run(session, watcher)
         return

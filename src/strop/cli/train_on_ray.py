@@ -135,9 +135,9 @@ class Trainers(NamedTuple):
             except TrainerLost as error:
                 if self._saved() > saved:
                     restarts.worked()
-                begun = (self.folder / "config.toml").exists()
+                started = (self.folder / "config.toml").exists()
                 resume = f"resume with: strop train --resume {self.folder}"
-                restarts.count(str(error), f": {resume if begun else 'start it again'}")
+                restarts.count(str(error), f": {resume if started else 'start it again'}")
                 if len(read_environment(self.folder)) > starts:
                     job = job.again(self.folder)
                 tell(f"{error}; all restart after step {max(self._saved(), 0)}")

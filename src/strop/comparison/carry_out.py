@@ -102,12 +102,12 @@ class RunsProgress:
     def left(self) -> str:
         """How much is done, and the time that the rest will take at the pace so far."""
         done = {job.name: last_step(job.folder) for job in self.jobs}
-        active = [job for job in self.jobs if job.begun]
-        taken = sum(done[job.name] - job.begun_at for job in active)
+        active = [job for job in self.jobs if job.started]
+        taken = sum(done[job.name] - job.started_at for job in active)
         complete = sum(job.state == "done" for job in self.jobs)
         text = f"{complete} of {len(self.jobs)} runs done"
         if taken:
-            pace = (time.monotonic() - min(job.begun for job in active)) / taken
+            pace = (time.monotonic() - min(job.started for job in active)) / taken
             rest = pace * (len(self.jobs) * self.steps - sum(done.values()))
             text += f", about {rest / 60:.0f} min left"
         return text

@@ -44,8 +44,8 @@ class Job:
     seed: int
     root: Path
     state: str = "waiting"
-    begun: float = 0.0
-    begun_at: int = 0  # the last step done before this start
+    started: float = 0.0
+    started_at: int = 0  # the last step done before this start
 
     @property
     def name(self) -> str:
@@ -205,7 +205,7 @@ def _watch(waiting: dict[Future[None], Job], failures: list[str], show: Callable
 def train_and_score(plan: Plan, job: Job, children: Children) -> None:
     """Train unless the run is complete, and score the checkpoints that have no scores yet."""
     if not job.ended.exists():
-        job.begun_at, job.begun = last_step(job.folder), time.monotonic()
+        job.started_at, job.started = last_step(job.folder), time.monotonic()
         job.state = "training"
         if (job.folder / "config.toml").exists():
             _wait_until_free(job.folder)

@@ -44,10 +44,10 @@ def fetch(refs: Sequence[Any]) -> float:
     """Seconds that this machine takes to read what another one put into the object store."""
     import ray
 
-    begun = time.perf_counter()
+    started = time.perf_counter()
     (data,) = ray.get(list(refs))
     np.copy(data)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def examine(settings: Any, size: int) -> tuple[dict[str, Any], list[str], list[Finding]]:
@@ -65,9 +65,9 @@ def examine(settings: Any, size: int) -> tuple[dict[str, Any], list[str], list[F
     finally:
         mark.unlink()
     sent = max(size, TRIAL_BYTES)
-    begun = time.perf_counter()
+    started = time.perf_counter()
     ref = ray.put(np.zeros(sent, np.uint8))
-    put = time.perf_counter() - begun
+    put = time.perf_counter() - started
     alive = [node for node in nodes if node["NodeID"] in replies]
     seconds, _ = _ask(ray, alive, fetch, [ref])
     report = {

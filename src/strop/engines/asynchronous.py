@@ -44,7 +44,7 @@ NEEDS = {
 ACCOUNT: ContextVar[Account] = ContextVar("account")
 
 
-class Begun:
+class PendingRequest:
     """A request in progress: await it for its Answer. `done`: it has ended."""
 
     def __init__(self, book: AsyncEngine, request: Request, account: Account) -> None:
@@ -107,8 +107,8 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.before_step: Callable[[], None] = lambda: None
-        self.queue: deque[Begun] = deque()  # requests that the engine does not have yet
-        self.running: dict[int, Begun] = {}  # requests that it has
+        self.queue: deque[PendingRequest] = deque()  # requests that the engine does not have yet
+        self.running: dict[int, PendingRequest] = {}  # requests that it has
         self.next_id = 0
         self.prefixes: dict[str, Prefixes] = {}  # by the weights that sampled them
         self.resting: list[asyncio.Future[None]] = []
@@ -128,7 +128,7 @@ class AsyncEngine:
         """The version of the current sampling weights."""
         return self.engine.version
 
-    def begin(self, request: Request) -> Begun:
+    def begin(self, request: Request) -> PendingRequest:
         """Queue a request. Raises UserError where the engine lacks a capability for it."""
         wanted = {need for name, need in NEEDS.items() if getattr(request, name)} | request.want
         if lacking := sorted(wanted - self.engine.capabilities):
@@ -137,11 +137,11 @@ class AsyncEngine:
                 f"{type(self.engine).__name__} has {sorted(self.engine.capabilities)}"
             )
         account = ACCOUNT.get()
-        begun = Begun(self, request, account)
-        account.open[begun] = None
-        account.num_begun += 1
-        self.queue.append(begun)
-        return begun
+        pending = PendingRequest(self, request, account)
+        account.open[pending] = None
+        account.num_started += 1
+        self.queue.append(pending)
+        return pending
 
     async def generate(self, request: Request) -> Answer:
         """The answer to a request; cancellation stops the request."""
@@ -152,14 +152,14 @@ class AsyncEngine:
 
         Cancellation stops the requests.
         """
-        begun = [self.begin(request) for request in requests]
+        pending = [self.begin(request) for request in requests]
         try:
-            await self.wait(begun)
+            await self.wait(pending)
         except asyncio.CancelledError:
-            for each in begun:
+            for each in pending:
                 self.stop(each)
             raise
-        return [each.answer() for each in begun]
+        return [each.answer() for each in pending]
 
     async def stream(self, request: Request, every: int) -> AsyncIterator[Answer]:
         """Yields the answer so far after every so many new tokens, and the whole one at the end.
@@ -174,29 +174,29 @@ class AsyncEngine:
             answer += piece
             yield answer
 
-    async def wait(self, begun: Sequence[Begun]) -> None:
+    async def wait(self, pending: Sequence[PendingRequest]) -> None:
         """Wait until all of these have ended."""
-        open = [each for each in begun if not each.done]
+        open = [each for each in pending if not each.done]
         if open:
             waiter = Waiter(len(open))
             for each in open:
                 each.waiters.append(waiter)
             await waiter.future
 
-    async def some(self, begun: Sequence[Begun]) -> list[Begun]:
-        """Wait until some of these have ended; returns them, in the order of `begun`.
+    async def some(self, pending: Sequence[PendingRequest]) -> list[PendingRequest]:
+        """Wait until some of these have ended; returns them, in the order of `pending`.
 
         Requests that end in one step of the engine end together.
         """
-        if not any(each.done for each in begun):
+        if not any(each.done for each in pending):
             waiter = Waiter(1)
-            for each in begun:
+            for each in pending:
                 each.waiters.append(waiter)
             await waiter.future
-            for each in begun:
+            for each in pending:
                 if not each.done:
                     each.waiters.remove(waiter)
-        return [each for each in begun if each.done]
+        return [each for each in pending if each.done]
 
     def settled(self, outer: bool = False) -> asyncio.Future[None]:
         """Await it to continue when all other coroutines wait, before the engine's next step.
@@ -214,11 +214,11 @@ class AsyncEngine:
         Raises UserError when all failed.
         """
         with self.open_account() as account:
-            begun = [self.begin(request) for request in requests]
-            while not all(each.done for each in begun):
+            pending = [self.begin(request) for request in requests]
+            while not all(each.done for each in pending):
                 self.step()
             account.ends.check()
-            return [each.answer() for each in begun]
+            return [each.answer() for each in pending]
 
     def drop(self, answer: Answer) -> None:
         """A hint: no request continues from this answer, so its cache need not be kept."""
@@ -253,15 +253,15 @@ class AsyncEngine:
             return
         broken = []
         for event in self.engine.poll(seconds):
-            if (begun := self.running.get(event.request)) is None:
+            if (pending := self.running.get(event.request)) is None:
                 continue
             if event.ended == "broken":
                 broken.append(self.running.pop(event.request))
                 event = event._replace(ended="")
             if event.ids or event.ended:
-                self._hear(begun, event)
-        for begun in broken:
-            begun.passes = sum(len(event.experts) for event in begun.events)
+                self._hear(pending, event)
+        for pending in broken:
+            pending.passes = sum(len(event.experts) for event in pending.events)
         self.queue.extendleft(reversed(broken))
 
     def idle(self) -> None:
@@ -284,23 +284,23 @@ class AsyncEngine:
                 future.set_result(None)
         return bool(resting)
 
-    def stop(self, begun: Begun) -> None:
+    def stop(self, pending: PendingRequest) -> None:
         """End a request now."""
-        if begun.done:
+        if pending.done:
             return
         new: list[Event] = []
-        if self.running.pop(begun.id, None) is None:
-            self.queue.remove(begun)
+        if self.running.pop(pending.id, None) is None:
+            self.queue.remove(pending)
         else:
-            new = self.engine.cancel(begun.id)
+            new = self.engine.cancel(pending.id)
         if not new:
-            new = [Event(begun.id, (), (), self.version)]
+            new = [Event(pending.id, (), (), self.version)]
         if new[-1].ended in ("", "broken"):
             new[-1] = new[-1]._replace(ended="aborted")
         for event in new:
-            begun.events.append(event)
-            begun.account.num_drawn += len(event.ids)
-        self._end(begun)
+            pending.events.append(event)
+            pending.account.num_drawn += len(event.ids)
+        self._end(pending)
 
     @contextmanager
     def open_account(self, **options: Any) -> Iterator[Account]:
@@ -315,8 +315,8 @@ class AsyncEngine:
 
     def close(self, account: Account) -> None:
         """Stop an account's open requests, and release the caches that are kept for it."""
-        for begun in list(account.open):
-            self.stop(begun)
+        for pending in list(account.open):
+            self.stop(pending)
         for id in account.kept:
             self._release(id)
         account.kept.clear()
@@ -325,47 +325,47 @@ class AsyncEngine:
 
     # ---- implementation
 
-    def _hand_on(self, begun: Begun) -> None:
+    def _hand_on(self, pending: PendingRequest) -> None:
         """Give a request to the engine, with a source for the tokens that it has so far."""
-        request = begun.rest()
+        request = pending.rest()
         held = self.prefixes.get(request.weights)
         source = None if held is None else held.find(request.ids)
-        if begun.id < 0:
-            begun.id, self.next_id = self.next_id, self.next_id + 1
+        if pending.id < 0:
+            pending.id, self.next_id = self.next_id, self.next_id + 1
         try:
-            self.engine.start(begun.id, request, source)
+            self.engine.start(pending.id, request, source)
         except UserError as error:
-            begun.refused = error
-            self._end(begun)
+            pending.refused = error
+            self._end(pending)
             return
-        self.running[begun.id] = begun
+        self.running[pending.id] = pending
 
-    def _hear(self, begun: Begun, event: Event) -> None:
-        if begun.passes and event.experts:
-            event, begun.passes = event._replace(experts=event.experts[begun.passes :]), 0
-        begun.events.append(event)
-        account = begun.account
+    def _hear(self, pending: PendingRequest, event: Event) -> None:
+        if pending.passes and event.experts:
+            event, pending.passes = event._replace(experts=event.experts[pending.passes :]), 0
+        pending.events.append(event)
+        account = pending.account
         account.num_drawn += len(event.ids)
         if not event.ended:
             return
-        del self.running[begun.id]
+        del self.running[pending.id]
         if event.ended == "failed":
             account.failures.append(event.why)
             account.on_failure(event.why)
         else:
             account.num_well += 1
-        if begun.request.keep and event.ended != "failed":
-            account.kept.add(begun.id)
-            held = self.prefixes.setdefault(begun.request.weights, Prefixes())
-            held.add(begun.id, begun.answer().sequence)
-        self._end(begun)
+        if pending.request.keep and event.ended != "failed":
+            account.kept.add(pending.id)
+            held = self.prefixes.setdefault(pending.request.weights, Prefixes())
+            held.add(pending.id, pending.answer().sequence)
+        self._end(pending)
 
-    def _end(self, begun: Begun) -> None:
-        begun.done = True
-        del begun.account.open[begun]
-        for waiter in begun.waiters:
+    def _end(self, pending: PendingRequest) -> None:
+        pending.done = True
+        del pending.account.open[pending]
+        for waiter in pending.waiters:
             self.woken |= waiter.count()
-        begun.waiters.clear()
+        pending.waiters.clear()
 
     def _release(self, id: int) -> None:
         for weights, held in list(self.prefixes.items()):

@@ -252,9 +252,9 @@ class Account:
     """The record of the requests of one run. on_failure: called with the reason of a failure."""
 
     on_failure: Callable[[str], None] = lambda why: None
-    open: dict[Any, None] = field(default_factory=dict)  # `asynchronous.Begun`, oldest first
+    open: dict[Any, None] = field(default_factory=dict)  # of PendingRequest, oldest first
     kept: set[int] = field(default_factory=set)  # requests whose cache is held for it
-    num_begun: int = 0
+    num_started: int = 0
     num_well: int = 0  # requests that ended well
     num_drawn: int = 0  # tokens of all requests
     failures: list[str] = field(default_factory=list)

@@ -173,9 +173,9 @@ class Clock:
 
     def work(self, person: str, minutes: int, after: int = 0) -> tuple[int, int]:
         """Spend a person's time on own work; returns its start and its end."""
-        begun = working(max(self.cursors[person], after))
-        self.cursors[person] = working(begun + minutes)
-        return begun, self.cursors[person]
+        started = working(max(self.cursors[person], after))
+        self.cursors[person] = working(started + minutes)
+        return started, self.cursors[person]
 
     def meet(self, people: Sequence[str], minutes: int, after: int = 0) -> int:
         """Spend several people's time on joint work; returns its end, the new cursor of all."""
@@ -286,8 +286,8 @@ class _Firm:
     def report(self) -> None:
         """Let a person find during their work that a system fails."""
         reporter = self.draw.choice(list(self.roles))
-        begun, ended = self.clock.work(reporter, self.draw.randint(30, 120))
-        time = working(begun + self.draw.randint(1, max(ended - begun, 1)))
+        started, ended = self.clock.work(reporter, self.draw.randint(30, 120))
+        time = working(started + self.draw.randint(1, max(ended - started, 1)))
         system, ticket = self.systems.pop(), f"IT-{101 + len(SYSTEMS) - len(self.systems)}"
         event = self.note("opened", time, (reporter,), ticket=ticket, system=system,
                           effect=self.effects.pop(), reporter=reporter)  # fmt: skip

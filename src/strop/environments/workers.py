@@ -63,13 +63,13 @@ class EpisodeHost:
         source: EnvironmentSource,
         limits: CallLimits,
         number: int,
-        begun: EpisodeSoFar,
+        started: EpisodeSoFar,
     ) -> Observation:
         """Begin or restart an episode of a world and return its observation."""
         if name not in self.worlds:
             self.worlds[name] = Episodes(source, (), limits=limits), {}
         episodes, places = self.worlds[name]
-        places[number], shown = episodes.begin(*begun)
+        places[number], shown = episodes.begin(*started)
         return _plain(shown)
 
     def step(
@@ -181,19 +181,21 @@ class EpisodesInWorkers:
 
     # ---- from here on: how, in the thread of a worker
 
-    def _add(self, begun: EpisodeSoFar) -> Future[Observation]:
+    def _add(self, started: EpisodeSoFar) -> Future[Observation]:
         at, number = next(self.at.turns), len(self.players)
-        self.players.append(Player(begun.seed, at, list(begun.actions), list(begun.seen[:-1])))
-        return self.at.threads[at].submit(self._begin, number, begun)
+        self.players.append(
+            Player(started.seed, at, list(started.actions), list(started.seen[:-1]))
+        )
+        return self.at.threads[at].submit(self._begin, number, started)
 
     def _call(self, at: int, method: str, *given: Any, number: int = 1) -> Any:
         seconds = self.limits.whole_seconds * number
         return self.at.workers[at].call(method, self.name, *given, seconds=seconds)
 
-    def _begin(self, number: int, begun: EpisodeSoFar) -> Observation:
+    def _begin(self, number: int, started: EpisodeSoFar) -> Observation:
         player = self.players[number]
         try:
-            shown = self._tried(lambda: self._begun(number, begun))
+            shown = self._tried(lambda: self._started(number, started))
         except (WorkerLost, TimeoutError) as error:
             where = f"the start of the episode of the seed {player.seed}"
             return self._fail(number, Exit.START_FAILED, where, self._why(error))
@@ -216,8 +218,8 @@ class EpisodesInWorkers:
         player = self.players[number]
         shown = self._call(player.at, "step", [number], [action])
         if shown is None:
-            begun = EpisodeSoFar(player.seed, tuple(player.actions), tuple(player.seen))
-            again = self._begun(number, begun)
+            started = EpisodeSoFar(player.seed, tuple(player.actions), tuple(player.seen))
+            again = self._started(number, started)
             if again.exit is not None:
                 return again
             shown = self._call(player.at, "step", [number], [action])
@@ -249,9 +251,9 @@ class EpisodesInWorkers:
         except (WorkerLost, TimeoutError):  # the worker is gone, and its episodes with it
             return
 
-    def _begun(self, number: int, begun: EpisodeSoFar) -> Observation:
+    def _started(self, number: int, started: EpisodeSoFar) -> Observation:
         """Let a worker begin and replay an episode; the time limit counts each of its actions."""
-        given, calls = (self.source, self.limits, number, begun), 1 + len(begun.actions)
+        given, calls = (self.source, self.limits, number, started), 1 + len(started.actions)
         shown: Observation = self._call(self.players[number].at, "begin", *given, number=calls)
         return shown
 

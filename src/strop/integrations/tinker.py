@@ -486,9 +486,9 @@ class FrozenOnServer(ServerPolicy):
         _check_read(names, temperature)
         self._sampler = self._sampler or self.model.start()
         sequences = Sequences.of(batch)
-        begun = [
+        started = [
             self._sampler.compute_logprobs(tinker.ModelInput.from_ints(ids.tolist()))
             for ids in sequences.ids
         ]
-        found = [self.model.ask(lambda future=future: future) for future in begun]
+        found = [self.model.ask(lambda future=future: future) for future in started]
         return {"logp_T": sequences.spread([torch.tensor(each[1:]) for each in found])}

@@ -100,7 +100,7 @@ def starting_state(call: PaddedCall, algorithm: Algorithm) -> dict[str, Any]:
     Raises UserError for a part that learns from data that only a run has, and for a part whose
     state must be given and is missing.
     """
-    begun = dict(call.state)
+    started = dict(call.state)
     for path, use, hook in learning_parts(algorithm):
         if path.startswith("rollout.") and hook == "observe":
             raise UserError(f"{call}: {use.label} learns from {INSIDE}")
@@ -110,8 +110,8 @@ def starting_state(call: PaddedCall, algorithm: Algorithm) -> dict[str, Any]:
                 f"{call} needs texts, the prompt of each row: {use.label} learns from them"
             )
         if asked - {TEXTS}:
-            begun[path] = {**use.part.init(), **_state_made_before(call, path, use)}
-    return begun
+            started[path] = {**use.part.init(), **_state_made_before(call, path, use)}
+    return started
 
 
 def _state_made_before(call: PaddedCall, path: str, use: Use) -> Mapping[str, Any]:

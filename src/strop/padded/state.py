@@ -25,14 +25,16 @@ def next_state(call: PaddedCall, metrics: Mapping[str, Any]) -> dict[str, Any]:
     Raises UserError for a recipe whose parts learn from data that only a run has.
     """
     names, numbers = compose(call.recipe, call.params, {})
-    begun = replace(call, state=starting_state(call, names.algorithm))
+    started = replace(call, state=starting_state(call, names.algorithm))
     if call.mask is None and not any(map(call.has, call.tensors)):
-        return _from_metrics(begun, names, numbers, metrics)
+        return _from_metrics(started, names, numbers, metrics)
     if names.tracks and call.has("steps"):
-        for _, step in step_rows(begun):
-            begun = replace(begun, state=next_state(replace(step, state=begun.state), metrics))
-        return dict(begun.state)
-    return _from_tensors(with_texts(begun, names) if call.has(TEXTS) else begun, metrics)
+        for _, step in step_rows(started):
+            started = replace(
+                started, state=next_state(replace(step, state=started.state), metrics)
+            )
+        return dict(started.state)
+    return _from_tensors(with_texts(started, names) if call.has(TEXTS) else started, metrics)
 
 
 def after_series(call: PaddedCall) -> PaddedCall:

@@ -121,8 +121,8 @@ class Course:
         if not len(self.left):
             return self.left, np.empty(0, np.bool_)
         drawn, tick, _ = self.drawn_by(when)
-        begun = self.begins <= tick[self.engine]
-        return drawn, begun & (self.ends > when[self.engine])
+        started = self.begins <= tick[self.engine]
+        return drawn, started & (self.ends > when[self.engine])
 
     def drawn_by(self, when: Floats) -> tuple[Ints, Ints, Floats]:
         """How many tokens each row has drawn at the second `when` of its engine; for each engine

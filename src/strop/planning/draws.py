@@ -53,7 +53,7 @@ class Draws:
         self.version = 0  # number of steps that trained the engines' weights
         self.size = 0  # rollouts of the last step that was drawn
         self.left: list[Ints] = []  # the lengths of its groups that have not started
-        self.begun: dict[int, int] = {}  # number of started rows of each step not graded yet
+        self.started: dict[int, int] = {}  # number of started rows of each step not graded yet
         # for each running row, and each ended row whose step has not been graded
         self.engine, self.length, self.done = np.empty((3, 0), np.int64)
         self.prompt = np.empty(0)  # prompt tokens that a row prefills: its group shares them
@@ -66,14 +66,14 @@ class Draws:
 
         drawn: is set to when each engine would have ended, had it not waited in between.
         """
-        begun = graded = ended = NEVER
+        started = graded = ended = NEVER
         lengths = self.length[:0]
         busy = np.zeros(self.layout.generate)
         while True:
             self._take_weights(there)
             self._begin()
             whole = self.drawn > step and not (self.left and self.drawn == step + 1)
-            own = slice(0, self.begun.get(step, 0))  # rows of earlier steps are removed
+            own = slice(0, self.started.get(step, 0))  # rows of earlier steps are removed
             if graded == NEVER and whole and (self.done[own] == self.length[own]).all():
                 ended, lengths = self.now, self.length[own]
                 graded = ended + self.costs.reward * len(lengths) / self.layout.generate
@@ -84,12 +84,12 @@ class Draws:
             if (self.done == self.length).all():
                 self.now = until
                 continue
-            begun = min(begun, self.now)
+            started = min(started, self.now)
             self._go_on(own if whole and graded == NEVER else None, until, busy)
-        self._forget(self.begun.pop(step))
-        begun = min(begun, ended)
-        drawn[:] = begun + busy
-        return Round(begun, max(ended, min(float(drawn.max()), graded)), graded, lengths)
+        self._forget(self.started.pop(step))
+        started = min(started, ended)
+        drawn[:] = started + busy
+        return Round(started, max(ended, min(float(drawn.max()), graded)), graded, lengths)
 
     def _take_weights(self, there: Sequence[float]) -> None:
         """Load the newest weights; the caches of running rows are then prefilled again, once."""
@@ -126,7 +126,7 @@ class Draws:
         length, prompt = np.concatenate(groups), np.repeat(self.work.prompt / sizes, sizes)
         load = np.bincount(self.engine[self.done < self.length], minlength=self.layout.generate)
         step = self.drawn - 1
-        self.begun[step] = self.begun.get(step, 0) + len(length)
+        self.started[step] = self.started.get(step, 0) + len(length)
         self.engine = np.append(self.engine, assign_engines(load, len(length)))
         self.length = np.append(self.length, length)
         self.done = np.append(self.done, np.zeros(len(length), np.int64))

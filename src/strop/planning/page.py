@@ -115,7 +115,7 @@ def timeline(outcome: Outcome) -> Chart:
     for step in range(len(outcome.trained)):
         for each in engines:
             name = f"{kind} {each + 1}"
-            bar("generates", name, outcome.begun[step], outcome.drawn[step, each])
+            bar("generates", name, outcome.started[step], outcome.drawn[step, each])
             bar("grades", name, outcome.ended[step], outcome.graded[step])
         for each in trainers:
             name = f"{kind if layout.shared else 'trainer'} {each + 1}"

@@ -20,7 +20,7 @@ SEED = 0
 class Round(NamedTuple):
     """A step's answers: when they were begun, drawn and graded, and their lengths."""
 
-    begun: float
+    started: float
     ended: float
     graded: float
     lengths: Ints

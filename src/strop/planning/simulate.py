@@ -36,7 +36,7 @@ class Outcome:
 
     layout: Layout
     window: tuple[int, int]
-    begun: Floats
+    started: Floats
     drawn: Floats
     ended: Floats
     graded: Floats
@@ -68,7 +68,7 @@ class Outcome:
     def waits(self) -> tuple[float, float]:
         """Seconds a step for which the engines wait for weights, and the trainers for answers."""
         low, high = self.window
-        engines = self.begun[low + 1 : high + 1] - self.graded[low:high]
+        engines = self.started[low + 1 : high + 1] - self.graded[low:high]
         return float(engines.mean()), float((self.trains[1:] - self.trained[:-1])[low:high].mean())
 
     @cached_property
@@ -81,7 +81,7 @@ class Outcome:
             return float((np.clip(end, low, high) - np.clip(begin, low, high)).sum()) / whole
 
         layout = self.layout
-        generating = inside(self.begun[:, None], self.drawn) / layout.generate
+        generating = inside(self.started[:, None], self.drawn) / layout.generate
         grading = inside(self.ended, self.graded)
         training = inside(self.trains, self.trained - self.unshared)
         count = layout.workers
@@ -113,19 +113,19 @@ def simulate(
     drawn = np.zeros((warm + steps + ahead, layout.generate))
     trained, last = 0.0, warm - 1 + steps
     for step in range(len(drawn)):
-        begun_at, ended, graded, lengths = engines.collect(step, there, drawn[step])
+        started_at, ended, graded, lengths = engines.collect(step, there, drawn[step])
         even, longest = _updates(costs, work, layout, lengths)
         trains = max(graded, trained)
         trained = trains + longest + costs.rest + costs.exchange * (layout.train > 1)
         there.append(trained + (costs.exchange + costs.send) * (not layout.shared))
         tokens = work.kept * float(lengths.sum())
-        lines.append((begun_at, ended, graded, trains, trained, longest - even, tokens))
+        lines.append((started_at, ended, graded, trains, trained, longest - even, tokens))
         if step < last and _is_steady([line[4] for line in lines[warm - 1 :]], steady):
             last = step
         if step == last + ahead:
             break
-    begun, *others = np.array(lines).T
-    return Outcome(layout, (warm - 1, last), begun, drawn[: len(lines)], *others)
+    started, *others = np.array(lines).T
+    return Outcome(layout, (warm - 1, last), started, drawn[: len(lines)], *others)
 
 
 def _is_steady(trained: Sequence[float], steady: float) -> bool:

@@ -138,8 +138,8 @@ def bounds(outcome: Outcome) -> tuple[str, str]:
     sharing, low, high = outcome.sharing, outcome.window[0] + 1, outcome.window[1] + 1
     assert sharing is not None
     longest = "the longest answer"
-    rounds = outcome.ended[low:high] - outcome.begun[low:high]
-    each = outcome.drawn[low:high] - outcome.begun[low:high, None]
+    rounds = outcome.ended[low:high] - outcome.started[low:high]
+    each = outcome.drawn[low:high] - outcome.started[low:high, None]
     waits = outcome.layout.shared and float(each.mean()) < TAIL * float(rounds.mean())
     spent = float((outcome.trained - outcome.trains)[low:high].sum())
     alone = float(outcome.unshared[low:high].sum()) > (1 - TAIL) * spent

@@ -129,12 +129,12 @@ class _CodeReward:
         limits = Limits(**{**vars(self.limits), "wall_seconds": left_seconds})
         if self.remote is not None:
             return self.remote.run(code, test=case.test, stdin=case.stdin, limits=limits)
-        begun = time.monotonic()
+        started = time.monotonic()
         ran = run(
             code, test=case.test, stdin=case.stdin, limits=limits,
             isolate=self.isolate, packages=self.packages,
         )  # fmt: skip
-        return ran, time.monotonic() - begun
+        return ran, time.monotonic() - started
 
     def _each(
         self, completions: Sequence[Any], cases: Sequence[list[Case] | None]
@@ -150,7 +150,7 @@ class _CodeReward:
             return None, ""
         code = code_of(text_of(completion))
         num_passed, failure, left_seconds = 0, "", self.answer_seconds
-        begun = time.monotonic()
+        started = time.monotonic()
         for number, case in enumerate(cases, 1):
             if left_seconds <= 0:
                 failure = failure or f"case {number}: over {self.answer_seconds:g} s in all"
@@ -160,7 +160,7 @@ class _CodeReward:
             except NotRun as error:
                 return Unscored(str(error), error.cause), ""
             left_seconds -= took
-            waited = time.monotonic() - begun - (self.answer_seconds - left_seconds)
+            waited = time.monotonic() - started - (self.answer_seconds - left_seconds)
             if self.remote is not None and waited > self.remote.wait_seconds:
                 late = f"{self.remote.url} let an answer wait for {waited:.0f} s"
                 return Unscored(late, Exit.UNREACHABLE), ""

@@ -446,7 +446,7 @@ def _one_step(run: Run, tokens: Tokens | None) -> Stepped:
 
 
 def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dict[str, float]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     sets = run.world.services.task.validations
     if not sets:
         return metrics
@@ -459,7 +459,7 @@ def _evaluated(run: Run, evaluator: Evaluator, metrics: dict[str, float]) -> dic
         for name, prompts in sets.items():
             first = prompts[: run.config.evaluation.max_prompts]
             metrics = {**metrics, **evaluator(run.world, now, name, first)}
-    return {**metrics, "timing_s/eval": time.perf_counter() - begun}
+    return {**metrics, "timing_s/eval": time.perf_counter() - started}
 
 
 def _due(step: int, every: int, last: int) -> bool:

@@ -23,7 +23,7 @@ from strop.environments.base import Observation
 from strop.method.part import Draw
 from strop.parts.rollout import substitutes
 from strop.parts.rollout._turn_trees import turn_entropy
-from strop.parts.rollout.branch_after_turns import BranchAfterTurns, begun_of
+from strop.parts.rollout.branch_after_turns import BranchAfterTurns, started_of
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.support.errors import RunStopped, UserError
 
@@ -40,11 +40,11 @@ def entropy(context, action):
     return total / math.log(len(PIECES))
 
 
-def predicted(batch, first, draw, mine, part, begun=None):
+def predicted(batch, first, draw, mine, part, started=None):
     """Parents and forks of a draw's rollouts, by the rule, from their turns and the same coins."""
     rng = torch.Generator().manual_seed(mine)
     beam, weight, level = part.branching
-    rows = [(-1, -1, 0)] * (begun or min(part.initial, draw.num_rollouts))  # parent, fork, turn
+    rows = [(-1, -1, 0)] * (started or min(part.initial, draw.num_rollouts))  # parent, fork, turn
     playing, streak, first_of = dict(enumerate([0] * len(rows))), 0, {}
     while playing:
         after, new = {}, []
@@ -80,12 +80,12 @@ def coins(draws, seed):
     return torch.randint(2**62, (len(draws), 3), generator=rng)[:, 0].tolist()
 
 
-def assert_a_tree(batch, draws, part, seed, begun=None):
+def assert_a_tree(batch, draws, part, seed, started=None):
     """Parents, places and tokens of every rollout are those of the rule and of the table."""
     first = 0
     for number, (draw, mine) in enumerate(zip(draws, coins(draws, seed), strict=True)):
         own = slice(first, first + draw.num_rollouts)
-        rows = predicted(batch, first, draw, mine, part, begun and begun[number])
+        rows = predicted(batch, first, draw, mine, part, started and started[number])
         parents = [p + first if p >= 0 else -1 for p, _, _ in rows]
         assert batch["parent_B"][own].tolist() == parents
         assert batch["fork_at_B"][own].tolist() == [fork for _, fork, _ in rows]
@@ -190,10 +190,10 @@ def test_worked_example_of_the_chance():
 
 
 def test_worked_example_of_the_division():
-    assert begun_of(16, 0.5, 0.8 - 0.4) == 9  # 16 * .5498 = 8.8
-    assert begun_of(16, 0.5, 0.4 - 0.8) == 8  # 16 * .4502 = 7.2
-    assert begun_of(16, 0.5, 100.0) == 16
-    assert begun_of(4, 50.0, -100.0) == 1
+    assert started_of(16, 0.5, 0.8 - 0.4) == 9  # 16 * .5498 = 8.8
+    assert started_of(16, 0.5, 0.4 - 0.8) == 8  # 16 * .4502 = 7.2
+    assert started_of(16, 0.5, 100.0) == 16
+    assert started_of(4, 50.0, -100.0) == 1
 
 
 def test_entropy_of_a_turn_is_a_sum_over_its_first_tokens():
@@ -211,14 +211,14 @@ def test_a_look_beforehand_divides_the_rollouts_and_is_thrown_away(seed):
     rng = torch.Generator().manual_seed(seed)
     torch.randint(2**62, (18, 1), generator=rng)
     seeds = torch.randint(2**62, (3, 3), generator=rng).tolist()
-    begun, num_looked_at = [], 0
+    started, num_looked_at = [], 0
     for draw, (_, probe, episode) in zip(DRAWS, seeds, strict=True):
         (looked,), _ = played_with(draw, probe)
         alone = played_with(draw, episode)[1]
         mean = sum(entropy(given[-1], action) for given, action in alone) / len(alone)
-        begun.append(begun_of(draw.num_rollouts, 8.0, entropy(3, looked) - mean))
+        started.append(started_of(draw.num_rollouts, 8.0, entropy(3, looked) - mean))
         num_looked_at += len(looked) + sum(len(action) for _, action in alone)
-    assert_a_tree(batch, DRAWS, part, seed, begun)
+    assert_a_tree(batch, DRAWS, part, seed, started)
     assert thrown == num_looked_at
     assert "samples_again" in part.facts
     assert not BranchAfterTurns().facts

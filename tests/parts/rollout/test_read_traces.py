@@ -41,9 +41,9 @@ def read(*draws: Draw, part: ReadTraces | None = None) -> tuple[RolledOut, FakeS
 
 
 def test_a_draw_gives_its_whole_group() -> None:
-    (batch, state, thrown_away, metrics), services = read(Draw(9, 4), Draw(7, 2, draw=1))
+    (batch, state, discarded, metrics), services = read(Draw(9, 4), Draw(7, 2, draw=1))
     assert state is None
-    assert thrown_away == 0
+    assert discarded == 0
     assert batch["uid_P"].tolist() == [9, 7]
     assert batch["draw_P"].tolist() == [0, 1]
     assert batch["group_B"].tolist() == [0, 1, 1, 1]

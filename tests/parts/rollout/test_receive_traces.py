@@ -55,7 +55,7 @@ def test_what_was_drawn_comes_back_as_groups() -> None:
     assert rolled.metrics["traces/stale_groups"] == 1
     assert rolled.metrics["traces/groups_waiting"] == 2
     assert rolled.metrics["turns/scored_here"] == 0
-    assert rolled.num_thrown_away == 0
+    assert rolled.num_discarded == 0
 
 
 def test_a_call_goes_on_in_the_next_step_with_its_tokens_so_far() -> None:
@@ -75,9 +75,9 @@ def test_a_call_goes_on_in_the_next_step_with_its_tokens_so_far() -> None:
 
     live, engine = Slow(lambda uid: (1, 2), more=(late,), max_tokens=2), Steady(even)
     first = served(live, engine, (Draw(0, 1),), most=40)
-    assert (first.batch.size("B"), first.num_thrown_away) == (1, 0)
-    ((call, begun),) = live.served.open.values()
-    drawn = len(begun[0].answer().ids)
+    assert (first.batch.size("B"), first.num_discarded) == (1, 0)
+    ((call, started),) = live.served.open.values()
+    drawn = len(started[0].answer().ids)
     assert call is late
     assert 2 <= drawn < 40
     engine.version = 7
@@ -85,7 +85,7 @@ def test_a_call_goes_on_in_the_next_step_with_its_tokens_so_far() -> None:
     (turn,) = live.posted[late.id].turns
     assert len(turn.output_ids) == 40
     assert turn.versions == (0,) * drawn + (7,) * (40 - drawn)
-    assert second.num_thrown_away == 0
+    assert second.num_discarded == 0
     assert not live.served.open
 
 

@@ -58,7 +58,7 @@ def test_value_and_release():
     engine = cycle()
     found = roll_out(collect(engine, [Request((1,), 4)] * 3), engine)
     assert [text[:2] for text in texts(found)] == [[2, 0]] * 3
-    assert (found.state, found.num_thrown_away, found.metrics) == (None, 0, {})
+    assert (found.state, found.num_discarded, found.metrics) == (None, 0, {})
     assert engine.rows == {}
 
 
@@ -126,7 +126,7 @@ def test_an_episode_between_two_turns_has_not_ended(rests):
         found += crowd.turn()
     crowd.close()
     ((_, rolled, ends),) = found
-    assert (engine.num_steps, ends.num_well, rolled.num_thrown_away) == (6, 3, 4)
+    assert (engine.num_steps, ends.num_well, rolled.num_discarded) == (6, 3, 4)
 
 
 def test_sampling_inside_a_strategy_keeps_its_own_requests():
@@ -135,16 +135,16 @@ def test_sampling_inside_a_strategy_keeps_its_own_requests():
 
     async def strategy():
         book = asynchronous(engine)
-        begun = book.begin(Request((1,), 4))
+        started = book.begin(Request((1,), 4))
         await book.settled()
         (other,) = book.sample([Request((1,), 5)])
         assert other.ids[:2] == (2, 0)
-        assert begun.done  # the engine went on with it too
-        return assemble((Draw(1, 1),), [await begun]), None
+        assert started.done  # the engine went on with it too
+        return assemble((Draw(1, 1),), [await started]), None
 
     found = roll_out(strategy(), engine)
     assert texts(found) == alone([Request((1,), 4)])
-    assert found.num_thrown_away == 0  # the other five are the reward's
+    assert found.num_discarded == 0  # the other five are the reward's
     assert engine.rows == {}
 
 
@@ -223,13 +223,13 @@ def best_of(num, stop_early=False):
 
     async def strategy():
         book = asynchronous(engine)
-        begun = [book.begin(Request((0,), 3, seed=seed)) for seed in range(num)]
+        started = [book.begin(Request((0,), 3, seed=seed)) for seed in range(num)]
         if stop_early:
             await book.generate(Request((1,), 1))
-            answer = begun[0].stop()
+            answer = started[0].stop()
         else:
-            await book.wait(begun)
-            answer = begun[0].answer()
+            await book.wait(started)
+            answer = started[0].answer()
         return assemble((Draw(1, 1),), [answer]), None
 
     found = roll_out(strategy(), engine)
@@ -238,13 +238,13 @@ def best_of(num, stop_early=False):
 
 
 def test_tokens_of_candidates_that_are_not_taken_are_counted():
-    assert best_of(1).num_thrown_away == 0
+    assert best_of(1).num_discarded == 0
     found = best_of(4)
-    assert found.num_thrown_away == 3 * 3
+    assert found.num_discarded == 3 * 3
     assert found.batch["length_B"].tolist() == [3]
     # one token of each was drawn when the strategy stopped listening, and one by which it knew
     stopped = best_of(4, stop_early=True)
-    assert stopped.num_thrown_away == 3 + 1
+    assert stopped.num_discarded == 3 + 1
     assert stopped.batch["length_B"].tolist() == [1]
 
 
@@ -259,7 +259,7 @@ def test_tokens_that_rollouts_share_count_once():
         batch = assemble((Draw(1, 2),), [first, other])
         return batch.set(fork_at_B=torch.tensor([-1, 2])), None
 
-    assert roll_out(strategy(), engine).num_thrown_away == 0
+    assert roll_out(strategy(), engine).num_discarded == 0
     assert engine.num_tokens == 4 + 2
 
 
@@ -271,7 +271,7 @@ def test_a_strategy_tells_its_own_count_of_tokens_and_other_metrics():
         return batch, "state", {"rollout/tokens_thrown_away": 7, "own": 1.5}
 
     found = roll_out(strategy(), engine)
-    assert (found.state, found.num_thrown_away, found.metrics) == ("state", 7, {"own": 1.5})
+    assert (found.state, found.num_discarded, found.metrics) == ("state", 7, {"own": 1.5})
 
 
 def test_a_strategy_that_returns_no_pair_is_named():
@@ -305,12 +305,12 @@ def test_a_request_that_waits_can_be_stopped():
 
     async def strategy():
         book = asynchronous(engine)
-        begun = [book.begin(Request((0,), 2, seed=n)) for n in range(9)]
-        await book.some(begun)
-        stopped = begun[8].stop()
+        started = [book.begin(Request((0,), 2, seed=n)) for n in range(9)]
+        await book.some(started)
+        stopped = started[8].stop()
         assert (stopped.ids, stopped.ended) == ((), "aborted")
-        await book.wait(begun)
-        answers = [each.answer() for each in begun[:8]]
+        await book.wait(started)
+        answers = [each.answer() for each in started[:8]]
         return assemble((Draw(1, 8),), answers), None
 
     assert texts(roll_out(strategy(), engine)) == alone(

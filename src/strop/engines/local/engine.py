@@ -305,18 +305,18 @@ class LocalEngine(Engine):
             )
             for fill in fills
         ]
-        begun, lengths = time.perf_counter(), [part.end - part.start for part in parts]
+        started, lengths = time.perf_counter(), [part.end - part.start for part in parts]
         self.model.fill([part for part in parts if part.start < part.end], self.max_prefill_tokens)
         if self.passes is not None:
-            self.passes.add_prefill(sum(lengths), time.perf_counter() - begun)
+            self.passes.add_prefill(sum(lengths), time.perf_counter() - started)
 
     def _draw(self, number: int) -> tuple[Plan, np.ndarray]:
         """Draw a token for each of the first rows; returns the plan and the records."""
-        slots, tokens, begun = self.slots, self.slots.tokens, time.perf_counter()
+        slots, tokens, started = self.slots, self.slots.tokens, time.perf_counter()
         positions, uniform = slots.numbers(number)
         bands = slots.read(number)
         if self.next_pass is not None and slots.origin is not None:
-            logits, begun = self.next_pass
+            logits, started = self.next_pass
             logits = _of_rows(logits, slots.origin[:number])
         else:
             with self.model.under(slots.weights(number) if self.model.routes else ()):
@@ -330,7 +330,7 @@ class LocalEngine(Engine):
         records = self._to_host(record, positions + 1, bands)
         slots.write(records, sets)
         if self.passes is not None:
-            self.passes.add_decode(bands, tokens, time.perf_counter() - begun)
+            self.passes.add_decode(bands, tokens, time.perf_counter() - started)
         return self.plan, records
 
     def _to_host(self, record: Tensor, next_N: Tensor, bands: Sequence[Band]) -> np.ndarray:
@@ -348,13 +348,13 @@ class LocalEngine(Engine):
         await_records = copied(record)
         longer = [band._replace(used=band.used + 1) for band in bands]
         logits = self.model.decode(slots.last[: len(record)], next_N, longer)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         try:
             found = await_records()
         except BaseException:  # an interrupt: tokens were drawn that are not recorded
             self._suspend(range(len(record)))
             raise
-        self.next_pass, slots.origin = (logits, begun), np.arange(len(slots.rows))
+        self.next_pass, slots.origin = (logits, started), np.arange(len(slots.rows))
         return found
 
     def _decode(self, number: int) -> None:

@@ -61,12 +61,12 @@ class Server:
 
     def wait(self, seconds: float) -> None:
         """Wait until it answers, and print its progress now and then. Raises UserError."""
-        begun = reported = time.monotonic()
+        started = reported = time.monotonic()
         while not self._answers():
             if self.process.poll() is not None:
                 raise UserError(self.obituary())
             now = time.monotonic()
-            if now - begun > seconds:
+            if now - started > seconds:
                 raise UserError(
                     f"vLLM does not answer after {seconds:g} s, the limit of engine.start_seconds; "
                     f"{self._last_words()}"
@@ -74,7 +74,7 @@ class Server:
             if now - reported > TELL_SECONDS:
                 reported = now
                 last = "".join(self._lines()[-1:])
-                print(f"vLLM starts ({now - begun:.0f} s) {last}", file=sys.stderr)
+                print(f"vLLM starts ({now - started:.0f} s) {last}", file=sys.stderr)
             time.sleep(LOOK_SECONDS)
 
     def dead(self) -> bool:

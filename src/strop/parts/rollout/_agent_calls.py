@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from strop.engines.asynchronous import AsyncEngine, Begun
+from strop.engines.asynchronous import AsyncEngine, PendingRequest
 from strop.engines.base import Answer
 from strop.method.services import (
     AgentEnd,
@@ -34,7 +34,7 @@ def too_long(call: ModelCall, sampling: Sampling) -> Refused | None:
 def begin(
     call: ModelCall, part: SamplingFields, sampling: Sampling, engine: AsyncEngine, seed: int,
     number: int,
-) -> list[Begun]:  # fmt: skip
+) -> list[PendingRequest]:  # fmt: skip
     """Begin to draw the answers to the call of this number, as the run draws."""
     room = sampling.context_tokens - len(call.prompt_ids)
     most = min(room, part.max_tokens or sampling.answer_tokens, call.max_tokens or room)
@@ -52,12 +52,12 @@ class Asked(NamedTuple):
 
     number: int
     task: asyncio.Task[None]
-    begun: list[Begun]
+    pending: list[PendingRequest]
 
     def stop(self) -> None:
         """End what is drawn for it."""
         self.task.cancel()
-        for each in self.begun:
+        for each in self.pending:
             if not each.done:
                 each.stop()
 
@@ -93,9 +93,9 @@ class AgentCalls:
             if number >= 2 * most:
                 return AgentEnd(Exit.TURN_LIMIT, f"the agent called on after {most} refusals", 0.0)
             self.records.append([])
-            begun: list[Begun] = []
-            task = asyncio.ensure_future(self.answered(event, number, begun))
-            self.asked[event.id] = Asked(number, task, begun)
+            pending: list[PendingRequest] = []
+            task = asyncio.ensure_future(self.answered(event, number, pending))
+            self.asked[event.id] = Asked(number, task, pending)
         return event
 
     def exit_of(self, end: AgentEnd) -> Exit:
@@ -126,15 +126,15 @@ class AgentCalls:
         if number >= self.limited:
             self.limit, self.limited = exit, number
 
-    async def answered(self, call: ModelCall, number: int, begun: list[Begun]) -> None:
+    async def answered(self, call: ModelCall, number: int, pending: list[PendingRequest]) -> None:
         """As `answer`; the agent hears of what goes wrong, and never waits in vain."""
         try:
-            await self.answer(call, number, begun)
+            await self.answer(call, number, pending)
         except Exception as error:
             self.broken = error
             self.episode.refuse(call, Refused(500, "the run failed at this call"))
 
-    async def answer(self, call: ModelCall, number: int, begun: list[Begun]) -> None:
+    async def answer(self, call: ModelCall, number: int, pending: list[PendingRequest]) -> None:
         """Draw the answers to a call, tell the agent, and keep a record of each."""
         part, sampling = self.part, self.sampling
         if number >= self.max_turns:
@@ -145,15 +145,15 @@ class AgentCalls:
             self.limit_at(number, Exit.TOKEN_LIMIT)
             self.episode.refuse(call, why)
             return
-        begun += begin(call, part, sampling, self.engine, self.seed, number)
-        await self.engine.wait(begun)
+        pending += begin(call, part, sampling, self.engine, self.seed, number)
+        await self.engine.wait(pending)
         try:
-            answers = [each.answer() for each in begun]
+            answers = [each.answer() for each in pending]
         except UserError as error:  # the engine does not take the call
             self.episode.refuse(call, Refused(400, str(error)))
             return
         replies = [ModelAnswer.of(each) for each in answers]
-        most = begun[0].request.max_tokens
+        most = pending[0].request.max_tokens
         chosen = call.max_tokens == most  # by the agent, so this end cuts nothing
         self.records[number] = [
             replace(each, ended="stop" if chosen else each.ended).record(call)

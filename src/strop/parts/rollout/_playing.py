@@ -247,7 +247,7 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
     roles = world.roles
     known = sorted(set(roles)) or [0]
     groups, seats, ends = [], list[Seat](), list[Episode]()
-    begun = {seat.seed: next(iter(e.seats.values())).seed for e in episodes
+    started = {seat.seed: next(iter(e.seats.values())).seed for e in episodes
              for seat in e.seats.values()}  # fmt: skip
     played = iter(episodes)
     for draw in draws:
@@ -268,7 +268,7 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
         log.log_rollouts("exit_why", failures)
     if roles:
         log.log_rollouts("player", {seat.seed: seat.player for seat in seats})
-        log.log_rollouts("episode", begun)
+        log.log_rollouts("episode", started)
     log_players(log, seats, ends)
     rollouts = [seat.turns for seat in seats]
     uids = [seat.seed for seat in seats]
@@ -278,7 +278,7 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
     return with_turns(batch, rollouts).set(
         player_B=torch.tensor([seat.player for seat in seats]),
         role_B=torch.tensor([roles[seat.player] if roles else 0 for seat in seats]),
-        episode_B=torch.tensor([begun[uid] for uid in uids]),
+        episode_B=torch.tensor([started[uid] for uid in uids]),
         exit_B=torch.tensor([int(exit) for exit in exits]),
     )
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from strop.engines.asynchronous import ACCOUNT, AsyncEngine, Begun
+from strop.engines.asynchronous import ACCOUNT, AsyncEngine, PendingRequest
 from strop.engines.base import Account, Answer
 from strop.method.services import ModelAnswer, ModelCall, ModelCalls, Refused, Sampling, Withdrawn
 from strop.parts.rollout._agent_calls import begin, too_long
@@ -25,7 +25,7 @@ class ServedCalls:
     calls: ModelCalls
     engine: AsyncEngine
     account: Account = field(default_factory=Account)
-    open: dict[str, tuple[ModelCall, list[Begun]]] = field(default_factory=dict)
+    open: dict[str, tuple[ModelCall, list[PendingRequest]]] = field(default_factory=dict)
     kept: deque[Answer] = field(default_factory=deque)
     broken: Exception | None = None  # a fault of ours
 
@@ -43,9 +43,9 @@ class ServedCalls:
                 elif (why := too_long(event, sampling)) is not None:
                     self.calls.refuse(event, why)
                 else:
-                    begun = begin(event, part, sampling, self.engine, seed, number)
-                    self.open[event.id] = event, begun
-                    waiting.add(asyncio.ensure_future(self._answer(event, begun)))
+                    pending = begin(event, part, sampling, self.engine, seed, number)
+                    self.open[event.id] = event, pending
+                    waiting.add(asyncio.ensure_future(self._answer(event, pending)))
                     number += 1
         finally:
             for each in waiting:
@@ -54,11 +54,11 @@ class ServedCalls:
             while self.kept:
                 self.engine.drop(self.kept.popleft())
 
-    async def _answer(self, call: ModelCall, begun: Sequence[Begun]) -> None:
+    async def _answer(self, call: ModelCall, pending: Sequence[PendingRequest]) -> None:
         """Tell a client what was drawn, once all of it is."""
         try:
-            await self.engine.wait(begun)
-            answers = [each.answer() for each in begun]
+            await self.engine.wait(pending)
+            answers = [each.answer() for each in pending]
         except UserError as error:  # the engine does not take the call
             self._refuse(call, Refused(400, str(error)))
         except Exception as error:
@@ -84,7 +84,7 @@ class ServedCalls:
 
     def _forget(self, gone: Withdrawn) -> None:
         """End the draws of a call that nobody waits for."""
-        _, begun = self.open.get(gone.call_id, (None, ()))
-        for each in begun:
+        _, pending = self.open.get(gone.call_id, (None, ()))
+        for each in pending:
             if not each.done:
                 each.stop()

@@ -45,7 +45,7 @@ class TurnTree:
 
     draw: Draw
     home: int  # the environment's number of an episode that nobody has played yet
-    begun: int  # rollouts that begin at the prompt before any turn
+    started: int  # rollouts that begin at the prompt before any turn
     seeds: Iterator[int]  # of the rollouts
     rng: torch.Generator
     branches: list[Branch] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Grove:
 
     async def _grow(self, number: int, tree: TurnTree) -> None:
         requests: dict[int, Request] = {}
-        for _ in range(tree.begun):
+        for _ in range(tree.started):
             requests |= self._begin(number, tree)
         while requests:
             answers = await self.scene.engine.generate_all(list(requests.values()))

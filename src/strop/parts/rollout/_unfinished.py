@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from strop.batch.batch import Batch, level_of
-from strop.engines.asynchronous import AsyncEngine, Begun
+from strop.engines.asynchronous import AsyncEngine, PendingRequest
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw
 from strop.method.services import Texts
@@ -72,7 +72,7 @@ async def generate(
     What ends in one step of the engine counts in the order of the groups.
     """
     complete = [group for group in groups if is_complete(group)]
-    running: dict[Begun, tuple[AnyGroup, int]] = {}
+    running: dict[PendingRequest, tuple[AnyGroup, int]] = {}
     if len(complete) < target:
         running = {
             engine.begin(request): (group, place)
@@ -82,17 +82,17 @@ async def generate(
         }
     lost = 0
     while running and len(complete) < target:
-        for begun in await engine.some(list(running)):
-            group, place = running.pop(begun)
-            group.answers[place] = joined(group.answers[place], begun.answer())
+        for pending in await engine.some(list(running)):
+            group, place = running.pop(pending)
+            group.answers[place] = joined(group.answers[place], pending.answer())
             group.first.append(place)
         new = [group for group in groups if is_complete(group) and group not in complete]
         complete += new
-        for begun in [each for each, (group, _) in running.items() if group in new]:
-            group, place = running.pop(begun)
-            lost += len(group.answers[place].ids) + len(begun.stop().ids)
-    for begun, (group, place) in running.items():
-        drawn = begun.stop()
+        for pending in [each for each, (group, _) in running.items() if group in new]:
+            group, place = running.pop(pending)
+            lost += len(group.answers[place].ids) + len(pending.stop().ids)
+    for pending, (group, place) in running.items():
+        drawn = pending.stop()
         if is_complete(group):
             lost += len(group.answers[place].ids) + len(drawn.ids)
         group.answers[place] = joined(group.answers[place], drawn.first(len(drawn.ids)))

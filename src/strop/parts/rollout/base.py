@@ -29,7 +29,7 @@ from strop.support.exits import Exit
 # What a strategy gives, awaited: its batch, its state (None: it keeps none) and, if any, metrics.
 Rollouts: TypeAlias = tuple[Batch, Any] | tuple[Batch, Any, Mapping[str, float]]
 # The metric of tokens that were drawn for a strategy and are in no rollout.
-THROWN_AWAY = "rollout/tokens_thrown_away"
+TOKENS_DISCARDED = "rollout/tokens_thrown_away"
 # That of tokens that weights which are not trained have drawn.
 OF_OTHERS = "rollout/tokens_of_opponents"
 MASKS = ("ignore", "weigh", "renormalise")
@@ -298,11 +298,11 @@ def _experts(turns: Sequence[Turn], size_K: Tensor, first_B: Tensor) -> dict[str
         return {}
     found = np.full((int(size_K.sum()), width), -1, dtype=np.int16)
     end_K = size_K.cumsum(0).tolist()
-    opens, begun = set(first_B.tolist()), 0
+    opens, started = set(first_B.tolist()), 0
     for number, (turn, passes, end) in enumerate(zip(turns, experts, end_K, strict=True)):
         if number in opens or turn.opens:
-            begun = end - int(size_K[number])
-        own = passes[max(len(passes) - (end - 1 - begun), 0) :]
+            started = end - int(size_K[number])
+        own = passes[max(len(passes) - (end - 1 - started), 0) :]
         if own:
             place = found[end - 1 - len(own) : end - 1]
             unknown = place[:, 0] < 0
@@ -361,7 +361,7 @@ class RolledOut(NamedTuple):
 
     batch: Batch
     state: Any
-    num_thrown_away: int  # tokens that the engine drew for it and that are not in the batch
+    num_discarded: int  # tokens that the engine drew for it and that are not in the batch
     metrics: Mapping[str, float] = {}
 
 
@@ -400,7 +400,7 @@ class Crowd:
         Between two turns what follows an ended request, such as an episode's next one, has begun.
         """
         _, account = self.runs[key]
-        return max(size - (account.num_begun - len(account.open)), len(account.open))
+        return max(size - (account.num_started - len(account.open)), len(account.open))
 
     def turn(self) -> list[tuple[Any, RolledOut, Ends]]:
         """Let the engine step once; those that have ended by then, with their keys."""
@@ -436,9 +436,9 @@ def _rolled_out(returned: Any, account: Account) -> RolledOut:
         )
     batch, state, metrics = (*returned, {})[:3]
     drawn = account.num_drawn - int(metrics.get(OF_OTHERS, 0))
-    thrown_away = int(metrics.get(THROWN_AWAY, max(drawn - _drawn_in(batch), 0)))
-    logged = {name: value for name, value in metrics.items() if name != THROWN_AWAY}
-    return RolledOut(batch, state, thrown_away, logged)
+    discarded = int(metrics.get(TOKENS_DISCARDED, max(drawn - _drawn_in(batch), 0)))
+    logged = {name: value for name, value in metrics.items() if name != TOKENS_DISCARDED}
+    return RolledOut(batch, state, discarded, logged)
 
 
 def _drawn_in(batch: Batch) -> int:

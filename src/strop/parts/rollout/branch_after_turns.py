@@ -133,13 +133,13 @@ class BranchAfterTurns(PlayingAlone):
         for tree, probe, look in zip(grove.trees, probes, looks, strict=True):
             turns = look.branches[0].entropy
             at_prompt = turn_entropy(probe.events, texts.num_tokens)
-            tree.begun = begun_of(
+            tree.started = started_of(
                 tree.draw.num_rollouts, self.monitor, at_prompt - sum(turns) / max(len(turns), 1)
             )
             tree.home_taken = True
 
 
-def begun_of(number: int, sharpness: float, difference: float) -> int:
+def started_of(number: int, sharpness: float, difference: float) -> int:
     """How many of a number of rollouts begin at the prompt."""
     share = (1 + math.tanh(sharpness * difference / 2)) / 2  # the sigmoid
     return max(1, min(int(number * share) + 1, number))

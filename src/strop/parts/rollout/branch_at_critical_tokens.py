@@ -74,16 +74,16 @@ class BranchAtCriticalTokens(SamplingFields):
                 cuts[number] = -1 if whole[number].failed else cut
         origins = [origin_of.get(number, -1) for number in range(len(asked))]
         at = [cuts[origin] if origin >= 0 else -1 for origin in origins]
-        begun = {
+        started = {
             number: whole[origin].first(max(at[number], 0)) for number, origin in origin_of.items()
         }
         ends = await engine.generate_all(
             [
                 each.more(asked[number].max_tokens - len(each.ids), seed=asked[number].seed)
-                for number, each in begun.items()
+                for number, each in started.items()
             ]
         )
-        for (number, each), end in zip(begun.items(), ends, strict=True):
+        for (number, each), end in zip(started.items(), ends, strict=True):
             whole[number] = Answer(asked[number], each.events + end.events)
         batch = assemble(draws, [whole[number] for number in range(len(asked))])
         rows = [origin if cut >= 0 else -1 for origin, cut in zip(origins, at, strict=True)]

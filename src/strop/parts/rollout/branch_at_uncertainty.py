@@ -37,7 +37,7 @@ class _Pool:
     first_row: int
     answers: list[_Answer] = field(default_factory=list)
 
-    def begun(self, number: int, parent: int, fork_at: int) -> Answer:
+    def started(self, number: int, parent: int, fork_at: int) -> Answer:
         """What an answer has of the one that it goes on from."""
         events = self.answers[parent].whole.first(fork_at).events if parent >= 0 else ()
         return Answer(self.asked[number], events)
@@ -108,13 +108,13 @@ class BranchAtUncertainty(SamplingFields):
                 (-1, -1) if number == 0 or coin < self.explore else pool.best_place()
                 for pool, coin in zip(growing, coins, strict=True)
             ]
-            begun = [
-                pool.begun(number, *place) for pool, place in zip(growing, places, strict=True)
+            started = [
+                pool.started(number, *place) for pool, place in zip(growing, places, strict=True)
             ]
             ends = await engine.generate_all(
-                [each.more(each.request.max_tokens - len(each.ids)) for each in begun]
+                [each.more(each.request.max_tokens - len(each.ids)) for each in started]
             )
-            for pool, place, each, end in zip(growing, places, begun, ends, strict=True):
+            for pool, place, each, end in zip(growing, places, started, ends, strict=True):
                 pool.answers.append(self._answer(pool, each, end, place, table_VD))
         answers = [answer for pool in pools for answer in pool.answers]
         batch = assemble(draws, [answer.whole for answer in answers])
@@ -127,14 +127,14 @@ class BranchAtUncertainty(SamplingFields):
         return batch.set(parent_B=torch.tensor(rows, dtype=torch.int64), fork_at_B=forks), None
 
     def _answer(
-        self, pool: _Pool, begun: Answer, end: Answer, place: tuple[int, int], table_VD: Tensor
+        self, pool: _Pool, started: Answer, end: Answer, place: tuple[int, int], table_VD: Tensor
     ) -> _Answer:
         metric = branching_metric(end.events, table_VD, self.measure)
         parent, fork_at = place
         if parent >= 0:
             metric = torch.cat([pool.answers[parent].metric[:fork_at], metric])
-        events = (*begun.events, *(event._replace(top=()) for event in end.events))
-        return _Answer(Answer(begun.request, events), metric, parent, fork_at)
+        events = (*started.events, *(event._replace(top=()) for event in end.events))
+        return _Answer(Answer(started.request, events), metric, parent, fork_at)
 
 
 def _pools(draws: Sequence[Draw], asked: Sequence[Request], num_top: int) -> list[_Pool]:

@@ -9,7 +9,7 @@ import torch
 from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
 from strop.method.services import Grading, Sampling, Texts
-from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFields, assemble
+from strop.parts.rollout.base import COLUMNS, TOKENS_DISCARDED, Rollouts, SamplingFields, assemble
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ExploreThenRegenerate(SamplingFields):
         metrics = {
             "exploring/spread": sum(best) / len(best) - sum(worst) / max(len(worst), 1),
             "exploring/repeated": sum(repeated) / len(repeated),
-            THROWN_AWAY: float(sum(len(answer.ids) for answer in answers)),
+            TOKENS_DISCARDED: float(sum(len(answer.ids) for answer in answers)),
         }
         return assemble(kept, found), None, metrics
 

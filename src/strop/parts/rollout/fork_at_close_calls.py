@@ -12,7 +12,7 @@ from strop.engines.base import Answer, Ended, Event, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout._lookahead import Branch, Forks, Similarity, Tree, Way, as_no_sample
-from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFields, assemble
+from strop.parts.rollout.base import COLUMNS, TOKENS_DISCARDED, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
 
 FULL, EASED = 0.98, 0.05  # share of the width at which the tree ends: at first, and less at the end
@@ -87,7 +87,7 @@ class ForkAtCloseCalls(SamplingFields):
             first += draw.num_rollouts
         grown = {row for tree in trees for row in tree.rows}
         plain = [row for row in range(len(asked)) if row not in grown]
-        begun = {row: engine.begin(asked[row]) for row in plain}
+        started = {row: engine.begin(asked[row]) for row in plain}
         steps = await self._grow(trees, engine, texts, sampling.context_tokens)
         ways = {row: way for tree in trees for row, way in tree.ways(asked).items()}
         open = [row for row, way in ways.items() if not way.answer.ended]
@@ -99,7 +99,7 @@ class ForkAtCloseCalls(SamplingFields):
         )
         for row, end in zip(open, ends, strict=True):
             ways[row].answer += end
-        ways |= {row: Way(await each) for row, each in begun.items()}
+        ways |= {row: Way(await each) for row, each in started.items()}
         chosen = [ways[row] for row in range(len(asked))]
         batch = assemble(draws, [way.answer for way in chosen]).set(
             parent_B=torch.tensor([way.parent for way in chosen], dtype=torch.int64),
@@ -176,5 +176,5 @@ def _metrics(trees: Sequence[Tree], steps: int, ways: Sequence[Way]) -> dict[str
         "lookahead/pruned": sum(tree.num_pruned for tree in trees),
         "lookahead/tokens": steps,
         "rollout/tokens_shared": sum(max(way.fork_at, 0) for way in ways),
-        THROWN_AWAY: sum(tree.num_lost for tree in trees),
+        TOKENS_DISCARDED: sum(tree.num_lost for tree in trees),
     }

@@ -64,12 +64,12 @@ class ForkAtEntropyPeaks(SamplingFields):
         owner = [row for row, found in enumerate(places) for _ in found]
         fork_at = [place for found in places for place in found]
         seeds = torch.randint(2**62, (len(owner),), generator=rng).tolist() if owner else []
-        begun = [
+        started = [
             Answer(replace(asked[row], seed=seed, keep=False), trunks[row].first(place).events)
             for row, place, seed in zip(owner, fork_at, seeds, strict=True)
         ]
-        more = [each.more(each.request.max_tokens - len(each.ids)) for each in begun]
-        ends = iter(zip(begun, await engine.generate_all(more), strict=True))
+        more = [each.more(each.request.max_tokens - len(each.ids)) for each in started]
+        ends = iter(zip(started, await engine.generate_all(more), strict=True))
         answers: list[Answer] = []
         parents, forks = [], []
         for trunk, found in zip(trunks, places, strict=True):

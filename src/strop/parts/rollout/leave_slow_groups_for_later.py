@@ -20,7 +20,7 @@ from strop.parts.rollout._unfinished import (
     opened,
     put_off,
 )
-from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, TOKENS_DISCARDED, Rollouts, SamplingFields
 
 
 @dataclass(frozen=True)
@@ -90,4 +90,4 @@ class LeaveSlowGroupsForLater(SamplingFields):
         lost = sum(group.length for group in old)
         for group in old:
             group.answers = [Answer(answer.request, ()) for answer in group.answers]
-        return {"partial/given_up": len(old), THROWN_AWAY: lost}
+        return {"partial/given_up": len(old), TOKENS_DISCARDED: lost}

@@ -20,7 +20,7 @@ from strop.parts.rollout._reflections import (
     read_report,
     rows_of,
 )
-from strop.parts.rollout.base import THROWN_AWAY, Rollouts
+from strop.parts.rollout.base import TOKENS_DISCARDED, Rollouts
 
 
 @dataclass(frozen=True)
@@ -157,5 +157,5 @@ def _metrics(tries: Sequence[Attempt]) -> dict[str, float]:
         "retry/better": sum(each.is_better for each in tries),
         "retry/base": sum(each.base.seat.earned for each in tries) / max(len(tries), 1),
         "retry/again": sum(again) / max(len(again), 1),
-        THROWN_AWAY: thrown,
+        TOKENS_DISCARDED: thrown,
     }

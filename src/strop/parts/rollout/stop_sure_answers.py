@@ -79,8 +79,10 @@ class StopSureAnswers(SamplingFields):
         scoring: Scoring, rng: torch.Generator, state: State,
     ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
-        begun = [replace(r, max_tokens=min(self.detect_at, r.max_tokens), keep=True) for r in asked]
-        answers = await engine.generate_all(begun)
+        started = [
+            replace(r, max_tokens=min(self.detect_at, r.max_tokens), keep=True) for r in asked
+        ]
+        answers = await engine.generate_all(started)
         halted = [
             row
             for row, answer in enumerate(answers)

@@ -12,7 +12,7 @@ from strop.engines.base import Answer
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout._unfinished import Group, Saved, batch_of, generate, opened, put_off
-from strop.parts.rollout.base import COLUMNS, THROWN_AWAY, Rollouts, SamplingFields
+from strop.parts.rollout.base import COLUMNS, TOKENS_DISCARDED, Rollouts, SamplingFields
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class TakeFirstCompleteGroups(SamplingFields):
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
-    acted: ClassVar[tuple[str, ...]] = ("partial/groups_left", "partial/given_up", THROWN_AWAY)
+    acted: ClassVar[tuple[str, ...]] = ("partial/groups_left", "partial/given_up", TOKENS_DISCARDED)
     ends_others: ClassVar[bool] = True
     # Steps after which a prompt leaves the queue. Default: released code (0, synchronous).
     max_age: int = 0
@@ -94,7 +94,7 @@ class TakeFirstCompleteGroups(SamplingFields):
             "partial/groups_left": float(len(left)),
             "partial/tokens_left": float(sum(group.length for group in left)),
             "partial/given_up": len(stale),
-            THROWN_AWAY: lost + sum(group.length for group in stale),
+            TOKENS_DISCARDED: lost + sum(group.length for group in stale),
         }
         saved = tuple({**put_off(group, step + 1), "made": group.made} for group in left)
         return batch_of(taken), {"groups": saved, "step": step + 1}, metrics

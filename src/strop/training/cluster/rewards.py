@@ -95,7 +95,7 @@ class RayGrader(Grader):
 
     def __init__(self, settings: RaySettings, specs: Sequence[RewardSpec], **options: Any) -> None:
         self.ray = connect(settings)
-        self.begun: tuple[Sequence[RewardSpec], dict[str, Any]] = (tuple(specs), options)
+        self.started: tuple[Sequence[RewardSpec], dict[str, Any]] = (tuple(specs), options)
         has, needed = self.ray.cluster_resources().get("CPU", 0), settings.cpus_for_rewards
         if needed > has:
             raise UserError(f"ray.cpus_for_rewards={needed}, and the cluster has {has:g} CPUs")
@@ -105,18 +105,18 @@ class RayGrader(Grader):
             .remote(str(Path.cwd()), search_path())
         )
         try:
-            self.specs = tuple(self._got(self.actor.begin.remote(*self.begun)))
+            self.specs = tuple(self._got(self.actor.begin.remote(*self.started)))
         except BaseException:
             self.close()
             raise
 
     def check(self, columns: Iterable[str]) -> None:
         """Raise UserError when a reward needs a parameter that is none of these columns."""
-        self._got(self.actor.do.remote(*self.begun, "check", list(columns)))
+        self._got(self.actor.do.remote(*self.started, "check", list(columns)))
 
     def grade(self, *rollouts: Any, **more: Any) -> Grades:
         """Score rollouts under every reward; none is scored where Ray cannot start the actor."""
-        ref = self.actor.do.remote(*self.begun, "grade", *rollouts, **more)
+        ref = self.actor.do.remote(*self.started, "grade", *rollouts, **more)
         try:
             found: Grades = self._got(ref)
         except Lost as error:

@@ -15,7 +15,7 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.part import Curated, Draw
-from strop.parts.rollout.base import THROWN_AWAY, RolledOut, Strategy, roll_out
+from strop.parts.rollout.base import TOKENS_DISCARDED, RolledOut, Strategy, roll_out
 from strop.support.errors import RunStopped, UserError
 from strop.support.exits import Exit
 from strop.training.learner.step_metrics import Clock, exit_metrics, reward_metrics, tool_metrics
@@ -216,8 +216,8 @@ def pooled(rolled: Sequence[RolledOut]) -> dict[str, float]:
             old = metrics.get(name, value)
             metrics[name] = (old * before + value * size) / max(before + size, 1)
             sizes[name] = before + size
-    if discarded := sum(each.num_thrown_away for each in rolled):
-        metrics[THROWN_AWAY] = discarded
+    if discarded := sum(each.num_discarded for each in rolled):
+        metrics[TOKENS_DISCARDED] = discarded
     return metrics
 
 

@@ -223,7 +223,7 @@ def _plain(draw: Draw, rolled: RolledOut, requests: Ends, logged: Plain) -> Plai
     return {
         "draw": (draw.uid, draw.draw, draw.num_rollouts),
         "columns": dict(rolled.batch.columns),
-        "thrown_away": rolled.num_thrown_away,
+        "thrown_away": rolled.num_discarded,
         "metrics": dict(rolled.metrics),
         "num_well": requests.num_well,
         "failures": requests.failures,

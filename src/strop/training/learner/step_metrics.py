@@ -261,7 +261,7 @@ class Clock:
         now: Callable[[], float] = time.perf_counter,
         on_stage: Callable[[str], None] = lambda stage: None,
     ) -> None:
-        self.now, self.on_stage, self.begun = now, on_stage, now()
+        self.now, self.on_stage, self.started = now, on_stage, now()
         self.seconds: dict[str, float] = {}
 
     @contextmanager
@@ -276,7 +276,7 @@ class Clock:
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """timing_s/*, perf/* and step_time (s)."""
-        whole = self.now() - self.begun
+        whole = self.now() - self.started
         tokens = float(batch["mask_T"].sum())
         return {
             **{f"timing_s/{stage}": seconds for stage, seconds in self.seconds.items()},

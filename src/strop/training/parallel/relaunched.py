@@ -77,7 +77,7 @@ def connected() -> Any:
     return attempt(LIMIT) or _client(LIMIT)
 
 
-def mark_begun(folder: Path) -> None:
+def mark_started(folder: Path) -> None:
     """Record the run's folder, so that restarted processes resume it."""
     kept = _store()
     if kept is not None:

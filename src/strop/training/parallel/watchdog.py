@@ -116,8 +116,8 @@ class Signs:
     @property
     def again(self) -> str:
         """The sentence with the command that resumes the run; empty where none has begun."""
-        begun = bool(self.limit) and (self.folder / "config.toml").exists()
-        return f" Resume with: strop train --resume {self.folder}" if begun else ""
+        started = bool(self.limit) and (self.folder / "config.toml").exists()
+        return f" Resume with: strop train --resume {self.folder}" if started else ""
 
     @contextmanager
     def patient(self) -> Iterator[None]:

@@ -213,14 +213,15 @@ class RunTexts:
         found = [alone[token] for token in ids]
         if "".join(found) == self.decode(ids):
             return found
-        found, begun, done = [], 0, 0  # decode from `begun`; tokens before `done` have their text
+        # Decoding starts at `started`; tokens before `done` have their text.
+        found, started, done = [], 0, 0
         for end in range(1, len(ids) + 1):
-            before, now = self.decode(ids[begun:done]), self.decode(ids[begun:end])
+            before, now = self.decode(ids[started:done]), self.decode(ids[started:end])
             # a character has at most four bytes, so at most four tokens
             whole = not now.endswith("\ufffd") or end == len(ids) or end - done == 4
             found.append(now[len(before) :] if whole else "")
             if whole:
-                begun, done = done, end
+                started, done = done, end
         return found
 
     def prompt(self, uid: int) -> Prompt:
