@@ -289,7 +289,9 @@ def test_gone_on_with_and_used_on_the_command_line(runner, tmp_path, monkeypatch
     assert 0 <= json.loads(result.out)["pass@1"] <= 1
     sampled = strop("sample", tmp_path / "whole", "1,2,3:12=", "-n", "2")
     assert (sampled.code, len(sampled.out.splitlines())) == (0, 2)
-    assert f"Whole episodes: strop eval {tmp_path / 'whole'}" in sampled.err
+    assert sampled.err.rstrip().endswith(f"Whole episodes: strop eval {tmp_path / 'whole'}")
+    trusted = strop("sample", tmp_path / "whole", "1,2,3:12=", "-n", "1", "--trust-files").err
+    assert trusted.rstrip().endswith(f"strop eval {tmp_path / 'whole'} --trust-files")
     assert "corridor" in strop("doctor", "data.task=corridor").out
 
 
