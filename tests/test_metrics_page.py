@@ -20,7 +20,7 @@ from metrics_page import (
 )
 from models import Lab, save_model
 from scripted_model import save_scripted
-from short_runs import Logged, make_lab, of_traces, run_of, settings_for
+from short_runs import EPISODES, Logged, make_lab, of_traces, run_of, settings_for
 
 from strop.catalogue import catalogue
 from strop.catalogue.logged import logged_by, metrics_in
@@ -155,6 +155,12 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     found["posted"] = keys_of_run(
         lab, "grpo", folder, "posted", training=once, reward={"functions": []},
         data={"task": f"traces:queue:{posted}"},
+    )  # fmt: skip
+    narrow = folder / "narrow.py"
+    narrow.write_text(EPISODES.replace("(0.0, 1.0)", "(0.0, 0.1)"), encoding="utf-8")
+    found["narrow"] = keys_of_run(
+        lab, "grpo", folder, "narrow", training=once, reward={"functions": []},
+        data={"task": f"{narrow}:Even"},
     )  # fmt: skip
     script = {'call calculator {"expression": "2"}': 0.6, "2": 0.4}
     model = save_scripted(folder / "scripted", script)

@@ -229,7 +229,10 @@ def test_every_end_has_a_cause_and_failing_pays_nothing(lab: Any, agent: Path, h
     for uid, said in ((1, "ValueError: no answer in it"), (2, "exit code 3"), (3, "over 5 s"),
                       (4, "the shop is closed"), (5, "returned 'much'")):  # fmt: skip
         assert said in found[uid]["exit_why"]
-    assert found[6]["exit_why"] == "it ended without a reward (None), which leaves it unscored"
+    assert found[6]["exit_why"] == (
+        "it ended without a reward (None), which leaves it unscored: a number is a reward, and so "
+        "are several by name"
+    )
 
 
 TOO_LONG = """from openai import OpenAI

@@ -229,6 +229,24 @@ def test_an_environment_that_begins_differently_with_one_seed_is_refused(runner,
         runner.start(loose, tmp_path / "run")
 
 
+def test_rewards_outside_the_declared_range_are_measured_and_warned_of(
+    file, runner, tmp_path, monkeypatch, capsys
+):
+    words = ["train", "grpo", "model.name=tiny", "evaluation.every=0", "training.steps=1",
+             "sampling.num_prompts=2", "sampling.num_rollouts=4"]  # fmt: skip
+    narrow = tmp_path / "narrow.py"
+    narrow.write_text(OWN.replace("(0.0, 3.0)", "(0.0, 0.25)"))
+    name, warning = "episode/out_of_range_fraction", "outside `reward_range`"
+    for path, told in ((file, False), (narrow, True)):
+        folder = tmp_path / path.stem
+        done = Strop(monkeypatch, capsys)(*words, f"data.task={path}:Digits", "--out", folder)
+        assert (done.code, warning in done.out) == (0, told)
+        found = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+        assert (0 < found.get(name, 0) <= 1) == (name in found) == told
+        doctor = Strop(monkeypatch, capsys)("doctor", folder)
+        assert (warning in doctor.out) == told
+
+
 def test_a_time_limit_of_steps_that_nothing_could_end_is_refused(file, runner, tmp_path):
     limited = raw(f"{file}:Digits", data={"env_timeout_seconds": 5.0})
     with pytest.raises(UserError, match=r"where nothing can end one .*: add data.env_workers=1"):
@@ -271,7 +289,9 @@ def test_gone_on_with_and_used_on_the_command_line(runner, tmp_path, monkeypatch
     assert 0 <= json.loads(result.out)["pass@1"] <= 1
     sampled = strop("sample", tmp_path / "whole", "1,2,3:12=", "-n", "2")
     assert (sampled.code, len(sampled.out.splitlines())) == (0, 2)
-    assert f"Whole episodes: strop eval {tmp_path / 'whole'}" in sampled.err
+    assert sampled.err.rstrip().endswith(f"Whole episodes: strop eval {tmp_path / 'whole'}")
+    trusted = strop("sample", tmp_path / "whole", "1,2,3:12=", "-n", "1", "--trust-files").err
+    assert trusted.rstrip().endswith(f"strop eval {tmp_path / 'whole'} --trust-files")
     assert "corridor" in strop("doctor", "data.task=corridor").out
 
 

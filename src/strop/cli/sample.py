@@ -52,6 +52,7 @@ def sample(
             Console(stderr=True, highlight=False, soft_wrap=True).print(
                 f"[yellow]note:[/] {escape(task.name)} is played in turns; these are answers to "
                 f"one text. Whole episodes: strop eval {escape(source)}"
+                f"{' --trust-files' if trust else ''}"
             )
         prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
         for text in prompts:

@@ -34,6 +34,7 @@ DEAD = "router/frac_dead_experts"
 DEAD_NOTE = 0.1  # share of the experts that lost their tokens over the run
 CUT_OFF, CUT_OFF_NOTE = 0.2, 0.05  # share of answers
 UNSCORED = 0.05  # share of rollouts
+OUT_OF_RANGE = "episode/out_of_range_fraction"
 OWN_REWARDS = {"agent", "environment", "recorded"}  # rewards that come with the rollouts
 SHOWN = 5  # steps shown of a list
 SKIP = 1.5  # factor over the usual amount of data for each rollout, above which data was skipped
@@ -78,6 +79,8 @@ def examine(folder: Path) -> list[Finding]:
     found = [check(run) for check in checks]
     if run.series(DEAD):
         found.append(experts(run))
+    if run.series(OUT_OF_RANGE):
+        found.append(out_of_range(run))
     if run.series("conflict/cancelled"):
         found.append(conflict(run))
     validated = parted([*lines_of(folder)])
@@ -425,6 +428,18 @@ def unscored(run: RunFiles) -> Finding:
                **{f"exit/{cause.label}": share for cause, share in failed.items()}}  # fmt: skip
     advice = "" if status == "ok" else "; ".join(filter(None, (paid, advice)))
     return Finding(question, status, answer, advice, numbers)
+
+
+def out_of_range(run: RunFiles) -> Finding:
+    """How many episodes have rewards outside the range that their environment declares."""
+    most = max(run.series(OUT_OF_RANGE))
+    return Finding(
+        "Do rewards lie in the range that the environment declares?", "problem",
+        f"No: in a step up to {most:.2%} of the episodes have a sum of rewards outside "
+        "`reward_range`.",
+        "correct the rewards of the environment, or its reward_range",
+        {f"max {OUT_OF_RANGE}": most},
+    )  # fmt: skip
 
 
 def _exits(run: RunFiles) -> dict[Exit, float]:

@@ -8,11 +8,13 @@ from typing import Any
 from strop.diagnosis.finding import Finding
 from strop.diagnosis.run import (
     MISMATCH,
+    OUT_OF_RANGE,
     RunFiles,
     capital,
     cut_off,
     loss,
     mismatch,
+    out_of_range,
     unscored,
     without_tokens,
 )
@@ -69,19 +71,28 @@ def _problem(finding: Finding | None) -> bool:
     return finding is not None and finding.status == "problem"
 
 
-# What may be true of a whole step, and the question of the doctor about it.
-KINDS: tuple[tuple[Callable[[Metrics], bool], Callable[[RunFiles], Finding]], ...] = (
-    (_no_reward, unscored),
-    (_no_signal, groups),
-    (_no_update, loss),
-    (_no_end, cut_off),
-    (_mismatch, mismatch),
+def _out_of_range(line: Metrics) -> bool:
+    """An episode's rewards lie outside the range that its environment declares."""
+    return bool(line.get(OUT_OF_RANGE))
+
+
+# What may be true of a step, the question of the doctor about it, and for how many steps in a row
+# it has to be true.
+KINDS: tuple[tuple[Callable[[Metrics], bool], Callable[[RunFiles], Finding], int], ...] = (
+    (_no_reward, unscored, STEPS),
+    (_no_signal, groups, STEPS),
+    (_no_update, loss, STEPS),
+    (_no_end, cut_off, STEPS),
+    (_mismatch, mismatch, STEPS),
+    (_out_of_range, out_of_range, 1),
 )
 
 
 @dataclass
 class Watch:
-    """Reads every step's metrics; reports once each kind of problem that lasts for STEPS steps."""
+    """Reads every step's metrics; reports each kind of problem once, when it has lasted for as many
+    steps as `KINDS` says.
+    """
 
     lines: list[dict[str, Any]] = field(default_factory=list)  # the newest, of this process
     reported: set[int] = field(default_factory=set)  # kinds
@@ -124,12 +135,12 @@ class Watch:
             raise RunStopped(f"in {self._first_steps()} {fault[0]}. {capital(fault[1])}")
         self._check_unscored(run.config.reward, metrics, failures)
         apart = self._reward_apart_from_evaluation(line)
-        if len(self.lines) < STEPS:
-            return apart
         found = [
             (place, question(files))
-            for place, (is_so, question) in enumerate(KINDS)
-            if place not in self.reported and all(map(is_so, self.lines))
+            for place, (is_so, question, steps) in enumerate(KINDS)
+            if place not in self.reported
+            and len(self.lines) >= steps
+            and all(map(is_so, self.lines[-steps:]))
         ]
         self.reported |= {place for place, _ in found}
         return apart + [finding for _, finding in found if finding.status == "problem"]

@@ -216,3 +216,9 @@ def test_a_policy_that_samples_no_token_stops_the_run_and_says_why():
         RunStopped, match=r"\(rollouts ended with: token_limit 100%\)\. What the mod"
     ):
         told([too_long] * STEPS)
+
+
+def test_rewards_outside_the_declared_range_are_told_of_once_at_the_first_step():
+    outside = {"episode/out_of_range_fraction": 0.5}
+    question = "Do rewards lie in the range that the environment declares?"
+    assert told([{}, outside, outside, {}, outside]) == [[], [question], [], [], []]

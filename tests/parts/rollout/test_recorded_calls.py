@@ -11,7 +11,7 @@ from torch import Tensor
 from strop.batch.batch import Batch
 from strop.method.algorithm import Algorithm
 from strop.method.part import Draw
-from strop.parts.rollout._recorded import drift_of, recorded
+from strop.parts.rollout._recorded import NO_REWARD, drift_of, recorded
 from strop.parts.rollout.base import COLUMNS, TURN_COLUMNS
 from strop.recipes.grpo import grpo
 from strop.support.exits import Exit
@@ -98,7 +98,8 @@ def test_how_it_ended(reward: float | None, told: Exit, ended: str, exit: Exit) 
     assert batch["exit_B"].tolist() == [exit]
     assert batch["truncated_B"].tolist() == [ended == "length"]
     assert batch["done_K"].tolist() == [told is Exit.DONE and ended == "stop"]
-    assert log.logged == ({} if exit.is_policys else {"exit_why": {40: exit.label}})
+    why = NO_REWARD if exit is Exit.DECLARED else exit.label
+    assert log.logged == ({} if exit.is_policys else {"exit_why": {40: why}})
 
 
 def test_what_is_in_no_column_is_in_the_table() -> None:

@@ -18,7 +18,10 @@ from strop.traces.records import Rollout
 # What an engine told of a token, which counts only where the policy learns from it.
 TOLD = ("version_T", "logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
 
-NO_REWARD = "it ended without a reward (None), which leaves it unscored"
+NO_REWARD = (
+    "it ended without a reward (None), which leaves it unscored: a number is a reward, and so are "
+    "several by name"
+)
 
 
 def recorded(

@@ -28,7 +28,7 @@ from strop.method.services import Graded, Player
 from strop.rewards.grader import Failure, Grader, Grades, reference, weighted_sum
 from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
-from strop.support.exits import OUTSIDE, Exit
+from strop.support.exits import FAILED, OUTSIDE, Exit
 from strop.training.services.agents import RunAgents
 from strop.training.services.cast import Cast
 from strop.training.services.episodes import RunEpisodes
@@ -205,7 +205,24 @@ class RunGrading:
         if not self.own_reward or sampled:
             return _with_ends(self._verified(batch), batch)
         verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
-        return _with_ends(with_episodes(batch, verified), batch)
+        graded = _with_ends(with_episodes(batch, verified), batch)
+        return graded._replace(metrics={**graded.metrics, **self._out_of_range(batch)})
+
+    def _out_of_range(self, batch: Batch) -> dict[str, float]:
+        """The share of the episodes that did not fail whose sum of rewards lies outside the range
+        that the environment declares; empty where it is 0.
+        """
+        if self.task.environment is None or self.task.reward_range is None:
+            return {}
+        low, high = self.task.reward_range
+        sum_B = segments.total(batch["reward_K"].double(), batch["rollout_K"], batch.size("B"))
+        slack = 1e-6 * max(abs(low), abs(high), 1.0)  # sums of fractions are rounded
+        outside_B = (sum_B < low - slack) | (sum_B > high + slack)
+        if "exit_B" in batch:
+            outside_B = outside_B[batch["exit_B"] < FAILED]
+        if not bool(outside_B.any()):
+            return {}
+        return {"episode/out_of_range_fraction": float(outside_B.double().mean())}
 
     def grade_beside(self, batch: Batch, opponents: Sequence[str]) -> Graded:
         """Like `grade`, with another answer's text beside each: the reward's column `opponent`.
