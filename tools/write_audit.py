@@ -125,7 +125,7 @@ def row(recipe: str, number: int = 1, phase: str = "") -> str:
         four = ""
     cells = [
         _shown(*base.scale), _shown(easy), _shown(hard), _shown(*base.bias), _shown(*base.noise),
-        _shown(price), _shown(*base.no_signal), _shown(*base.discarded),
+        _shown(price), _shown(*base.no_signal), _shown(*base.thrown_away),
         _shown(*_audit(recipe, number, staleness=8).bias), four,
     ]  # fmt: skip
     return f"| {_name(recipe, phase)} | {' | '.join(cells)} |"

@@ -146,7 +146,7 @@ def test_refilled_groups_count_as_the_mixed_ones_alone() -> None:
     p, group = 0.3, 3
     found = audited(f"dapo(num_rollouts={group})", BANDIT, p)
     uniform = p**group + (1 - p) ** group
-    assert found.discarded.value == pytest.approx(uniform)
+    assert found.thrown_away.value == pytest.approx(uniform)
     assert found.no_signal.value == 0
     kept = audited(f"dapo(num_rollouts={group}, dynamic_sampling=False)", BANDIT, p)
     assert kept.no_signal.value == pytest.approx(uniform)

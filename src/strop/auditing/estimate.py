@@ -40,7 +40,7 @@ class Audit:
     entropy_change: Number
     ess: float
     no_signal: Number
-    discarded: Number
+    thrown_away: Number
     cut_scale: Number
     cut_bias: Number
     ratio: float
