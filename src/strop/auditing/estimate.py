@@ -79,8 +79,7 @@ def audit(
         error   = N E |d_N - E d|^2 / |E d|^2, d_N of N answers: see _error
         success_change, entropy_change = <grad J, E d>, <grad H, E d>, first order, per unit of step
         ess     = E_b[p / b]^2 / E_b[(p / b)^2], the share of the behaviour b's answers that count
-        no_signal = P(d = 0); thrown_away = P(curation requests other groups); the other numbers
-                  are conditional on groups that are kept
+        no_signal = P(d = 0); thrown_away = P(curation asks for other groups); others given not
         cut_scale, cut_bias: relative to the gradient of J under the rollout's top_p, top_k, min_p
         ratio   = E_b[p / b] of a token
 

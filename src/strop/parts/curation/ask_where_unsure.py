@@ -92,7 +92,7 @@ class AskWhereUnsure:
         require(self, "bonus", low=0.0)
 
     def init(self) -> dict[str, int]:
-        """No round of the step begun."""
+        """The initial state: no round of the step has started."""
         return {"round": 0}
 
     def __call__(

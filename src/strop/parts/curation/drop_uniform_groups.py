@@ -57,7 +57,7 @@ class DropUniformGroups:
         return frozenset() if self.keep_failed else frozenset({"removes_uniform_groups"})
 
     def init(self) -> dict[str, int]:
-        """No round begun."""
+        """The initial state: no round has started."""
         return {"rounds": 0, "target": 0}
 
     def __call__(

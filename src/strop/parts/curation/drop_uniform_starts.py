@@ -47,7 +47,7 @@ class DropUniformStarts:
         require(self, "max_rounds", low=0)
 
     def init(self) -> dict[str, int]:
-        """No round begun."""
+        """The initial state: no round has started."""
         return {"rounds": 0, "target": 0}
 
     def __call__(

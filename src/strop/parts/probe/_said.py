@@ -1,4 +1,4 @@
-"""What tokens say, as one text, and where each of them stands in it."""
+"""Decodes tokens into one text, with the position of each token in it."""
 
 import numpy as np
 from torch import Tensor
@@ -7,7 +7,7 @@ from strop.method.services import Texts
 
 
 class Said:
-    """The text of tokens [N], one behind another; token n is its letters begin_N[n] to end_N[n]."""
+    """The text of consecutive tokens [N]; token n is its characters begin_N[n] to end_N[n]."""
 
     def __init__(self, id_N: Tensor, texts: Texts) -> None:
         self.id_N = id_N.cpu().numpy()
@@ -21,7 +21,7 @@ class Said:
         self.begin_N = self.end_N - length_N
 
     def find(self, wanted: str) -> np.ndarray:
-        """The letters at which this stands in the text, in order."""
+        """The positions of this string in the text, in order."""
         places, at = [], self.text.find(wanted)
         while at >= 0:
             places.append(at)

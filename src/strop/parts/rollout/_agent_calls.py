@@ -1,4 +1,4 @@
-"""The calls of one agent: drawn as they come, kept as records, stopped once nobody waits."""
+"""Handles the calls of one agent: draws as they arrive, records them, stops unneeded draws."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     pending: list[PendingRequest]
 
     def stop(self) -> None:
-        """End what is drawn for it."""
+        """Stop the draws for it."""
         self.task.cancel()
         for each in self.pending:
             if not each.done:
@@ -114,7 +114,7 @@ class AgentCalls:
         self.limit_at(asked.number, Exit.TIMEOUT)
 
     def stop(self) -> None:
-        """End what is still drawn."""
+        """Stop the running draws."""
         for asked in self.asked.values():
             if not asked.task.done():  # an agent that has ended has given it up
                 asked.stop()
@@ -122,12 +122,12 @@ class AgentCalls:
                     self.limit_at(asked.number, Exit.TIMEOUT)
 
     def limit_at(self, number: int, exit: Exit) -> None:
-        """That a call gets no answer, and why."""
+        """Tell a call that it gets no answer, and why."""
         if number >= self.limited:
             self.limit, self.limited = exit, number
 
     async def answered(self, call: ModelCall, number: int, pending: list[PendingRequest]) -> None:
-        """As `answer`; the agent hears of what goes wrong, and never waits in vain."""
+        """As `answer`, but reports errors to the agent, so that it never waits forever."""
         try:
             await self.answer(call, number, pending)
         except Exception as error:

@@ -31,7 +31,7 @@ class SeatLimits:
         return cls(turns, *tokens, turns - extension)
 
     def shorter(self, turns: int) -> "SeatLimits":
-        """The same with fewer turns, of which the policy is told."""
+        """The same limits with fewer turns; the policy is told this number."""
         return replace(self, turns=turns, first_turns=min(self.first_turns or turns, turns))
 
     def left(self, played: int) -> int:
@@ -64,7 +64,7 @@ class Seat:
         return sum(turn.reward for turn in self.turns)
 
     def given(self, episodes: Episodes, observation: Any, opens: bool) -> tuple[int, ...]:
-        """Tokens of an observation where it stands: after an action, first, or a whole context."""
+        """Tokens of an observation: after an action, at the start, or as a whole context."""
         if opens:
             return episodes.context_ids(observation.text)
         if self.turns:
@@ -104,7 +104,7 @@ class Seat:
         return ids
 
     def judge(self, action: str, observation: Any) -> None:
-        """What came of the action, its reward apart."""
+        """Record the result of the action, except its reward."""
         turn = self.turns[-1]
         turn.valid, turn.match = bool(observation.valid), bool(observation.match)
         turn.action = state_key(action.strip())
@@ -171,7 +171,7 @@ class Episode:
         return self.roles[role] if self.roles else role
 
     def judge(self, action: str, observation: Any) -> None:
-        """What came of the action, for everyone who has a turn that it can count for."""
+        """Record the result of the action for every player who has a turn to credit it to."""
         if observation.done:
             self.exit, self.why = observation.exit or Exit.DONE, observation.why
         self.seat.judge(action, observation)
@@ -241,6 +241,6 @@ def state_key(text: str) -> int:
 
 
 def key_of(content: bytes) -> int:
-    """The same for bytes."""
+    """The same for sequences of bytes."""
     digest = hashlib.blake2b(content, digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -1,4 +1,4 @@
-"""What strategies that play episodes share: limits, one turn after another, the batch of them."""
+"""Shared by strategies that play episodes: limits, the loop over turns, and the batch."""
 
 import asyncio
 import itertools
@@ -50,7 +50,7 @@ class Scene:
     most_turns: Mapping[int, int] = field(default_factory=dict)
 
     def limits_of(self, episode: Episode) -> SeatLimits:
-        """What each player of an episode may do."""
+        """The options of each player of an episode."""
         turns = self.most_turns.get(episode.uid, self.limits.turns)
         return self.limits if turns >= self.limits.turns else self.limits.shorter(turns)
 
@@ -216,7 +216,7 @@ class PlayingAlone(PlayingFields):
         self, uids: Sequence[int], engine: AsyncEngine, texts: Texts, sampling: Sampling,
         episodes: Episodes, extension: int = 0,
     ) -> Iterator[Scene]:  # fmt: skip
-        """As ever. Raises UserError where thoughts of earlier turns are dropped."""
+        """As in the base class. Raises UserError if thoughts of earlier turns are dropped."""
         if episodes.drops_thoughts:
             raise UserError(
                 f"data.thinking=template: {name_of(self)} goes on from the middle of an episode, "
@@ -226,7 +226,9 @@ class PlayingAlone(PlayingFields):
             yield scene
 
     def new_tokens(self, usual: int, environment: Any = None) -> tuple[int, int]:
-        """As ever. Raises UserError for an environment of several players, or that rewrites."""
+        """As in the base class. Raises UserError for an environment that has several players, or
+        that rewrites.
+        """
         many = environment is not None and len(environment.roles) > 1
         if many or (environment is not None and environment.rewrites):
             kind = "has several players" if many else "writes its context anew each turn"

@@ -30,7 +30,7 @@ class ServedCalls:
     broken: Exception | None = None  # a fault of ours
 
     async def serve(self, part: SamplingFields, sampling: Sampling, seed: int) -> None:
-        """Draw for whoever asks until it is cancelled; nobody is told then."""
+        """Answer clients' calls until cancelled; then pending clients get no message."""
         ACCOUNT.set(self.account)
         self.account.on_failure = sampling.failures.append
         waiting = {asyncio.ensure_future(self._answer(*each)) for each in self.open.values()}
@@ -55,7 +55,7 @@ class ServedCalls:
                 self.engine.drop(self.kept.popleft())
 
     async def _answer(self, call: ModelCall, pending: Sequence[PendingRequest]) -> None:
-        """Tell a client what was drawn, once all of it is."""
+        """Send a client its answers once all of them are drawn."""
         try:
             await self.engine.wait(pending)
             answers = [each.answer() for each in pending]
@@ -77,7 +77,7 @@ class ServedCalls:
         self.calls.refuse(call, why)
 
     def _keep(self, answers: Sequence[Answer]) -> None:
-        """Hold the caches of these, and no longer those of the oldest ones."""
+        """Keep the caches of these, and release those of the oldest ones."""
         self.kept.extend(answers)
         while len(self.kept) > MOST_KEPT:
             self.engine.drop(self.kept.popleft())

@@ -1,4 +1,4 @@
-"""A failed answer's beginning with another end behind it."""
+"""Joins the beginning of a failed answer with another end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,13 +42,13 @@ class Repair:
         return Answer(self.request, (*self.failed.events, *self.end))
 
     def rest(self) -> Request:
-        """What is to be drawn behind what was kept."""
+        """The request for the rest after the kept tokens."""
         kept = Answer(self.request, self.failed.events)
         return kept.more(self.request.max_tokens - len(kept.ids))
 
 
 def graded_right(repairs: Sequence[Repair], grading: Grading) -> list[Repair]:
-    """Those of these that are graded right."""
+    """The answers that are graded right."""
     if not repairs:
         return []
     draws = [

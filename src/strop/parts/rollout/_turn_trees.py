@@ -1,4 +1,4 @@
-"""Episodes that branch between turns: how unsure a turn was, and playing all that has begun."""
+"""Plays episodes that branch between turns, and measures how uncertain a turn was."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class Branch:
 
     @property
     def rise(self) -> float:
-        """How much less sure its last turn was than its first."""
+        """How much less certain its last turn was than its first."""
         return self.entropy[-1] - self.entropy[0]
 
 

@@ -40,7 +40,7 @@ class Group:
         return sum(len(answer.ids) for answer in self.answers)
 
     def open(self) -> Iterator[tuple[int, Request]]:
-        """The answers that have not ended: their places, and what is still to be drawn of each."""
+        """The unfinished answers: their places, and the requests for the rest of each."""
         for place, answer in enumerate(self.answers):
             if not answer.ended:
                 yield place, answer.more(answer.request.max_tokens - len(answer.ids))

@@ -1,4 +1,4 @@
-"""What every strategy has: the fields that say how a token is drawn, and what the run asks it.
+"""The base of every strategy: fields for how a token is drawn, and what a run calls.
 
 `assemble` turns what an engine reported into the four tables of a batch, `assemble_turns` episodes.
 `roll_out` runs a strategy to its end, a `Crowd` several beside each other.
@@ -92,7 +92,7 @@ class SamplingFields:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What an engine must be able to do beside sampling."""
+        """The capabilities that an engine needs besides sampling."""
         needs = {"rules"} if self.rules() else set()
         return frozenset(needs | ({"kept"} if self.renormalises else set()))
 
@@ -112,7 +112,7 @@ class SamplingFields:
         return (*found, *([MinP(self.min_p)] if self.min_p else []))
 
     def sampling(self) -> dict[str, Any]:
-        """These fields alone, by name."""
+        """Only these fields, by name."""
         return {field.name: getattr(self, field.name) for field in fields(SamplingFields)}
 
     def request(
@@ -357,7 +357,7 @@ Strategy: TypeAlias = Coroutine[Any, Any, Rollouts]
 
 
 class RolledOut(NamedTuple):
-    """What a strategy of rollouts came to."""
+    """The result of a rollout strategy."""
 
     batch: Batch
     state: Any
@@ -377,7 +377,7 @@ def roll_out(strategy: Strategy, engine: Engine, services: Services | None = Non
 
 
 def account_of(services: Services | None) -> Account:
-    """An account whose failures the run's services are told of."""
+    """An account that reports its failures to the run's services."""
     return Account() if services is None else Account(services.sampling.failures.append)
 
 

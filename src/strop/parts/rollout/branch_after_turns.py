@@ -70,7 +70,7 @@ class BranchAfterTurns(PlayingAlone):
 
     @property
     def facts(self) -> frozenset[str]:
-        """What is looked at beforehand is discarded."""
+        """Tokens drawn for the look ahead are discarded."""
         return frozenset({"samples_again"}) if self.monitor else frozenset()
 
     async def __call__(
@@ -140,7 +140,7 @@ class BranchAfterTurns(PlayingAlone):
 
 
 def started_of(number: int, sharpness: float, difference: float) -> int:
-    """How many of a number of rollouts begin at the prompt."""
+    """How many of `number` rollouts start at the prompt."""
     share = (1 + math.tanh(sharpness * difference / 2)) / 2  # the sigmoid
     return max(1, min(int(number * share) + 1, number))
 

@@ -134,7 +134,7 @@ class RetryFromReflection(PlayingAlone):
         await gather(self.play(game, request, scene) for game, request in games)
 
     def _guide(self, report: Report, form: str, shown: str) -> str:
-        """What a retry is told where it begins."""
+        """The text that a retry reads at its start."""
         words = self.guide or WORDS[form][1]
         words = words.replace("{text}", shown if report.turn else "{prompt}")
         return words.replace("{report}", report.text)
@@ -145,7 +145,7 @@ class RetryFromReflection(PlayingAlone):
 
 
 def _metrics(tries: Sequence[Attempt]) -> dict[str, float]:
-    """What reflections and retries came to."""
+    """Metrics of reflections and retries."""
     asked = [each for each in tries if each.reflection]
     valid = sum(each.report is not None for each in asked)
     again = [each.retry.seat.earned for each in tries if each.retry is not None]

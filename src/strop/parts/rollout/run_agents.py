@@ -78,7 +78,7 @@ class RunAgents(SamplingFields):
 
 @dataclass
 class _Stage:
-    """What agents are played with."""
+    """The resources with which agents are run."""
 
     part: RunAgents
     engine: AsyncEngine

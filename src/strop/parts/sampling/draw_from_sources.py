@@ -48,7 +48,7 @@ class DrawFromSources:
         check_size(self)
 
     def init(self) -> dict[str, Any]:
-        """No epoch begun, of no source."""
+        """The initial state: no source has started an epoch."""
         return {"order": (), "cursor": (), "epoch": ()}
 
     def __call__(

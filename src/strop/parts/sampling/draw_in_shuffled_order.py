@@ -32,7 +32,7 @@ class DrawInShuffledOrder:
         check_size(self)
 
     def init(self) -> dict[str, Any]:
-        """No epoch begun."""
+        """The initial state: no epoch has started."""
         return {"order": torch.zeros(0, dtype=torch.int64), "cursor": 0, "epoch": -1}
 
     def __call__(

@@ -56,7 +56,7 @@ class DrawInStages(DrawInShuffledOrder):
         return frozenset() if self.column else frozenset({"samples_again"})
 
     def init(self) -> dict[str, Any]:
-        """Nothing measured, no stage begun."""
+        """The initial state: nothing is measured, and no stage has started."""
         return {**super().init(), "difficulty": {}, "stage": -1}
 
     def __call__(  # type: ignore[override]

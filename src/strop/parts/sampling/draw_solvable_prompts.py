@@ -53,7 +53,7 @@ class DrawSolvablePrompts(DrawInShuffledOrder):
         require(self, "spread", low=-1.0)
 
     def init(self) -> dict[str, Any]:
-        """Nothing asked and no epoch begun."""
+        """The initial state: nothing is measured, and no epoch has started."""
         return {**super().init(), "kept": None}
 
     def __call__(  # type: ignore[override]

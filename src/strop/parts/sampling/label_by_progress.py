@@ -65,7 +65,7 @@ class LabelByProgress(DrawInShuffledOrder):
         require(self, "fit_steps", low=1)
 
     def init(self) -> dict[str, Any]:
-        """Nothing labelled and no epoch begun."""
+        """The initial state: nothing is labelled, and no epoch has started."""
         return {**super().init(), "labels": {}, "rmse": 0.0}
 
     def __call__(  # type: ignore[override]

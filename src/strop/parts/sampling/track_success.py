@@ -68,7 +68,7 @@ class TrackSuccess:
                 "entries": torch.zeros(0, self.window, dtype=torch.float64)}  # fmt: skip
 
     def view(self, state: dict[str, Any]) -> Tracked:
-        """What is known as a step begins."""
+        """The known success at the start of a step."""
         left_N = self.fade ** (state["steps"] - state["step"]).double()
         right_N, wrong_N = state["right"] * left_N, state["wrong"] * left_N
         success_N = right_N / (right_N + wrong_N)

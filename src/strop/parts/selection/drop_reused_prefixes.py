@@ -28,7 +28,7 @@ class DropReusedPrefixes:
 
     @property
     def unread(self) -> frozenset[str]:
-        """The parents are asked for where they are to be left out too."""
+        """The parents are read only if they are left out too."""
         return frozenset() if self.in_both else frozenset({"parent_B"})
 
     def __call__(

@@ -56,7 +56,7 @@ def dual_clipped(clipped: Clipped, advantage_T: Tensor, dual_clip_c: float) -> C
 
 
 def unlogged(dual_clip_c: float) -> frozenset[str]:
-    """What is not logged without a dual clip."""
+    """The metrics that are not logged without a dual clip."""
     return frozenset() if dual_clip_c else frozenset({DUAL})
 
 
