@@ -14,7 +14,8 @@
 Nothing here depends on how the rows are later split into micro-batches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,19 +89,11 @@ def train_step(
 
     # 8
     lr = knobs[LR] if LR in knobs else rate_at(world.lr, step, world.num_steps)
-    with clock("update"):
-        try:
-            learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
-        except RunStopped as error:
-            again = Chains(rng_of, world.services, dict(state))
-            if came := again.first_not_finite(algorithm.advantage, batch):
-                raise RunStopped(f"{error}; {came}") from error
-            raise
-    routed = models.policy.experts is not None
-    own = step_metrics(batch, learning_rollouts(algorithm, batch))
-    _check_names(own, chains.said_by, learned.metrics)
-    metrics.update(own, **learned.metrics)
-    metrics.update(routing.load_metrics(batch) if routed else {})
+    again = Chains(rng_of, world.services, dict(state))
+    with clock("update"), _naming_first_part(again, algorithm, batch):
+        learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
+    metrics.update(_metrics_of(batch, algorithm, chains.said_by, learned.metrics))
+    metrics.update(routing.load_metrics(batch) if models.policy.experts is not None else {})
     if "sampling/oldest_age_steps" in metrics:
         metrics["sampling/effective_share"] = learned.effective
 
@@ -120,10 +113,27 @@ def train_step(
     return Stepped(batch, metrics, chains.state)
 
 
-def _check_names(
-    own: Mapping[str, float], said_by: Mapping[str, str], learned: Mapping[str, float]
-) -> None:
-    """Raise UserError where a part's metric has the name of one of the step's own."""
+@contextmanager
+def _naming_first_part(again: Chains, algorithm: Algorithm, batch: Batch) -> Iterator[None]:
+    """Inside, the error of a loss that is not finite names the part that gave such a number first.
+
+    again: the chains before the step, with which the advantages are computed again for that.
+    """
+    try:
+        yield
+    except RunStopped as error:
+        if came := again.first_not_finite(algorithm.advantage, batch):
+            raise RunStopped(f"{error}; {came}") from error
+        raise
+
+
+def _metrics_of(
+    batch: Batch, algorithm: Algorithm, said_by: Mapping[str, str], learned: Mapping[str, float]
+) -> dict[str, float]:
+    """The step's own metrics and those of loss terms. Raises UserError where a part gives a metric
+    the name of one of the step's own.
+    """
+    own = step_metrics(batch, learning_rollouts(algorithm, batch))
     for name in own:
         if name in said_by or name in learned:
             who = f"part {said_by[name]}" if name in said_by else "a part of a loss term"
@@ -131,6 +141,7 @@ def _check_names(
                 f"{who} gives the metric {name}, which every step has of its own: give it a name "
                 "of yours, such as mine/mean"
             )
+    return {**own, **learned}
 
 
 def _refreshed(algorithm: Algorithm, batch: Batch, models: StepModels) -> Batch:
