@@ -44,7 +44,8 @@ USAGE: Any = typer.BadParameter.__base__  # the base of all errors in the option
 
 # What these make is a folder, a file or a service, which does not need the text that they print.
 WITHOUT_OUTPUT = {
-    "train", "compare", "sweep", "sequence", "init", "export", "report", "serve", "watch", "inspect",
+    "train", "compare", "sweep", "sequence", "init", "export", "report", "serve", "watch",
+    "inspect",
 }  # fmt: skip
 
 NOTHING_KEPT = "nothing was saved: the same command starts from the beginning"
