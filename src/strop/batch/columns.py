@@ -210,7 +210,7 @@ STANDARD: tuple[Column, ...] = (
            "reward", door=("rewards",), presumed=True),
     Column("truncated_B", "bool", "cut off by a limit, not ended by the policy", "", "rollout",
            random="flag:0.3"),
-    Column("pending_B", "bool", "it has not ended and goes on in the next step", "", "rollout",
+    Column("pending_B", "bool", "it has not ended and continues in the next step", "", "rollout",
            door=("pending",), random="flag:0.3"),
     Column("exit_B", "int", "why it ended: a number of `Exit` (strop.support.exits)", "", "rollout",
            door=None, random="0"),

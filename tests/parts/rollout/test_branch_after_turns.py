@@ -265,7 +265,7 @@ def test_what_it_cannot_play_is_refused_before_a_step():
     part = BranchAfterTurns()
     with pytest.raises(UserError, match=r"branch_after_turns .* has several players"):
         part.new_tokens(3, Two())
-    with pytest.raises(UserError, match="writes its context anew each turn"):
+    with pytest.raises(UserError, match="rewrites its context each turn"):
         part.new_tokens(3, Anew())
     assert part.needs == {"top"}
     for wrong, said in (

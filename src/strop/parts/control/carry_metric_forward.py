@@ -35,7 +35,7 @@ class CarryMetricForward:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The step's entropy is what the engine tells of it."""
+        """The step's entropy is what the engine reports."""
         return frozenset({"entropy"}) if self.metric == "entropy" else frozenset()
 
     @property

@@ -1,4 +1,4 @@
-"""Take the policy of now, or an average of policies, as the reference of the steps that follow."""
+"""Take the current policy, or an average of policies, as the reference of the steps that follow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class Round(NamedTuple):
-    """One round of a refill: prompts still missing, whether to go on, and the numbers of it."""
+    """One round of a refill: prompts still missing, whether to continue, and its metrics."""
 
     missing: int
     again: bool

@@ -96,7 +96,7 @@ def _check_same(ours: Iterable[str], theirs: Iterable[str]) -> None:
     if odd := sorted(set(ours) ^ set(theirs)):
         raise UserError(
             f"the store of rollouts and this step's differ in {', '.join(odd)}; keep the method's "
-            "rollout, reward and curation parts when a run goes on"
+            "rollout, reward and curation parts when a run resumes"
         )
 
 

@@ -63,7 +63,7 @@ class AskWhereUnsure:
         in each of `rounds` rounds after the first: budget * prompts rollouts, one by one to the
         prompt of the highest  h(n) - h(n + 1) + bonus sqrt(log(1 + T) / n)
         h(n) = t_{1 - level/2, n-1} s / sqrt(n);  s: deviation (n - 1) of the prompt's outcomes so
-        far, n: its rollouts, T: those of the step;  s anew in each round
+        far, n: its rollouts, T: those of the step;  s is new in each round
 
     Metrics: budget/mean, budget/least, budget/most (rollouts of a prompt in the end).
 

@@ -1,4 +1,4 @@
-"""Sample one more rollout of a prompt as long as it tells more than it costs."""
+"""Sample one more rollout of a prompt as long as it informs more than it costs."""
 
 from dataclasses import dataclass
 

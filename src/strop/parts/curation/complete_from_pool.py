@@ -45,7 +45,7 @@ class CompleteFromPool:
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"removes_uniform_groups"})
-    # Rollouts of a prompt that an update takes; 0: as many as any step so far asked for of the
+    # Rollouts of a prompt that an update takes; 0: as many as any step so far requested of the
     # prompt that got most. Default: released code (8).
     ready: int = 8
     # Steps for which a rollout may wait, its own among them. Default: released code (2 versions).

@@ -28,7 +28,7 @@ class DropUniformGroups:
     Source: arXiv 2503.14476, sec. 3.2, eq. 11; code verl-project/verl-recipe dapo; keep_failed:
     arXiv 2509.18851, code nangongrui-ngr/NGRPO.
     Differs from the source: asks for the missing prompts, not a whole batch again; when the rounds
-    run out it goes on with what there is, the released code raises (`strict`).
+    run out it continues with what there is; the released code raises (`strict`).
     Nearest part: none.
     Edges: no scored rollout -> dropped; no live group at all -> keeps nothing; with keep_failed a
     lone perfect rollout -> dropped. A restart loses nothing: the round count is 0 between steps.
@@ -39,7 +39,7 @@ class DropUniformGroups:
     # Rounds of sampling a step, the first included; 1: no refill; 0: no limit. Default: released
     # code (the scripts' max_num_gen_batches).
     max_rounds: int = 10
-    # Raise when the rounds ran out before there were enough. Default: ours (a long run goes on).
+    # Raise when the rounds ran out before there were enough. Default: ours (a long run continues).
     strict: bool = False
     # Drop only the prompts whose answers are all perfect. Default: paper (never solved ones too).
     keep_failed: bool = False

@@ -27,7 +27,7 @@ class DropUniformStarts:
     Source: arXiv 2509.11543 (filter on the advantages' spread); arXiv 2602.05885 (last turn).
     Differs from the source: asks for the missing prompts, not a whole batch again.
     Nearest part: drop_uniform_groups, which looks at outcomes.
-    Edges: no scored rollout -> dropped; when the rounds run out it goes on with what there is. A
+    Edges: no scored rollout -> dropped; when the rounds run out it continues with what there is. A
     restart loses nothing: the round count is 0 between steps.
     """
 

@@ -15,7 +15,7 @@ from strop.parts.curation._store import as_rows, columns_of, joined, opened, put
 
 @dataclass(frozen=True)
 class ReplaySuccesses:
-    """Once enough good rollouts are stored they come back, with advantages of the policy of now.
+    """Once enough good rollouts are stored they come back, with advantages of the current policy.
 
         P50 = median of the last `history` groups' mean rewards
         as soon as more than 1.5 size of the store have R > P50: A' = R - P50; of those with
@@ -32,7 +32,7 @@ class ReplaySuccesses:
     Source: arXiv 2509.22601; code TencentYoutuResearch/SPEAR.
     Differs from the source: its history holds whole steps, so it may be a step longer; a median
     deviation of 0, as where most groups have one outcome, divides nothing, and not by 1e-6.
-    Nearest part: replay_by_advantage, which draws every step by the advantages of then.
+    Nearest part: replay_by_advantage, which draws every step by the advantages of that time.
     Edges: no history -> P50 0; fewer than two with A' >= 0 -> none; state is in the checkpoint.
     """
 
@@ -44,7 +44,7 @@ class ReplaySuccesses:
     max_age: int = 10
     # Whether advantages are divided by the usual deviation. Default: released code (no).
     normalize_std: bool = False
-    # Factor of an advantage that is not taken anew; 0: it is. Default: released code (scripts).
+    # Factor of an advantage that is not computed again; 0: it is. Default: released code (scripts).
     decay: float = 0.0
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class ReplaySuccesses:
         return (store.size("B") if self.decay else int(good_B.sum())) > 1.5 * self.size
 
     def _drawn(self, store: Batch, usual: float, spread: float, rng: torch.Generator) -> Batch:
-        """A power of two of the store, with their advantages of now."""
+        """A power of two of the store, with their current advantages."""
         if self.decay:
             advantage_B = self.decay * store["made_advantage_B"]
         else:

@@ -1,4 +1,4 @@
-"""At every turn of given episodes, let the policy of now act once more."""
+"""At every turn of given episodes, let the current policy act once more."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ REPLAY = 4  # origin_T
 class SplitIntoMinibatches:
     """More updates per rollout: each prompt group is trained on once per epoch.
 
-        updates = num_epochs * num_minibatches; groups are shuffled anew every epoch
+        updates = num_epochs * num_minibatches; groups are shuffled again every epoch
         replayed_last: groups with replayed tokens take no part in these; all of them together are
         one more update after them
 

@@ -17,12 +17,12 @@ class UpdateCriticFirst:
         the rollouts, shuffled, in num_critic_updates mini-batches: one update of the critic each
         then, after warmup_steps, the rollouts with gradient, shuffled, in num_policy_updates: one
         update of the policy each
-        before every update values, targets and advantages are taken anew
+        before every update values, targets and advantages are computed again
         whole: every update is of all these rollouts
 
     Reads: batch; rng.   Writes: updates (tokens_T and terms each).
     Source: arXiv 2402.19446, algorithm 1; code YifeiZhou02/ArCHer; whole arXiv 2406.11896.
-    Differs from the source: a step's rollouts are drawn once, not anew for each update.
+    Differs from the source: a step's rollouts are drawn once, not again for each update.
     Nearest part: split_into_minibatches, which updates both at once.
     Edges: fewer rollouts than updates -> an update each; no rollout with gradient -> the policy
     stays; one policy update is of all rollouts with gradient.

@@ -16,7 +16,7 @@ class UpdateTurnByTurn:
     """The turns of a rollout learn one after another, each given what those before it became.
 
         M_i = 1;  for each turn k in order, over the rollouts that have it:
-            one update, logp_old taken anew before it, advantages times M_i
+            one update, logp_old computed again before it, advantages times M_i
             s_i = clip(exp(clamp(mean_{t in turn k of i} (logp_t - logp_old_t), -nats, nats)),
                        1 - carry_low, 1 + carry_high)
             M_i <- clip(M_i s_i, 1 - carry_low, 1 + carry_high)

@@ -1,4 +1,4 @@
-"""Pass over a step's rollouts several times; a policy that has moved rests, the critic goes on."""
+"""Pass over a step's rollouts several times; a policy that has moved rests, its critic learns on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from strop.method.part import Update, Updates, require, require_one_of
 class UpdateWhileNear:
     """The critic makes all its updates; the policy those before it is too far from its start.
 
-        num_epochs * num_minibatches updates, prompt groups shuffled anew every epoch; the policy
+        num_epochs * num_minibatches updates, prompt groups shuffled again every epoch; the policy
         takes part while step > warmup_steps and kl <= max_kl
         kl = mean over turns k of (exp(d_k) - 1 - d_k),  d_k = sum_{t in k} (logp_t - logp_old_t)
 

@@ -11,7 +11,7 @@ from strop.batch.batch import Batch
 from strop.method.services import Scoring
 from strop.support.errors import UserError
 
-# The tokens that are given, and those after them whose log-probabilities are asked for.
+# The tokens that are given, and those after them whose log-probabilities are requested.
 Context = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -71,7 +71,7 @@ def bounds_of(batch: Batch) -> tuple[list[int], list[int], list[int]]:
     if batch.contexts()[1] > batch.size("B"):
         raise UserError(
             "this method takes a turn's context from the turns before it, and the environment "
-            "writes it anew: give an environment that does not (Replay: rewrites=False)"
+            "rewrites it: give an environment that does not (Replay: rewrites=False)"
         )
     turn_T, mask_T, num = batch["turn_T"], batch["mask_T"], batch.size("K")
     size_K = segments.count(turn_T, num)

@@ -13,7 +13,7 @@ from strop.method.part import require
 
 @dataclass(frozen=True)
 class CutAtUnlikelyTokens:
-    """An answer is cut where the policy was not sure how to go on.
+    """An answer is cut where the policy was not sure how to continue.
 
         cut_t = 1 for the 1st, (interval + 1)-th, (2 interval + 1)-th, ... token of its rollout
                 with probability < p0

@@ -51,7 +51,7 @@ class MarkSpans:
     subgoal_tags: tuple[str, ...] = ("<subgoal>", "</subgoal>")
     # Text before and after the action. Default: released code.
     action_tags: tuple[str, ...] = ("<action>", "</action>")
-    # Words of a switch that goes on with the subgoal, in letters of either case. Default: released
+    # Words of a switch that continues the subgoal, in either case. Default: released
     # code.
     keep: tuple[str, ...] = ("KEEP",)
 

@@ -21,7 +21,7 @@ class MeasureAnswerGain:
         reward_k = P_{k+1} - P_k for all turns of a rollout but the last, which earns the outcome
         P_k = exp(mean logp of the reference answer's tokens after the tokens before action k)
 
-    The policy of now scores the answer, teacher forced, behind `opening`: after the prompt for P_0,
+    The current policy scores the answer, teacher forced, after `opening`: after the prompt for P_0,
     after turn k and its feedback for P_{k+1}. Equal beginnings of a prompt are scored once.
 
     Reads: batch (the tokens), outcome_B [B] float, rollout_K [K] int; texts (with the

@@ -17,7 +17,7 @@ class PoolStates:
 
         state_B = mean over the answer's policy tokens of Z_t / sqrt(D)
 
-    Z_t [D] is the state of a token behind the last norm, of the policy of now. One forward pass
+    Z_t [D] is the state of a token after the last norm, of the current policy. One forward pass
     without gradient; only one micro-batch's states exist at a time.
 
     Reads: batch (the tokens), scoring (hidden states).

@@ -46,7 +46,7 @@ class MarkWindowsAfterWords:
     width: int = 4
     # Words that may open a window, with spaces between them; empty: any. Default: ours (any).
     words: str = ""
-    # Likeliest tokens whose probabilities are told apart. Default: released code.
+    # Likeliest tokens whose probabilities count singly. Default: released code.
     num_top: int = 10
 
     def __post_init__(self) -> None:

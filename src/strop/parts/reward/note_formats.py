@@ -14,7 +14,7 @@ from strop.method.services import Texts
 
 @dataclass(frozen=True)
 class NoteFormats:
-    """Later parts see which of several forms an answer has, told by the marks in its text.
+    """Later parts see which of several forms an answer has, by the marks in its text.
 
         format_i = 1 + place of the first of `marks` that the text contains; 0: none of them
         format_i = -1 (unknown) where the text lacks `needed`

@@ -17,7 +17,7 @@ class PenaliseOverlongSoftly:
     Reads: reward_B [B] float, length_B [B] int, max_length [] int where the field is 0.
     Writes: reward_B [B] float.
     Source: arXiv 2503.14476, eq. 13; code verl-project/verl-recipe dapo.
-    Differs from the source: longer than L_max goes on falling, as in the released code (the paper
+    Differs from the source: beyond L_max it keeps falling, as in the released code (the paper
     has -1 there); lengths count policy tokens only.
     Nearest part: drop_truncated_rollouts, which takes them out instead.
     Edges: length up to L_max - L_buf -> reward unchanged; outcome_B stays as it was; unscored

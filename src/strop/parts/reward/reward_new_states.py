@@ -22,7 +22,7 @@ class RewardNewStates:
         b_k = e_k g_k ("product"), e_k + mix g_k ("sum"), e_k ("episodic"), g_k ("global")
         reward_i <- reward_i + beta sum_k b_k / s,   s: deviation of all b so far, this step's too
 
-    The episode part starts anew with every rollout, the global one lasts for the run: where layouts
+    The episode part is reset with every rollout, the global one lasts for the run: where layouts
     differ from prompt to prompt the first does the work, where they are shared the second, and the
     product is near the better of both. States are those of the environment (`state`, which gigpo
     compares too). Metrics: new_states/bonus_mean (of scored rollouts), /frac_first (turns in a

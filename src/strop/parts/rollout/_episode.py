@@ -31,11 +31,11 @@ class SeatLimits:
         return cls(turns, *tokens, turns - extension)
 
     def shorter(self, turns: int) -> "SeatLimits":
-        """The same limits with fewer turns; the policy is told this number."""
+        """The same limits with fewer turns; the policy reads this number."""
         return replace(self, turns=turns, first_turns=min(self.first_turns or turns, turns))
 
     def left(self, played: int) -> int:
-        """Turns left after `played`, as far as the policy is told."""
+        """Turns left after `played`, as the policy reads it."""
         first = self.first_turns or self.turns
         return (first if played < first else self.turns) - played
 
@@ -230,7 +230,7 @@ class Episode:
         self.seats = {player: seat for player, seat in self.seats.items() if seat.turns}
         for seat in self.seats.values():
             seat.truncated = True
-            if "action" not in seat.turn_log[-1]:  # the turn has begun, and nothing was done in it
+            if "action" not in seat.turn_log[-1]:  # the turn has started, without an action
                 seat.turns[-1].valid = False
                 seat.turn_log[-1] |= {"action": "", "reward": 0.0, "valid": False}
 

@@ -83,7 +83,7 @@ class Branch:
 
     @property
     def ended(self) -> str:
-        """How, or nothing while it goes on."""
+        """How it ended, or nothing while it continues."""
         return self.events[-1].ended if self.events else ""
 
     def so_far(self, request: Request) -> Answer:

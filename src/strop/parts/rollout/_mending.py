@@ -23,7 +23,7 @@ class Mending:
     episode: Episode
     rng: torch.Generator  # of the repairs' draws
     mends: bool  # whether failed turns are repaired
-    tries: dict[int, int] = field(default_factory=dict)  # turn -> repairs of it that were begun
+    tries: dict[int, int] = field(default_factory=dict)  # turn -> repairs of it that were started
     num_turns: int = 0  # that the environment has seen
     is_trying: bool = False  # the action under way is to repair the turn before it
     was_whole: bool = False  # nothing of the failed turn was left, last time
@@ -45,7 +45,7 @@ class Mending:
         return failed
 
     def stop_at_failed(self) -> None:
-        """End the episode with the failed turn, as if no repair had begun."""
+        """End the episode with the failed turn, as if no repair had started."""
         seat = self.episode.seat
         opened = seat.turns.pop()
         seat.turn_log.pop()

@@ -65,7 +65,7 @@ class Scene:
 
     async def act(self, game: Episode, answer: Answer) -> Any:
         """Give an action to the environment, with all others that have ended by now in one call;
-        what it shows then. One that is asynchronous is asked for each by itself.
+        what it shows then. One that is asynchronous steps each episode by itself.
         """
         if self.world.awaited:
             (action,) = self.episodes.action_texts([game.seat.action_ids(answer.events)])
@@ -93,7 +93,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class PlayingFields(SamplingFields):
-    """Limits of an episode, and how a strategy goes on after an action; see `SamplingFields`."""
+    """Limits of an episode, and how a strategy continues after an action; see `SamplingFields`."""
 
     needs_environment: ClassVar[bool] = True
 
@@ -135,8 +135,8 @@ class PlayingFields(SamplingFields):
     def action(
         self, sampling: Sampling, seat: Seat, room: int, alone: bool = False, **asked: Any
     ) -> Request:
-        """The request for the next action of a seat. alone: nothing goes on from it; asked: further
-        fields of the request.
+        """The request for the next action of a seat. alone: nothing continues from it; asked:
+        further fields of the request.
         """
         weights = seat.turns[-1].player.weights
         return self.request(
@@ -219,7 +219,7 @@ class PlayingAlone(PlayingFields):
         """As in the base class. Raises UserError if thoughts of earlier turns are dropped."""
         if episodes.drops_thoughts:
             raise UserError(
-                f"data.thinking=template: {name_of(self)} goes on from the middle of an episode, "
+                f"data.thinking=template: {name_of(self)} continues from the middle of an episode, "
                 "which needs one growing context: take rollout=play_turns or data.thinking=all"
             )
         with super().opened(uids, engine, texts, sampling, episodes, extension) as scene:
@@ -231,10 +231,10 @@ class PlayingAlone(PlayingFields):
         """
         many = environment is not None and len(environment.roles) > 1
         if many or (environment is not None and environment.rewrites):
-            kind = "has several players" if many else "writes its context anew each turn"
+            kind = "has several players" if many else "rewrites its context each turn"
             raise UserError(
-                f"rollout: {name_of(self)} goes on from the middle of an episode, which needs one "
-                f"player and one growing context, and the environment {kind}: take "
+                f"rollout: {name_of(self)} continues from the middle of an episode, which needs "
+                f"one player and one growing context, and the environment {kind}: take "
                 "rollout=play_turns or another environment"
             )
         return super().new_tokens(usual, environment)

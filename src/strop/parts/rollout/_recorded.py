@@ -15,7 +15,7 @@ from strop.support.exits import Exit
 from strop.traces.joining import FORK_THRESHOLD, Joined, Piece, drift_metrics, join
 from strop.traces.records import Rollout
 
-# What an engine told of a token, which counts only where the policy learns from it.
+# Statistics of a token from the engine, which count only where the policy learns from it.
 TOLD = ("version_T", "logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
 
 NO_REWARD = (

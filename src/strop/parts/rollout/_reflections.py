@@ -14,7 +14,7 @@ from strop.parts.rollout._episode import Episode, Seat
 from strop.parts.rollout._events import void
 from strop.parts.rollout.base import Turn
 
-# form -> (what is asked behind an episode, what a retry is told with the turn's own text)
+# form -> (the question after an episode, the text that a retry reads with the turn's own)
 WORDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "number": ("\n", "{report}\n{text}"),

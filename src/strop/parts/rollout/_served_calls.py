@@ -12,12 +12,12 @@ from strop.parts.rollout._agent_calls import begin, too_long
 from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError
 
-MOST_KEPT = 256  # answers whose caches are held, for calls that go on from them
+MOST_KEPT = 256  # answers whose caches are held, for calls that continue them
 
 
 @dataclass
 class ServedCalls:
-    """Calls on their way. Those that a step leaves unfinished go on in the next one.
+    """Calls in flight. Those that a step leaves unfinished continue in the next one.
 
     So they have an account of their own, which no step closes.
     """

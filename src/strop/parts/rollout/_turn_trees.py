@@ -17,7 +17,7 @@ LOOKED_AT = 20  # first tokens of a turn
 
 
 def turn_entropy(events: Sequence[Event], num_tokens: int) -> float:
-    """-p ln p summed over a turn's first tokens and the likeliest ones told of each, over ln V."""
+    """-p ln p summed over a turn's first tokens and the likeliest ones of each, over ln V."""
     tops = [top for event in events for top in event.top][:LOOKED_AT]
     logps = [logp for top in tops for logp in top.values() if logp > -math.inf]
     total = sum(-math.exp(logp) * logp for logp in logps)
@@ -26,7 +26,7 @@ def turn_entropy(events: Sequence[Event], num_tokens: int) -> float:
 
 @dataclass
 class Branch:
-    """A rollout of a tree: its episode, the one it goes on from, and how unsure its turns were."""
+    """A rollout of a tree: its episode, the one it branches from, and how unsure its turns were."""
 
     episode: Episode
     parent: int = -1  # its place in the tree
@@ -71,7 +71,7 @@ class TurnTree:
 class Grove:
     """All trees of a step, and what they are played with.
 
-    part: how actions are asked for. tries: branches that may begin after a turn of an episode.
+    part: how actions are requested. tries: branches that may begin after a turn of an episode.
     forks: whether one does. shown: what the environment shows at the prompt of each tree. asked:
     further fields of requests for actions.
     """
@@ -85,7 +85,7 @@ class Grove:
     asked: Mapping[str, Any]
 
     async def grow(self) -> None:
-        """Play all rollouts; those of a tree go on together, turn by turn."""
+        """Play all rollouts; those of a tree continue together, turn by turn."""
         await gather(self._grow(number, tree) for number, tree in enumerate(self.trees))
 
     async def _grow(self, number: int, tree: TurnTree) -> None:
@@ -141,7 +141,7 @@ class Grove:
         return requests
 
     def _fork(self, tree: TurnTree, parent: int, request: Request) -> tuple[int, Request]:
-        """A rollout that goes on from where another one is: its place and its next turn."""
+        """A rollout that branches from where another one is: its place and its next turn."""
         seed, origin = next(tree.seeds), tree.branches[parent].episode
         turn = len(origin.seat.turns) - 1
         episode = origin.branched(origin.repeated(self.scene.world, turn), seed, turn)

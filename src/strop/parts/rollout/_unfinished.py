@@ -19,7 +19,7 @@ APART = 1 << 20  # more draws of a prompt than a step has: groups put off stay g
 
 @dataclass(eq=False)
 class Group:
-    """All answers of a draw, each asked for whole, with its events of all steps so far.
+    """All answers of a draw, each requested as a whole, with its events of all steps so far.
 
     first: places of answers, as they ended.
     """

@@ -98,7 +98,7 @@ class SamplingFields:
 
     @property
     def renormalises(self) -> bool:
-        """Whether the learner's policy is the cut one, so that every draw tells what was kept."""
+        """Whether the learner's policy is the cut one, so that every draw reports what was kept."""
         return self.sampling_mask == "renormalise" and bool(self.rules())
 
     def rules(self) -> tuple[Any, ...]:
@@ -273,7 +273,7 @@ def assemble_turns(
 
 
 def _kept(events: Sequence[Event], mask_T: Tensor) -> dict[str, Tensor]:
-    """The columns of the kept sets, where the engine has told some."""
+    """The columns of the kept sets, where the engine has reported some."""
     if not any(event.kept for event in events):
         return {}
     unknown = chain.from_iterable(e.kept or (None,) * len(e.ids) for e in events)
@@ -288,9 +288,9 @@ def _adapters(turns: Sequence[Turn], turn_T: Tensor) -> dict[str, Tensor]:
 
 
 def _experts(turns: Sequence[Turn], size_K: Tensor, first_B: Tensor) -> dict[str, Tensor]:
-    """The column of the experts that tokens went through, where the engine told them.
+    """The column of the experts that tokens went through, where the engine reported them.
 
-    What an action's request told ends before its last token, and begins with its context.
+    What an action's request reported ends before its last token, and begins with its context.
     """
     experts = [[each for event in turn.events for each in event.experts] for turn in turns]
     width = next((len(each[0]) for each in experts if each), 0) // 2
@@ -368,7 +368,7 @@ class RolledOut(NamedTuple):
 def roll_out(strategy: Strategy, engine: Engine, services: Services | None = None) -> RolledOut:
     """Run a strategy to its end. Raises UserError where all of its requests failed.
 
-    A strategy whose tokens are of other steps too tells `rollout/tokens_thrown_away` itself.
+    A strategy with tokens of other steps reports `rollout/tokens_thrown_away` itself.
     """
     account = account_of(services)
     returned = run(asynchronous(engine), strategy, account)
@@ -387,7 +387,7 @@ class Crowd:
     def __init__(self, engine: Engine, services: Services | None = None) -> None:
         self.engine, self.services = asynchronous(engine), services
         self.loop = EngineLoop(self.engine)
-        self.runs: dict[Any, tuple[asyncio.Task[Any], Account]] = {}  # by what `begin` was told
+        self.runs: dict[Any, tuple[asyncio.Task[Any], Account]] = {}  # by the argument of `begin`
 
     def begin(self, key: Any, strategy: Strategy) -> None:
         """Run a strategy beside the others from the next turn on."""
@@ -397,7 +397,7 @@ class Crowd:
     def left(self, key: Any, size: int) -> int:
         """Rollouts that one under way has yet to end, of `size`; it may have more requests open.
 
-        Between two turns what follows an ended request, such as an episode's next one, has begun.
+        Between two turns what follows an ended request, such as an episode's next one, has started.
         """
         _, account = self.runs[key]
         return max(size - (account.num_started - len(account.open)), len(account.open))
@@ -411,7 +411,7 @@ class Crowd:
         await self.engine.settled(outer=True)
         if not any(task.done() for task, _ in self.runs.values()):
             self.engine.step()
-            await self.engine.settled(outer=True)  # what follows the ends of this step has begun
+            await self.engine.settled(outer=True)  # what follows the ends of this step has started
 
     def _end(self, key: Any) -> tuple[Any, RolledOut, Ends]:
         task, account = self.runs.pop(key)

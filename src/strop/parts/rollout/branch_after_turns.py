@@ -16,7 +16,7 @@ from strop.parts.rollout._turn_trees import LOOKED_AT, Branch, Grove, TurnTree, 
 from strop.parts.rollout.base import Rollouts
 from strop.support.errors import UserError
 
-NUM_TOP = 10  # likeliest tokens of which an engine tells the log-probabilities
+NUM_TOP = 10  # likeliest tokens whose log-probabilities an engine reports
 SEEDS = 2**62
 
 
@@ -25,12 +25,12 @@ class BranchAfterTurns(PlayingAlone):
     """Episodes branch where the policy has become less sure than it was in its first turn.
 
         H = sum over the first 20 tokens of a turn and their 10 likeliest tokens of -p ln p, / ln V
-        after each turn, (beam - 1) times for each episode that goes on, while rollouts are left:
+        after each turn, (beam - 1) times for each episode that continues, while rollouts are left:
         branch if clip((u + weight (H - H of its first turn)) max(0, 1 - penalty l), 0, 1) >= level
 
     u ~ uniform(0, 1); l: rounds in a row in which the prompt began a rollout. A branch has all that
-    was shown and done, goes on by itself, and has its own first turn. Once all episodes of a prompt
-    are over and rollouts are left, one begins at the prompt, a round. The first `initial` begin
+    was shown and done, continues by itself, and has its own first turn. Once all episodes of a
+    prompt are over and rollouts are left, one begins at the prompt, a round. The first `initial` begin
     there at once; with `monitor`, n sigmoid(monitor (H_prompt - H_turns)) + 1 of n, of an answer to
     the prompt and the mean turn of an episode, both discarded.
 
@@ -146,7 +146,7 @@ def started_of(number: int, sharpness: float, difference: float) -> int:
 
 
 def _with_parents(batch: Batch, trees: Sequence[TurnTree]) -> Batch:
-    """The batch with what each rollout goes on from."""
+    """The batch with the rollout that each one branches from."""
     parents, forks = list[int](), list[int]()
     for tree in trees:
         first = len(parents)

@@ -16,12 +16,12 @@ from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 @dataclass(frozen=True)
 class BranchAtCriticalTokens(SamplingFields):
-    """A group has whole answers, and others that go on anew from an uncertain place of one.
+    """A group has whole answers, and others that branch from an uncertain place of one.
 
         n1 = ceil(num_rollouts / (1 + branches)) answers; the others continue them in turn
         c = a token at random of the `candidates` with the largest entropy in the answer, but for
             its first, special ones, and those with less than min_letters letters;  0 without one
-        a branch keeps the answer's tokens before c and is drawn anew from there
+        a branch keeps the answer's tokens before c and is drawn again from there
 
     The entropy is the current policy's, from a forward pass over the first answers. Metric:
     rollout/tokens_shared.

@@ -20,7 +20,7 @@ MEASURES = ("dissimilarity", "off_diagonal", "similarity", "entropy")
 
 @dataclass
 class _Answer:
-    """An answer and its branching metric; where it goes on from another one, from which token."""
+    """An answer and its branching metric; where it continues another one, from which token."""
 
     whole: Answer
     metric: Tensor  # [tokens]
@@ -38,7 +38,7 @@ class _Pool:
     answers: list[_Answer] = field(default_factory=list)
 
     def started(self, number: int, parent: int, fork_at: int) -> Answer:
-        """What an answer has of the one that it goes on from."""
+        """What an answer shares with the one that it continues."""
         events = self.answers[parent].whole.first(fork_at).events if parent >= 0 else ()
         return Answer(self.asked[number], events)
 
@@ -64,7 +64,7 @@ class BranchAtUncertainty(SamplingFields):
 
     The first answer begins at the prompt. Each further one does so with probability `explore`; else
     it keeps the tokens before the place with the largest metric of all answers so far, and is drawn
-    anew from there within the same limit. e: input embeddings; p: before the temperature.
+    again from there within the same limit. e: input embeddings; p: before the temperature.
 
     Reads: draws.   Writes: the token, turn, rollout and prompt tables; fork_at_B counts the
     answer's tokens.
@@ -91,7 +91,7 @@ class BranchAtUncertainty(SamplingFields):
 
     @property
     def needs(self) -> frozenset[str]:
-        """An answer goes on from another one, at the place that the likeliest tokens tell."""
+        """An answer continues another one, from the place that the likeliest tokens show."""
         return super().needs | {"top"}
 
     async def __call__(

@@ -21,7 +21,7 @@ class ExploreThenRegenerate(SamplingFields):
         graded
         choose: the keep / 2 seeds of largest and the keep / 2 of smallest outcome; of equal ones
         the first
-        regenerate: answers of the newest policy to these seeds; they are graded anew
+        regenerate: answers of the newest policy to these seeds; they are graded again
 
     A draw depends on seed, place and weights alone: the same weights repeat an answer token by
     token, near ones begin it alike. Answers of the first stage are in no rollout. Metrics:

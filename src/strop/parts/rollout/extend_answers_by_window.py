@@ -1,4 +1,4 @@
-"""Draw a window of tokens of every answer in a step, and go on with the unfinished ones later."""
+"""Draw a window of tokens of every answer in a step, and continue the unfinished ones later."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class ExtendAnswersByWindow(SamplingFields):
 
         pool: what earlier steps left unfinished, oldest first, and all draws of this step
         each answer of the pool is drawn on by at most `window` tokens, to max_tokens in all
-        one that has ended leaves the pool; another is pending_B and goes on in the next step
+        one that has ended leaves the pool; another is pending_B and continues in the next step
 
     window_T marks the tokens of this step. Every token keeps the log-probability and the version
     of the weights that drew it. Metrics: pool/answers, /pending (of them), /age_mean and /age_max
@@ -70,7 +70,7 @@ class ExtendAnswersByWindow(SamplingFields):
         rng: torch.Generator, state: Saved,
     ) -> Rollouts:  # fmt: skip
         new = new_groups(draws, self.requests(draws, texts, sampling, rng))
-        ask = partial(self.request, sampling)  # with the options of now
+        ask = partial(self.request, sampling)  # with the current options
         kept = state["groups"]
         pool = new if state["extended"] else [opened(saved, texts, ask) for saved in kept] + new
         before = [len(answer.ids) for group in pool for answer in group.answers]
@@ -82,7 +82,7 @@ class ExtendAnswersByWindow(SamplingFields):
         return batch, {**after, "extended": True}, _metrics(pool, batch)
 
     def observe(self, state: Saved) -> Saved:
-        """The step has all of its rollouts: what is pending goes on in the next one."""
+        """The step has all of its rollouts: what is pending continues in the next one."""
         return {**state, "extended": False}
 
     async def _extend(self, pool: Sequence[Group], engine: AsyncEngine, context: int) -> None:

@@ -31,7 +31,7 @@ class ForkAtCloseCalls(SamplingFields):
 
     The tree ends at tree_tokens, or when branches + width * (prompts that have ended) >= round(
     width * (0.98 - 0.05 * step / max_tokens)) over all prompts and every branch is older than the
-    windows. Free places are copies of the first branch; then all go on as plain answers.
+    windows. Free places are copies of the first branch; then all continue as plain answers.
 
     Reads: draws; texts.   Writes: the token, turn, rollout and prompt tables.
     Source: arXiv 2510.24302; code starreeze/latr (generation.py, sample_filter.py).
@@ -111,7 +111,7 @@ class ForkAtCloseCalls(SamplingFields):
         self, trees: Sequence[Tree], engine: AsyncEngine, texts: Texts, context: int
     ) -> int:
         """All trees, a token a step on all branches; returns how many steps it took."""
-        held: dict[Branch, Answer] = {}  # what each branch goes on from
+        held: dict[Branch, Answer] = {}  # what each branch continues
         steps = 0
         while going := [(tree, branch) for tree in trees for branch in tree.going()]:
             greedy = [branch.so_far(self._greedy(tree.request)) for tree, branch in going]

@@ -48,7 +48,7 @@ class ForkAtEntropyPeaks(SamplingFields):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Answers go on from others, where the engine tells the largest entropy."""
+        """Answers continue others from where the engine reports the largest entropy."""
         forks = self.num_places and self.num_branches
         return super().needs | (frozenset({"entropy"}) if forks else frozenset())
 

@@ -114,7 +114,7 @@ class GrowSegmentTree(SamplingFields):
         return _Node(replace(node.request, seed=seed), node.upto)
 
     def _rest(self, child: _Node, last: bool) -> Request:
-        """A segment after what stands above it; nothing goes on from those of the last level."""
+        """A segment after what stands above it; nothing continues those of the last level."""
         left = child.request.max_tokens - child.before
         size = left if last else min(self.segment_tokens, left)
         return Answer(child.request, child.above).more(size, keep=not last)

@@ -1,4 +1,4 @@
-"""Stop generating once enough prompts are answered; the others go on in the next step."""
+"""Stop generating once enough prompts are answered; the others continue in the next step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
         target = draws of this step that are not spare (spare_B);  under way: what was put off
         before, oldest first, and all draws of this step
         stop when `target` groups have ended; a group that has not is put off whole: its ended
-        answers stay, the others go on from their tokens with what is left of max_tokens
+        answers stay, the others continue from their tokens with what is left of max_tokens
 
     Every token keeps the log-probability and the version of the weights that drew it. Metrics:
     partial/groups_left, /tokens_left (put off), /given_up (groups restarted because of max_age).
@@ -64,7 +64,7 @@ class LeaveSlowGroupsForLater(SamplingFields):
         rng: torch.Generator, state: Saved,
     ) -> Rollouts:  # fmt: skip
         new = new_groups(draws, self.requests(draws, texts, sampling, rng))
-        ask = partial(self.request, sampling)  # with the options of now
+        ask = partial(self.request, sampling)  # with the current options
         groups = [opened(saved, texts, ask) for saved in state["groups"]] + new
         target = sum(not draw.columns.get("spare_B") for draw in draws)
         complete, _ = await generate(engine, groups, lambda group: group.ended, target)

@@ -47,7 +47,7 @@ class LookAheadByChunks(SamplingFields):
         v_k = exp(mean log p of its tokens);   one ~ softmax(v / select_temperature), 0: the largest
         kept: its first chunk_tokens tokens, until an answer's end is kept
 
-    The kept candidate goes on as the first of the next step (its seed stays); the others are new.
+    The kept candidate becomes the first of the next step (its seed stays); the others are new.
     Reads: draws.   Writes: the token, turn, rollout and prompt tables.
     Source: arXiv 2410.17195; its code chang-github-00/llm-predictive-decoding (MPC_Sample).
     Differs from the source: 1. chunks of so many tokens, not lines; 2. no threshold on v; 3. all

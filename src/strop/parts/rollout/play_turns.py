@@ -28,7 +28,7 @@ class PlayTurns(PlayingFields):
     Reads: draws (their max_turns, if any).   Writes: the token, turn, rollout and prompt tables,
     player_B, episode_B and what the environment said of each turn.
     Source: none; rollouts over turns as in arXiv 2505.10978 (section 4), self-play 2510.15414.
-    Differs from the source: one growing context, where its prompt is written anew each turn, unless
+    Differs from the source: one growing context, where its prompt is rewritten each turn, unless
     the environment rewrites.
     Nearest part: sample_independently; equal to it for episodes of one turn and player.
     Edges: max_tokens is of all of a player's actions; truncated is an episode cut by the limit of

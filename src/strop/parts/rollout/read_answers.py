@@ -25,7 +25,7 @@ class ReadAnswers(SamplingFields):
 
     Its tokens have origin 2 (demonstration) and end like an answer of the model's own; what only
     an engine knows (log-probabilities, entropy) is void (NaN) and the version -1. Of an environment
-    an answer is the first action, and the rows are what `columns` tells. Where roles have weights
+    an answer is the first action, and the rows are what `columns` says. Where roles have weights
     of their own, the answers are of one role.
 
     Reads: draws; texts (the rows of the data, their tokens); sampling (who plays the role).
@@ -64,8 +64,8 @@ class ReadAnswers(SamplingFields):
         for draw in draws:
             if draw.num_rollouts != len(self.answers):
                 raise UserError(
-                    f"read_answers gives {len(self.answers)} answers a prompt and is asked for "
-                    f"{draw.num_rollouts}: set sampling.num_rollouts={len(self.answers)}"
+                    f"read_answers gives {len(self.answers)} answers a prompt, and the request is "
+                    f"for {draw.num_rollouts}: set sampling.num_rollouts={len(self.answers)}"
                 )
             given = self.prompt(draw, texts)
             for place, column in enumerate(self.answers):

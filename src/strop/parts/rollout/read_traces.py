@@ -21,8 +21,8 @@ RECORDED = ("rollouts",)  # what it reads in place of columns of the data
 class ReadTraces(SamplingFields):
     """The policy learns from recorded rollouts: nothing is sampled.
 
-        a draw of a prompt: all rollouts of its group, however many were asked for
-        calls that go on from each other are one context, others begin one of the same rollout
+        a draw of a prompt: all rollouts of its group, however many were requested
+        calls that continue each other are one context, others begin one of the same rollout
 
     Reads: draws; texts (the recorded rollouts).   Writes: the token, turn, rollout and prompt
     tables, sequence_T [T] int, player_B, role_B, episode_B and what was recorded of each turn.
@@ -30,14 +30,14 @@ class ReadTraces(SamplingFields):
     Differs from the source: no.
     Nearest part: read_answers, whose rollouts are answers of the data, with a log-probability of
     nobody.
-    Edges: tokens without a recorded log-probability have that of the policy of now, so that their
+    Edges: tokens without a recorded log-probability have that of the current policy, so that their
     ratio begins at 1; rollouts without a reward, or that ended by no fault of the policy, are
     unscored; what is no token of the policy's has mask 0; nothing lasts between steps.
     """
 
     writes: ClassVar[tuple[str, ...]] = (*PLAYED, "sequence_T")
     needs_traces: ClassVar[bool] = True
-    # Tokens of a context in which a prompt written anew may differ from its last answer and go on
+    # Tokens of a context in which a rewritten prompt may differ from its last answer and continue
     # from it all the same. Default: released code (TRL's fork_threshold).
     fork_threshold: int = FORK_THRESHOLD
 

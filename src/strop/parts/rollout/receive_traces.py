@@ -34,7 +34,7 @@ class ReceiveTraces(SamplingFields):
     agents the run starts itself.
     Edges: temperature and cuts are the run's, whatever a call asks for; groups with older tokens
     than training.max_staleness allows are passed over; tokens without a log-probability have that
-    of the policy of now; the state is how many groups were taken, so a restart takes none twice.
+    of the current policy; the state is how many groups were taken, so a restart takes none twice.
     """
 
     writes: ClassVar[tuple[str, ...]] = (*PLAYED, "sequence_T")

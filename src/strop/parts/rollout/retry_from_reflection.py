@@ -39,7 +39,7 @@ class RetryFromReflection(PlayingAlone):
     Metrics: retry/valid (reflections), /tried, /better (retries), /base, /again (mean rewards).
     Reads: draws.   Writes: as play_turns, stage_B (0 base, 1 retry, 2 reflection, 3 guided).
     Source: arXiv 2601.03715; code: shiweijiezero/R3L.
-    Differs from the source: a reflection goes on from the episode, there it reads a log of it.
+    Differs from the source: a reflection continues the episode; there it reads a log of it.
     Nearest part: play_turns, whose rollouts are the base; sample_two_attempts for single answers.
     Edges: R is the environment's own; no room for a reflection or a retry -> none. Stateless.
     """

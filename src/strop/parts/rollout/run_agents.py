@@ -50,7 +50,7 @@ class RunAgents(SamplingFields):
     by_draw: ClassVar[bool] = True
     # Most calls of a rollout. Default: ours.
     max_turns: int = 64
-    # Drift, in tokens, at which a prompt that is written anew begins a context. Default: released
+    # Drift, in tokens, at which a rewritten prompt begins a new context. Default: released
     # code (TRL's fork_threshold).
     fork_threshold: int = FORK_THRESHOLD
 

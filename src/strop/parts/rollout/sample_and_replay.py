@@ -31,7 +31,7 @@ class SampleAndReplay(SamplingFields):
     Source: arXiv 2509.07430 (rehearsal rows beside those of exploration).
     Differs from the source: no.
     Nearest part: sample_independently; equal to it when no draw brings an answer.
-    Edges: stored answers are graded anew with the others; nothing lasts between steps.
+    Edges: stored answers are graded again with the others; nothing lasts between steps.
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "logp_stored_T")

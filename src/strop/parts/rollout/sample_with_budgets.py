@@ -1,4 +1,4 @@
-"""Answer every prompt under several token budgets, each told at the head of the answer."""
+"""Answer every prompt under several token budgets, each stated at the head of the answer."""
 
 import dataclasses
 from dataclasses import dataclass

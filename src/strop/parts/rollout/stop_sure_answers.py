@@ -31,7 +31,7 @@ class StopSureAnswers(SamplingFields):
 
         s: a small head's score of the policy's hidden state at the answer's detect_at-th token
         q = (1 + hits_b) / (2 + count_b), b the bin of sigmoid(s) among num_bins of equal width
-        of n answers of a prompt that have got so far, ceil(keep n) go on: those whose mean q is
+        of n answers of a prompt that have got so far, ceil(keep n) continue: those whose mean q is
         nearest to `target` (a random subset, then the best swaps);  the others are stopped
 
     Stopped answers are in no rollout. The head learns from the outcomes of those that went on
@@ -52,7 +52,7 @@ class StopSureAnswers(SamplingFields):
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Tokens at which an answer is examined. Default: paper (512).
     detect_at: int = 512
-    # Share of the examined answers that go on. Default: paper (0.5).
+    # Share of the examined answers that continue. Default: paper (0.5).
     keep: float = 0.5
     # Share of right answers that is wanted among them. Default: paper (0.5).
     target: float = 0.5
@@ -139,7 +139,7 @@ class StopSureAnswers(SamplingFields):
         self, draws: Sequence[Draw], answers: Sequence[Answer], halted: Sequence[int],
         scoring: Scoring, rng: torch.Generator, state: State,
     ) -> tuple[list[int], State, dict[str, float]]:  # fmt: skip
-        """The answers that go on, the state that knows their scores, and the numbers of it."""
+        """The answers that continue, the state with their scores, and its metrics."""
         metrics = {"pruning/head_loss": float(state["loss"]), "pruning/examined": len(halted)}
         if not halted:
             return [], state, {**metrics, "pruning/stopped": 0}

@@ -44,8 +44,8 @@ class TakeFirstCompleteGroups(SamplingFields):
         stop when as many are complete as there are draws that are not spare (spare_B)
         leave out what was drawn more than max_age steps ago
 
-    What is not complete goes on in the next step, with the weights of then, from the tokens that it
-    has. Metrics: partial/groups_left, /tokens_left (in the queue), /given_up (too old).
+    What is not complete continues in the next step, with the weights of that step, from the
+    tokens that it has. Metrics: partial/groups_left, /tokens_left (in the queue), /given_up (too old).
 
     Reads: draws (their spare_B).   Writes: the token, turn, rollout and prompt tables.
     Source: arXiv 2512.22560; code alibaba/ROLL (rollout scheduler, group queue).
@@ -79,7 +79,7 @@ class TakeFirstCompleteGroups(SamplingFields):
         rng: torch.Generator, state: Saved,
     ) -> Rollouts:  # fmt: skip
         step = state["step"]
-        ask = partial(self.request, sampling)  # with the options of now
+        ask = partial(self.request, sampling)  # with the current options
         before = [(saved["made"], opened(saved, texts, ask)) for saved in state["groups"]]
         old = [Queued(group.draw, group.answers, made=made) for made, group in before]
         stale = [group for group in old if step - group.made > self.max_age]

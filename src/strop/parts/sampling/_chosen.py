@@ -46,7 +46,7 @@ class ChosenPrompts:
         """Draws of the first prompts of `ranked`, from its beginning again where it is too short.
 
         A refill passes over what this step has drawn, unless that is all there is. usual: prompts
-        where no number is asked for; 0: num_prompts.
+        where no number is requested; 0: num_prompts.
         """
         drawn: tuple[int, ...] = () if num_wanted is None else state["drawn"]
         before = set(drawn)

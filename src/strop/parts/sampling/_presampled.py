@@ -29,7 +29,7 @@ def presample(
     num: int,
     rng: torch.Generator,
 ) -> Presampled:
-    """`num` answers to each prompt by the engine's weights of now, at the rollouts' temperature.
+    """`num` answers to each prompt by the engine's current weights, at the rollouts' temperature.
 
     The batch has one rollout of one turn an answer; those of a prompt are one group.
     """

@@ -1,4 +1,4 @@
-"""A small network that tells how far one frame of an episode is ahead of another."""
+"""A small network that estimates how far one frame of an episode is ahead of another."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

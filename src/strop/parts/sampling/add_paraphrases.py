@@ -21,7 +21,7 @@ class AddParaphrases:
     Differs from the source: no.
     Nearest part: draw_in_shuffled_order, which it follows.
     Edges: a set of one -> unchanged; data without the column -> UserError. A step then has more
-    prompts than asked for; nothing lasts between steps.
+    prompts than requested; nothing lasts between steps.
     """
 
     # Column of the data that names a prompt's set. Default: ours.

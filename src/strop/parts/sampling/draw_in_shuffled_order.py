@@ -1,4 +1,4 @@
-"""Visit every training prompt once per epoch, in an order shuffled anew each epoch."""
+"""Visit every training prompt once per epoch, in an order shuffled again each epoch."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Draw the prompts that a belief about their success, sampled anew, says most is to learn from."""
+"""Draw the prompts from which most is to be learned, by a freshly sampled belief about their success."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class DrawUncertainPrompts(ChosenPrompts):
-    """Prompts come that are neither solved nor hopeless, as far as what is known of them tells.
+    """Prompts come that are neither solved nor hopeless, as far as is known of them.
 
         p_i ~ Beta(right_i + 1, wrong_i + 1) for every prompt of the pool (Thompson sampling)
         I_i = p_i^a (1 - p_i)^b;  the num_prompts prompts of the largest I

@@ -38,5 +38,5 @@ class FillFreePlaces:
         return Result(draws[: max(free, 0)], state, {"pool/new_prompts": float(max(free, 0))})
 
     def observe(self, pending_B: Tensor, group_B: Tensor, state: dict[str, int]) -> dict[str, int]:
-        """The places of prompts that go on."""
+        """The places of prompts that continue."""
         return {"taken": len(set(group_B[pending_B].tolist()))}

@@ -33,7 +33,7 @@ class TrackSuccess:
     Writes: the draws, with past_success_B (NaN: unknown) and past_answers_B [B] float.
     Source: arXiv 2511.18902 (keep, fade); arXiv 2601.19280 (window, "any").
     Differs from the source: no.
-    Nearest part: predict_success_from_history, which tells of prompts that were never drawn.
+    Nearest part: predict_success_from_history, which also covers prompts that were never drawn.
     Edges: no scored answer -> as if not drawn; the state, keyed by uid, is in the checkpoint.
     """
 

@@ -20,7 +20,7 @@ class TakeRolesInTurn:
     Source: arXiv 2504.16129; code jwliao-ai/MARFT (agent_iteration_interval).
     Differs from the source: steps of training are counted, there the environments' steps.
     Nearest part: keep_rollouts_of_stage, which decides by the rollout and for the whole run.
-    Edges: one role -> keeps everything; the role of now is not there -> empty masks.
+    Edges: one role -> keeps everything; the current role is not there -> empty masks.
     """
 
     # Steps before the next role's turn. Default: released code (launch script).

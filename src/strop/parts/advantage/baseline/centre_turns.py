@@ -21,7 +21,7 @@ class CentreTurns:
     Peers by `key`: "index" turns of the prompt's group at the same position, "state" those that
     met the same state, "group" all of the group, "last" the group's last turns of a rollout apart
     from its other turns, "role" or "player" all turns of that one in the step (one player where no
-    column tells), "batch" all turns of the step. With leave_one_out the mean is over the others.
+    column says), "batch" all turns of the step. With leave_one_out the mean is over the others.
 
     Reads: values_K [K] float (return_K unless renamed), rollout_K, index_K, group_K [K] int,
     scored_B [B] bool; state_K or role_K [K], player_B [B] int where the key needs it.
@@ -54,7 +54,7 @@ class CentreTurns:
 
     @property
     def any_of(self) -> tuple[tuple[str, ...], ...]:
-        """What tells peers, where not every batch of turns has it."""
+        """The column that identifies peers, where not every batch of turns has it."""
         return {"state": (("state_K",),), "role": (("role_K",),)}.get(self.key, ())
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Judge rollouts by their reward and by how clearly they saw their prompt, as far as each tells."""
+"""Judge rollouts by reward and by how clearly they saw their prompt, each as far as it informs."""
 
 from dataclasses import dataclass
 
@@ -45,7 +45,7 @@ class FuseNoisePrior:
 
     @property
     def facts(self) -> frozenset[str]:
-        """Groups of one outcome teach, unless they are told not to."""
+        """Groups of one outcome teach, unless an option says not."""
         return frozenset({"learns_from_uniform_groups"} if self.learn_from_uniform else ())
 
     def __call__(

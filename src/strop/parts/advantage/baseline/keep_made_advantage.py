@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KeepMadeAdvantage:
-    """A rollout that comes back, or comes twice, is not compared anew with what it stands beside.
+    """A rollout that comes back, or comes twice, is not compared again with the rollouts beside it.
 
         advantage_i <- made_advantage_i
 

@@ -12,7 +12,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class NormaliseEachReward:
-    """Right but badly formatted is told apart from wrong but well formatted.
+    """Right but badly formatted differs from wrong but well formatted.
 
         advantage_i = sum_m weight_m * (reward_im - mean_g reward_m) / (std_g reward_m + eps)
 

@@ -40,7 +40,7 @@ class EstimateGeneralisedAdvantage:
     gamma: float = 1.0
     # How far surprises reach back: 0 to the token before, 1 to all. Default: released code (verl).
     lam: float = 1.0
-    # Whether a rollout that was cut off counts as going on. Default: paper (1506.02438: ended).
+    # Whether a rollout that was cut off counts as continuing. Default: paper (1506.02438: ended).
     bootstrap_truncated: bool = False
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class EstimateGeneralisedAdvantage:
 
     @property
     def unlogged(self) -> frozenset[str]:
-        """What cut rollouts go on with where they end."""
+        """The value with which cut rollouts continue where they end."""
         return unlogged(self.bootstrap_truncated)
 
     def __call__(

@@ -53,7 +53,7 @@ class EstimateSegmentAdvantage:
     gamma: float = 1.0
     # How far surprises reach back over segments, 0 to 1. Default: released code (0.95).
     lam_seg: float = 0.95
-    # Whether an episode that was cut counts as going on. Default: released code (ALFWorld).
+    # Whether an episode that was cut counts as continuing. Default: released code (ALFWorld).
     bootstrap_truncated: bool = True
 
     def __post_init__(self) -> None:

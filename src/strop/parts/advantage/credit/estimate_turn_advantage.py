@@ -41,7 +41,7 @@ class EstimateTurnAdvantage:
     gamma: float = 1.0
     # How far surprises reach back, 0 to 1. Default: released code (1).
     lam: float = 1.0
-    # Whether an episode that was cut counts as going on. Default: released code (ALFWorld).
+    # Whether an episode that was cut counts as continuing. Default: released code (ALFWorld).
     bootstrap_truncated: bool = True
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class EstimateTurnAdvantage:
 
     @property
     def unlogged(self) -> frozenset[str]:
-        """What cut episodes go on with where they end."""
+        """The value with which cut episodes continue where they end."""
         return unlogged(self.bootstrap_truncated)
 
     def __call__(

@@ -12,7 +12,7 @@ from strop.parts.advantage.scale._success import success_of_groups, success_of_s
 
 @dataclass(frozen=True)
 class DampPraiseWhileWeak:
-    """A policy that seldom succeeds is mostly told what not to do, so that it keeps exploring.
+    """A policy that seldom succeeds mostly learns what not to do, so that it keeps exploring.
 
         advantage_i > 0: advantage_i <- advantage_i * min(1, omega / alpha)
 

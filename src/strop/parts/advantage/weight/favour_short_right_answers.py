@@ -12,7 +12,7 @@ from strop.parts.advantage.credit._lineage import pairs_of
 
 @dataclass(frozen=True)
 class FavourShortRightAnswers:
-    """A right answer is credited less where it goes on for longer than the shortest right one.
+    """A right answer is credited less where it is longer than the shortest right one.
 
         advantage_t <- advantage_t - |advantage_t| * (1 - ((L_s - b) / (L_i - b)) ** alpha)
 

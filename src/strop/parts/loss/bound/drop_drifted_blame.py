@@ -20,7 +20,7 @@ class DropDriftedBlame:
         K = mean_{s in rollout of t} (logp_behavior_s - logp_s), detached
 
     Without logp_behavior, or where it is void (NaN), it is the ratio's own denominator. K is of the
-    current policy, anew in every update.
+    current policy, computed again in every update.
 
     Reads: log_ratio_T, logp_T, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int,
     num_rollouts int, and logp_behavior_T [T] float where there.   Writes: objective_T [T] float.

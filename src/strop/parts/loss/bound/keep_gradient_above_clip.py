@@ -1,4 +1,4 @@
-"""Let open choices learn more, and go on learning where the clip would stop them."""
+"""Let open choices learn more, and keep learning where the clip would stop them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
