@@ -1,4 +1,4 @@
-"""Pass over a step's rollouts several times; a policy that has moved rests, its critic learns on."""
+"""Pass over a step's rollouts several times; one that has moved rests, its critic learns on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -30,8 +30,8 @@ class BranchAfterTurns(PlayingAlone):
 
     u ~ uniform(0, 1); l: rounds in a row in which the prompt began a rollout. A branch has all that
     was shown and done, continues by itself, and has its own first turn. Once all episodes of a
-    prompt are over and rollouts are left, one begins at the prompt, a round. The first `initial` begin
-    there at once; with `monitor`, n sigmoid(monitor (H_prompt - H_turns)) + 1 of n, of an answer to
+    prompt are over and rollouts are left, one begins at the prompt, a round. The first `initial`
+    begin there at once; with `monitor`, n sigmoid(monitor (H_prompt - H_turns)) + 1 of n, of an answer to
     the prompt and the mean turn of an episode, both discarded.
 
     Metrics: rollout/begun (rollouts of a prompt that begin there), rollout/tokens_shared.

@@ -45,7 +45,8 @@ class TakeFirstCompleteGroups(SamplingFields):
         leave out what was drawn more than max_age steps ago
 
     What is not complete continues in the next step, with the weights of that step, from the
-    tokens that it has. Metrics: partial/groups_left, /tokens_left (in the queue), /given_up (too old).
+    tokens that it has. Metrics: partial/groups_left, /tokens_left (in the queue), /given_up (too
+    old).
 
     Reads: draws (their spare_B).   Writes: the token, turn, rollout and prompt tables.
     Source: arXiv 2512.22560; code alibaba/ROLL (rollout scheduler, group queue).

@@ -39,8 +39,8 @@ def look_ahead(
 ) -> Tensor:
     """Progress over the next `horizon` turns, or to the last one, in [-1, 1].
 
-    value_N: progress of every turn (its difference is taken); or `estimator`, which is requested for
-    the progress between two rows. Fewer turns than the horizon: scaled up to it; none: 0.
+    value_N: progress of every turn (its difference is taken); or `estimator`, which estimates the
+    progress between two rows. Fewer turns than the horizon: scaled up to it; none: 0.
     """
     if horizon < 1 or (value_N is None) == (estimator is None):
         raise UserError("look_ahead takes value_N or an estimator, and a horizon of at least 1")

@@ -20,8 +20,8 @@ MOST = 1000.0  # ranks that the centre moves in a step, released code
 class DrawAlongRanking(ChosenPrompts):
     """Prompts whose tokens point the same way come first, then those ever further apart.
 
-        once, with the weights at that time: score_i = mean cosine of the last hidden states among the
-        prompt's own tokens + inter_weight * mean cosine between these and the preamble's tokens
+        once, with the weights at that time: score_i = mean cosine of the last hidden states among
+        the prompt's own tokens + inter_weight * mean cosine between these and the preamble's tokens
         rank j: by falling score;  P(j) ~ exp(-((j - mu) / width)^2 / 2), `period` ranks without
         replacement, which the steps take as they were drawn; where fewer are left than a step takes
         mu <- mu + clip(pace tanh(gain (acc - target)) + pace tanh(gain C), 0, 1000), and again;
@@ -64,7 +64,7 @@ class DrawAlongRanking(ChosenPrompts):
         require(self, "period", low=1)
 
     def init(self) -> dict[str, Any]:
-        """Nothing ranked or drawn: sums of outcomes and angles, and the number of their rollouts."""
+        """Nothing ranked or drawn: sums of outcomes and angles, and their number of rollouts."""
         return {**super().init(), "ranking": (), "centre": 0.0, "left": (), "told": (0.0, 0.0, 0)}
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Draw the prompts from which most is to be learned, by a freshly sampled belief about their success."""
+"""Draw the prompts that teach most, by a freshly sampled belief about their success."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -19,7 +19,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class LabelByProgress(DrawInShuffledOrder):
-    """Every turn of the data is good or bad by how much nearer it came to the end, and is labelled so.
+    """Every turn of the data is good or bad by how much nearer it came to the end, and labelled so.
 
         progress_n = (stage_n + share of the stage's turns before n) / stages
         f(a, b): a small network on the policy's states after two prompts of one episode, trained on
