@@ -28,11 +28,11 @@ class BranchAfterTurns(PlayingAlone):
         after each turn, (beam - 1) times for each episode that continues, while rollouts are left:
         branch if clip((u + weight (H - H of its first turn)) max(0, 1 - penalty l), 0, 1) >= level
 
-    u ~ uniform(0, 1); l: rounds in a row in which the prompt began a rollout. A branch has all that
-    was shown and done, continues by itself, and has its own first turn. Once all episodes of a
-    prompt are over and rollouts are left, one begins at the prompt, a round. The first `initial`
-    begin there at once; with `monitor`, n sigmoid(monitor (H_prompt - H_turns)) + 1 of n, of an answer to
-    the prompt and the mean turn of an episode, both discarded.
+    u ~ uniform(0, 1); l: rounds in a row in which the prompt began a rollout. A branch has all
+    that was shown and done, continues by itself, and has its own first turn. Once all episodes of
+    a prompt are over and rollouts are left, one begins at the prompt, a round. The first
+    `initial` begin there at once; with `monitor`, n sigmoid(monitor (H_prompt - H_turns)) + 1 of
+    n, of an answer to the prompt and the mean turn of an episode, both discarded.
 
     Metrics: rollout/begun (rollouts of a prompt that begin there), rollout/tokens_shared.
     Reads: draws.   Writes: as play_turns; fork_at_B counts actions' tokens.

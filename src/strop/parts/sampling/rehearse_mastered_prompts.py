@@ -20,9 +20,9 @@ Ask = Callable[[Sequence[int], int, torch.Generator], Presampled]
 class RehearseMasteredPrompts:
     """Prompts that were always solved before training are not practised but remembered.
 
-        before the first step, with the weights at that time: num_trials answers to every prompt of
-        the pool; mastered if all have outcome >= success; one more answer to each mastered prompt is
-        stored, with its log-probabilities, if it is right too
+        before the first step, with the weights at that time: num_trials answers to every prompt
+        of the pool; mastered if all have outcome >= success; one more answer to each mastered
+        prompt is stored, with its log-probabilities, if it is right too
         each step: the place of a mastered prompt goes to another prompt, in shuffled order, and
         num_stored stored answers come in as draws of one rollout
 
