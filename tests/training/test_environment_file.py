@@ -72,6 +72,6 @@ def test_a_run_from_before_has_none_and_a_damaged_one_is_named(runner, lab, tmp_
     before = (folder / "metrics.jsonl").read_bytes()
     for text in ("{", "{}", "[1]"):
         (folder / "environment.json").write_text(text)
-        with pytest.raises(UserError, match=r"environment.json cannot be read: put it back"):
+        with pytest.raises(UserError, match=r"environment.json cannot be read: restore it"):
             runner.resume(folder)
     assert (folder / "metrics.jsonl").read_bytes() == before

@@ -287,7 +287,7 @@ def test_answers_that_are_sampled_beside_recorded_ones_have_the_functions_score_
     monkeypatch.setattr(RunGrading, "_verified", lambda self, batch: found)
     with_own = found._replace(outcome_B=zeros_B + 4)
     monkeypatch.setattr(services, "with_episodes", lambda batch, verified: with_own)
-    given: Any = (SimpleNamespace(own_reward=own_reward), None, None, None)
+    given: Any = (SimpleNamespace(own_reward=own_reward, environment=None), None, None, None)
     grading = RunGrading(*given)
     assert grading.grade(batch.set(reward_K=torch.ones(2))).outcome_B.tolist() == [4, 4]
     if own_reward == "recorded":

@@ -177,7 +177,11 @@ def test_a_recipe_of_the_engines_probabilities_reads_them(build: Any) -> None:
         ("mc_grpo", {"epsilon": 0.1}, "epsilon=0.1"),
         ("grpo(num_rollouts=8)", {}, "num_generations"),
         ("mc_grpo(num_epochs=3)", {"num_iterations": 2}, "num_epochs is 3 and TRL's num_iter"),
-        ("mc_grpo", {"steps_per_generation": 1, "gradient_accumulation_steps": 2}, "no multiple"),
+        (
+            "mc_grpo",
+            {"steps_per_generation": 1, "gradient_accumulation_steps": 2},
+            "not a multiple",
+        ),
         ("no_such", {}, "no recipe 'no_such'"),
         ("drive", {}, "chooses prompts by itself"),
         (5, {}, "recipe is int"),

@@ -79,10 +79,8 @@ class StopSureAnswers(SamplingFields):
         scoring: Scoring, rng: torch.Generator, state: State,
     ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
-        started = [
-            replace(r, max_tokens=min(self.detect_at, r.max_tokens), keep=True) for r in asked
-        ]
-        answers = await engine.generate_all(started)
+        heads = [replace(r, max_tokens=min(self.detect_at, r.max_tokens), keep=True) for r in asked]
+        answers = await engine.generate_all(heads)
         halted = [
             row
             for row, answer in enumerate(answers)
