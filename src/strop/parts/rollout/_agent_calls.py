@@ -35,7 +35,7 @@ def begin(
     call: ModelCall, part: SamplingFields, sampling: Sampling, engine: AsyncEngine, seed: int,
     number: int,
 ) -> list[PendingRequest]:  # fmt: skip
-    """Begin to draw the answers to the call of this number, as the run draws."""
+    """Start to draw the answers to the call of this index, with the run's sampling options."""
     room = sampling.context_tokens - len(call.prompt_ids)
     most = min(room, part.max_tokens or sampling.answer_tokens, call.max_tokens or room)
     ends = {"stop_ids": (*sampling.stop_ids, *call.stop_ids),
@@ -48,7 +48,7 @@ def begin(
 
 
 class Asked(NamedTuple):
-    """A call that is being answered. number: its place among all calls."""
+    """A call that is being answered. number: its index among all calls."""
 
     number: int
     task: asyncio.Task[None]
@@ -66,7 +66,7 @@ class Asked(NamedTuple):
 class AgentCalls:
     """The calls of one agent so far, in the order in which they came.
 
-    part: how is drawn; max_turns: most calls that are answered.
+    part: the strategy, for its sampling options; max_turns: most calls that are answered.
     """
 
     part: SamplingFields
@@ -83,7 +83,7 @@ class AgentCalls:
     broken: Exception | None = None  # a fault of ours
 
     async def listen(self) -> AgentEnd:
-        """Answer calls until the agent has ended; how it has."""
+        """Answer calls until the agent has ended; returns how it ended."""
         most = self.max_turns
         while not isinstance(event := await self.episode.next(), AgentEnd):
             if isinstance(event, Withdrawn):
@@ -99,7 +99,7 @@ class AgentCalls:
         return event
 
     def exit_of(self, end: AgentEnd) -> Exit:
-        """Why the agent ended: what its newest call ran into, where it failed by itself then."""
+        """Why the agent ended: the limit that its newest call hit, where it failed for that."""
         if self.limit is None or end.exit in (Exit.DONE, Exit.ENVIRONMENT_CRASH):
             return end.exit
         if self.limit is Exit.TIMEOUT and end.exit is not Exit.UNREACHABLE:
@@ -107,7 +107,7 @@ class AgentCalls:
         return self.limit
 
     def forget(self, gone: Withdrawn) -> None:
-        """End the draws of a call that nobody waits for; it is no part of the rollout."""
+        """Cancel a call that nobody waits for; it is no part of the rollout."""
         asked = self.asked[gone.call_id]
         asked.stop()
         self.records[asked.number] = []
@@ -122,7 +122,7 @@ class AgentCalls:
                     self.limit_at(asked.number, Exit.TIMEOUT)
 
     def limit_at(self, number: int, exit: Exit) -> None:
-        """Tell a call that it gets no answer, and why."""
+        """Refuse a call, with the reason."""
         if number >= self.limited:
             self.limit, self.limited = exit, number
 
@@ -135,7 +135,7 @@ class AgentCalls:
             self.episode.refuse(call, Refused(500, "the run failed at this call"))
 
     async def answer(self, call: ModelCall, number: int, pending: list[PendingRequest]) -> None:
-        """Draw the answers to a call, tell the agent, and keep a record of each."""
+        """Draw the answers to a call, send them to the agent, and keep a record of each."""
         part, sampling = self.part, self.sampling
         if number >= self.max_turns:
             self.limit_at(number, Exit.TURN_LIMIT)

@@ -1,4 +1,4 @@
-"""Episodes on their way: each player's sequence so far, its turns, and what may still be played."""
+"""Episodes in progress: each player's sequence so far, its turns, and the room that is left."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from strop.support.exits import Exit
 class SeatLimits:
     """Most turns of a seat, most tokens of an action, of all its actions and of its sequence.
 
-    `first_turns` of the turns are all that the policy is told of until they are used.
+    Until `first_turns` of the turns are used, the policy is shown only these as its limit.
     """
 
     turns: int
@@ -42,7 +42,7 @@ class SeatLimits:
 
 @dataclass
 class Seat:
-    """One player's rollout: what it was shown and did. `said` is what each turn was worth, too."""
+    """One player's rollout: the observations it was shown, its actions and their rewards."""
 
     player: int
     seed: int  # of its draws
@@ -55,7 +55,7 @@ class Seat:
 
     @property
     def learns(self) -> bool:
-        """Whether a turn of it is of weights that are trained."""
+        """Whether weights that are trained played one of its turns."""
         return any(turn.player.number >= 0 for turn in self.turns)
 
     @property
@@ -75,8 +75,8 @@ class Seat:
         return episodes.opening_ids(observation.text)
 
     def rewritten(self, episodes: Episodes, observation: Any) -> tuple[int, ...]:
-        """The whole context of a turn, where the chat template leaves out by now what the policy
-        thought in turns of the newest context; empty where it shows all.
+        """The whole context of a turn, where the chat template now leaves out thoughts
+        of the policy from earlier turns of the newest context; empty where it shows all.
         """
         actions = [each["action"] for each in self.turn_log]
         newest = max((n for n, turn in enumerate(self.turns) if turn.opens), default=0)
@@ -96,7 +96,7 @@ class Seat:
         self.ids += given
 
     def action_ids(self, events: Sequence[Event]) -> list[int]:
-        """End the turn's action; its token ids."""
+        """Store the turn's action; returns its token ids."""
         self.turns[-1].events = events
         ids = [id for event in events for id in event.ids]
         self.ids += ids
@@ -192,7 +192,7 @@ class Episode:
         return True
 
     def started(self, observation: Any, given: Sequence[int], opens: bool = False) -> bool:
-        """Begin the first turn, whose prompt has these tokens; whether the episode could begin."""
+        """Begin the first turn, whose prompt has these tokens; returns whether it could begin."""
         seat = self.turn_to(observation)
         role = self.role_of(observation)
         seat.show(observation, given, role, opens, self.players(role))
@@ -201,8 +201,8 @@ class Episode:
         return self.exit is None
 
     def branched(self, number: int, seed: int, turn: int) -> "Episode":
-        """An episode of one player that has come as far as this one had when a turn began; its
-        draws are its own from there on. number: its own; turn: from 0.
+        """A copy of this episode of one player, up to the start of a turn; it draws its own tokens
+        from there on. number: that of the copy; turn: counted from 0.
         """
         seat = self.seat
         kept = [replace(each) for each in seat.turns[:turn]]
@@ -218,14 +218,14 @@ class Episode:
         return Episode(number, self.uid, (seed,), self.roles, {self.acting: own}, self.acting)
 
     def repeated(self, world: Any, turn: int) -> int:
-        """A further episode of the environment that stands where a turn of this one began."""
+        """Start another environment episode in the state in which a turn of this one began."""
         log = self.seat.turn_log[: turn + 1]
         actions = [each["action"] for each in log[:turn]]
         number: int = world.repeat(self.number, actions, [each["observation"] for each in log])
         return number
 
     def cut(self, exit: Exit, why: str = "") -> None:
-        """A limit ends the episode for all, or something that failed."""
+        """End the episode for all players, because of a limit or a failure."""
         self.exit, self.why = exit, why
         self.seats = {player: seat for player, seat in self.seats.items() if seat.turns}
         for seat in self.seats.values():

@@ -1,4 +1,4 @@
-"""Events without their first tokens, or without what was known of their draws."""
+"""Events without their first tokens, or without the statistics of their draws."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def without_first(events: Sequence[Event], number: int) -> tuple[Event, ...]:
 
 
 def void(events: Sequence[Event]) -> list[Event]:
-    """The events where another context stands before them: nothing is known of their draws."""
+    """The events behind another context, where the statistics of their draws do not hold."""
     none = math.nan
     return [
         e._replace(logp=(none,) * len(e.ids), logp_model=(), entropy=(), top=(), kept=())

@@ -1,6 +1,6 @@
-"""Functions that a policy has written, kept over steps: found again, counted, pruned and merged.
+"""Functions that a policy wrote, kept over steps: searched, counted, pruned and merged.
 
-A library is a plain dict, name -> function, for it lies in a part's state: text, freq (rollouts
+A library is a plain dict, name -> function, as it is part of a part's state: text, freq (rollouts
 that were shown it), utility (of these, those that succeeded), lifts, lift and square (number, sum
 and sum of squares of outcome less expected success), step and version (of the weights) that wrote
 it.
@@ -56,13 +56,13 @@ def nearest(library: Library, query: str, top: int) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-    """Lower-case words of two letters or more; those of a name in snake case are apart."""
+    """Lower-case words of two characters or more; a name in snake case is split."""
     return re.findall(r"[^\W_]{2,}", text.lower())
 
 
 def add(library: Library, name: str, text: str, step: int, version: int) -> None:
-    """Put in a function that was written; one that is there by the same words stays, with the
-    shorter text (the naive merge of Yunjue Agent).
+    """Add a function that was written. Where one of the same words is there already, only the
+    shorter text is kept (the naive merge of Yunjue Agent).
     """
     key = sorted(name.split("_"))
     same = next((n for n in library if sorted(n.split("_")) == key), None)
@@ -74,8 +74,8 @@ def add(library: Library, name: str, text: str, step: int, version: int) -> None
 
 
 def count(library: Library, shown: Sequence[str], outcome: float, expected: float | None) -> None:
-    """Note what came of a rollout that was shown these functions. expected: mean of the prompt's
-    earlier outcomes; None: it had none, so nothing is learnt of a lift.
+    """Count the outcome of a rollout that was shown these functions. expected: mean of the prompt's
+    earlier outcomes; None: it had none, so no lift is counted.
     """
     for each in (library[name] for name in shown if name in library):
         each["freq"] += 1

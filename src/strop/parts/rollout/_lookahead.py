@@ -1,4 +1,4 @@
-"""A tree that grows a token a step on all branches at once, and how alike two of them are."""
+"""A tree that grows by one token a step on all branches, and tests of how alike two are."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ class Forks(NamedTuple):
 
 
 class Similarity(NamedTuple):
-    """From when on two windows of tokens are too alike."""
+    """Bounds from which two windows of tokens are too alike."""
 
     edits: float  # share of tokens to change, less is alike; 0: no test
     suffix: float  # longest end of one in the other, more is alike; 1: no test
@@ -35,7 +35,7 @@ class Similarity(NamedTuple):
 
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """Fewest insertions, removals and replacements that make one of the other (Levenshtein)."""
+    """Fewest insertions, removals and replacements that turn one into the other (Levenshtein)."""
     before = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         row = [i]
@@ -70,7 +70,7 @@ def suffix_match(a: Sequence[int], b: Sequence[int]) -> float:
 
 @dataclass(eq=False)
 class Branch:
-    """A way down the tree: the events of all its tokens, one each, its parent's first."""
+    """A path down the tree: the events of all its tokens, one each, its parent's first."""
 
     prompt: int  # tokens of it
     parent: "Branch | None" = None
@@ -91,17 +91,17 @@ class Branch:
         return Answer(request, tuple(self.events))
 
     def holds_end(self, size: int) -> bool:
-        """Whether its end stands among its first `size` tokens."""
+        """Whether it ends within its first `size` tokens."""
         return len(self.ids) < size or self.ended == "stop"
 
     def comes_from(self, removed: "set[Branch]") -> bool:
-        """Whether it or one that it grew from is among these."""
+        """Whether it or one of its ancestors is among these."""
         return self in removed or (self.parent is not None and self.parent.comes_from(removed))
 
 
 @dataclass
 class Way:
-    """A rollout of a tree: what it has of it; the row that it forked from, if any, and where."""
+    """A rollout of a tree: its answer, and the row that it forked from, if any, and where."""
 
     answer: Answer
     parent: int = -1
@@ -132,9 +132,9 @@ class Tree:
         return [branch for branch in self.branches if not branch.ended]
 
     def fork(self, forks: Forks, step: int, ends: Callable[[Sequence[int]], Ended]) -> None:
-        """Add a branch for every other likely token of the step's, while there is room.
+        """Add a branch for every other likely token of the step, while there is room.
 
-        Of too many the likelier ranks come first, then the older branches. ends: tokens of an
+        Where there are too many, higher ranks come first, then older branches. ends: tokens of an
         answer -> how it has ended, or nothing.
         """
         found = []
@@ -156,7 +156,7 @@ class Tree:
             self.num_forks += 1
 
     def prune(self, windows: Iterable[int], alike: Similarity, step: int) -> list[Branch]:
-        """Remove branches that are as old as a window and like their parents in it, and theirs."""
+        """Remove branches as old as a window that resemble their parents in it, and descendants."""
         removed = set()
         for size in windows:
             for branch in self.branches:
@@ -175,7 +175,7 @@ class Tree:
         return gone
 
     def ways(self, asked: Sequence[Request]) -> dict[int, Way]:
-        """All rows: a branch each, and copies of the root where there are too few."""
+        """All rows: one branch each, and copies of the root where there are too few branches."""
         found = {}
         for place, row in enumerate(self.rows):
             branch = self.branches[place if place < len(self.branches) else 0]
@@ -190,7 +190,7 @@ class Tree:
 
 
 def as_no_sample(event: Event, temperature: float) -> Event:
-    """A token that was not drawn: what is known of it holds at temperature 1 alone."""
+    """The event of a token that was not drawn: its statistics hold at temperature 1 alone."""
     void = (NAN,) * len(event.ids)
     if temperature == 1:
         return event._replace(logp=void)
@@ -198,7 +198,7 @@ def as_no_sample(event: Event, temperature: float) -> Event:
 
 
 def candidates(event: Event, forks: Forks) -> list[tuple[int, int, float]]:
-    """Rank, token and log-probability of the other likely tokens at the place of an event."""
+    """Rank, token and log-probability of the other likely tokens at an event's position."""
     if event.ended == "failed":
         return []
     (best,) = event.ids

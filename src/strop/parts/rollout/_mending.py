@@ -1,4 +1,4 @@
-"""Episodes whose failed turns are repaired: where a call begins, and what takes a turn's place."""
+"""Episodes whose failed turns are repaired: where a call begins, and what replaces a turn."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from strop.parts.rollout._events import void, without_first
 from strop.support.exits import Exit
 
 Decode = Callable[[Sequence[int]], str]
-MOST_TURNS = 30  # turns of an episode, repairs counted, from which on nothing is repaired
+MOST_TURNS = 30  # after so many turns of an episode, with repairs, nothing is repaired
 
 
 @dataclass
@@ -25,10 +25,10 @@ class Mending:
     mends: bool  # whether failed turns are repaired
     tries: dict[int, int] = field(default_factory=dict)  # turn -> repairs of it that were started
     num_turns: int = 0  # that the environment has seen
-    is_trying: bool = False  # the action under way is to repair the turn before it
-    was_whole: bool = False  # nothing of the failed turn was left, last time
+    is_trying: bool = False  # the current action is to repair the turn before it
+    was_whole: bool = False  # the last repair left nothing of the failed turn
     num_failed: int = 0  # turns, their repairs not counted
-    kept: int = 0  # repairs that took a turn's place and did not fail
+    kept: int = 0  # repairs that replaced a turn and did not fail
     whole: int = 0  # those of them that left nothing of the failed turn
 
     def seed(self) -> int:
@@ -36,7 +36,7 @@ class Mending:
         return int(torch.randint(2**62, (), generator=self.rng))
 
     def replace_failed(self, world: Any) -> Sequence[Event]:
-        """Go back to where the failed turn began, the repair's own turn gone; what failed."""
+        """Drop the repair's turn and return to the start of the failed one; returns its events."""
         seat = self.episode.seat
         turn = len(seat.turns) - 2
         failed = seat.turns[turn].events
@@ -69,9 +69,9 @@ def likeness(one: str, other: str) -> float:
 def spliced(
     failed: Sequence[Event], repair: Sequence[Event], marker: str, least: float, decode: Decode
 ) -> tuple[list[Event], bool]:
-    """What stands for a failed turn, and whether all of it is the repair's.
+    """The text that replaces a failed turn, and whether all of it is the repair's.
 
-    Where the calls are alike the reasoning before the failed one stays.
+    Where the calls are alike, the reasoning before the failed one stays.
     """
     old, new = (tuple(id for e in events for id in e.ids) for events in (failed, repair))
     at, begin = (call_begins(ids, marker, decode) for ids in (old, new))

@@ -1,4 +1,4 @@
-"""What stands between two actions in a conversation: an observation as tokens."""
+"""The tokens between two actions in a conversation: an observation."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -27,7 +27,7 @@ def observation_ids(
     the assistant's answer to the beginning of its next one, with the text as the user's message, or
     with `answers` of tools, messages as they are.
     The end-of-turn token is left out where the action has it already (`last`, its last token).
-    template: what the template is given beside messages.
+    template: arguments of the template besides the messages.
 
     Raises UserError for a template that does not show the answer, or a text of unknown characters.
     """

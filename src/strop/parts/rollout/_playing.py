@@ -31,11 +31,11 @@ PLAYED = (*COLUMNS, *TURN_COLUMNS, "player_B", "role_B", "episode_B")
 
 @dataclass
 class Scene:
-    """Episodes that are played together: the world that they are in, and what they are played with.
+    """Episodes that are played together: their environment and the resources to play them.
 
-    prepared: an action as the environment is to get it. openings: other tokens than the prompt's
-    own, by uid. room: most tokens of a first action. most_turns: of a player, by the episode's
-    prompt, where its draw carries a limit of its own.
+    prepared: changes an action before the environment gets it. openings: tokens in place of the
+    prompt's own, by uid. room: most tokens of a first action. most_turns: of a player, by the
+    episode's prompt, where its draw carries a limit of its own.
     """
 
     engine: AsyncEngine
@@ -64,8 +64,8 @@ class Scene:
         return bool(self.world.rewrites or self.episodes.drops_thoughts)
 
     async def act(self, game: Episode, answer: Answer) -> Any:
-        """Give an action to the environment, with all others that have ended by now in one call;
-        what it shows then. One that is asynchronous steps each episode by itself.
+        """Give an action to the environment, in one call with all others that are ready; returns
+        the next observation. One that is asynchronous steps each episode by itself.
         """
         if self.world.awaited:
             (action,) = self.episodes.action_texts([game.seat.action_ids(answer.events)])
@@ -171,7 +171,7 @@ class PlayingFields(SamplingFields):
     def begin(
         self, uids: Sequence[int], seeds: Sequence[Sequence[int]], scene: Scene
     ) -> list[Episode]:
-        """All of the world's episodes, at their first turns."""
+        """All episodes of the environment, at their first turns."""
         world, opens = scene.world, scene.opens
         games = [
             Episode(n, uids[n], own, world.roles, players=scene.sampling.players(own[0]))
@@ -183,7 +183,7 @@ class PlayingFields(SamplingFields):
         return games
 
     def first_turn(self, game: Episode, scene: Scene) -> Request | None:
-        """The first action of an episode; None where it could not begin."""
+        """The request for the first action of an episode; None where it could not begin."""
         rewrites = scene.world.rewrites
         if game.exit is not None:
             return None
@@ -201,7 +201,7 @@ class PlayingFields(SamplingFields):
     async def play_all(
         self, uids: Sequence[int], seeds: Sequence[Sequence[int]], scene: Scene
     ) -> list[Episode]:
-        """Play all of the world's episodes from their beginnings; returns them."""
+        """Play all episodes of the environment from their start; returns them."""
         games = self.begin(uids, seeds, scene)
         await gather(self.play(game, self.first_turn(game, scene), scene) for game in games)
         return games
@@ -243,8 +243,8 @@ class PlayingAlone(PlayingFields):
 def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log: Log) -> Batch:
     """The batch: the seats of a draw by role, then by player, then by episode.
 
-    A draw has as many of the episodes, in their order, as it has rollouts. Seats all turns of which
-    are of weights that are not trained are left out.
+    A draw has as many of the episodes, in their order, as it has rollouts. Seats that only
+    weights that are not trained have played are left out.
     """
     roles = world.roles
     known = sorted(set(roles)) or [0]
@@ -286,7 +286,7 @@ def written(draws: Sequence[Draw], episodes: Sequence[Episode], world: Any, log:
 
 
 def log_players(log: Log, seats: Sequence[Seat], ends: Sequence[Episode]) -> None:
-    """Keep whose adapter played each rollout and, of others that are not trained, who they were,
+    """Log whose adapter played each rollout and, of players that are not trained, who they were,
     what they did and, where nothing failed, whether this side earned more.
     """
     if not any(turn.player.weights for seat in seats for turn in seat.turns):
@@ -310,7 +310,7 @@ def log_players(log: Log, seats: Sequence[Seat], ends: Sequence[Episode]) -> Non
 
 
 def tokens_of_others(episodes: Sequence[Episode]) -> int:
-    """Tokens of the actions of weights that are not trained."""
+    """Number of tokens in the actions of weights that are not trained."""
     return sum(
         len(event.ids)
         for episode in episodes
@@ -327,7 +327,7 @@ def names_of(seats: Sequence[Seat]) -> str:
 
 
 def score(episode: Episode, others: Sequence[Seat]) -> float:
-    """1 where the seats that learn earned more than the others, 0 where less, else 1/2."""
+    """1 where the seats that learn earned more on average than others, 0 where less, else 1/2."""
     own = [seat.earned for seat in episode.seats.values() if seat.learns]
     theirs = [seat.earned for seat in others]
     gap = sum(own) / len(own) - sum(theirs) / len(theirs)
@@ -335,6 +335,6 @@ def score(episode: Episode, others: Sequence[Seat]) -> float:
 
 
 def log_turns(log: Log, seats: Sequence[Seat]) -> None:
-    """Keep what was shown and done in each turn, for the table of rollouts."""
+    """Log what was shown and done in each turn, for the table of rollouts."""
     turns: Mapping[int, Any] = {seat.seed: seat.turn_log for seat in seats}
     log.log_rollouts("turns", turns)

@@ -1,4 +1,4 @@
-"""A small head on hidden states that predicts success, and what its scores have come to so far."""
+"""A small head on hidden states that predicts success, and how well its scores did so far."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ WEIGHTS = ("inner", "inner_bias", "outer", "outer_bias")
 
 
 def new_head(width: int, rng: torch.Generator) -> dict[str, Any]:
-    """A head whose score is 0 for any state; its hidden layer is drawn."""
+    """A head whose score is 0 for any state; its hidden layer is random."""
     weights = {
         "inner": torch.randn(width, WIDTH, generator=rng) / math.sqrt(width),
         "inner_bias": torch.zeros(WIDTH),
@@ -37,7 +37,7 @@ def scores(head: Head, states_NH: Tensor) -> Tensor:
 def trained(
     head: Head, states_NH: Tensor, success_N: Tensor, lr: float
 ) -> tuple[dict[str, Any], float]:
-    """The head after some steps of Adam on the cross-entropy, and that before them, nats."""
+    """The head after some steps of Adam on the cross-entropy, and the loss before them, nats."""
     new, loss = dict(head), 0.0
     for update in range(UPDATES):
         weights = {name: new[name].detach().requires_grad_() for name in WEIGHTS}
@@ -68,9 +68,9 @@ def success_of_bins(hits: Tensor, counts: Tensor) -> Tensor:
 def nearest_subset(
     chance: Sequence[float], size: int, target: float, rng: torch.Generator
 ) -> list[int]:
-    """Places of `size` of these numbers whose mean is near `target`, in order.
+    """Indices of `size` of these numbers whose mean is near `target`, in order.
 
-    From a random subset on the best swap of two, until none brings the mean nearer.
+    Starts from a random subset and makes the best swap of two until none brings the mean nearer.
     """
     order = torch.randperm(len(chance), generator=rng).tolist()
     kept, rest = order[:size], order[size:]

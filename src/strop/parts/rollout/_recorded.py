@@ -1,4 +1,4 @@
-"""Rollouts that are lists of recorded calls, as a batch: what others recorded, or an agent made."""
+"""Makes a batch of rollouts that are lists of recorded calls, of others or of an agent."""
 
 import itertools
 from collections.abc import Sequence
@@ -34,10 +34,10 @@ def recorded(
 ) -> Batch:
     """The batch of these rollouts; those of a draw lie together, in the order of the draws.
 
-    One turn a call, one context a sequence that `join` makes of them, one after another. The
+    Each call is a turn, each sequence that `join` makes of them a context, in this order. The
     rollout's reward is that of its last turn in the batch, on top of what the call itself earned.
     Tokens that are not to be learned from have mask 0 and origin 1. seeds: names of the rollouts.
-    texts: writes what was shown and said into the table of rollouts.
+    texts: decodes what was shown and said, for the table of rollouts.
     """
     joined = _joined(rollouts, fork_threshold)
     turns = [_turns(*each) for each in zip(rollouts, joined, strict=True)]
@@ -74,7 +74,7 @@ def _turns(rollout: Rollout, joined: Joined) -> list[Turn]:
 
 
 def _turn(piece: Piece) -> Turn:
-    """A call: equal prompts are one state, equal outputs one action."""
+    """A call as a turn: equal prompts are one state, equal outputs one action."""
     record = piece.record
     state, action = _key(record.prompt_ids), _key(record.output_ids)
     return Turn(
@@ -95,7 +95,7 @@ def _exit(rollout: Rollout, cut: bool) -> Exit:
 
 
 def _learned(batch: Batch, pieces: Sequence[Piece]) -> Batch:
-    """The batch with tokens that are not to be learned from as text that was given."""
+    """The batch in which tokens that are not to be learned from are marked as given."""
     learned = [
         learns
         for piece in pieces
@@ -117,7 +117,7 @@ def _log(
     exits: Sequence[Exit],
     texts: Texts | None,
 ) -> None:
-    """Keep for the table of rollouts what the batch does not hold."""
+    """Log for the table of rollouts what the batch does not hold."""
     if why := {
         seed: rollout.why or (NO_REWARD if exit is Exit.DECLARED else exit.label)
         for seed, rollout, exit in zip(seeds, rollouts, exits, strict=True)

@@ -1,4 +1,4 @@
-"""What a policy says of its own episode: how it is asked, what is read in it, what it leads to."""
+"""A policy's reflection on its own episode: the question, how it is read, and the retry."""
 
 import json
 import re
@@ -30,20 +30,20 @@ WORDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 BASE, RETRY, REFLECTION, GUIDED = range(4)  # stage_B
-OWN_GROUP = 1 << 18  # draws of rollouts that are compared with no others, from here on
+OWN_GROUP = 1 << 18  # first draw number of rollouts that are compared with no others
 SUCCESS = 1.0
 OUTCOMES = ("success", "success_but_inefficient", "failure")
 
 
 def form_of(texts: Texts) -> str:
     """The form that the model's tokenizer can write, JSON first. Raises UserError: neither."""
-    more = {"json": '{"0": 1, "-"}', "number": "0123456789"}  # what an answer needs beside words
+    more = {"json": '{"0": 1, "-"}', "number": "0123456789"}  # what an answer needs besides words
     forms = {"".join(WORDS[form]) + more[form]: form for form in more}
     return forms[texts.first_known(tuple(forms), "rollout.ask")]
 
 
 class Report(NamedTuple):
-    """What a reflection says: its text, the turn to go back to, whether nothing is to change."""
+    """The content of a reflection: its text, the turn to retry, whether nothing should change."""
 
     text: str
     turn: int = 0
@@ -81,7 +81,7 @@ def _read_json(text: str) -> Report | None:
 
 
 class Row(NamedTuple):
-    """A rollout of the batch: its stage, and what it has its beginning from."""
+    """A rollout of the batch: its stage, and the row whose beginning it shares."""
 
     episode: Episode
     stage: int
@@ -91,7 +91,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Attempt:
-    """An episode, what was said of it, and what came of that.
+    """An episode, the reflection on it, and the retry that followed.
 
     seeds: of the reflection and of the retry, and the name of the retry without its guide.
     """
@@ -114,7 +114,7 @@ class Attempt:
         return two.earned >= SUCCESS and (two.earned > one.earned or fewer)
 
     def begin_again(self, world: Any, observation: str, given: Sequence[int]) -> Episode:
-        """The episode once more from the report's turn, which begins with another text."""
+        """Start the episode again from the report's turn, which begins with another text."""
         assert self.report is not None
         number = self.base.repeated(world, self.report.turn)
         self.retry = self.base.branched(number, self.seeds[1], self.report.turn)
@@ -141,7 +141,7 @@ class Attempt:
         return Row(game, RETRY, parent, fork_at)
 
     def examples(self) -> list[Row]:
-        """What is to be repeated by itself: a good reflection, and the retry that it guided."""
+        """The rows to imitate: a good reflection, and the retry that it guided."""
         if self.is_better:
             return [Row(self._said(), REFLECTION), Row(self._guided(), GUIDED)]
         right = self.report is not None and self.report.is_perfect
@@ -160,7 +160,7 @@ class Attempt:
         return _alone(self.base, Seat(0, self.seeds[0], turns=[turn], turn_log=[entry]))
 
     def _guided(self) -> Episode:
-        """The guided retry behind all that it took over, worth 1."""
+        """The guided retry, worth 1; all that it took over from the base is given."""
         assert self.report is not None
         assert self.retry is not None
         seat, turn = self.retry.seat, self.report.turn

@@ -1,4 +1,4 @@
-"""Calls of clients that draw from the run while it trains: drawn as they come."""
+"""Answers calls of clients that sample from the run while it trains, as they arrive."""
 
 import asyncio
 from collections import deque
@@ -19,7 +19,7 @@ MOST_KEPT = 256  # answers whose caches are held, for calls that continue them
 class ServedCalls:
     """Calls in flight. Those that a step leaves unfinished continue in the next one.
 
-    So they have an account of their own, which no step closes.
+    Therefore they have an account of their own, which no step closes.
     """
 
     calls: ModelCalls
@@ -77,13 +77,13 @@ class ServedCalls:
         self.calls.refuse(call, why)
 
     def _keep(self, answers: Sequence[Answer]) -> None:
-        """Keep the caches of these, and release those of the oldest ones."""
+        """Hold the caches of these answers, and release those of the oldest ones."""
         self.kept.extend(answers)
         while len(self.kept) > MOST_KEPT:
             self.engine.drop(self.kept.popleft())
 
     def _forget(self, gone: Withdrawn) -> None:
-        """End the draws of a call that nobody waits for."""
+        """Cancel a call that nobody waits for."""
         _, pending = self.open.get(gone.call_id, (None, ()))
         for each in pending:
             if not each.done:

@@ -1,4 +1,4 @@
-"""Joins the beginning of a failed answer with another end."""
+"""Joins the beginning of a failed answer to another end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ SUCCESS = 1.0  # outcome from which an answer is right
 
 @dataclass
 class Failed:
-    """A failed rollout, its prompt, and its tokens and number of steps before the false one."""
+    """A failed rollout: its prompt, its tokens before the false step, and their number of steps."""
 
     row: int
     draw: Draw
@@ -48,7 +48,7 @@ class Repair:
 
 
 def graded_right(repairs: Sequence[Repair], grading: Grading) -> list[Repair]:
-    """The answers that are graded right."""
+    """Selects the answers that are graded right."""
     if not repairs:
         return []
     draws = [

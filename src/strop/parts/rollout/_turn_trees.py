@@ -13,7 +13,7 @@ from strop.method.part import Draw
 from strop.parts.rollout._episode import Episode
 from strop.parts.rollout._playing import PlayingAlone, Scene
 
-LOOKED_AT = 20  # first tokens of a turn
+LOOKED_AT = 20  # so many first tokens of a turn count
 
 
 def turn_entropy(events: Sequence[Event], num_tokens: int) -> float:
@@ -30,7 +30,7 @@ class Branch:
 
     episode: Episode
     parent: int = -1  # its place in the tree
-    fork_at: int = -1  # tokens of actions that it has from there
+    fork_at: int = -1  # tokens of actions that it has from its parent
     entropy: list[float] = field(default_factory=list)  # of its own turns
 
     @property
@@ -54,26 +54,26 @@ class TurnTree:
 
     @property
     def left(self) -> int:
-        """Rollouts that may still begin."""
+        """Number of rollouts that may still begin."""
         return self.draw.num_rollouts - len(self.branches)
 
     def coin(self) -> float:
-        """A number between 0 and 1."""
+        """A uniform random number in [0, 1)."""
         return float(torch.rand((), generator=self.rng, dtype=torch.float64))
 
     def add(self, branch: Branch) -> int:
-        """Begin a rollout; its place."""
+        """Add a rollout to the tree; returns its index."""
         self.branches.append(branch)
         return len(self.branches) - 1
 
 
 @dataclass
 class Grove:
-    """All trees of a step, and what they are played with.
+    """All trees of a step, and the resources to play them.
 
     part: how actions are requested. tries: branches that may begin after a turn of an episode.
-    forks: whether one does. shown: what the environment shows at the prompt of each tree. asked:
-    further fields of requests for actions.
+    forks: whether a branch begins. shown: what the environment shows at the prompt of each tree.
+    asked: further fields of requests for actions.
     """
 
     part: PlayingAlone
@@ -98,7 +98,7 @@ class Grove:
             requests = self._round(number, tree, going)
 
     def _begin(self, number: int, tree: TurnTree) -> dict[int, Request]:
-        """A rollout that begins at the prompt: its place and its first turn, where there is one."""
+        """Begin a rollout at the prompt; returns its index and its first request, if it has one."""
         shown = self.shown[number]
         world, texts = self.scene.world, self.scene.texts
         at = world.repeat(tree.home, [], [shown.text]) if tree.home_taken else tree.home
@@ -111,7 +111,7 @@ class Grove:
         return {place: self.part.action(sampling, episode.seat, room, **self.asked)}
 
     async def _act(self, tree: TurnTree, answers: Mapping[int, Answer]) -> dict[int, Request]:
-        """Give the actions of a round to the environment; the turns that follow, by branch."""
+        """Give a round's actions to the environment; returns the next requests, by branch."""
         playing = []
         for place, answer in answers.items():
             branch = tree.branches[place]
@@ -129,7 +129,7 @@ class Grove:
     def _round(
         self, number: int, tree: TurnTree, going: Mapping[int, Request]
     ) -> dict[int, Request]:
-        """The next turns of a tree whose actions are all done, with those of new rollouts."""
+        """The next requests of a tree whose actions are all done, with those of new rollouts."""
         requests, before = dict(sorted(going.items())), len(tree.branches)
         for place, request in list(requests.items()):
             for _ in range(self.tries):
@@ -141,7 +141,7 @@ class Grove:
         return requests
 
     def _fork(self, tree: TurnTree, parent: int, request: Request) -> tuple[int, Request]:
-        """A rollout that branches from where another one is: its place and its next turn."""
+        """Branch a rollout from the current turn of another; returns its index and next request."""
         seed, origin = next(tree.seeds), tree.branches[parent].episode
         turn = len(origin.seat.turns) - 1
         episode = origin.branched(origin.repeated(self.scene.world, turn), seed, turn)

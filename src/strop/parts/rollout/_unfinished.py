@@ -14,14 +14,14 @@ from strop.method.services import Texts
 from strop.parts.rollout.base import assemble
 
 Saved = dict[str, Any]
-APART = 1 << 20  # more draws of a prompt than a step has: groups put off stay groups of their own
+APART = 1 << 20  # above a step's draws of a prompt, so that groups put off stay apart
 
 
 @dataclass(eq=False)
 class Group:
     """All answers of a draw, each requested as a whole, with its events of all steps so far.
 
-    first: places of answers, as they ended.
+    first: indices of answers, in the order in which they ended.
     """
 
     draw: Draw
@@ -40,7 +40,7 @@ class Group:
         return sum(len(answer.ids) for answer in self.answers)
 
     def open(self) -> Iterator[tuple[int, Request]]:
-        """The unfinished answers: their places, and the requests for the rest of each."""
+        """The unfinished answers: their indices, and the requests for the rest of each."""
         for place, answer in enumerate(self.answers):
             if not answer.ended:
                 yield place, answer.more(answer.request.max_tokens - len(answer.ids))
@@ -66,10 +66,10 @@ async def generate(
     is_complete: Callable[[AnyGroup], bool],
     target: int,
 ) -> tuple[list[AnyGroup], int]:
-    """Draw until `target` groups are complete: those, in the order in which they became so, and the
-    tokens of answers that none of them needs. The others keep what was drawn of them.
+    """Draw until `target` groups are complete. Returns these, in the order of completion, and the
+    number of tokens in answers that none of them needs. The others keep what was drawn of them.
 
-    What ends in one step of the engine counts in the order of the groups.
+    Groups that end in one step of the engine are ordered as they were given.
     """
     complete = [group for group in groups if is_complete(group)]
     running: dict[PendingRequest, tuple[AnyGroup, int]] = {}
@@ -100,12 +100,12 @@ async def generate(
 
 
 def joined(answer: Answer, more: Answer) -> Answer:
-    """An answer with what was drawn behind it; its request is for the whole."""
+    """An answer extended by what was drawn after it; its request is for the whole."""
     return Answer(answer.request, answer.events + more.events)
 
 
 def put_off(group: Group, phase: int) -> Saved:
-    """A group for a checkpoint, numbers alone; phase: how often its strategy has run by now."""
+    """A group as numbers for a checkpoint; phase: how often its strategy has run so far."""
     draw = group.draw
     number = draw.draw if draw.draw >= APART else draw.draw + phase * APART
     answers = tuple(
@@ -116,7 +116,10 @@ def put_off(group: Group, phase: int) -> Saved:
 
 
 def opened(saved: Saved, texts: Texts, ask: Callable[[tuple[int, ...], int], Request]) -> Group:
-    """A group that was put off; ask: (ids of its prompt, seed) -> the request of a whole answer."""
+    """Restores a group that was put off.
+
+    ask: (ids of its prompt, seed) -> the request of a whole answer.
+    """
     draw = Draw(*saved["draw"])
     ids = draw.columns.get("prompt_ids") or texts.prompt_ids(draw.uid)
     answers = []
@@ -126,7 +129,7 @@ def opened(saved: Saved, texts: Texts, ask: Callable[[tuple[int, ...], int], Req
 
 
 def batch_of(taken: Sequence[Group]) -> Batch:
-    """The groups' rollouts, with what the samplers once said of them."""
+    """The groups' rollouts, with the statistics of the samplers that drew them."""
     draws = [group.draw for group in taken]
     batch = assemble(draws, [answer for group in taken for answer in group.answers])
     columns: Mapping[str, Any] = {

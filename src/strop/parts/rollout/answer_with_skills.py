@@ -1,4 +1,4 @@
-"""Answer a chain of prompts, each with what worked in the answers before it in sight."""
+"""Answer a chain of prompts, each shown the skills that worked in the answers before it."""
 
 import re
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class AnswerWithSkills(SamplingFields):
-    """A rollout is a chain: its skills of one task are at hand in the next, and it may call them.
+    """A rollout is a chain of tasks: it may call the skills of earlier tasks in later ones.
 
         stage 0: y_0 ~ pi(. | x_0);   stage m: y_m ~ pi(. | words(library, x_m))
         library: the skills of all answers of the chain so far with outcome >= 1
@@ -67,7 +67,7 @@ class AnswerWithSkills(SamplingFields):
     skill: str = PYTHON
     # How a skill is called. Default: ours (functions of Python).
     call: str = "{name}("
-    # What is asked with {library} and {prompt}. Default: ours (no more than what must be there).
+    # The prompt, made of {library} and {prompt}. Default: ours (no more than what must be there).
     words: str = "{library}\n{prompt}"
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class AnswerWithSkills(SamplingFields):
         return _written(draws, chains), None
 
     def _note(self, chain: Chain, stage: int, answer: Answer, outcome: float, texts: Texts) -> None:
-        """What an answer calls and defines; its skills are kept if it is right."""
+        """Record what an answer calls and defines; its skills are kept if it is right."""
         text = texts.decode(answer.ids, special=False)
         found = skills_in(text, self.skill)
         rest = re.sub(self.skill, "", text)

@@ -1,7 +1,7 @@
-"""The base of every strategy: fields for how a token is drawn, and what a run calls.
+"""The base of every strategy: its sampling options, and the methods that a run calls.
 
 `assemble` turns what an engine reported into the four tables of a batch, `assemble_turns` episodes.
-`roll_out` runs a strategy to its end, a `Crowd` several beside each other.
+`roll_out` runs a strategy to its end, a `Crowd` runs several concurrently.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from strop.method.services import ALONE, Player, Sampling, Services, Texts
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 
-# What a strategy gives, awaited: its batch, its state (None: it keeps none) and, if any, metrics.
+# The result of a strategy, once awaited: its batch, its state (None: it keeps none), any metrics.
 Rollouts: TypeAlias = tuple[Batch, Any] | tuple[Batch, Any, Mapping[str, float]]
 # The metric of tokens that were drawn for a strategy and are in no rollout.
 TOKENS_DISCARDED = "rollout/tokens_thrown_away"
-# That of tokens that weights which are not trained have drawn.
+# The metric of tokens that were drawn by weights that are not trained.
 OF_OTHERS = "rollout/tokens_of_opponents"
 MASKS = ("ignore", "weigh", "renormalise")
 MOST_KEPT = 512  # tokens of a recorded kept set, beside those as likely as the last
@@ -40,8 +40,8 @@ MOST_KEPT = 512  # tokens of a recorded kept set, beside those as likely as the 
 class SamplingFields:
     """token ~ softmax(logits / temperature), cut by top_k, then top_p, then min_p.
 
-    A strategy takes these fields over, `class SampleTwice(SamplingFields)`, and its requests carry
-    them, by `requests`. The methods after that are what a run asks of a strategy.
+    A strategy inherits these fields, `class SampleTwice(SamplingFields)`, and its requests carry
+    them, by `requests`. A run calls the methods after that.
     """
 
     # Whether each of its roles may have weights of its own.
@@ -54,13 +54,13 @@ class SamplingFields:
     needs_live: ClassVar[bool] = False
     # Whether it runs an agent, so that the task must be one.
     needs_agent: ClassVar[bool] = False
-    # Whether it ends answers that are being drawn, so that what comes of them depends on when.
+    # Whether it stops answers that are being drawn, so that its result depends on timing.
     ends_others: ClassVar[bool] = False
-    # Whether it makes a draw's rollouts alone as it does beside others, and keeps no state: a run
-    # that collects ahead then lets each draw begin and end for itself.
+    # Whether a draw's rollouts do not depend on the other draws, and it keeps no state: a run that
+    # collects ahead then starts and ends each draw by itself.
     by_draw: ClassVar[bool] = False
     # Metrics that are above 0 where its rollouts differ from those of `sample_independently`, whose
-    # draws it takes otherwise; empty: it draws in a way of its own.
+    # draws it has otherwise; empty: it always draws in its own way.
     acted: ClassVar[tuple[str, ...]] = ()
 
     # Most new tokens; 0: the task's own limit. Default: ours (tasks know their answers' length).
@@ -102,8 +102,8 @@ class SamplingFields:
         return self.sampling_mask == "renormalise" and bool(self.rules())
 
     def rules(self) -> tuple[Any, ...]:
-        """The cuts on the logits that differ from their defaults. Sets that are to be recorded have
-        a size: without top_k, MOST_KEPT.
+        """The cuts on the logits that differ from their defaults. Recorded kept sets have a largest
+        size: without top_k, MOST_KEPT.
         """
         cuts = self.top_p < 1 or self.min_p > 0
         bound = MOST_KEPT if cuts and self.sampling_mask == "renormalise" else 0
@@ -135,7 +135,7 @@ class SamplingFields:
     ) -> list[Request]:
         """One request a rollout, in the order of the draws, each with its own seed.
 
-        A draw with the column `prompt_ids` is asked by these tokens in place of its prompt's.
+        A draw with the column `prompt_ids` has these tokens in place of its prompt's.
         """
         total = sum(draw.num_rollouts for draw in draws)
         seeds = iter(torch.randint(2**62, (total,), generator=rng).tolist())
@@ -184,7 +184,7 @@ class Turn:
     player: Player = ALONE
 
     def as_context(self) -> Turn:
-        """The turn as others see it: of weights that are not trained, so its action is given."""
+        """The turn as context: the action of weights that are not trained counts as given."""
         if self.player.number >= 0:
             return self
         return replace(self, given=(*self.given, *_ids(self.events)), events=())
@@ -193,8 +193,8 @@ class Turn:
 def assemble(
     draws: Sequence[Draw], answers: Sequence[Answer], players: Sequence[Player] = ()
 ) -> Batch:
-    """One single-turn rollout per answer, in order; answers of a draw lie together. players: whose
-    each is, where there are several.
+    """One single-turn rollout per answer, in order; answers of a draw lie together. players: who
+    drew each answer, where there are several.
 
     A rollout with a request that failed is lost: it is not scored.
     What the requests did not ask for of "logp_model" and "entropy" is void (NaN). The prompt's
@@ -281,7 +281,7 @@ def _kept(events: Sequence[Event], mask_T: Tensor) -> dict[str, Tensor]:
 
 
 def _adapters(turns: Sequence[Turn], turn_T: Tensor) -> dict[str, Tensor]:
-    """The column of whose turn it is, where one policy does not act in all."""
+    """The column of who acts in each turn, where it is not one policy in all."""
     if not any(turn.player.weights for turn in turns):
         return {}
     return {"adapter_T": torch.tensor([turn.player.number for turn in turns])[turn_T]}
@@ -323,7 +323,7 @@ def _exit(turns: Sequence[Turn], truncated: bool) -> Exit:
 
 
 def with_turns(batch: Batch, rollouts: Sequence[Sequence[Turn]]) -> Batch:
-    """The batch of these rollouts with what the environment said of each turn."""
+    """The batch of these rollouts with the environment's results for each turn."""
     turns = list(chain.from_iterable(rollouts))
     return batch.set(
         reward_K=torch.tensor([turn.reward for turn in turns], dtype=torch.float32),
@@ -382,7 +382,7 @@ def account_of(services: Services | None) -> Account:
 
 
 class Crowd:
-    """Strategies of rollouts on one engine, each of which begins and ends for itself."""
+    """Rollout strategies that share one engine; each starts and ends by itself."""
 
     def __init__(self, engine: Engine, services: Services | None = None) -> None:
         self.engine, self.services = asynchronous(engine), services
@@ -395,7 +395,7 @@ class Crowd:
         self.runs[key] = self.loop.create_task(on(account, strategy)), account
 
     def left(self, key: Any, size: int) -> int:
-        """Rollouts that one under way has yet to end, of `size`; it may have more requests open.
+        """How many of a running strategy's `size` rollouts have not ended; more may be open.
 
         Between two turns what follows an ended request, such as an episode's next one, has started.
         """
@@ -403,7 +403,7 @@ class Crowd:
         return max(size - (account.num_started - len(account.open)), len(account.open))
 
     def turn(self) -> list[tuple[Any, RolledOut, Ends]]:
-        """Let the engine step once; those that have ended by then, with their keys."""
+        """Let the engine step once; returns the strategies that have ended, with their keys."""
         self.loop.run_until_complete(self._turn())
         return [self._end(key) for key, (task, _) in list(self.runs.items()) if task.done()]
 
@@ -419,7 +419,7 @@ class Crowd:
         return key, _rolled_out(task.result(), account), account.ends
 
     def close(self) -> None:
-        """End all that are under way."""
+        """Cancel all that are running."""
         for _, account in self.runs.values():
             self.engine.close(account)
         self.runs = {}
@@ -428,7 +428,7 @@ class Crowd:
 
 
 def _rolled_out(returned: Any, account: Account) -> RolledOut:
-    """What a strategy that has ended came to. Raises UserError where that is none of it."""
+    """The result of a strategy that has ended. Raises UserError where it is not a valid one."""
     if not isinstance(returned, tuple) or len(returned) not in (2, 3):
         raise UserError(
             f"the strategy returned {type(returned).__name__}; it returns its batch and its state, "

@@ -1,4 +1,4 @@
-"""Play some episodes of a prompt from its beginning, and the others out of them after a turn."""
+"""Play some episodes of a prompt from its start, and branch the others off them after a turn."""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class BranchAfterTurns(PlayingAlone):
     Source: arXiv 2507.19849 (code); arXiv 2510.14545 for l and monitor, as a public fork has them.
     Differs from the source: l counts a prompt's own rounds, there those of the whole batch.
     Nearest part: play_turns; equal to it where initial is the draw's rollouts.
-    Edges: an environment's episode is brought to the branch by its actions. Stateless.
+    Edges: an episode's actions are repeated to bring the environment to the branch. Stateless.
     """
 
     writes: ClassVar[tuple[str, ...]] = PLAYED
@@ -47,7 +47,7 @@ class BranchAfterTurns(PlayingAlone):
     initial: int = 8
     # (beam, weight, level) of a branch. Default: released code (2, 0.2, 0.5).
     branching: tuple[int, float, float] = (2, 0.2, 0.5)
-    # What each round in a row of new rollouts takes from the chance. Default: ours (off).
+    # How much each round in a row of new rollouts reduces the chance. Default: ours (off).
     penalty: float = 0.0
     # How strongly entropies decide about `initial`; 0: not at all. Default: released code (0).
     monitor: float = 0.0
@@ -114,7 +114,7 @@ class BranchAfterTurns(PlayingAlone):
         return min(max(chance, 0.0), 1.0) >= level
 
     async def _divide(self, grove: Grove, seeds: Sequence[Sequence[int]]) -> None:
-        """Say how many rollouts of each tree begin at once, by a look at how unsure they are."""
+        """Set how many rollouts of each tree begin at once, by how unsure the policy is there."""
         texts, sampling = grove.scene.texts, grove.scene.sampling
         room = min(LOOKED_AT, grove.scene.room)
         probes = await grove.scene.engine.generate_all(

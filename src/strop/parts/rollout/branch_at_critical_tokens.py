@@ -33,7 +33,7 @@ class BranchAtCriticalTokens(SamplingFields):
     Nearest part: branch_at_uncertainty, whose answers grow one by one; equal in distribution to
     sample_independently where branches is 0.
     Edges: candidates 0 -> any token but the first; an answer of one token, or whose request failed
-    -> anew. Stateless.
+    -> its branches begin at the prompt. Stateless.
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
@@ -43,7 +43,7 @@ class BranchAtCriticalTokens(SamplingFields):
     branches: int = 3
     # Tokens of an answer among which one is chosen; 0: all. Default: released code (20).
     candidates: int = 20
-    # Letters that a candidate's text has at least, blanks aside. Default: released code (2).
+    # Fewest characters of a candidate's text, blanks not counted. Default: released code (2).
     min_letters: int = 2
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Grow a prompt's answers out of each other where the policy was least decided what to mean."""
+"""Branch a prompt's answers off each other where the policy was least decided what to mean."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,13 +14,13 @@ from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Sampling, Scoring, Texts
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
-POSITIONS = 512  # of which the embeddings are looked up at once
+POSITIONS = 512  # their embeddings are looked up at once
 MEASURES = ("dissimilarity", "off_diagonal", "similarity", "entropy")
 
 
 @dataclass
 class _Answer:
-    """An answer and its branching metric; where it continues another one, from which token."""
+    """An answer and its branching metric; the answer that it continues, if any, and the token."""
 
     whole: Answer
     metric: Tensor  # [tokens]
@@ -38,7 +38,7 @@ class _Pool:
     answers: list[_Answer] = field(default_factory=list)
 
     def started(self, number: int, parent: int, fork_at: int) -> Answer:
-        """What an answer shares with the one that it continues."""
+        """The part of an answer that it shares with the one that it continues."""
         events = self.answers[parent].whole.first(fork_at).events if parent >= 0 else ()
         return Answer(self.asked[number], events)
 
@@ -91,7 +91,7 @@ class BranchAtUncertainty(SamplingFields):
 
     @property
     def needs(self) -> frozenset[str]:
-        """An answer continues another one, from the place that the likeliest tokens show."""
+        """Answers continue others, from the place that the likeliest tokens show."""
         return super().needs | {"top"}
 
     async def __call__(

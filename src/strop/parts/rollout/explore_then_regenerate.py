@@ -81,7 +81,7 @@ class ExploreThenRegenerate(SamplingFields):
 
 
 def best_and_worst(outcome: Sequence[float], number: int) -> tuple[list[int], list[int]]:
-    """Places of the larger and of the smaller half of `number` values, none twice."""
+    """Indices of the larger and of the smaller half of `number` values, none twice."""
     order = sorted(range(len(outcome)), key=lambda place: -outcome[place])
     high = order[: (number + 1) // 2]
     rest = sorted(set(order) - set(high), key=lambda place: outcome[place])

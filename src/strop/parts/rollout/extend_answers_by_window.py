@@ -30,10 +30,10 @@ from strop.support.exits import Exit
 
 @dataclass(frozen=True)
 class ExtendAnswersByWindow(SamplingFields):
-    """No step waits for the end of an answer: what it has drawn of one is in its batch.
+    """No step waits for the end of an answer: the tokens that it drew of one are in its batch.
 
         pool: what earlier steps left unfinished, oldest first, and all draws of this step
-        each answer of the pool is drawn on by at most `window` tokens, to max_tokens in all
+        each answer of the pool continues for at most `window` tokens, to max_tokens in all
         one that has ended leaves the pool; another is pending_B and continues in the next step
 
     window_T marks the tokens of this step. Every token keeps the log-probability and the version
@@ -45,8 +45,8 @@ class ExtendAnswersByWindow(SamplingFields):
     Differs from the source: caches are not kept from step to step; the weights change between.
     Nearest part: leave_slow_groups_for_later, whose batches have whole groups; equal to
     sample_independently when window is 0 or as large as max_tokens.
-    Edges: an answer that the context cuts has ended; what a curation asks for within a step joins
-    the pool and draws a window, and nothing else is drawn on; the pool is in the checkpoint.
+    Edges: an answer that the context cuts has ended; what a curation requests within a step joins
+    the pool and draws a window, and no other answer continues; the pool is in the checkpoint.
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "pending_B", "window_T")
@@ -82,7 +82,7 @@ class ExtendAnswersByWindow(SamplingFields):
         return batch, {**after, "extended": True}, _metrics(pool, batch)
 
     def observe(self, state: Saved) -> Saved:
-        """The step has all of its rollouts: what is pending continues in the next one."""
+        """The step has all of its rollouts: pending answers continue in the next one."""
         return {**state, "extended": False}
 
     async def _extend(self, pool: Sequence[Group], engine: AsyncEngine, context: int) -> None:
@@ -108,14 +108,14 @@ def _open_again(answer: Answer, context: int) -> Answer:
 
 
 def _unfinished(group: Group) -> list[Group]:
-    """The group of those of its answers that have not ended; none where all have."""
+    """The group with only its unfinished answers; none where all have ended."""
     answers = [answer for answer in group.answers if not answer.ended]
     draw = group.draw._replace(num_rollouts=len(answers))
     return [replace(group, draw=draw, answers=answers)] if answers else []
 
 
 def _marked(batch: Batch, pool: Sequence[Group], before: Sequence[int]) -> Batch:
-    """The batch of the pool with what has not ended and what is new; before: tokens of old."""
+    """The batch of the pool with what has not ended and what is new; before: sizes of old."""
     answers = [answer for group in pool for answer in group.answers]
     pending_B = torch.tensor([not answer.ended for answer in answers])
     window_T = torch.zeros_like(batch["mask_T"])

@@ -25,7 +25,7 @@ class ForkAtCloseCalls(SamplingFields):
         round(share * answers) of a draw begin as a tree, the likeliest token at a time on every
         branch;  another of the forks[0] likeliest tokens begins a branch if p > forks[1] and
         p_likeliest - p < forks[2], while there is room (higher ranks, then older branches first)
-        a branch `windows` tokens old that is like its parent in them goes, with all from it:
+        a branch `windows` tokens old that is like its parent in them is dropped, with descendants:
         edit distance / window < similarity[0], or longest end of one in the other / window >
         similarity[1], or longest common subsequence / window > similarity[2]
 
@@ -110,7 +110,7 @@ class ForkAtCloseCalls(SamplingFields):
     async def _grow(
         self, trees: Sequence[Tree], engine: AsyncEngine, texts: Texts, context: int
     ) -> int:
-        """All trees, a token a step on all branches; returns how many steps it took."""
+        """Grow all trees by a token a step on all branches; returns the number of steps."""
         held: dict[Branch, Answer] = {}  # what each branch continues
         steps = 0
         while going := [(tree, branch) for tree in trees for branch in tree.going()]:
@@ -143,7 +143,7 @@ class ForkAtCloseCalls(SamplingFields):
         return as_no_sample(event._replace(ended=ended), self.temperature)
 
     def _greedy(self, request: Request) -> Request:
-        """The root: the likeliest tokens one by one, and what they might have been."""
+        """The request of the root: the likeliest tokens, one at a time, with the next likeliest."""
         return replace(
             request, temperature=0.0, rules=(), num_top=int(self.forks[0]),
             want=request.want | {"top"}, keep=True,

@@ -91,7 +91,7 @@ class ForkAtEntropyPeaks(SamplingFields):
 
 
 def _widened(draws: Sequence[Draw], places: Sequence[Sequence[int]]) -> list[Draw]:
-    """The draws with the number of their trunks and branches."""
+    """The draws with the number of their trunks and branches together."""
     found, row = [], 0
     for draw in draws:
         own = places[row : row + draw.num_rollouts]

@@ -63,7 +63,7 @@ class GrowSegmentTree(SamplingFields):
     the node above it. parent_B and fork_at_B (tokens of the answer) say from where on a rollout's
     segments are its own: of the rollouts through a segment the first one owns it.
 
-    Reads: draws (how many rollouts they ask for is not heeded).   Writes: the token, turn, rollout
+    Reads: draws (their number of rollouts is ignored).   Writes: the token, turn, rollout
     and prompt tables, state_K.
     Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
     Differs from the source: no.
@@ -114,7 +114,7 @@ class GrowSegmentTree(SamplingFields):
         return _Node(replace(node.request, seed=seed), node.upto)
 
     def _rest(self, child: _Node, last: bool) -> Request:
-        """A segment after what stands above it; nothing continues those of the last level."""
+        """The request for a segment after the text above it; nothing continues the last level."""
         left = child.request.max_tokens - child.before
         size = left if last else min(self.segment_tokens, left)
         return Answer(child.request, child.above).more(size, keep=not last)

@@ -25,7 +25,7 @@ from strop.parts.rollout.base import COLUMNS, TOKENS_DISCARDED, Rollouts, Sampli
 
 @dataclass(frozen=True)
 class LeaveSlowGroupsForLater(SamplingFields):
-    """Long answers are not waited for: they are trained on in the step in which they end.
+    """No step waits for long answers: they are trained on in the step in which they end.
 
         target = draws of this step that are not spare (spare_B);  under way: what was put off
         before, oldest first, and all draws of this step

@@ -1,4 +1,4 @@
-"""Grow every answer chunk by chunk, each chosen from several by what the policy does after it."""
+"""Grow answers chunk by chunk, each chosen from several by how the policy continues it."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class _Answer:
         return self.kept.more(min(window, left), seed=seed, keep=True)
 
     def keep(self, found: Answer, num_tokens: int, context_tokens: int) -> None:
-        """Go on after the first tokens of a candidate, or end with it where it has no more."""
+        """Keep the first tokens of a candidate, and continue or end where it has no more."""
         more = len(found.ids) > num_tokens
         events = found.first(num_tokens).events if more else found.events
         self.seed, self.last = found.request.seed, found
@@ -41,7 +41,7 @@ class _Answer:
 
 @dataclass(frozen=True)
 class LookAheadByChunks(SamplingFields):
-    """Answers take the way on which the policy will be surest, a chunk at a time.
+    """Answers take the path on which the policy will be surest, a chunk at a time.
 
         candidate k: up to (1 + chunks_ahead) chunk_tokens tokens after what was kept
         v_k = exp(mean log p of its tokens);   one ~ softmax(v / select_temperature), 0: the largest
@@ -60,7 +60,7 @@ class LookAheadByChunks(SamplingFields):
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
-    # Ways that are tried at each step. Default: released code.
+    # Candidates that are tried at each step. Default: released code.
     num_candidates: int = 8
     # Tokens kept at each step. Default: ours (short tasks; more where answers are long).
     chunk_tokens: int = 4
@@ -104,7 +104,7 @@ class LookAheadByChunks(SamplingFields):
         return batch, None, {"foresight/frac_switched": others / max(chunks, 1)}
 
     def _choose(self, found: Sequence[Answer], rng: torch.Generator) -> int:
-        """The place of the candidate that is kept: of one that did not fail, where there is one."""
+        """The index of the kept candidate, of those that did not fail where there are any."""
         logps = [[x for event in each.events for x in event.logp] for each in found]
         value = torch.tensor(
             [math.exp(sum(x) / len(x)) if x else 0.0 for x in logps], dtype=torch.float64

@@ -38,7 +38,7 @@ class Desk:
         }  # fmt: skip
 
     def prepared(self, game: Episode, action: Any) -> Any:
-        """An action whose programs begin with what is at hand, and that they do not define."""
+        """An action whose programs begin with the known functions that they do not define."""
         made, at_hand = getattr(action, "calls", ()), self.shown | self.own(game.seat.turn_log)
         self.programs.append([each.arguments["code"] for each in made if _runs(each)])
         sent = tuple(_with(each, at_hand) if _runs(each) else each for each in made)
@@ -170,8 +170,8 @@ def _with(call: Any, at_hand: Mapping[str, str]) -> Any:
 
 
 def _record(game: Episode, desk: Desk) -> dict[str, Any]:
-    """What an episode leaves: its outcome, what it was shown, and the functions that it wrote, each
-    with those that it calls.
+    """The result of an episode: its outcome, the functions that it was shown, and those that it
+    wrote, each with those that it calls.
     """
     programs = [program for each in desk.programs for program in each]
     own = desk.own(game.seat.turn_log)

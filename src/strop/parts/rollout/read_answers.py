@@ -89,7 +89,7 @@ class ReadAnswers(SamplingFields):
 
 
 def _told(texts: Texts, uid: int, column: str) -> Event:
-    """A given answer as if an engine had said it."""
+    """A given answer in the form of an engine's."""
     ids = texts.answer_ids(uid, column)
     if not ids:
         raise UserError(f"the row of prompt {uid} has no {column}: fill it in or remove the row")

@@ -12,7 +12,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class ReadLabelledAnswers(ReadAnswers):
-    """The policy imitates good and bad answers alike, and learns which is which.
+    """The policy imitates good and bad answers alike, and learns to distinguish them.
 
         prompt = words, {prompt} the row's own and {label} the name of the draw's label
 

@@ -29,10 +29,10 @@ class ReadTraces(SamplingFields):
     Source: none; joined as in TRL 1.16 (async_grpo), with what `traces/joining.py` says.
     Differs from the source: no.
     Nearest part: read_answers, whose rollouts are answers of the data, with a log-probability of
-    nobody.
+    no policy.
     Edges: tokens without a recorded log-probability have that of the current policy, so that their
     ratio begins at 1; rollouts without a reward, or that ended by no fault of the policy, are
-    unscored; what is no token of the policy's has mask 0; nothing lasts between steps.
+    unscored; tokens that are not the policy's have mask 0; nothing lasts between steps.
     """
 
     writes: ClassVar[tuple[str, ...]] = (*PLAYED, "sequence_T")

@@ -16,7 +16,7 @@ from strop.parts.rollout.base import Rollouts, SamplingFields
 from strop.parts.rollout.read_traces import scored_here
 from strop.traces.joining import FORK_THRESHOLD
 
-LOOK_SECONDS = 0.05  # between two looks at what has come
+LOOK_SECONDS = 0.05  # between two checks for posted rollouts
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ReceiveTraces(SamplingFields):
         self, draws: tuple[Draw, ...], engine: AsyncEngine, sampling: Sampling, live: Live,
         before: int, seed: int,
     ) -> Taken:  # fmt: skip
-        """The groups of this step, once they are there."""
+        """The groups of this step, once they have arrived."""
         live.listen(draws, lambda: engine.version)
         served = live.served
         if served is None or served.engine is not engine:

@@ -35,7 +35,7 @@ class RetryFromReflection(PlayingAlone):
 
     A reflection that is not valid, or finds nothing to change, brings no retry; the latter with
     R >= 1 is kept like those. form "number": the first number in it is k; "json": see `ask`; "auto"
-    is "json" where the model's tokenizer has its letters, else "number".
+    is "json" where the model's tokenizer has its characters, else "number".
     Metrics: retry/valid (reflections), /tried, /better (retries), /base, /again (mean rewards).
     Reads: draws.   Writes: as play_turns, stage_B (0 base, 1 retry, 2 reflection, 3 guided).
     Source: arXiv 2601.03715; code: shiweijiezero/R3L.
@@ -140,7 +140,7 @@ class RetryFromReflection(PlayingAlone):
         return words.replace("{report}", report.text)
 
     def _behind(self, ids: Sequence[int], room: int, seed: int, scene: Scene) -> Request:
-        """A request behind these tokens, with which an episode begins."""
+        """A request that continues these tokens, with which an episode begins."""
         return self.request(scene.sampling, ids, seed, room, keep=True)
 
 

@@ -41,8 +41,8 @@ class RunAgents(SamplingFields):
     the call hold. A call beyond max_turns, or without room in the context, is refused, and that is
     the exit of an agent that then fails, or makes max_turns such calls. An agent that fails
     otherwise, or takes too long between two calls, earns 0; one that never calls the model has a
-    rollout without actions. A call that the agent gives up is drawn no further and no part of the
-    rollout; an agent whose connection fails for that took too long.
+    rollout without actions. A call that the agent gives up is stopped and is no part of the
+    rollout; an agent whose connection fails because of that took too long.
     """
 
     writes: ClassVar[tuple[str, ...]] = (*PLAYED, "sequence_T")

@@ -18,7 +18,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class SampleAndReplay(SamplingFields):
-    """Stored answers stand in the batch beside fresh ones, marked as what they are.
+    """Stored answers stand in the batch beside fresh ones, and are marked as replayed.
 
         a draw with the columns `ids` and `logp`: one rollout of these tokens, origin 4 (replay)
         any other draw: num_rollouts samples as by sample_independently, origin 0
@@ -73,6 +73,6 @@ class SampleAndReplay(SamplingFields):
 
 
 def _event(ids: tuple[int, ...]) -> Event:
-    """A stored answer as if an engine had said it."""
+    """A stored answer in the form of an engine's."""
     void = (NAN,) * len(ids)
     return Event(0, ids, void, -1, logp_model=void, entropy=void, ended="stop")

@@ -13,7 +13,7 @@ from strop.method.services import Episodes, Player, Sampling, Texts
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 FIRST, SECOND = 0, 1  # stage_B
-# What is said between attempts: to a model that can read it, and to one of few letters.
+# The words between attempts: for a model that can read them, and for one of few characters.
 WORDS = (
     "\nThere may be a mistake in the answer above. Look for it, and answer once more, without it.\n"
     "{prompt}",

@@ -133,7 +133,7 @@ def _started(request: Request, hint: tuple[int, ...]) -> Request:
 
 
 def _interleaved(alone: list[int], hinted: list[int]) -> list[int]:
-    """Places in (all plain, all hinted) so that each draw's plain and hinted ones follow."""
+    """Indices into (all plain, all hinted): each draw's plain ones, then its hinted ones."""
     order, plain, more = [], 0, sum(alone)
     for n, m in zip(alone, hinted, strict=True):
         order += [*range(plain, plain + n), *range(more, more + m)]

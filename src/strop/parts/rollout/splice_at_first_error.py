@@ -1,4 +1,4 @@
-"""Keep a failed answer up to its first false step, and put a right end behind it."""
+"""Keep a failed answer up to its first false step, and add a right end to it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True)
 class SpliceAtFirstError(SamplingFields):
-    """What was right in a failed answer is learnt from, behind an end that makes it right.
+    """The policy learns from the right beginning of a failed answer, completed by a right end.
 
         k: a failed rollout's first false step, as the reward logs it in `column` (from 0; -1: none)
         kept: its tokens up to and with the k-th `separator`

@@ -1,4 +1,4 @@
-"""Stop part of a prompt's answers on their way, so that the others differ more in outcome."""
+"""Stop some of a prompt's answers midway, so that the others differ more in outcome."""
 
 import math
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ class StopSureAnswers(SamplingFields):
         of n answers of a prompt that have got so far, ceil(keep n) continue: those whose mean q is
         nearest to `target` (a random subset, then the best swaps);  the others are stopped
 
-    Stopped answers are in no rollout. The head learns from the outcomes of those that went on
+    Stopped answers are in no rollout. The head learns from the outcomes of those that continued
     (success: outcome >= 1), the bins count them. Metrics: pruning/examined, /stopped, /predicted
-    (mean q of those that go on), /head_loss (of the last step).
+    (mean q of those that continue), /head_loss (of the last step).
 
     Reads: draws; scoring (hidden states); observes rollout_uid_B, outcome_B [B] float, scored_B.
     Writes: the token, turn, rollout and prompt tables.
@@ -111,7 +111,7 @@ class StopSureAnswers(SamplingFields):
     def observe(
         self, rollout_uid_B: Tensor, outcome_B: Tensor, scored_B: Tensor, state: State
     ) -> State:
-        """The outcomes of those that went on: the bins count them, the head learns them."""
+        """Update the bins and the head with the outcomes of the answers that continued."""
         waiting = state["waiting"]
         if not waiting:
             return state

@@ -23,7 +23,7 @@ def plain(strategy: SamplingFields) -> SamplingFields:
 
 
 def scoring(strategy: SamplingFields) -> SamplingFields:
-    """The plain strategy that draws alike and records nothing of what cuts have left."""
+    """The plain strategy that draws alike, and records nothing of what the cuts kept."""
     found = plain(strategy)
     if not found.renormalises:
         return found
@@ -31,7 +31,7 @@ def scoring(strategy: SamplingFields) -> SamplingFields:
 
 
 def playing(strategy: SamplingFields) -> SamplingFields | None:
-    """The strategy that plays episodes in its place; None where that means nothing."""
+    """The strategy that plays episodes in its place; None where there is none."""
     if strategy.needs_environment or isinstance(strategy, ReadAnswers):
         return strategy
     if isinstance(strategy, SampleIndependently):
@@ -40,7 +40,7 @@ def playing(strategy: SamplingFields) -> SamplingFields | None:
 
 
 def running(strategy: SamplingFields) -> SamplingFields | None:
-    """The strategy that runs an agent in its place; None where that means nothing."""
+    """The strategy that runs an agent in its place; None where there is none."""
     if strategy.needs_agent:
         return strategy
     if isinstance(strategy, SampleIndependently):
@@ -49,7 +49,7 @@ def running(strategy: SamplingFields) -> SamplingFields | None:
 
 
 def reading(strategy: SamplingFields) -> SamplingFields | None:
-    """The strategy that reads recorded rollouts in its place; None where that means nothing."""
+    """The strategy that reads recorded rollouts in its place; None where there is none."""
     if strategy.needs_traces:
         return strategy
     if isinstance(strategy, SampleIndependently | PlayTurns):
@@ -58,7 +58,7 @@ def reading(strategy: SamplingFields) -> SamplingFields | None:
 
 
 def receiving(strategy: SamplingFields) -> SamplingFields | None:
-    """The strategy that takes posted rollouts in its place; None where that means nothing."""
+    """The strategy that takes posted rollouts in its place; None where there is none."""
     if strategy.needs_live:
         return strategy
     if isinstance(strategy, SampleIndependently | PlayTurns):

@@ -1,4 +1,4 @@
-"""A queue of prompts: a step takes those that are answered first, and none that waits too long."""
+"""Queue prompts: a step takes those that are answered first, and drops those that wait too long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Queued(Group):
         return len(self.first) >= self.draw.num_rollouts
 
     def cut(self) -> int:
-        """Leave no more answers than were drawn, those that ended first; tokens of the others."""
+        """Keep the answers that ended first, as many as drawn; returns tokens of the others."""
         kept = sorted(self.first[: self.draw.num_rollouts])
         spared = sum(len(self.answers[n].ids) for n in self.first if n not in kept)
         self.answers = [self.answers[n] for n in kept]
@@ -40,7 +40,7 @@ class TakeFirstCompleteGroups(SamplingFields):
 
         queue: what is left of earlier steps, oldest first, and all draws of this step
         of each prompt num_rollouts + spare answers are drawn; it is complete with num_rollouts,
-        those that ended first; its other answers are broken off
+        those that ended first; its other answers are cancelled
         stop when as many are complete as there are draws that are not spare (spare_B)
         leave out what was drawn more than max_age steps ago
 
