@@ -14,7 +14,7 @@ from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Sampling, Scoring, Texts
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
-POSITIONS = 512  # their embeddings are looked up at once
+POSITIONS = 512  # so many positions' embeddings are looked up at once
 MEASURES = ("dissimilarity", "off_diagonal", "similarity", "entropy")
 
 
