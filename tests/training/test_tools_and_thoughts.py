@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused(tmp_path):
 def test_strategies_that_need_one_context_refuse_to_drop_thoughts(tmp_path):
     model = save_scripted(tmp_path / "model", {f"{THOUGHT}6": 1.0}, TEMPLATE)
     method, world = world_of(model, "calculator", recipe="arpo", thinking="template")
-    with pytest.raises(UserError, match=r"data\.thinking=template: branch_after_turns goes on"):
+    with pytest.raises(UserError, match=r"data\.thinking=template: branch_after_turns continues"):
         played(method, world)
     world.services.close()
 
