@@ -1,9 +1,11 @@
 """A game of TextArena: `data.task=textarena:Wordle-v0`, alone or with the policy in every seat.
 
 A player sees the game's messages since its last turn. Games draw from Python's and numpy's global
-generators; each episode has its own state of them, which is installed while it plays.
+generators; each episode has its own state of them, which is installed while it plays. Games keep
+what they did (KuhnPoker reshuffles the deck of the game before), so each episode has a new copy.
 """
 
+import copy
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -42,11 +44,12 @@ class Textarena(Environment):
         check_number("textarena: players", players, 0, MOST_PLAYERS)
         check_number("textarena: max_turns", max_turns, 1)
         check_number("textarena: max_tokens", max_tokens, 1)
-        self.name, self.rewrites = name, whole
-        self.world = _made(name, options)
-        self.game = self.world  # without its wrappers
-        while hasattr(self.game, "env"):
-            self.game = self.game.env
+        self.name, self.rewrites, self.options = name, whole, options
+        self.world = self.game = _made(name, options)
+        try:
+            self.unplayed = copy.deepcopy(self.world)  # some take seconds to make
+        except TypeError:  # it holds the client of a served model
+            self.unplayed = None
         self.drawn = (random.Random(0).getstate(), np.random.RandomState(0).get_state())
         self.num = self._smallest(players)
         self.roles = tuple(range(self.num)) if self.num > 1 else ()
@@ -76,11 +79,13 @@ class Textarena(Environment):
             random.Random(seed).getstate(),
             np.random.RandomState(seed % 2**32).get_state(),
         )
-        wrapper = self.world
-        while hasattr(wrapper, "env"):  # wrappers remember the previous game
-            if hasattr(wrapper, "full_observations"):
-                wrapper.full_observations = {}
-            wrapper = wrapper.env
+        if self.unplayed is None:
+            self.world = _made(self.name, self.options)
+        else:
+            self.world = copy.deepcopy(self.unplayed)
+        self.game = self.world  # without its wrappers
+        while hasattr(self.game, "env"):
+            self.game = self.game.env
         with self._drawing():
             self.world.reset(num_players=num, seed=seed)
 
