@@ -28,7 +28,7 @@ APART = (
     "recipes",
     "assets",
 )  # parts have mutants of their own (mutate.py --only); recipes only compose
-ELSEWHERE = ("tests/vllm", "tests/site")  # tests that need what is not installed, or notice nothing
+ELSEWHERE = ("tests/vllm", "tests/site")  # tests that need what is not installed, or add nothing
 
 
 class Mutant(NamedTuple):
