@@ -1,4 +1,4 @@
-"""The documentation says what the code does: metrics, settings, columns, files, methods."""
+"""The documentation matches the code: metrics, settings, columns, files, methods."""
 
 import importlib.util
 import re

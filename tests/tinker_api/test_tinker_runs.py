@@ -1,4 +1,4 @@
-"""What a run on a server of Tinker's API saves and goes on from, and what it says of mistakes."""
+"""Runs on a server of Tinker's API: what they save and resume from, and their error messages."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What stops a run, what does not, and what is left afterwards."""
+"""Which failures stop a run, which do not, and what is left afterwards."""
 
 import json
 import math
