@@ -12,8 +12,7 @@ from strop.parts.control.renew_reference import MOST_DECAY
 class AverageExplorer:
     """A slow average of the policy explores; the rollouts to train on come from the newest one.
 
-        after every step: explorer <- decay explorer + (1 - decay) policy; at first it is the
-        initial policy
+        after every step: explorer <- decay explorer + (1 - decay) policy, from the initial one
 
     Reads: state.   Writes: the knobs model.explorer, the finished step, and model.explorer_share, 1
     - decay.

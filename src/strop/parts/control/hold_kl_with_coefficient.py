@@ -16,8 +16,8 @@ class HoldKlWithCoefficient:
 
     Reads: metrics (price/kl), state.   Writes: the knob `path`.
     Source: arXiv 1909.08593, sec. 2.2; code huggingface/trl (AdaptiveKLController).
-    Differs from the source: rate stands for its n_steps / horizon, rollouts of a step over a
-    number.
+    Differs from the source: rate is its n_steps / horizon, the rollouts of a step divided by a
+    constant.
     Nearest part: hold_kl_by_difficulty, which holds a penalty's weights.
     Edges: the state (c) is in the checkpoint, so a restart loses nothing; a step without the metric
     leaves c as it is.

@@ -16,8 +16,8 @@ class RaiseScoresOfBins:
     """The classes that lose most get the largest scores, and with them the largest weights.
 
         S_b <- (1 - beta) S_b + beta l_b, at the first visit S_b = l_b
-        l_b: mean loss of the class's rollouts, with by_share divided by the class's share of the
-        rollouts score_b = clip(S_b, -limit, limit), S_b = 0 before the first visit
+        l_b: mean loss of the class's rollouts, with by_share divided by their share of all rollouts
+        score_b = clip(S_b, -limit, limit), S_b = 0 before the first visit
         standardise: score_b = (S_b - mean) / max(std (n), 1e-3), within -3 and 3; mean and std of
         the classes that were visited
 

@@ -31,7 +31,7 @@ class StepBackToAnchor:
     moves: ClassVar[tuple[str, ...]] = knobs_of_copy("anchor")
     # Steps between two moves of the anchor. Default: ours (released code: 500 updates).
     every: int = 10
-    # How much of the way from the anchor is kept. Default: ours (released code: 0.01).
+    # Share of the way from the anchor that stays. Default: ours (released code: 0.01).
     eps: float = 0.5
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ class AskByHardness:
     prompts).
 
     Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; state.   Writes: all
-    rows; asks for draws.
+    rows; requests draws.
     Source: arXiv 2508.13755; code yangzhch6/DARS (ray_dars_trainer.py).
     Differs from the source: no; its code draws the second round under other flags.
     Nearest part: ask_while_uncertain, which requests one at a time.

@@ -68,7 +68,7 @@ class AskWhereUnsure:
     Metrics: budget/mean, budget/least, budget/most (rollouts of a prompt in the end).
 
     Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; state.   Writes: all
-    rows; asks for draws.
+    rows; requests draws.
     Source: arXiv 2510.06672 (rollout allocation), from reviews and summaries.
     Differs from the source: its bonus, level, budgets and what T counts were not found.
     Nearest part: ask_while_uncertain, which compares with a prior.

@@ -34,7 +34,7 @@ class AskWhileUncertain:
     Metric: budget/mean (rollouts of a prompt in the end).
 
     Reads: batch, outcome_B, prior_B [B] float, group_B [B] int, scored_B [B] bool.   Writes: all
-    rows; asks for draws.
+    rows; requests draws.
     Source: arXiv 2603.10848 (look-ahead by one rollout).
     Differs from the source: no; known from a note on the paper.
     Nearest part: drop_uniform_groups, which requests other prompts.

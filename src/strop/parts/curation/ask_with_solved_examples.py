@@ -32,7 +32,7 @@ class AskWithSolvedExamples:
     seeded/groups (sampled again), /solved (those with a success afterwards), /stored (answers).
 
     Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; texts, sampling, scoring,
-    state.   Writes: all rows; asks for draws.
+    state.   Writes: all rows; requests draws.
     Source: arXiv 2510.06672 (seeding with examples), from reviews and summaries.
     Differs from the source: embeddings of another model there; the rest was not found.
     Nearest part: bring_back_opposites, which shows the prompt's own wrong answer.
@@ -114,7 +114,7 @@ class AskWithSolvedExamples:
         room = sampling.context_tokens - sampling.answer_tokens - len(own)
         before: tuple[int, ...] = ()
         shown = []
-        for other, answer in examples:  # the nearest one first, to stand last
+        for other, answer in examples:  # the nearest one comes first here, and last in the text
             text = f"{texts.prompt_text(other)}{texts.decode(answer, special=False)}\n"
             ids = texts.encode(text)
             if len(ids) + len(before) <= room:

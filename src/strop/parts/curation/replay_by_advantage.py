@@ -38,7 +38,7 @@ class ReplayByAdvantage:
     share: float = 0.5
     # Rollouts that fit into the store; 0: `wanted`. Default: released code (VL-Rethinker).
     capacity: int = 0
-    # Power of the weights; 0: all alike. Default: released code (VL-Rethinker).
+    # Power of the weights; 0: all equal. Default: released code (VL-Rethinker).
     exponent: float = 1.0
     # Added to |A| in the store, units of A. Default: released code (VL-Rethinker).
     floor: float = 1e-4

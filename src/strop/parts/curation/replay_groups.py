@@ -76,7 +76,7 @@ class ReplayGroups:
         return Result(curated, {"columns": columns, "steps": state["steps"] + 1}, metrics)
 
     def _drawn(self, store: Batch, wanted: int, rng: torch.Generator) -> Batch:
-        """Stored groups at random: the newest of each prompt, unless all right or all wrong."""
+        """Stored groups at random: the newest of each prompt, if its mean is neither 0 nor 1."""
         num, uid_P = store.size("P"), store["uid_P"]
         key_P, keys = segments.key_of(uid_P)
         last_N = segments.extreme(torch.arange(num).double(), key_P, keys, largest=True)

@@ -1,4 +1,4 @@
-"""Imitate the better rollouts of earlier steps again, measured against the rewards usual by now."""
+"""Imitate the better rollouts of earlier steps again, measured against the current usual reward."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -34,8 +34,8 @@ class TrainOnSharedGroups:
         share: the step's prompts and the texts of their answers, in `folder`, under the name `node`
         candidates: groups that others have shared since the last step, of prompts of this run's
             data, with as many answers as its own and, by its own rewards, of different outcome
-        train on `foreign` candidates and `own` of the step's groups, both at random; own groups
-            replace missing candidates too
+        train on `foreign` candidates and `own` of the step's groups, both at random; further own
+            groups take the place of missing candidates
 
     This run's tokenizer encodes the texts, with its stop token where an answer ended; the
     log-probabilities of the policy that drew them are unknown (NaN), and losses treat them as the

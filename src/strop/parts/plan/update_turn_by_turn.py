@@ -25,7 +25,7 @@ class UpdateTurnByTurn:
         num_rollouts int; rng.
     Writes: updates (tokens_T and factor_T each).
     Source: arXiv 2602.06554; code modelscope/AgentEvolver (branch seeupo).
-    Differs from the source: M is kept by rollout, where its balancing of rows can mix them up.
+    Differs from the source: M is stored per rollout; its balancing of rows can mix them up.
     Nearest part: split_into_minibatches; equal to one update of it if every rollout has one turn.
     Edges: a rollout without tokens in a turn keeps its M; M ends with the step.
     """

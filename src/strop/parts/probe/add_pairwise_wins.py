@@ -30,7 +30,7 @@ class AddPairwiseWins:
     Differs from the source: a pair costs two judgements of one score each (there one verdict).
     Nearest part: rank_in_tournament, whose rank is the whole reward.
     Edges: a pair without both scores is not counted; a candidate without a judged pair -> its own
-    reward; unscored rollouts are compared with nobody.
+    reward; unscored rollouts take part in no pair.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_B",)

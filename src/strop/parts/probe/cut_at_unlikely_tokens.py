@@ -21,7 +21,7 @@ class CutAtUnlikelyTokens:
     Reads: logp_behavior_T [T] float, mask_T [T] bool, rollout_T [T] int, num_rollouts int.
     Writes: cut_T [T] bool.
     Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
-    Differs from the source: no; a cut stands at the unlikely token, its prefix ends before it.
+    Differs from the source: no; a cut is at the unlikely token, and its prefix ends before it.
     Nearest part: mark_unlikely_tokens, which takes all of them.
     Edges: a token whose probability is void (NaN) does not count; no unlikely token -> no cut.
     """

@@ -90,7 +90,7 @@ class MarkSpans:
 
 
 class _Turns(Said):
-    """The text of all turns, and where each turn stands in it."""
+    """The text of all turns, and the position of each turn in it."""
 
     def __init__(self, id_N: Tensor, size_K: np.ndarray, texts: Texts) -> None:
         super().__init__(id_N, texts)

@@ -29,8 +29,8 @@ class LearnRewardWeights:
     Means are over a prompt's pairs, then over prompts. The last line of g is the implicit term: the
     best policy for E r - beta KL(policy || reference) is reference exp(r / beta) / Z, so nu moves
     its log-probability of i by (phi_i - E phi) / beta. nu starts at the rewards' weights, and at 0
-    for states. Metrics: parl/loss (mean L), /agreement (share of decided pairs that r orders
-    correctly), /weight/{name}, /head (length of the states' weights).
+    for states. Metrics: parl/loss (mean L), /agreement (share of decided pairs that r orders as the
+    judge does), /weight/{name}, /head (length of the states' weights).
 
     Reads: reward_BM [B, M] float (NaN: 0), rollout_uid_B, group_B [B] int, scored_B [B] bool,
     state_BM [B, D] float if there is one; grading (names), log, state.

@@ -44,8 +44,8 @@ class LookAheadByChunks(SamplingFields):
     """Answers take the path on which the policy will be surest, a chunk at a time.
 
         candidate k: up to (1 + chunks_ahead) chunk_tokens tokens after the kept part
-        v_k = exp(mean log p of its tokens);   choice ~ softmax(v / select_temperature), the largest
-        at 0
+        v_k = exp(mean log p of its tokens)
+        choice ~ softmax(v / select_temperature); at 0 the largest v
         kept: the choice's first chunk_tokens tokens, until an answer's end is kept
 
     The chosen candidate is also the first of the next step (its seed stays); the others are new.

@@ -21,7 +21,7 @@ class ChainSimilarPrompts:
     Reads: draws, pool; texts (the rows of the data); rng.   Writes: draws, which carry `chain`.
     Source: arXiv 2512.17102 (sequential rollout over a chain of similar tasks).
     Differs from the source: no.
-    Nearest part: add_paraphrases, whose prompts stand beside the drawn one.
+    Nearest part: add_paraphrases, whose prompts are drawn in addition.
     Edges: a scenario with too few prompts -> a shorter chain; data without the column -> UserError.
     """
 

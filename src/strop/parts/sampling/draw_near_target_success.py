@@ -18,7 +18,7 @@ EPS = 1e-4
 
 @dataclass(frozen=True)
 class DrawNearTargetSuccess(ChosenPrompts):
-    """A few prompts are measured, and all others are judged by their measured neighbours.
+    """A few prompts are measured, and all prompts are judged by their measured neighbours.
 
         every `every` steps: d_j of `references` prompts drawn evenly, num_rollouts answers each
         a_j = softmax_j(z . z_j / sqrt(F));  base = sum_j a_j d_j;  d = slope base + shift

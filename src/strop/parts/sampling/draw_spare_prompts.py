@@ -13,8 +13,7 @@ from strop.method.part import Draw, Result, require
 class DrawSparePrompts:
     """More prompts are under way than a step takes; the rollout part chooses which it takes.
 
-        first step: draws <- draws and share * as many other prompts of the pool, at random, spare_B
-        1
+        first step: draws <- the N draws and share N others of the pool, at random, spare_B 1
         later: the draws unchanged; what the first step left over is still under way
 
     Reads: draws, pool, num_wanted; rng.   Writes: draws, spare_B [B] float.

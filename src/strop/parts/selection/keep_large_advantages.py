@@ -14,8 +14,8 @@ class KeepLargeAdvantages:
 
         rollout i stays if |advantage_i| >= smallest        (positive_only: advantage_i >= smallest)
 
-    With `multiple` the number kept is rounded up to a multiple of it, never beyond their number, by
-    keeping the next ones in order of |advantage|; then some small ones stay.
+    With `multiple` the number kept is rounded up to a multiple of it, never beyond the scored ones,
+    by keeping the next ones in order of |advantage|; then some small ones stay.
 
     Reads: advantage_B [B] float, scored_B [B] bool if present, mask_T [T] bool, rollout_T [T]
     int.   Writes: gradient_T, denominator_T [T] bool.
