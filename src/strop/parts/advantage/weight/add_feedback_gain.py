@@ -54,7 +54,7 @@ class AddFeedbackGain:
         require(self, "weight", low=0.0)
         require(self, "temperature", low=1e-9)
         if self.deviation[0] < 0:
-            raise UserError(f"add_feedback_gain.deviation must begin with >= 0: {self.deviation}")
+            raise UserError(f"add_feedback_gain.deviation begins below 0: {self.deviation}")
         require(self, "decay", low=0.0)
         require(self, "epoch", low=0.0)
 
