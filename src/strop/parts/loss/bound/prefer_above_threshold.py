@@ -19,7 +19,7 @@ class PreferAboveThreshold:
         objective of a prompt = mean over its pairs of
             log sigmoid(beta d_chosen - delta) + log sigmoid(-(beta d_rejected - delta))
 
-    The answers' tokens share it equally, so any average of sequence sums fits.
+    The answers' tokens share the objective equally, so any average of sequence sums fits.
     Metric: preference/reward_mean (of beta d over both answers of the pairs).
 
     Reads: logp_T, logp_ref_T [T] float, preferred_B, group_B [B] int (1 preferred, -1 rejected),

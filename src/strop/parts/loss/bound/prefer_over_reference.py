@@ -30,7 +30,7 @@ class PreferOverReference:
             hinge:   -max(0, 1 - z)
             ipo:     -(d_chosen - d_rejected - 1 / (2 beta))^2, d divided by the answer's tokens
 
-    The answers' tokens share it equally, so any average of sequence sums fits.
+    The answers' tokens share the objective equally, so any average of sequence sums fits.
     Metrics: preference/accuracy, /reward_chosen, /reward_rejected (beta d), /margin.
 
     Reads: logp_T, logp_ref_T [T] float, preferred_B, group_B [B] int (1 preferred, -1 rejected),
