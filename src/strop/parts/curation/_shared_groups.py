@@ -58,10 +58,8 @@ def of_others(
             if path.stat().st_size > MOST_BYTES:
                 raise ValueError("too large")
             table = json.loads(path.read_bytes())
-            step, groups = (
-                int(table["step"]),
-                [_group(path.stem, table, g) for g in table["groups"]],
-            )
+            step = int(table["step"])
+            groups = [_group(path.stem, step, g) for g in table["groups"]]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             broken += 1
             continue
