@@ -25,7 +25,7 @@ ROWS, PAGE = DOCS / "evidence" / "atlas", DOCS / "ATLAS.md"
 REGIMES = {
     "tiny": "One update a step, 16 prompts with 8 answers, 100 steps of `tiny` on Countdown",
     "four": "`tiny` on Countdown, four updates a step, a learning rate from 1e-3 to 0, 100 steps",
-    "own": "The options under which alone a recipe is itself, for it and for `grpo`",
+    "own": "`tiny`, with the options under which alone a recipe is itself, for it and for `grpo`",
     "worked": "`tiny-worked` on puzzles with worked answers, 8 prompts with 8 answers, 40 steps",
     "corridor": "Episodes in the corridor, 16 with 8 each, 100 steps",
 }
