@@ -1,44 +1,44 @@
-"""Collecting rollouts beside training: how much faster is it, and does it learn the same?
+"""Collecting rollouts while training: how much faster is it, and does it learn the same?
 
-    python benchmarks/asynchronous.py speed --out FOLDER        some 30 minutes on two idle cores
+    python benchmarks/asynchronous.py speed --out FOLDER        about 30 minutes on two idle cores
     python benchmarks/asynchronous.py success --out FOLDER      30
     python benchmarks/asynchronous.py processes --out FOLDER    10
     python benchmarks/asynchronous.py staleness --out FOLDER    90
         [--steps 48] [--repeats 3] [--every 16] [--puzzles 512] [OPTION=VALUE ...]
 
 All train on `tiny-worked`, whose answers have 20 to 160 tokens, with 16 prompts of 8 answers. Runs
-that are there already are not made again, so a table that was broken off goes on. No run validates,
-since a process that collects would go on meanwhile; checkpoints are graded afterwards: pass@1 of
+that exist already are not repeated, so an interrupted table is resumed. No run validates, since a
+collecting process would continue meanwhile; checkpoints are graded afterwards: pass@1 of
 --puzzles held-out puzzles with 4 answers each.
 
-speed: `grpo` and `april_partial_rollout` (twice as many prompts under way), synchronous on both
-cores, as one process with two threads and (grpo) as two with one; and with a process that
-collects, bounds 1 and 4, one thread each, also `areal_decoupled_ppo` and, as bypass,
-`rollout_correction_bypass`, whose clips start from the policy that drew.
-The order changes from repeat to repeat. Medians of
+speed: `grpo` and `april_partial_rollout` (twice as many prompts in flight), synchronous on both
+cores, as one process with two threads and (grpo) as two processes with one thread; and with a
+collecting process, bounds 1 and 4, one thread each, also `areal_decoupled_ppo` and, as bypass,
+`rollout_correction_bypass`, whose clips start from the policy that sampled.
+The order changes from repeat to repeat. The table has medians of
 
-    step         seconds of a step, the first three left out
-    rollout      of these, seconds for the answers: in the collecting process where there is one
+    step         seconds of a step, without the first three steps
+    rollout      of these, seconds for the answers: in the collecting process if there is one
     update       seconds for the update
-    engine idle  share of the time for which nothing was under way in the collecting process
+    engine idle  share of the time in which the collecting process had nothing in flight
     trainer idle share of the time for which the trainer waited for answers
     age          mean age of the tokens, in steps
     speed        seconds of a step of the best synchronous grpo / of this one
 
-Then what two processes with a thread each can give at most, were both always at work: seconds of
-the best synchronous step / the longer one of the two halves of a step of one thread, its answers
-and all else. And the part of it that is reached; draws that fill up for slow ones can bring more.
+Then the bound for two processes with a thread each, if both were always at work: seconds of the
+best synchronous step / the longer half of a step of one thread (its answers, or all else). And the
+share of it that is reached; draws that replace slow answers can exceed it.
 
 success: pass@1 over the seconds of steps, every --every steps, of the best synchronous grpo (two
-processes), of grpo at bound 1 and of bypass at bound 4. Printed are the means of the seeds, and the
-seconds until the line through them is at each of TARGETS, beside the synchronous one's; in
-brackets the same of every seed alone; nan: never. --grade: grade, and train nothing.
+processes), of grpo at bound 1 and of bypass at bound 4. It prints the means over seeds, and the
+seconds until the line through them reaches each of TARGETS, and the ratio to the synchronous one's;
+in brackets the same for every seed alone; nan: never. --grade: grade, and train nothing.
 
-processes: the first and the second of these ways alone, and what the second takes of the first.
+processes: the first two of these ways alone, and the ratio of their step times.
 
 staleness: pass@1 after equally many samples for answers that are exactly 0, 4 and 16 steps old
-(`engine.staleness`) with grpo, areal_decoupled_ppo and vcpo; mean of the seeds, least and most.
-Two runs at once, a thread each; times mean nothing here.
+(`engine.staleness`) with grpo, areal_decoupled_ppo and vcpo; mean over seeds, least and most.
+Two runs at once, with one thread each; times mean nothing here.
 """
 
 import argparse
@@ -60,13 +60,13 @@ DECOUPLED = "areal_decoupled_ppo(num_prompts=16, num_rollouts=8, num_minibatches
 BYPASS = "rollout_correction_bypass(num_prompts=16, num_rollouts=8)"
 APRIL = "april_partial_rollout(num_prompts=16, chunk=32, num_rollouts=8)"
 AGES = (0, 4, 16)
-METHODS = {  # one update a step each
+METHODS = {  # each makes one update a step
     "grpo": PLAIN, "areal_decoupled_ppo": DECOUPLED, "vcpo": "vcpo(num_prompts=16, num_rollouts=8)",
 }  # fmt: skip
 
 
 class Way(NamedTuple):
-    """How a run is made."""
+    """How a run is started."""
 
     method: str
     threads: int
@@ -95,7 +95,7 @@ TARGETS = (0.24, 0.26, 0.28, 0.3)
 
 
 def train(folder: Path, seed: int, way: Way, options: argparse.Namespace) -> None:
-    """A run of its own process or processes, unless it is there."""
+    """Trains a run in new processes, unless it exists."""
     if (folder / "report.html").exists():
         return
     start = ["-m", "strop"]
@@ -116,13 +116,13 @@ def train(folder: Path, seed: int, way: Way, options: argparse.Namespace) -> Non
 
 
 def lines_of(folder: Path) -> list[dict[str, float]]:
-    """The log."""
+    """The lines of a run's log."""
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
 def numbers(folder: Path) -> dict[str, float]:
-    """The columns of a run."""
+    """A run's cells of the table."""
     steps = [line for line in lines_of(folder) if line["step"] > WARM]
 
     def mean(name: str) -> float:
@@ -139,7 +139,7 @@ def numbers(folder: Path) -> dict[str, float]:
 
 
 def score(folder: Path, step: int, options: argparse.Namespace) -> float:
-    """pass@1 of the run's checkpoint of a step (0: of what it began with); kept beside it."""
+    """pass@1 of the run's checkpoint of a step (0: of its initial weights); cached in a file."""
     kept = folder / f"pass@1-{step}-of-{options.puzzles}.json"
     if not kept.exists():
         words = [
@@ -155,7 +155,7 @@ def score(folder: Path, step: int, options: argparse.Namespace) -> float:
 
 
 def course(folder: Path, options: argparse.Namespace) -> list[tuple[float, float]]:
-    """(seconds of steps, pass@1) every so many steps."""
+    """(seconds of steps, pass@1) every `options.every` steps."""
     spent = [0.0, *(line["step_time"] for line in lines_of(folder) if line["step"])]
     return [
         (sum(spent[: step + 1]), score(folder, step, options))
@@ -164,7 +164,7 @@ def course(folder: Path, options: argparse.Namespace) -> list[tuple[float, float
 
 
 def seconds_until(points: list[tuple[float, float]], target: float) -> float:
-    """When the line through the points is there; nan: never."""
+    """When the line through the points reaches the target; nan: never."""
     for (then, before), (now, after) in itertools.pairwise(points):
         if before < target <= after:
             return then + (now - then) * (target - before) / (after - before)
@@ -172,7 +172,7 @@ def seconds_until(points: list[tuple[float, float]], target: float) -> float:
 
 
 def medians(ways: dict[str, Way], options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Make the runs, one after another, and take the median of each way's."""
+    """Makes the runs, one after another, and takes the medians of each way."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for seed in range(options.repeats):
         for name in sorted(ways, reverse=seed % 2 == 1):
@@ -186,7 +186,7 @@ def medians(ways: dict[str, Way], options: argparse.Namespace) -> dict[str, dict
 
 
 def speed(options: argparse.Namespace) -> None:
-    """The table, and what there is to reach."""
+    """Prints the table and the bound."""
     middle = medians(SPEED, options)
     best = min(SYNCHRONOUS, key=lambda name: middle[name]["step"])
     print(f"{'':18s}" + "".join(f"{name:>13s}" for name in (*NAMES, "speed")))
@@ -203,7 +203,7 @@ def speed(options: argparse.Namespace) -> None:
 
 
 def success(options: argparse.Namespace) -> None:
-    """Seconds to equal success."""
+    """Prints seconds to equal success."""
     folders: dict[str, list[Path]] = {name: [] for name in SUCCESS}
     for seed in range(options.repeats):
         for name in sorted(SUCCESS, reverse=seed % 2 == 1):
@@ -227,7 +227,7 @@ def success(options: argparse.Namespace) -> None:
 
 
 def processes(options: argparse.Namespace) -> None:
-    """One process beside two, on both cores."""
+    """Compares one process with two, on both cores."""
     middle = medians(SYNCHRONOUS, options)
     for name, row in middle.items():
         print(f"{name:18s}" + "".join(f"{key} {row[key]:.3f}  " for key in NAMES[:3]))
@@ -236,7 +236,7 @@ def processes(options: argparse.Namespace) -> None:
 
 
 def staleness(options: argparse.Namespace) -> None:
-    """Success at equal samples, by method and age."""
+    """Prints success at equal samples, by method and age."""
     jobs = {
         (method, age, seed): options.out / f"{method}-{age}-{seed}"
         for method in METHODS
@@ -272,11 +272,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--every", type=int, default=16, help="steps between checkpoints")
-    parser.add_argument("--puzzles", type=int, default=512, help="held out, to grade by")
-    parser.add_argument("--grade", action="store_true", help="of success: train nothing")
+    parser.add_argument("--puzzles", type=int, default=512, help="held-out puzzles for grading")
+    parser.add_argument("--grade", action="store_true", help="for success: train nothing")
     options, options.words = parser.parse_known_args()
     if options.steps <= WARM + max(AGES if options.table == "staleness" else (0,)):
-        parser.error("--steps: more than it takes to settle")
+        parser.error("--steps: must exceed the steps that are left out")
     print(f"{options.table}: {options.steps} steps, {options.repeats} seeds; {options.words}")
     tables[options.table](options)
 

@@ -1,14 +1,14 @@
-"""Make the runs of the atlas: every recipe beside grpo on paired seeds, a row of a CSV a run.
+"""Make the runs of the atlas: every recipe and grpo on paired seeds, one row of a CSV per run.
 
     python benchmarks/atlas.py four --out atlas [--recipes gspo,dapo] [--jobs 2] [--hours 6]
 
 A regime (`REGIMES`) is a task, options and a number of steps and seeds. Runs go seed by seed over
-all recipes, grpo first. The rows of docs/evidence/atlas/REGIME.csv are the memory: give the command
-again on any machine, and it makes what they lack. Runs are paired on one kind of machine alone, so
-that a seed of a recipe is made where a row of grpo of that seed stands or is made too. The folder
---out is scratch. A run that fails is a row with its error (--again repeats those); rows of settings
-that are other than today's do not count (but with --stale). With --hours no run starts after so
-long; Ctrl-C saves what is running, and the same command with the same --out goes on with it.
+all recipes, grpo first. The rows of docs/evidence/atlas/REGIME.csv record what is done: the same
+command on any machine makes the missing rows. Runs are paired only within one kind of machine, so a
+seed of a recipe is run where a row of grpo of that seed exists or is made too. The folder --out is
+scratch. A run that fails is a row with its error (--again repeats those); rows whose settings
+differ from the current ones do not count (except with --stale). With --hours no run starts after
+that time; Ctrl-C saves what is running, and the same command with the same --out resumes it.
 """
 
 import argparse
@@ -55,7 +55,7 @@ SCORES = {
     "length": "completions/mean_length", "entropy": "entropy", "entropy_late": "late/entropy",
     "ece": "ece", "auc": "auc", "sampled": "sampled", "trained": "trained", "seconds": "seconds",
 }  # fmt: skip
-# Of every tenth of the steps, from before the first: validation and, until then, tokens and reward.
+# At every tenth of the steps, including step 0: validation, and tokens and reward up to there.
 CURVES = ("curve", "sampled_at", "trained_at", "reward_at")
 HEAD = (
     "recipe", "words", "baseline", "seed", "steps", "version", "fingerprint", "machine", "date",
@@ -69,8 +69,9 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Regime:
-    """setting: of claims.toml, whose options all have; task: of the recipes that can be run there.
-    own: each recipe has the words of its line "Differs once" or "In full once" too.
+    """setting: a setting of claims.toml, whose options apply to all recipes; task: the task of the
+    recipes that can be run. own: each recipe also has the words of its line "Differs once" or
+    "In full once".
     """
 
     setting: str
@@ -78,7 +79,7 @@ class Regime:
     seeds: int = 10
     task: str = "countdown"
     own: bool = False
-    takes_files: bool = True  # whether the rows of floor_settings are of its task
+    takes_files: bool = True  # whether the rows of floor_settings belong to its task
 
 
 REGIMES = {
@@ -92,7 +93,7 @@ REGIMES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A recipe in a regime, as it is run. baseline: the words of grpo that it is paired with."""
+    """A recipe in a regime, as it is run. baseline: words of the grpo that it is paired with."""
 
     recipe: str
     words: str
@@ -102,7 +103,7 @@ class Cell:
 
 
 def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Cell:
-    """The recipe there. baseline: of grpo in the words of another recipe. Raises UserError."""
+    """The recipe's cell. baseline: grpo in the words of another recipe. Raises UserError."""
     setting, own = setting_of(recipe, folder), [recipe]
     if recipe != BASE and setting.task != regime.task:
         raise UserError(f"its task in the laboratory is {setting.task} (floor_settings.py)")
@@ -116,7 +117,7 @@ def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Ce
     elif regime.own:
         own = shlex.split(baseline) if baseline else [BASE]
     if setting.task != regime.task or not regime.takes_files:
-        setting = Setting(recipe)  # what floor_settings gives is for short answers to puzzles
+        setting = Setting(recipe)  # the options of floor_settings are for short answers to puzzles
     return _cell(recipe, own, setting, regime, folder)
 
 
@@ -149,7 +150,7 @@ def _name(word: str) -> str:
 
 
 def fingerprint(settings: RunConfig, folder: Path) -> str:
-    """Eight letters of what is set other than by default, with every number of the method."""
+    """Eight characters that identify all settings other than defaults, and the method's numbers."""
     whole = settings.complete().model_dump(exclude_defaults=True)
     text = json.dumps(whole, sort_keys=True, default=str).replace(str(folder), "")
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
@@ -158,7 +159,7 @@ def fingerprint(settings: RunConfig, folder: Path) -> str:
 def cells_of(
     recipes: Sequence[str], regime: Regime, folder: Path
 ) -> tuple[list[Cell], dict[str, str]]:
-    """Every recipe that can be run there, grpo first, and why the others cannot."""
+    """The cells of every recipe that can be run in the regime, grpo first; why others cannot."""
     bases, cells, left = dict[str, Cell](), [], dict[str, str]()
     for recipe in recipes:
         if recipe == BASE:
@@ -174,7 +175,7 @@ def cells_of(
 
 
 def read(path: Path) -> list[Row]:
-    """The rows that are there."""
+    """The rows of a file; none if it does not exist."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -184,9 +185,9 @@ def read(path: Path) -> list[Row]:
 def missing(
     cells: Sequence[Cell], seeds: int, rows: Sequence[Row], machine: str, again: bool, stale: bool
 ) -> list[tuple[Cell, int]]:
-    """What is to be run on this machine, seed by seed; a base only where a recipe of the seed is.
+    """The runs to make on this machine, seed by seed; a baseline only for seeds that need it.
 
-    A recipe's seed is there if a kind of machine has rows of it and of its base, or has failed.
+    A recipe's seed is done if one kind of machine has rows of it and its baseline, or if it failed.
     """
     prints = {cell.words: cell.fingerprint for cell in cells}
     there = {
@@ -212,7 +213,7 @@ def missing(
 
 
 def head_of(cell: Cell, seed: int, machine: str) -> Row:
-    """What a row says of its run, before the numbers."""
+    """The columns of a row that describe its run."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return {
         "recipe": cell.recipe, "words": cell.words, "baseline": cell.baseline, "seed": str(seed),
@@ -236,7 +237,7 @@ def numbers(found: Mapping[str, float], run: Run, steps: int) -> Row:
 
 
 def run_cell(cell: Cell, seed: int, root: Path, machine: str, children: Children) -> Row | None:
-    """Trains and scores a run; its row, or None where it was stopped or killed."""
+    """Trains and scores a run; returns its row, or None if it was stopped or killed."""
     (entry,) = cell.plan.entries
     job = Job(entry, seed, root / cell.fingerprint)
     row = head_of(cell, seed, machine)
@@ -249,7 +250,7 @@ def run_cell(cell: Cell, seed: int, root: Path, machine: str, children: Children
         return None
     except (RunStopped, UserError) as error:
         why = str(error).splitlines()[0]
-        # A process that ended without a word was killed, which says nothing of the recipe.
+        # A process that ended without a message was killed, which says nothing about the recipe.
         return None if children.stopping or why.startswith("exit code") else row | {"error": why}
     shutil.rmtree(job.folder)
     return row | numbers(rows[0].found, runs[entry.label][seed], cell.plan.steps)
@@ -263,7 +264,7 @@ class RowFile:
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def add(self, row: Row) -> None:
-        """One line more, whole."""
+        """Append one whole line."""
         with self.lock, self.path.open("a", encoding="utf-8", newline="") as file:
             table = csv.DictWriter(file, HEAD, restval="", lineterminator="\n")
             if not file.tell():
@@ -274,7 +275,7 @@ class RowFile:
 def run_all(
     todo: Sequence[tuple[Cell, int]], file: RowFile, root: Path, jobs: int, hours: float
 ) -> None:
-    """Make the rows that are missing, until the time is over; Ctrl-C saves what is running."""
+    """Make the missing rows until the time is over; Ctrl-C saves the runs in progress."""
     started, children, waiting = time.monotonic(), Children(), iter(todo)
     machine, done, lock = machine_here(), list[Row](), threading.Lock()
 
@@ -312,21 +313,21 @@ def run_all(
 
 
 def machine_here() -> str:
-    """The kind of this machine: runs are paired within it."""
+    """The kind of this machine; runs are paired within one kind."""
     return f"{device_name(torch.device('cpu'))}, torch {torch.__version__}"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make what is missing of a regime."""
+    """Make the missing rows of a regime."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("regime", choices=REGIMES)
-    parser.add_argument("--out", type=Path, default=Path("atlas"), help="scratch")
-    parser.add_argument("--recipes", help="with commas; without, all that can be run there")
+    parser.add_argument("--out", type=Path, default=Path("atlas"), help="scratch folder")
+    parser.add_argument("--recipes", help="separated by commas; default: all that can be run")
     parser.add_argument("--seeds", type=int, help="in place of the regime's own number")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--hours", type=float, default=0.0)
     parser.add_argument("--again", action="store_true", help="repeat runs that failed")
-    parser.add_argument("--stale", action="store_true", help="rows of other settings count")
+    parser.add_argument("--stale", action="store_true", help="also count rows of other settings")
     asked = parser.parse_args(arguments)
     regime, inputs = REGIMES[asked.regime], asked.out.resolve() / "inputs"
     inputs.mkdir(parents=True, exist_ok=True)
@@ -353,7 +354,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def keep_left(regime: str, left: Mapping[str, str]) -> None:
-    """Write which recipes a regime cannot have, and why; lines of other regimes stay."""
+    """Write which recipes a regime leaves out, and why; lines of other regimes stay."""
     path = ROWS / "left_out.csv"
     rows = [row for row in read(path) if row["regime"] != regime]
     rows += [{"regime": regime, "recipe": name, "why": why} for name, why in left.items()]

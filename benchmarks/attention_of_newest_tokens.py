@@ -1,10 +1,10 @@
-"""Attention of one new token a row: heads that share keys together, beside keys copied for each.
+"""Attention of one new token per row: with keys shared by heads, and with keys copied for each.
 
     python benchmarks/attention_of_newest_tokens.py [--rows 32 --places 264 --size 128 --repeats 30]
 
-Processor time of a layer on one thread, medians of calls that take turns. "copied" repeats keys and
-values for the heads that share them, as transformers does; "torch" leaves that to torch
-(enable_gqa); "engine" is `attend_newest`. All give the same within rounding.
+It measures processor time of a layer on one thread, as medians of calls that take turns. "copied"
+repeats keys and values for the heads that share them, as transformers does; "torch" leaves that to
+torch (enable_gqa); "engine" is `attend_newest`. All give the same result within rounding.
 """
 
 import argparse

@@ -1,15 +1,15 @@
-"""Batches of four sizes at equal answers: more minibatches, or larger ones with a larger rate.
+"""Four batch sizes at equal numbers of answers: more minibatches, or larger ones at higher rates.
 
     python benchmarks/batch_sizes.py [--seeds 3] [--groups 1920] [--jobs 2] [--keep FOLDER]
 
 `tiny` on Countdown sees --groups prompts with 8 answers each, in steps of 8, 16, 32 or 64 prompts.
-Behind the smallest batch an update has always 8 prompts and the learning rate stays (`grpo`, 1, 2,
-4 or 8 minibatches a step: what arXiv 2603.06009 advises), or a step has one update whose rate grows
-with the root of its size; `ppo_ewma` clips around its average with 1, 2, 4 and 8 minibatches, its
-decay to the power of the growth (arXiv 2110.00641). Printed are pass@1 on held-back puzzles after
-training (mean over seeds, least and largest), how far the updates of a step move the policy from
-the clip's anchor (approx_kl; 0 where there is one update), answers for a nat of that, and the
-deviation of a step's mean reward over the last third.
+In one arm every update has 8 prompts and a constant learning rate (`grpo`, 1, 2, 4 or 8 minibatches
+a step, as arXiv 2603.06009 advises). In the next, a step has one update whose rate grows with the
+root of its size. In the third, `ppo_ewma` clips around its average with 1, 2, 4 and 8 minibatches,
+and its decay is raised to the power of the growth (arXiv 2110.00641). The output has pass@1 on
+held-out puzzles after training (mean over seeds, least and largest), how far the updates of a step
+move the policy from the clip's anchor (approx_kl; 0 if there is one update), answers per nat of
+that, and the deviation of a step's mean reward over the last third.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SIZES, LEAST, ANSWERS, LR, DECAY = (8, 16, 32, 64), 8, 8, 3e-4, 0.889
 
 
 def arms(size: int) -> dict[str, list[str]]:
-    """Words of each arm at a size."""
+    """The words of each arm at a size."""
     growth = size // LEAST
     return {
         "more minibatches": [f"grpo(num_minibatches={growth})", f"training.lr={LR}"],
@@ -54,7 +54,7 @@ def train(job: tuple[list[str], int, int, int, Path]) -> None:
 
 
 def told(folders: list[Path], size: int) -> str:
-    """A line's numbers over the seeds."""
+    """The cells of a row, over the seeds."""
     scores, moved, spread = [], [], []
     for folder in folders:
         lines = [*lines_of(folder)]

@@ -1,4 +1,4 @@
-"""How long the advantages of a large step take, against copying their result once.
+"""How long the advantages of a large step take, compared with copying their result once.
 
     python benchmarks/credit.py [--rollouts 65536] [--mean-length 512] [--repeats 7]
 
@@ -50,7 +50,7 @@ def make_batch(num_rollouts: int, mean_length: int, seed: int = 0) -> Batch:
 
 
 def advantages(name: str, batch: Batch) -> Tensor:
-    """The recipe's advantage of every token; nothing derived is kept from an earlier call."""
+    """The recipe's advantage of every token, with no derived column cached from an earlier call."""
     batch = Batch(batch.columns, _in_order=True)
     for use in notation.recipe(name).algorithms[-1].advantage:
         batch = parts.write(batch, use, parts.call(use, batch))

@@ -4,31 +4,31 @@
         [RECIPE ...] ... [--prompts 32] [--rollouts 8] [--batches 4] [--critic-steps 0]
         [--out credit.csv]
 
-Options before the first recipe are of all, those behind a recipe its own; `model.name=CHECKPOINT`
-behind one takes other weights than MODEL. For instance, on a shell:
+Options before the first recipe apply to all recipes, options after a recipe to that recipe.
+`model.name=CHECKPOINT` after a recipe takes other weights than MODEL. For example, in a shell:
 
     python benchmarks/credit_on_false_steps.py tiny-worked --critic-steps 40 grpo spo_chain \\
         'spae(marker="\\n", opening="=", reference="answers")' probe.max_tokens=16 gae
 
-Every recipe draws its rollouts (the same where they sample alike; no group is dropped) and takes
-the step as far as advantages and selection. A line's credit is the mean advantage of its tokens
-that learn, 0 where none does. Of every wrong answer with two lines or more, whose first false line
-the verifier of `worked_countdown` names:
+Every recipe samples its rollouts (the same if they sample alike; no group is dropped) and takes
+the step up to advantages and selection. A line's credit is the mean advantage of its tokens that
+learn, 0 if none does. For every wrong answer with two lines or more, whose first false line is
+named by the verifier of `worked_countdown`, it computes:
 
-- rho: Spearman's correlation between the lines' credit and being the false one; below 0 is right;
+- rho: Spearman's correlation of the lines' credit and being the false one; below 0 is right;
 - above: the share of the other lines with more credit, ties half (AUC); 0.5 by chance;
 - lowest: how often the false line has the least credit (1/n where n lines have it); `chance`: 1/n
   of all its lines;
-- constant: share of the answers whose lines all have one credit, as in grpo by construction. There
-  is no correlation then; it counts as 0.
+- constant: share of the answers whose lines all have equal credit, as in grpo by construction. Then
+  there is no correlation; it counts as 0.
 
-Means over answers, with 95% Student-t intervals over batches: of all wrong answers, of those whose
-false line is a step, the answer, or cut off. Two rows without a recipe show what is had for
-nothing: blaming the last line (credit falls from line to line), and the policy's own
-log-probability.
+It prints means over answers, with 95% Student-t intervals over batches: for all wrong answers, and
+for those whose false line is a step, the answer, or cut off. Two rows without a recipe show
+baselines that cost nothing: blaming the last line (credit falls from line to line), and the
+policy's own log-probability.
 
-A critic is that of the checkpoint, or is trained on rollouts of MODEL for --critic-steps steps
-while the policy stays as it is.
+A critic is loaded from the checkpoint, or is trained on rollouts of MODEL for --critic-steps steps
+while the policy stays fixed.
 """
 
 import argparse
@@ -57,7 +57,7 @@ KINDS = ("all", "step", "answer", "cut off")  # of false lines
 
 
 class Found(NamedTuple):
-    """How the credit of an answer's lines agrees with the one that is false."""
+    """How well the credit of an answer's lines agrees with the false line."""
 
     rho: float
     above: float
@@ -67,20 +67,20 @@ class Found(NamedTuple):
 
 
 def ranks(values: Sequence[float]) -> list[float]:
-    """Ranks from 1, the mean of their places for equal values."""
+    """Ranks from 1; equal values get the mean of their places."""
     order = sorted(values)
     return [(2 * order.index(v) + 1 + order.count(v)) / 2 for v in values]
 
 
 def spearman(left: Sequence[float], right: Sequence[float]) -> float:
-    """Correlation of the ranks; NaN where one side is constant."""
+    """Correlation of the ranks; NaN if one side is constant."""
     centred = [[rank - (len(side) + 1) / 2 for rank in ranks(side)] for side in (left, right)]
     spread = math.prod(math.sqrt(sum(x * x for x in side)) for side in centred)
     return sum(a * b for a, b in zip(*centred, strict=True)) / spread if spread else math.nan
 
 
 def judge(credits: Sequence[float], false: int) -> Found:
-    """The agreement in one answer of two lines or more; `false` is the place of the false one."""
+    """The agreement in one answer of two lines or more; `false` is the index of the false line."""
     others = [c for place, c in enumerate(credits) if place != false]
     own, num = credits[false], len(credits)
     above = sum(c > own for c in others) + sum(c == own for c in others) / 2
@@ -98,9 +98,9 @@ def judge(credits: Sequence[float], false: int) -> Found:
 def line_means(
     values: Sequence[float], counts: Sequence[bool], lines: Sequence[int]
 ) -> list[float]:
-    """The mean of each line's values that count, 0 where none does; all lines occur.
+    """The mean of each line's values that count, 0 if none does; every line must occur.
 
-    To twelve digits, so that means of equal values are equal.
+    Means are rounded to twelve digits, so that means of equal values are equal.
     """
     of: dict[int, list[float]] = {line: [] for line in sorted(set(lines))}
     for value, count, line in zip(values, counts, lines, strict=True):
@@ -109,7 +109,7 @@ def line_means(
 
 
 def kind_of(text: str, false: int, truncated: bool) -> str:
-    """What the false line is."""
+    """The kind of the false line."""
     lines = text.split(STEP)
     if truncated and false == len(lines) - 1:
         return "cut off"
@@ -140,9 +140,9 @@ def judged(
 def credits_of(
     label: str, batch: Batch, found: Sequence[Answer], weights: str
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Rows of the table, (credit, tokens that count): the recipe's, and what needs none.
+    """Rows of the table, (credit, tokens that count): the recipe's, and the two baselines.
 
-    weights: what the rows that need none are told apart by where the weights are others.
+    weights: a suffix for the baselines' names if the weights are not those of MODEL.
     """
     mask_T, late_T = batch["mask_T"], torch.zeros_like(batch["advantage_T"])
     for answer in found:
@@ -155,9 +155,9 @@ def credits_of(
 
 
 def with_critic(world: World, algorithm: Algorithm, model: str, num_steps: int) -> None:
-    """Give a method with a critic the checkpoint's, or train it while the policy stays.
+    """Loads a method's critic from the checkpoint, or trains it while the policy stays fixed.
 
-    Raises UserError where there is none and none is to be trained.
+    Raises UserError if there is none and none is to be trained.
     """
     if world.critic is None:
         return
@@ -167,7 +167,7 @@ def with_critic(world: World, algorithm: Algorithm, model: str, num_steps: int) 
     if not num_steps:
         raise UserError(
             f"{model} has no critic, which the method needs: give model.name=CHECKPOINT of a run "
-            "of it behind the recipe, or --critic-steps 40"
+            "of it after the recipe, or --critic-steps 40"
         )
     world.lr, state = 0.0, dict[str, Any]()
     for step in range(1, num_steps + 1):

@@ -1,15 +1,15 @@
-"""How fast a policy learns from a teacher, beside learning from the reward, at equal tokens.
+"""How fast a policy learns from a teacher, compared with the reward, at equal tokens.
 
     python benchmarks/distillation.py [--seeds 3] [--steps 20] [--teacher FOLDER] [--keep FOLDER]
         [--only NAME...]
 
 The teacher is the shipped model `tiny` after 90 steps of `grpo` on Countdown with 32 groups of 16
-answers (or --teacher); the policy begins as `tiny` and answers 32 prompts four times a step in
-every method, at one learning rate. `opsd` has no teacher but itself, with the right answer before
-the prompt. That is nothing which `tiny` has ever read, so it is tried, too, from weights that have
-seen 40 batches of such prompts with their answers, beside `grpo` from the same. Printed are pass@1
-and the entropy on held-back puzzles at every validation, as means over seeds with the least and the
-largest, and the tokens that were sampled.
+answers (or --teacher). The policy starts as `tiny` and answers 32 prompts four times a step in
+every method, at one learning rate. `opsd` has no teacher except itself, with the right answer
+before the prompt. `tiny` has never read such prompts, so `opsd` is also started from weights that
+have seen 40 batches of them with their answers, and so is `grpo`. The output has pass@1 and the
+entropy on held-out puzzles at every validation, as means over seeds with the least and the
+largest, and the number of sampled tokens.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def train(words: list[str], folder: Path) -> None:
 
 
 def read_hints(folder: Path) -> Path:
-    """The newest weights of a run that has learnt what the answer before a prompt is for."""
+    """The newest weights of a run that has learnt to use the answer before a prompt."""
     rows = folder / "hints.jsonl"
     with rows.open("w", encoding="utf-8") as file:
         for row in puzzles("train"):
@@ -62,7 +62,7 @@ def read_hints(folder: Path) -> Path:
 
 
 def validations(folder: Path) -> list[tuple[int, float, float, float]]:
-    """Step, pass@1, entropy and sampled tokens so far of each validation."""
+    """Step, pass@1, entropy and tokens sampled so far, for each validation."""
     found, tokens = [], 0.0
     for line in lines_of(folder):
         tokens += line.get("num_rollouts", 0) * line.get("completions/mean_length", 0)
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", default="3e-4")
     parser.add_argument("--teacher", type=Path)
-    parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--keep", type=Path, help="store the runs in this folder")
     parser.add_argument("--only", nargs="*", default=[*METHODS, *AFTER_HINTS], help="methods")
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp())

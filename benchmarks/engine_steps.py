@@ -1,15 +1,15 @@
-"""Steps of the local engine beside a bare loop's, and what a stream of rollouts makes it read.
+"""Steps of the local engine beside a bare loop's, and how much a stream of rollouts reads.
 
     OMP_NUM_THREADS=1 python benchmarks/engine_steps.py [--repeats 8]
 
-Steps: `tiny`, 32 prompts of 24 tokens, answers of 96, engine and loop of benchmarks/engine.py
-taking turns; median processor time of a step, prompts left out, and of what the engine does beside
-the forward pass. To compare two versions, let them take turns.
+Steps: `tiny`, 32 prompts of 24 tokens, answers of 96; engine and loop of benchmarks/engine.py
+take turns. The output has the median processor time of a step, without prefill, and of the engine's
+work besides the forward pass. To compare two versions, let them take turns.
 
-Stream: `tiny-worked`, 16 prompts of 8 answers under way, 8 more whenever 8 have ended, weights that
-change every 50 of 250 steps, as an asynchronous run has it. Counts, which no load changes: calls of
-attention a layer and step; places of the cache that are there and that are read; rows moved; tokens
-of prompts, of the passes over them with padding, and these passes.
+Stream: `tiny-worked`, 16 prompts of 8 answers in flight, 8 more answers whenever 8 have ended, and
+new weights every 50 of 250 steps, as in an asynchronous run. It counts numbers that do not depend
+on load: calls of attention per layer and step; places of the cache that exist and that are read;
+rows moved; tokens of prompts, of the prefill passes with padding, and these passes.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Counts = collections.Counter[str]
 
 
 def by_engine(engine: LocalEngine, asked: list[tuple[int, ...]]) -> Iterator[None]:
-    """A step at each turn; the first, with the prompts, is over before."""
+    """One step per iteration; the first, with the prefill, runs before."""
     for number, own in enumerate(asked):
         engine.start(number, Request(own, EQUAL, seed=number))
     engine.poll()
@@ -42,7 +42,7 @@ def by_engine(engine: LocalEngine, asked: list[tuple[int, ...]]) -> Iterator[Non
 
 
 def by_loop(model: Any, asked: list[tuple[int, ...]]) -> Iterator[None]:
-    """The same of the loop."""
+    """The same for the loop."""
     ids, cache = torch.tensor(asked), DynamicCache()
     for number in range(EQUAL):
         if number:
@@ -141,7 +141,7 @@ def stream(number: int = 250, every: int = 50) -> Counts:
 
 
 def main() -> None:
-    """Measure, count, print."""
+    """Measure, count and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=8)
     options = parser.parse_args()

@@ -1,15 +1,15 @@
-"""Where in a worked answer is the entropy, and so where are the tokens that decide?
+"""Where in a worked answer is the entropy, and so where are the tokens that decide it?
 
     python benchmarks/entropy_by_role.py MODEL_OR_CHECKPOINT ... [--prompts 64] [--rollouts 16]
         [--batches 4] [--split held_out] [--share 0.2] [--out roles.csv]
 
-Answers are sampled to puzzles of `worked_countdown`, and their tokens sorted by role (first of a
-line, symbol, digits of the result, ...), by what the first token of a line began (a step, a new
-beginning, the answer), by tenths of the answer and by line. For each:
+Answers are sampled to puzzles of `worked_countdown`, and their tokens grouped by role (first of a
+line, symbol, digits of the result, ...), by what the first token of a line starts (a step, a new
+beginning, the answer), by tenths of the answer and by line. For each group it prints:
 
 - the share of all tokens, and their mean entropy in nats;
-- the share of the top fifth (--share) by entropy that they make up, and the share of them that is
-  in it: the tokens that keep_high_entropy_tokens keeps, the fifth taken over the whole batch.
+- the group's share of the top fifth (--share) by entropy, and the share of the group that is in it:
+  these are the tokens that keep_high_entropy_tokens keeps, the fifth taken over the whole batch.
 
 With 95% Student-t intervals: over batches for one model, over models (each the mean of its batches)
 for several. --out writes the numbers of every model and batch.
@@ -32,7 +32,7 @@ from strop.method.algorithm import Algorithm
 from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
 from strop.training.world import World
 
-LAST_LINE = 12  # later ones count as this
+LAST_LINE = 12  # later lines count as this one
 BEGUN = {AGAIN: "a new beginning", ANSWER: "the answer", "": "the end"}
 STEP_BEGUN = "a step"
 TABLES = {
@@ -45,7 +45,7 @@ NUMBERS = ("share", "entropy", "share of top", "in top")
 
 
 class Summary(NamedTuple):
-    """Of the tokens with a label: share of all, mean entropy, share of the top, share in it."""
+    """For the tokens with a label: share of all, mean entropy, share of the top, share in it."""
 
     share: float
     entropy: float
@@ -54,7 +54,7 @@ class Summary(NamedTuple):
 
 
 def labels_of(pieces: Sequence[str]) -> dict[str, list[str]]:
-    """By table, the label of each token of an answer; "" where it has none there."""
+    """By table, the label of each token of an answer; "" if it has none there."""
     roles, num = roles_of(pieces), len(pieces)
     lines = [min(line, LAST_LINE - 1) for line in lines_of(pieces)]
     starts = [place == 0 or pieces[place - 1].endswith(STEP) for place in range(num)]
@@ -72,7 +72,7 @@ def labels_of(pieces: Sequence[str]) -> dict[str, list[str]]:
 def summaries(
     labels: Sequence[str], names: Sequence[str], entropy_N: Tensor, top_N: Tensor
 ) -> dict[str, Summary]:
-    """What there is to say of the tokens with each label; NaN where it does not occur."""
+    """A summary of the tokens with each label; NaN if the label does not occur."""
     found = {}
     number = {name: place for place, name in enumerate(names)}
     label_N = torch.tensor([number.get(label, -1) for label in labels])
@@ -117,7 +117,7 @@ def one_batch(
 
 
 def measure(model: str, options: argparse.Namespace) -> list[Any]:
-    """Every batch of a model."""
+    """The results of every batch of a model."""
     sizes = {"num_prompts": options.prompts, "num_rollouts": options.rollouts}
     words = [f"sampling.{name}={size}" for name, size in sizes.items()]
     world, algorithm = open_world(["grpo"], model, words)
@@ -134,7 +134,7 @@ def measure(model: str, options: argparse.Namespace) -> list[Any]:
 
 
 def rows_of(model: str, batches: Sequence[Any]) -> list[dict[str, Any]]:
-    """A row a batch, table and label."""
+    """One row per batch, table and label."""
     found: list[dict[str, Any]] = []
     for number, (whole, tables) in enumerate(batches):
         begin = {"model": model, "batch": number}
@@ -148,7 +148,7 @@ def rows_of(model: str, batches: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def interval(rows: Sequence[dict[str, Any]], name: str) -> str:
-    """Mean and interval of a number: over batches, or over models where there are several.
+    """Mean and interval of a number: over batches, or over models if there are several.
 
     Batches without such a token have no entropy and are left out of its mean.
     """
@@ -166,7 +166,7 @@ def interval(rows: Sequence[dict[str, Any]], name: str) -> str:
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
-    """The tables."""
+    """Prints the tables."""
     of: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         of.setdefault((row["table"], row["label"]), []).append(row)
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=16)
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--split", choices=("held_out", "validation", "train"), default="held_out")
-    parser.add_argument("--share", type=float, default=0.2, help="of the tokens, by entropy")
+    parser.add_argument("--share", type=float, default=0.2, help="top share of tokens by entropy")
     parser.add_argument("--out", type=Path, help="CSV file of every batch's numbers")
     options = parser.parse_args()
     rows = [row for model in options.models for row in rows_of(model, measure(model, options))]

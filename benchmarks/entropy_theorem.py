@@ -1,24 +1,26 @@
-"""Does training on good rollouts lower entropy, and on bad ones raise it? Measured on rollouts.
+"""Does training on good rollouts lower entropy, and on bad ones raise it? A test on rollouts.
 
     python benchmarks/entropy_theorem.py MODEL_OR_CHECKPOINT ... [--prompts 64] [--batches 4]
         [--rollouts 16] [--data FILE] [--pool]
 
 Theorem 1 of arXiv 2604.26326: a policy-gradient step on one token k with advantage A changes the
-entropy against A's sign whenever p_k >= B, B = prod_{i != k} p_i^(-dp_i / dp_k). For a softmax over
-free logits, dp = p * (dz - <p, dz>) with dz = A (onehot_k - p).
+entropy in the direction opposite to A's sign whenever p_k >= B, B = prod_{i != k}
+p_i^(-dp_i / dp_k). For a softmax over free logits, dp = p * (dz - <p, dz>) with
+dz = A (onehot_k - p).
 
 Per model, with 95% Student-t intervals over batches (with --pool: over the models, one table):
 
 - the share of sampled tokens with p >= B, among good (advantage > 0) and bad answers;
-- sum dH at A = 1 over all tokens, over sum |dH|: sampled from p, the theorem's changes average to
-  0, sum_k p_k dH_k = 0, so good and bad answers of a prompt need opposite signs of A to disagree;
+- sum dH at A = 1 over all tokens, over sum |dH|: for tokens sampled from p, the theorem's changes
+  average to 0, sum_k p_k dH_k = 0, so good and bad answers of a prompt need opposite signs of A to
+  disagree;
 - the cosine between the gradients of good and of bad answers, with the recipe's advantages and with
   rewards of 1 and -1. On-policy both are estimates of the gradient of the success probability;
 - for steps on good, bad and all rollouts, in all groups, in those where at least half of the
   answers are right (easy) and in the others (hard): the change of entropy per unit of step that the
-  theorem predicts (free logits), the one that a small step of gradient descent on the network makes
-  on the same contexts, and the one on fresh rollouts of other prompts, reweighted to the policy
-  after the step, which is what the next training step logs.
+  theorem predicts (free logits), the change that a small step of gradient descent on the network
+  makes on the same contexts, and the change on fresh rollouts of other prompts, reweighted to the
+  policy after the step, which is what the next training step logs.
 """
 
 import argparse
@@ -85,7 +87,7 @@ def distributions(world: World, batch: Batch) -> Tensor:
 
 
 def theorem(logq_TV: Tensor, id_T: Tensor) -> tuple[Tensor, Tensor]:
-    """(p >= B, dH per unit of A * step) of every token, free logits."""
+    """(p >= B, dH per unit of A * step) of every token, for free logits."""
     p_TV = logq_TV.exp()
     chosen_TV = torch.nn.functional.one_hot(id_T, logq_TV.shape[1]).double()
     dz_TV = chosen_TV - p_TV
@@ -98,7 +100,7 @@ def theorem(logq_TV: Tensor, id_T: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gradients(world: World, algorithm: Any, batch: Batch, keep_T: Tensor) -> list[Tensor]:
-    """Of the loss over `keep_T`, divided by the number of all policy tokens; one per weight."""
+    """The gradient of the loss over `keep_T`, divided by the number of all policy tokens."""
     chosen = batch.set(gradient_T=keep_T, denominator_T=batch["mask_T"])
     Learner(world.act(algorithm), STEP, generators(0, 1)).apply(
         list(algorithm.terms), chosen, 0, Tally()
@@ -113,8 +115,8 @@ def gradients(world: World, algorithm: Any, batch: Batch, keep_T: Tensor) -> lis
 def entropies(world: World, batch: Batch, before_B: Tensor | None = None) -> tuple[float, Tensor]:
     """(mean entropy of the policy tokens, log-probability of each rollout).
 
-    With `before_B`, the log-probabilities under the policy that sampled, rollouts weigh
-    exp(now - before): the mean is that of the present policy.
+    With `before_B`, the log-probabilities under the policy that sampled, rollouts are weighted by
+    exp(now - before), so that the mean is that of the current policy.
     """
     columns = world.policy.columns(batch, ("entropy_T", "logp_T"), 1.0)
     key_T, num = batch["rollout_T"], batch.size("B")

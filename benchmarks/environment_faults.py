@@ -1,13 +1,14 @@
-"""Environments and agents that fail in every way, beside what must come of each of their episodes.
+"""Environments and agents that fail in every way, and the expected outcome of their episodes.
 
     python benchmarks/environment_faults.py --out FOLDER [--steps 10000] [--seed 0]
 
 Trains `grpo` on the shipped model `tiny` in four ways: with an environment that is played in this
 process, in two workers, and awaited, and with an agent. A fault and its turn are drawn from the
 episode's seed, so the program knows how many turns each episode has, its exit, whether it is scored
-and its reward. It differs where an episode has another row, none or two, where a process, a thread
-or a port is left, or where a run stops; the fifth way fails in all episodes, and has to stop.
---steps: of environments and calls of agents in all, at least. Exits with 1 where anything differs.
+and its reward. It reports a difference if an episode has a wrong row, none or two, if a process, a
+thread or a port is left over, or if a run stops. In the fifth way all episodes fail, and the run
+has to stop. --steps: the least number of environment steps and agent calls in all. It exits with 1
+if anything differs.
 """
 
 import argparse
@@ -48,7 +49,7 @@ RARE = ("hangs", "dies")  # since each takes seconds
 
 
 def fate(seed: int, run: int, share: float, faults: list[str]) -> tuple[int, str, int]:
-    """Of an episode: its turns where nothing fails, its fault, and in which turn that is."""
+    """An episode's turns if nothing fails, its fault, and the turn of the fault."""
     draw = random.Random(f"{run}/{seed}")
     turns = draw.randint(2, 5)
     weights = [0.2 if each in RARE else 1.0 for each in faults]
@@ -57,12 +58,12 @@ def fate(seed: int, run: int, share: float, faults: list[str]) -> tuple[int, str
 
 
 def earned(turns: int) -> float:
-    """Rewards of so many turns."""
+    """The sum of the rewards of a number of turns."""
     return sum((turn + 1) / 16 for turn in range(turns))
 
 
 class Faulty(Environment):
-    """Fails as its seed says."""
+    """An environment that fails as its seed says."""
 
     max_turns, max_tokens = 6, 1
 
@@ -70,7 +71,7 @@ class Faulty(Environment):
         self.run, self.share, self.faults = run, share, faults
 
     def reset(self, seed: int) -> Observation:
-        """Begin; nothing fails."""
+        """Start an episode; nothing fails."""
         self.turns, self.fault, self.at = fate(seed, self.run, self.share, self.faults)
         self.turn, self.tries = 0, 0
         return Observation("0-9:")
@@ -82,7 +83,7 @@ class Faulty(Environment):
         return self.answer(action)
 
     def answer(self, action: str) -> Any:
-        """The answer to an action; whatever a fault gives."""
+        """The answer to an action, or the fault's result."""
         if self.fault and self.turn == self.at:
             self.tries += 1
             if self.fault != "heals" or self.tries == 1:
@@ -92,7 +93,7 @@ class Faulty(Environment):
         return Observation(":=", reward, done, valid=action.isdigit())
 
     def failed(self) -> Any:
-        """What a fault gives, if anything."""
+        """The fault's exception or odd result."""
         if self.fault == "raises":
             raise ValueError("no such place")
         if self.fault == "exits":
@@ -110,7 +111,7 @@ class Faulty(Environment):
 
 
 class Awaited(Faulty):
-    """The same, awaited."""
+    """The same environment with an async step."""
 
     async def step(self, action: str) -> Any:
         """Fail, or answer."""
@@ -121,7 +122,7 @@ class Awaited(Faulty):
 
 
 class Odd:
-    """Which the trainer's process does not have."""
+    """A class that the trainer's process does not have."""
 
 
 def play(row: dict[str, Any]) -> Any:
@@ -137,7 +138,7 @@ def play(row: dict[str, Any]) -> Any:
 
 
 def end_of(fault: str) -> Any:
-    """How an agent ends that fails."""
+    """How an agent with a fault ends."""
     if fault == "raises":
         raise ValueError("no such way")
     if fault == "exits":
@@ -152,7 +153,7 @@ def end_of(fault: str) -> Any:
 
 
 def odd_calls(fault: str, prompt: str) -> None:
-    """Calls that are refused, given up, or two at once."""
+    """Calls that are refused, abandoned, or made two at once."""
     if fault == "bad":
         assert call(prompt, max_tokens=-1).status == 400
     if fault == "gone":
@@ -166,12 +167,12 @@ def odd_calls(fault: str, prompt: str) -> None:
 
 
 def call(prompt: str, **more: Any) -> http.client.HTTPResponse:
-    """What the policy's server answers."""
+    """The response of the policy's server."""
     return sent(prompt, **more).getresponse()
 
 
 def sent(prompt: str, **more: Any) -> http.client.HTTPConnection:
-    """A call that was sent."""
+    """A connection over which a call was sent."""
     there = http.client.HTTPConnection(os.environ["STROP_BASE_URL"].removeprefix("http://"))
     body = json.dumps({"model": "policy", "prompt": prompt, "max_tokens": 2, **more})
     key = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
@@ -180,7 +181,7 @@ def sent(prompt: str, **more: Any) -> http.client.HTTPConnection:
 
 
 def wanted(seed: int, run: int, share: float, ends: dict[str, str]) -> tuple[str, Any, float]:
-    """Of an episode: its exit, the numbers of turns that it may have, and its reward."""
+    """An episode's exit, the numbers of turns that it may have, and its reward."""
     turns, fault, at = fate(seed, run, share, list(ends))
     exit = ends[fault] if fault else "done"
     if ends is AGENT:
@@ -192,7 +193,7 @@ def wanted(seed: int, run: int, share: float, ends: dict[str, str]) -> tuple[str
 
 
 def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a run's tables of rollouts."""
+    """The rows of a run's rollout tables."""
     import pyarrow.parquet as pq
 
     for path in sorted((folder / "rollouts").glob("*.parquet")):
@@ -200,7 +201,7 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def left() -> set[str]:
-    """Processes and threads of this one, and ports on which it listens."""
+    """Threads, child processes and listening ports of this process."""
     mine = str(os.getpid())
     found = {f"thread {each.name}" for each in threading.enumerate()}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -221,7 +222,7 @@ def left() -> set[str]:
 def differences(
     folder: Path, steps: int, run: int, ends: dict[str, str]
 ) -> tuple[list[dict[str, Any]], Counter[str], list[str]]:
-    """The rows of a run, how often each exit was wanted, and what is not as it must be."""
+    """The rows of a run, how often each exit was expected, and the differences."""
     rows, found = list(rows_of(folder)), list[str]()
     counts, exits = Counter(row["uid"] for row in rows), Counter[str]()
     if len(rows) != steps * PROMPTS * ROLLOUTS or set(counts.values()) != {ROLLOUTS}:
@@ -274,7 +275,7 @@ WAYS: dict[str, dict[str, str]] = {
 
 
 def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    """Whether something holds soon."""
+    """Whether a condition holds within so many seconds."""
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
@@ -284,7 +285,7 @@ def within(seconds: float, holds: Callable[[], bool]) -> bool:
 
 
 def played(way: str, options: argparse.Namespace) -> tuple[int, list[str]]:
-    """Play one way and print its line; its steps, and what is not as it must be."""
+    """Play one way and print its line; returns its steps and the differences."""
     stops = way == "all fail"
     steps = 1 if stops else math.ceil(options.steps / (len(WAYS) - 1) / PROMPTS / ROLLOUTS / TURNS)
     before, began, stopped = left(), time.monotonic(), ""
@@ -310,7 +311,7 @@ def played(way: str, options: argparse.Namespace) -> tuple[int, list[str]]:
 
 
 def main() -> None:
-    """Print a line for each way, and what is not as it must be."""
+    """Print a line for each way, and the differences."""
     ask = argparse.ArgumentParser(description=__doc__)
     ask.add_argument("--out", type=Path, required=True)
     ask.add_argument("--steps", type=int, default=10_000)

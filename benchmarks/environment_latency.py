@@ -1,13 +1,13 @@
-"""Environments that wait: awaited, beside blocking ones one after another and in two processes.
+"""Environments that wait: awaited ones, and blocking ones one after another and in two processes.
 
-    python benchmarks/environment_latency.py --out FOLDER        some 4 minutes
+    python benchmarks/environment_latency.py --out FOLDER        about 4 minutes
         [--prompts 8] [--rollouts 4] [--turns 4] [--latency 0.001 0.02 0.2 0.001-2]
 
 One step of `grpo` on `tiny` plays prompts * rollouts episodes of some turns, each of which waits in
-`step` for a server that is not there: so many seconds, or LOW-HIGH, drawn evenly over the logarithm
-by seed, turn and action. The episodes, tokens and rewards of all ways are the same. Printed are the
+`step` as for a server: for a number of seconds, or for LOW-HIGH, drawn evenly over the logarithm by
+seed, turn and action. The episodes, tokens and rewards of all ways are the same. It prints the
 seconds of the second step's rollouts, and how many times as long the blocking ways take as the
-awaited one; the least possible is the longest episode's waits.
+awaited one; the lower bound is the sum of the longest episode's waits.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from strop.environments import Environment, Observation
 
 
 class Blocking(Environment):
-    """`turns` turns of a digit each; `step` holds the thread for as long as it waits."""
+    """`turns` turns with a digit each; `step` blocks the thread while it waits."""
 
     max_tokens = 1
     reward_range = (0.0, 1.0)
@@ -36,7 +36,7 @@ class Blocking(Environment):
         self.max_turns = turns
 
     def reset(self, seed: int) -> Observation:
-        """Begin; nothing waits."""
+        """Start an episode; nothing waits."""
         self.seed, self.turn = seed, 0
         return Observation("0-9:")
 
@@ -58,10 +58,10 @@ class Blocking(Environment):
 
 
 class Awaited(Blocking):
-    """The same, awaited."""
+    """The same environment with an async step."""
 
     async def step(self, action: str) -> Observation:  # type: ignore[override]
-        """Wait, while others go on."""
+        """Wait, while other episodes continue."""
         await asyncio.sleep(self.seconds(action))
         return self.answer(action)
 
@@ -70,7 +70,7 @@ WAYS = {"awaited": ("Awaited", 0), "one process": ("Blocking", 0), "two": ("Bloc
 
 
 def played(way: str, low: float, high: float, options: argparse.Namespace) -> tuple[float, str]:
-    """Seconds of the second step's rollouts, and what was played there."""
+    """Seconds of the second step's rollouts, and a summary of the episodes."""
     kind, workers = WAYS[way]
     folder = options.out / f"{way.replace(' ', '-')}-{low:g}-{high:g}"
     strop.train(

@@ -3,15 +3,15 @@
     python benchmarks/failing_grader.py [--seeds 3] [--steps 90] [--keep FOLDER] [OPTION=VALUE ...]
 
 Trains `grpo` on Countdown with the shipped model and a grader that raises an exception for wrong
-answers with a minus sign, once with `reward.on_failure=unscored` and once with 0, and prints for
-the last sixth of the steps, as means over seeds:
+answers with a minus sign, once with `reward.on_failure=unscored` and once with 0. For the last
+sixth of the steps it prints, as means over seeds:
 
     success        right answers / answers, by the recorded rollouts
     reward         the logged `reward`: the mean over the policy's answers
-    reward_judged  the mean over answers that the grader did not break on
-    exception      share of answers that it broke on
+    reward_judged  the mean over answers on which the grader did not break
+    exception      share of answers on which it broke
 
-Options are handed to `strop train`.
+Options are passed on to `strop train`.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=90)
-    parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--keep", type=Path, help="store the runs in this folder")
     parser.add_argument("options", nargs="*")
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp())

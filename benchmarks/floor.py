@@ -1,15 +1,15 @@
-"""Every recipe where it should learn: 60 steps of the shipped model, and a floor to be above.
+"""Does every recipe learn? 60 steps of the shipped model, and a floor that success must reach.
 
     python benchmarks/floor.py --out floor [--recipes grpo,hpt] [--steps 60] [--seed 0]
         [--page docs/evidence/every_recipe_learns.md]
 
 Trains the recipes of the catalogue one after the other in this process, each on 16 prompts with 8
 answers a step, in the setting that `floor_settings.py` gives it. Success is the task's measure
-(pass@1, but for recordings) on prompts that are never trained on, before and after, with the same
-draws. A recipe learns if success rises by at least the task's margin. The numbers go into
-OUT/floor.csv, a line a recipe as it ends; recipes that have a line are not repeated. With --page
-the page's table is written from that file. It exits with 1 where a recipe of --recipes, or any,
-stays below its floor.
+(pass@1, except for recordings) on prompts that are never trained on, before and after, with the
+same draws. A recipe learns if success rises by at least the task's margin. The numbers go into
+OUT/floor.csv, one line per recipe as it ends; recipes that have a line are not repeated. With
+--page the page's table is written from that file. The exit code is 1 if a recipe of --recipes (or
+any recipe) stays below its floor.
 """
 
 import argparse
@@ -34,13 +34,13 @@ HEAD = ("recipe", "task", "options", "before", "after", "floor", "learns", "entr
 
 
 class Course:
-    """Keeps what a run logs."""
+    """Records the metrics of a run."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, float]] = []
 
     def begin(self, run: Any, before: list[dict[str, float]]) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
         self.lines.append(metrics)
@@ -52,7 +52,7 @@ class Course:
 def trained(
     raw: dict[str, Any], folder: Path, course: Course | None = None
 ) -> list[dict[str, float]]:
-    """The log of a run, from its first validation to its last step."""
+    """The metrics of a run, from its first validation to its last step."""
     run, course = loop.start(config.make(raw), folder), course or Course()
     try:
         settings = run.config.evaluation
@@ -65,7 +65,7 @@ def trained(
 
 
 def row_of(recipe: str, folder: Path, steps: int, seed: int) -> dict[str, Any]:
-    """Train a recipe; its line of the table."""
+    """Train a recipe; returns its line of the table."""
     setting = setting_of(recipe, folder)
     started = time.perf_counter()
     lines = trained(setting.raw(steps, seed), folder / "run")
@@ -84,7 +84,7 @@ def row_of(recipe: str, folder: Path, steps: int, seed: int) -> dict[str, Any]:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """The lines that are there."""
+    """The lines of a file; none if it does not exist."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as stream:
@@ -92,7 +92,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def write(path: Path, rows: list[dict[str, Any]], head: Sequence[str] = HEAD) -> None:
-    """All lines, in the order of their recipes."""
+    """Write all lines, sorted by recipe."""
     with path.open("w", encoding="utf-8", newline="") as stream:
         table = csv.DictWriter(stream, head, lineterminator="\n")
         table.writeheader()
@@ -118,10 +118,10 @@ def add(path: Path, row: dict[str, Any], head: Sequence[str] = HEAD) -> None:
 
 
 def asked(about: str, steps: int) -> argparse.Namespace:
-    """The command line of a benchmark with a line a recipe; its folder is made."""
+    """The command line of a benchmark with one line per recipe; makes the output folder."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--recipes", help="these alone, with commas; those that have a line again")
+    parser.add_argument("--recipes", help="only these, separated by commas; repeats their lines")
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--page", type=Path, help="write the table of this page")
@@ -131,7 +131,7 @@ def asked(about: str, steps: int) -> argparse.Namespace:
 
 
 def chosen(recipes: str, path: Path, every: Iterable[str], head: Sequence[str] = HEAD) -> list[str]:
-    """The recipes that are asked for, whose lines are deleted, else every one."""
+    """The recipes of --recipes, whose lines are deleted, or all of them."""
     if not recipes:
         return list(every)
     names = recipes.split(",")
@@ -140,7 +140,7 @@ def chosen(recipes: str, path: Path, every: Iterable[str], head: Sequence[str] =
 
 
 def main() -> None:
-    """Train what has no line yet."""
+    """Train the recipes that have no line yet."""
     options = asked(__doc__, steps=60)
     path = options.out / "floor.csv"
     names = chosen(options.recipes, path, (entry.name for entry in catalogue.recipes()))
@@ -158,7 +158,7 @@ def main() -> None:
 
 
 def one(name: str, path: Path, options: argparse.Namespace) -> None:
-    """Train one recipe and write its line; a run that cannot be made is told."""
+    """Train one recipe and write its line; print the error of a run that cannot be made."""
     folder = Path(tempfile.mkdtemp(dir=options.out))
     try:
         files(folder)

@@ -1,4 +1,4 @@
-"""The setting in which `floor.py` trains each recipe, with the inputs that the recipe asks for."""
+"""The setting in which `floor.py` trains each recipe, with the inputs that the recipe needs."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from strop.training.settings.config import defaults
 
 @dataclass(frozen=True)
 class TaskOf:
-    """What is success at a task, by how much it has to rise, and how the task is named."""
+    """The measure of success at a task, how much it has to rise, and the task's source."""
 
     margin: float = 0.1
     measure: str = "pass@1"
@@ -26,9 +26,9 @@ TASKS = {
     "corridor": TaskOf(),
     "calculator": TaskOf(),
     "kernel_timing": TaskOf(),
-    # Points of an episode: 1 for each action that is the expert's, of 5 on average.
+    # Points of an episode: 1 for each action that equals the expert's, of 5 on average.
     "recordings": TaskOf(0.5, "mean@n", "strop.environments.replay:Replay"),
-    # One action in the corridor, where the expert's is right; a third of the given ones is not.
+    # One action in the corridor; the expert's is right, and a third of the given ones are wrong.
     "moves": TaskOf(),
 }
 MEASURED = (
@@ -42,14 +42,14 @@ MEASURED = (
 )
 OF_RECIPES = {
     "igpo": "calculator",  # its rows have the answer
-    "matchtir": "calculator",  # and the calls that get it
+    "matchtir": "calculator",  # and the calls that lead to it
     "r3l": "kernel_timing",
-    "reex_sql": "kernel_timing",  # the shipped model knows no SQL: paid for right kernels
-    "cleaner_saar": "calculator",  # where most groups are not refilled ten times over
+    "reex_sql": "kernel_timing",  # the shipped model knows no SQL: rewarded for right kernels
+    "cleaner_saar": "calculator",  # where few groups are refilled ten times
     "dr_kernel": "kernel_timing",
     "ui_s1_semi_online": "recordings",
     "chi0_stage_advantage": "moves",
-    # In the corridor one success in a thousand is lost among the step's, or the critic's, failures.
+    # In the corridor one success in a thousand drowns among the failures of the step or the critic.
     "marft": "kernel_timing",
     "mars": "kernel_timing",
     "archer": "kernel_timing",
@@ -61,7 +61,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "archer": {"plan.num_critic_updates": 10, "plan.warmup_steps": 5},
     "arpo": {"rollout.initial": 4},
     "branch_grpo": {"rollout.segment_tokens": 2},  # answers have six characters
-    # The price of the paper's own task would hold the policy at its start.
+    # The price of the paper's own task would keep the policy at its start.
     "cory": {"advantage.coef": 0.05},
     "digirl": {"plan.num_policy_updates": 3, "curation.capacity": 800},
     # Puzzles of the same numbers, whose expressions share terms such as 3*5.
@@ -69,15 +69,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "sampling.column": "numbers", "rollout.skill": r"(?P<name>\d+[-+*/]\d+)",
         "rollout.call": "{name}",
     },
-    # A store for the rollouts of 60 steps.
+    # A store that fits the rollouts of 60 steps.
     "spear": {"curation.size": 64, "curation.history": 64},
     "chi0_stage_advantage": {
         "rollout.words": "{label}:{prompt}", "rollout.labels": ["8", "9"], "rollout.max_tokens": 2,
         "sampling.horizon": 1, "sampling.percent": 50.0,
     },
-    "cleaner_saar": {"rollout.marker": ""},  # what is no call is repaired too
+    "cleaner_saar": {"rollout.marker": ""},  # also repairs lines that are not calls
     "ettrl_ear": {"sampling.num_prompts": 8, "sampling.num_rollouts": 32},  # more votes
-    # The defaults of strop train: fewer episodes teach one answer to all (0.09) and no more.
+    # The defaults of strop train: fewer episodes teach one answer for all (0.09) and no more.
     "igpo": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},
     "matchtir": {"sampling.num_prompts": 32, "sampling.num_rollouts": 16},
     "reex_sql": {"reward.names": ["correct"], "reward.weights": [1.0]},
@@ -106,7 +106,7 @@ def measured(prompts, completions, numbers, target, log_extra, **columns):
 
 @dataclass
 class Setting:
-    """task: which; options: the method's, beside its defaults; data, reward: sections."""
+    """task: its name; options: the method's, besides its defaults; data, reward: sections."""
 
     recipe: str
     task: str = "countdown"
@@ -139,7 +139,7 @@ class Setting:
 
 
 def files(folder: Path) -> None:
-    """Write the data and rewards that some recipes ask for."""
+    """Write the data and rewards that some recipes need."""
     (folder / "rewards.py").write_text(REWARDS, encoding="utf-8")
     for split in ("train", "validation"):
         rows = puzzles(split)
@@ -167,7 +167,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def expert(seed: int) -> list[dict[str, str]]:
-    """The shortest way through a corridor, recorded."""
+    """A recording of the shortest way through a corridor."""
     corridor = Corridor(style="compact")
     seen, steps = corridor.reset(seed), []
     while not seen.done:
@@ -178,8 +178,8 @@ def expert(seed: int) -> list[dict[str, str]]:
 
 
 def moves(seed: int, is_train: bool) -> list[dict[str, Any]]:
-    """The turns of a walk whose every other action, on average, is drawn blindly; with what the
-    expert would do. In validation the label that asks for good actions stands before the prompt.
+    """The turns of a walk of which every other action, on average, is drawn blindly, and the
+    expert's actions. In validation the label that asks for good actions precedes the prompt.
     """
     draw, corridor = random.Random(seed), Corridor(style="compact", max_turns=50)
     seen, rows = corridor.reset(seed), []
@@ -195,13 +195,13 @@ def moves(seed: int, is_train: bool) -> list[dict[str, Any]]:
 
 
 def _wanted(corridor: Corridor) -> str:
-    """The action of the shortest way."""
+    """The next action of the shortest way."""
     aim = corridor.size if corridor.has_key else corridor.key
     return "3" if corridor.position == aim else "12"[corridor.position < aim]
 
 
 def setting_of(recipe: str, folder: Path) -> Setting:
-    """The recipe's own setting, or that of its kind."""
+    """The recipe's own setting, or that of its kind of task."""
     part = notation.recipe(recipe).algorithms[0].rollout.part
     kind = "corridor" if part.needs_environment else "countdown"
     setting = Setting(recipe, OF_RECIPES.get(recipe, kind), dict(OPTIONS.get(recipe, {})))
@@ -223,7 +223,7 @@ def setting_of(recipe: str, folder: Path) -> Setting:
 
 
 def _from_files(setting: Setting, folder: Path, reward: str, suffix: str = "") -> None:
-    """The rows of these files, scored by a function."""
+    """Take the rows of these files, scored by a function."""
     setting.data = {
         "files": [str(folder / f"train{suffix}.jsonl")],
         "validation_files": [str(folder / f"validation{suffix}.jsonl")],

@@ -1,13 +1,13 @@
 """Does reinforcement forget less than supervised tuning? Two tasks of Countdown, in two orders.
 
     python benchmarks/forgetting.py FOLDER [--seeds 5] [--steps 40] [--arms grpo,sft] [--csv OUT]
-    python benchmarks/forgetting.py FOLDER --csv OUT --complete     # of what is done, no training
+    python benchmarks/forgetting.py FOLDER --csv OUT --complete     # of finished runs, no training
     python benchmarks/forgetting.py FOLDER --csv OUT --read         # tables of the CSV alone
 
 Each arm trains the shipped model on one range of targets and then on another (`strop sequence`);
-the targets between them are the suite that nobody trains on. All arms see the same puzzles by seed
-and are scored on the same held-out ones. A run is kept in FOLDER; the program goes on where it was
-stopped. Differences are paired by seed, over both orders.
+the targets between them form a suite that no arm trains on. All arms see the same puzzles by seed
+and are scored on the same held-out ones. Runs are stored in FOLDER, and the program resumes where
+it was stopped. Differences are paired by seed, over both orders.
 """
 
 import argparse
@@ -33,7 +33,7 @@ ORDERS = (("small", "large"), ("large", "small"))
 EPS, EVERY, REPLAY = 0.5, 10, 0.25
 GRPO = ("grpo", "sampling.num_prompts=8", "sampling.num_rollouts=8", "rollout.max_tokens=12")
 ANCHOR = f"control=step_back_to_anchor(every={EVERY}, eps={EPS})"
-SLOW = f"training.lr=linear({5e-4 * EPS}, 0)"  # the control of the anchor: the rate times eps
+SLOW = f"training.lr=linear({5e-4 * EPS}, 0)"  # the anchor's control arm: the rate times eps
 ARMS: dict[str, tuple[tuple[str, ...], float]] = {
     "grpo": (GRPO, 0.0),
     "sft": (("sft",), 0.0),
@@ -47,7 +47,7 @@ ARMS: dict[str, tuple[tuple[str, ...], float]] = {
 }
 NUMBERS = ("learnt", "backward", "forgetting", "forward", "accumulation", "retention", "tokens",
            "seconds")  # fmt: skip
-# (what, ours, theirs): the differences that the page is about
+# (name, ours, theirs): the differences that the page reports
 PAIRS = (
     ("sft - grpo", "sft", "grpo"),
     ("sft slow - grpo", "sft slow", "grpo"),
@@ -61,7 +61,7 @@ Row = Mapping[str, Any]
 
 
 def data(folder: Path) -> None:
-    """Rows of every range, to train on and, of those held out, to be scored on."""
+    """Writes the rows of every range: those to train on, and held-out ones for the scores."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (low, high) in TARGETS.items():
         for split, of in (("train", ["train"]), ("scored", ["held_out", "validation"])):
@@ -76,7 +76,7 @@ def place_of(arm: str, order: Sequence[str], seed: int, root: Path) -> Path:
 
 
 def trained(arm: str, order: Sequence[str], seed: int, steps: int, root: Path) -> Row:
-    """The numbers of a sequence, whose runs are trained where they are not there yet."""
+    """The numbers of a sequence, whose missing runs are trained."""
     words, replay = ARMS[arm]
     rows = root / "data"
     given = sections(
@@ -117,8 +117,8 @@ def trained(arm: str, order: Sequence[str], seed: int, steps: int, root: Path) -
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Means over seeds of each arm, and paired differences; a seed's number is that of its orders'
-    mean, so only seeds with both orders count.
+    """Means over seeds of each arm, and paired differences; a seed's number is its mean over the
+    orders, so only seeds with both orders count.
     """
     by = {(r["arm"], int(r["seed"]), r["order"]): r for r in rows}
     orders = sorted({r["order"] for r in rows})
@@ -161,7 +161,7 @@ def _interval(estimate: Any, name: str) -> str:
 
 
 def main() -> None:
-    """Train what is missing, seed by seed, and print the tables."""
+    """Train the missing runs, seed by seed, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
@@ -185,7 +185,7 @@ def main() -> None:
                     continue
                 rows.append(trained(arm, order, seed, given.steps, given.folder))
                 print({k: v for k, v in rows[-1].items() if " after " not in k}, flush=True)
-        if given.csv:  # after every seed, for whoever stops it here
+        if given.csv:  # after every seed, so that it is complete when the program is stopped
             with given.csv.open("w", encoding="utf-8", newline="") as file:
                 fields = list(dict.fromkeys(name for row in rows for name in row))
                 writer = csv.DictWriter(file, fields)

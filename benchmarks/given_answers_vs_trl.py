@@ -1,12 +1,12 @@
-"""Loss and gradient norm of sft and dpo beside TRL's trainers, step by step on the same rows.
+"""Loss and gradient norm of sft and dpo and of TRL's trainers, step by step on the same rows.
 
     pip install trl==1.16.0 -e .
     python benchmarks/given_answers_vs_trl.py [--steps 6]
 
-Eight Countdown puzzles with a right and a wrong answer are one batch of every step, so the order of
-rows plays no part. Both train the shipped model in float32 with AdamW, a constant learning rate of
-1e-4 and gradients scaled down to norm 1. It prints the largest differences, and exits with code 1
-where one is above 1e-4 of the value.
+Eight Countdown puzzles with a right and a wrong answer form the batch of every step, so the order
+of rows does not matter. Both train the shipped model in float32 with AdamW, a constant learning
+rate of 1e-4 and gradients scaled down to norm 1. It prints the largest differences, and exits with
+code 1 if one is above 1e-4 of the value.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def theirs(recipe: str, steps: int, folder: Path) -> list[tuple[float, float]]:
 
 
 def ours(recipe: str, steps: int, folder: Path) -> list[tuple[float, float]]:
-    """The same of strop."""
+    """The same for strop."""
     data = folder / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows()))
     done = subprocess.run(

@@ -1,14 +1,14 @@
-"""Every recipe on a GPU beside the CPU: two steps of each, and the largest difference of a metric.
+"""Every recipe on a GPU and on the CPU: two steps of each, and the largest metric difference.
 
     python benchmarks/gpu_agrees.py --out agrees.csv [--recipes grpo,hpt] [--part 0/1]
         [--device cuda]
 
 Trains each recipe of the catalogue in its setting of `floor_settings.py` on both devices with the
-same seed, in float32. The engine draws by numbers that hang on seed and place alone, so both
-devices have to sample the same tokens; all else may differ by rounding, and by what a recipe picks
-out (the largest of values that are nearly equal). Compared are all metrics but times: |a - b| over
-the larger of the two, or over 0.001 where both are smaller. --part i/n takes every n-th recipe.
-It exits with 1 where a recipe fails on the device, or a step has other tokens.
+same seed, in float32. The engine's random numbers depend only on seed and position, so both devices
+have to sample the same tokens; everything else may differ by rounding, and by choices between
+nearly equal values. All metrics except times are compared: |a - b| over the larger of the two, or
+over 0.001 if both are smaller. --part i/n takes every n-th recipe. It exits with 1 if a recipe
+fails on the device, or a step has other tokens.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from floor_settings import files, setting_of
 
 from strop.catalogue import catalogue
 
-STEPS, STEPS_OF = 2, {"drive": 8}  # its phases need some
+STEPS, STEPS_OF = 2, {"drive": 8}  # its phases need more steps
 TIMES = ("perf/", "timing_s/", "step_time")
 HEAD = ("recipe", "step", "tokens", "same_tokens", "difference", "metric", "here", "there", "why")
 
 
 def run(recipe: str, device: str) -> list[dict[str, float]]:
-    """The log of a short run on a device."""
+    """The metrics of a short run on a device."""
     folder = Path(tempfile.mkdtemp())
     try:
         files(folder)
@@ -59,10 +59,10 @@ def farthest(here: dict[str, float], there: dict[str, float]) -> tuple[float, st
 
 
 def rows_of(recipe: str, device: str) -> list[dict[str, object]]:
-    """A line a step; one with the reason where the recipe cannot be run."""
+    """One line per step, or one with the reason if the recipe cannot be run."""
     try:
         here, there = run(recipe, "cpu"), run(recipe, device)
-    except Exception as error:  # whatever it is, it is told, and the next recipe has its turn
+    except Exception as error:  # any error is reported, and the next recipe runs
         return [{"recipe": recipe, "why": f"{type(error).__name__}: {error}".splitlines()[0]}]
     rows: list[dict[str, object]] = []
     for step, (a, b) in enumerate(zip(here, there, strict=True)):
@@ -76,10 +76,10 @@ def rows_of(recipe: str, device: str) -> list[dict[str, object]]:
 
 
 def main() -> None:
-    """Write a line a recipe and step."""
+    """Write one line per recipe and step."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--recipes", default="", help="these alone, with commas")
+    parser.add_argument("--recipes", default="", help="only these, separated by commas")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()

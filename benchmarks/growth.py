@@ -1,12 +1,12 @@
-"""How strop's costs grow: prompts, steps, rollouts of a step, tokens of an answer.
+"""How strop's costs grow: with prompts, steps, rollouts of a step, tokens of an answer.
 
     OMP_NUM_THREADS=1 python benchmarks/growth.py [prompts parquet steps report resume rollouts ...]
                                                   [--sizes 1000,10000 --out growth.csv]
 
-    prompts   start of a run over a JSON Lines file of so many rows (read, checked, summed up), its
-              first and its second step; the shipped model, 32 prompts of 16 answers a step
+    prompts   start of a run over a JSON Lines file of so many rows (reading, checks, checksum),
+              its first and its second step; the shipped model, 32 prompts of 16 answers a step
     parquet   the same over a Parquet file
-    steps     steps of 2 prompts of 4 answers, weights that stay as they are, everything written:
+    steps     steps of 2 prompts of 4 answers, weights that stay unchanged, everything written:
               each 100 steps of one run, up to the largest size
     report    `strop report` of a run of so many steps, with every tenth step's rollouts
     resume    the start of `strop train --resume` of such a run, and a step
@@ -14,11 +14,11 @@
     tokens    a step of 8 rollouts of so many tokens each, of a random model of 3.3 million weights
               that never ends an answer; 2 prompts
 
-A curve is a process of its own, sizes rise. Of steps the second is measured; the first fills
-caches. `cpu_s` is the processor time of the process (user and system), which hardly depends on what
-else runs; `peak_mb` its largest memory so far, libraries (some 400 MB) included; `each_us` the
-processor time of one prompt, step, rollout or token. `python tools/draw_pictures.py growth` draws
-docs/evidence/growth.csv.
+Each curve is measured in its own process, with rising sizes. The measured step is the second one,
+as the first fills caches. `cpu_s` is the processor time of the process (user and system), which
+hardly depends on other load; `peak_mb` is its peak memory so far, including libraries (about
+400 MB); `each_us` is the processor time of one prompt, step, rollout or token.
+`python tools/draw_pictures.py growth` draws docs/evidence/growth.csv.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def used() -> float:
 
 
 def measured(call: Callable[[], Any], curve: str, what: str, size: int, units: float = 0) -> Point:
-    """One row of the table. units: by what the time is divided, by default the size."""
+    """One row of the table. units: the divisor of the time, by default the size."""
     cpu, started = used(), time.perf_counter()
     call()
     cpu, elapsed = used() - cpu, time.perf_counter() - started
@@ -113,7 +113,7 @@ def prompts(
 ) -> Iterator[Point]:
     path = folder / f"rows.{ending}"
     write = f"import growth, pathlib; growth.{'json_lines' if ending == 'jsonl' else 'table'}"
-    made = f"{write}({size}, pathlib.Path({str(path)!r}))"  # in a process whose memory is its own
+    made = f"{write}({size}, pathlib.Path({str(path)!r}))"  # in a process with its own memory
     subprocess.run([sys.executable, "-c", made], check=True, cwd=Path(__file__).parent)
     data = (f'data.files=["{path}"]', 'reward.functions=["exact_match"]', "model.name=tiny")
     started(folder / "warm", "training.steps=1").close()  # imports, the grader's first process
@@ -172,7 +172,7 @@ def steps(size: int, folder: Path) -> Iterator[Point]:
 
 
 def pretended(size: int, folder: Path) -> None:
-    """A run's folder as it were after `size` steps: its first ten, again and again."""
+    """A run's folder as if after `size` steps: its first ten, repeated."""
     from strop.training import loop
 
     run = small(folder, size)
@@ -254,7 +254,7 @@ def tokens(size: int, folder: Path) -> Iterator[Point]:
 
 
 def endless(folder: Path, context: int) -> Path:
-    """A random model that reads what the shipped one reads and knows no end."""
+    """A random model with the shipped tokenizer and without an end token."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
     from transformers.utils.logging import disable_progress_bar
@@ -287,7 +287,7 @@ CURVES: dict[str, Callable[[int, Path], Iterator[Point]]] = {
 
 
 def points(curve: str, sizes: Sequence[int]) -> list[Point]:
-    """What a process of its own measures, printed as it comes."""
+    """The points that a process of its own measures, printed as they come."""
     command = [sys.executable, __file__, "--one", curve, ",".join(map(str, sizes))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     found = []
@@ -304,8 +304,8 @@ def points(curve: str, sizes: Sequence[int]) -> list[Point]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("curves", nargs="*", help=f"of {', '.join(CURVES)}; default: all")
-    parser.add_argument("--sizes", help="by commas; default: those of the page")
+    parser.add_argument("curves", nargs="*", help=f"{', '.join(CURVES)}; default: all")
+    parser.add_argument("--sizes", help="separated by commas; default: those of the page")
     parser.add_argument("--out", type=Path, help="CSV file; curves measured now replace theirs")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -324,7 +324,7 @@ def main() -> None:
 
 
 def write(path: Path, curve: str, found: Sequence[Point]) -> None:
-    """Put a curve's points into the file in place of those that it had."""
+    """Replace a curve's points in the file."""
     before = list(csv.DictReader(path.open())) if path.exists() else []
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)

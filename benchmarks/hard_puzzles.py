@@ -3,9 +3,9 @@
     python benchmarks/hard_puzzles.py MODEL_OR_CHECKPOINT --out hard.jsonl [--most 0.25]
         [--held-out hard_heldout.jsonl]
 
-Each puzzle is answered 16 times; those with at most that share of right answers are written, with
-their numbers, target and a right answer. With --held-out every fourth of them goes to that file in
-place of the first. Train on them with
+Each puzzle is answered 16 times (--rollouts); puzzles with at most the share --most of right
+answers are written, with their numbers, target and a right answer. With --held-out every fourth of
+them goes to that file instead. To train on them:
 
     strop train METHOD --data hard.jsonl --reward strop.environments.countdown:correct \\
         rollout.max_tokens=12

@@ -8,13 +8,13 @@ Each variant computes the gradients of the same hidden states and weight from th
     own token       push_loss(...).backward(): each adjoint from its own token's column
     measured        columns(...) first, adjoints from all of them together, then push_loss
 
-Each run is a fresh process; the variants take turns, so a busy machine slows all of them. Inside
-the process a small run of the same variant comes first (libraries, threads), then the inputs are
-made, the kernel's mark of the peak resident set is reset (Linux: 5 into /proc/self/clear_refs),
-and the extra memory is that peak (VmHWM) minus the resident set (VmRSS) at the reset. It includes
-the gradients of hidden states and weight; the second figure leaves the weight's gradient (V * D
-floats) out on both sides. Printed are medians over the repeats and their ratios; the processor
-time of all threads is there because, unlike the elapsed time, it hardly depends on what else runs.
+Each run is a fresh process; the variants take turns, so a busy machine slows all of them. In the
+process a small run of the same variant comes first (libraries, threads). Then the inputs are made,
+the kernel's mark of the peak resident set is reset (Linux: 5 into /proc/self/clear_refs), and the
+extra memory is that peak (VmHWM) minus the resident set (VmRSS) at the reset. It includes the
+gradients of hidden states and weight; the second figure leaves out the weight's gradient (V * D
+floats) on both sides. The output has medians over the repeats and their ratios; it includes the
+processor time of all threads since, unlike the elapsed time, this hardly depends on other load.
 """
 
 import argparse

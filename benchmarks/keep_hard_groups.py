@@ -17,13 +17,13 @@ from strop.method.part import Result, Selected
 
 @dataclass(frozen=True)
 class KeepHardGroups:
-    """While H < floor, only groups with less than `share` of their answers right are learned from.
+    """While H < floor, only groups with less than `share` right answers are learnt from.
 
     Reads: entropy_old_T, mask_T, rollout_T, reward_B, group_B, num_groups.
     Writes: gradient_T, denominator_T.
     """
 
-    # Below it the rule acts, nats.
+    # The rule applies below this entropy, in nats.
     floor: float = 0.35
     # Groups with a smaller mean reward are hard.
     share: float = 0.5

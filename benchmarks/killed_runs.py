@@ -3,17 +3,17 @@
     python benchmarks/killed_runs.py --out killed [--count 200] [--seed 0]
         [--kinds single,staleness,processes,asynchronous,ray]
 
-Each trial begins a run of five steps of a small model, sends SIGKILL, SIGTERM or SIGINT at a random
-moment of its life, and resumes it until it is complete; every other resumed run is struck once
-more. A trial fails where a process does not end, leaves a traceback, ends with another exit code
-than the signal's, says no command that resumes a run which has begun, or where the metrics (but for
-times) or the last weights are not those of a run that nothing struck, bit for bit. The answers of
-`asynchronous` (training.max_staleness=1) depend on time; there every step has to be there once, in
-order, no answer older than allowed.
+Each trial starts a run of five steps of a small model, sends SIGKILL, SIGTERM or SIGINT at a random
+moment of its life, and resumes it until it is complete; every other resumed run gets a second
+signal. A trial fails if a process does not end, leaves a traceback, ends with another exit code
+than the signal's, does not print the command that resumes a started run, or if the metrics (except
+times) or the last weights differ in any bit from those of an undisturbed run. The answers of
+`asynchronous` (training.max_staleness=1) depend on time; there every step must occur once, in
+order, with no answer older than allowed.
 
-`processes` are two as torchrun begins and ends them: when one dies, the other gets SIGTERM.
+`processes` are two that start and end as under torchrun: when one dies, the other gets SIGTERM.
 Commands are forked from a process that has imported torch (tests/commands.py), so one trial takes
-seconds. OUT/trials.csv gets a line a signal. Exits with 1 where a trial failed.
+seconds. OUT/trials.csv gets one line per signal. It exits with 1 if a trial failed.
 """
 
 import argparse
@@ -54,16 +54,16 @@ class Ended(NamedTuple):
     codes: list[int]
     text: str
     seconds: float
-    struck: bool  # before all had ended
+    struck: bool  # whether the signal came before all had ended
 
 
 class Broken(Exception):
-    """A trial that failed; the text says how."""
+    """A trial failed; the text says how."""
 
 
 def command(kind: str, words: Sequence[Any], output: Path, blow: tuple[float, int, int] | None
             ) -> Ended:  # fmt: skip
-    """One command from its beginning to its end. blow: when, which signal, which process."""
+    """Run one command to its end. blow: when to send which signal to which process."""
     count, started, struck = 2 if kind == "processes" else 1, time.monotonic(), False
     output.unlink(missing_ok=True)
     with surroundings(count) if count > 1 else nullcontext([{}]) as places:
@@ -77,7 +77,7 @@ def command(kind: str, words: Sequence[Any], output: Path, blow: tuple[float, in
                     os.kill(process.pid, number)
                 if number == signal.SIGKILL:
                     hit[0].join()
-                    time.sleep(0.1)  # as often torchrun looks
+                    time.sleep(0.1)  # torchrun's polling interval
                     for process in processes:
                         if process.is_alive():
                             os.kill(process.pid, signal.SIGTERM)
@@ -92,14 +92,14 @@ def command(kind: str, words: Sequence[Any], output: Path, blow: tuple[float, in
 
 
 def check_end(ended: Ended, number: int, folder: Path) -> None:
-    """Raise Broken where commands that were struck did not end as they should."""
+    """Raise Broken if commands that got a signal did not end as they should."""
     if "Traceback" in ended.text:
         raise Broken("a traceback: " + ended.text[-800:])
     started = (folder / "config.toml").exists()
     allowed = {0, 130, 1} if len(ended.codes) > 1 else {0, 130}
     allowed |= {-number} if number == signal.SIGKILL or not started else set()
     if len(ended.codes) > 1 and number == signal.SIGKILL:
-        allowed.add(-signal.SIGTERM)  # one that had not come far enough to hear it
+        allowed.add(-signal.SIGTERM)  # a process that had no handler yet
     if not {*ended.codes} <= allowed:
         raise Broken(f"exit codes {ended.codes}: {ended.text[-500:]}")
     survived = number != signal.SIGKILL or (len(ended.codes) > 1 and "step 1/" in ended.text)
@@ -108,12 +108,12 @@ def check_end(ended: Ended, number: int, folder: Path) -> None:
 
 
 def weights_of(folder: Path) -> bytes:
-    """The file of the last weights."""
+    """The contents of the last weights' file."""
     return (folder / f"checkpoints/step-{STEPS:06d}/model.safetensors").read_bytes()
 
 
 def check_same(kind: str, folder: Path, whole: Path) -> None:
-    """Raise Broken unless a run that was struck is the whole one."""
+    """Raise Broken unless a disturbed run equals the undisturbed one."""
     lines = without_times(folder)
     if [line["step"] for line in lines] != list(range(1, STEPS + 1)):
         raise Broken(f"its steps are {[line['step'] for line in lines]}")
@@ -132,7 +132,7 @@ def check_same(kind: str, folder: Path, whole: Path) -> None:
 
 def trial(kind: str, begin: list[Any], folder: Path, whole: Path, seconds: float,
           rng: random.Random) -> list[tuple[str, float, int]]:  # fmt: skip
-    """One run, struck once or twice: signals, moments and the steps done. Raises Broken."""
+    """One run with one or two signals; returns signal, moment and steps done. Raises Broken."""
     struck, blows = [], 1 + (rng.random() < 0.5)
     while True:
         blow = None
@@ -144,7 +144,7 @@ def trial(kind: str, begin: list[Any], folder: Path, whole: Path, seconds: float
         if blow is None or not ended.struck:
             if any(ended.codes):
                 raise Broken(
-                    f"exit codes {ended.codes} of what nothing struck: {ended.text[-500:]}"
+                    f"exit codes {ended.codes} of an undisturbed command: {ended.text[-500:]}"
                 )
             check_same(kind, folder, whole)
             return struck
@@ -156,17 +156,17 @@ def trial(kind: str, begin: list[Any], folder: Path, whole: Path, seconds: float
 
 
 def main() -> None:
-    """Read the arguments, run the trials, and print what they found."""
+    """Run the trials, and print their results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=200, help="signals, over all kinds")
+    parser.add_argument("--count", type=int, default=200, help="number of signals, over all kinds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", default=",".join(OWN))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     lab = Lab.make(given.out / "lab")
     kinds, rng = given.kinds.split(","), random.Random(given.seed)
-    command("single", ["--version"], given.out / "whole.txt", None)  # begins the server
+    command("single", ["--version"], given.out / "whole.txt", None)  # starts the server
     wholes: dict[str, tuple[list[Any], Path, float]] = {}
     for kind in kinds:
         begin = [*OWN[kind], *lab.arguments(f"training.steps={STEPS}")]

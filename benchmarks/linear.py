@@ -1,11 +1,10 @@
-"""Linear layers of float32 on this processor: torch's product beside oneDNN's.
+"""Linear layers in float32 on this processor: torch's product compared with oneDNN's.
 
     OMP_NUM_THREADS=1 python benchmarks/linear.py [--repeats 7]
 
 All products of one forward pass of the shipped `tiny` and of a Qwen3 of 40 million weights
-(benchmarks/engine.py, `large`), for so many rows at once: alone, and with the backward pass. Ways
-take turns. Printed are medians of elapsed time in milliseconds, and how many times as fast oneDNN
-is.
+(benchmarks/engine.py, `large`), for several numbers of rows: forward alone, and with the backward
+pass. Ways take turns. The output has medians of elapsed time in milliseconds, and oneDNN's speedup.
 """
 
 import argparse
@@ -29,7 +28,7 @@ ROWS = {"tiny": (32, 512, 8192), "large": (1, 16, 32, 512, 2048)}
 
 
 def forward(function: Callable[..., Tensor], weights: list[Tensor], rows: int) -> float:
-    """Milliseconds, without gradient."""
+    """Milliseconds without gradients."""
     inputs = {w.shape[1]: torch.randn(rows, w.shape[1]) for w in weights}
     started = time.perf_counter()
     with torch.no_grad():
@@ -39,7 +38,7 @@ def forward(function: Callable[..., Tensor], weights: list[Tensor], rows: int) -
 
 
 def both(function: Callable[..., Tensor], weights: list[Tensor], rows: int) -> float:
-    """Milliseconds, with the gradients of inputs and weights."""
+    """Milliseconds with the gradients of inputs and weights."""
     spent = 0.0
     for weight in weights:
         x = torch.randn(rows, weight.shape[1], requires_grad=True)

@@ -1,4 +1,4 @@
-"""What this machine does in a second, which figures of time must stand beside to be compared."""
+"""The speed of this machine, without which times cannot be compared."""
 
 import time
 
@@ -10,9 +10,9 @@ SIDE, TIMES = 1024, 8
 
 
 def gflops(dtype: torch.dtype = torch.float32, onednn: bool = False) -> float:
-    """Billions of operations a processor second in a product of matrices, the best of five.
+    """Billions of operations per processor second in a matrix product, the best of five.
 
-    On one thread. onednn: by oneDNN, which strop's linear layers take; else as torch does.
+    On one thread. onednn: with oneDNN's product, as in strop's linear layers; else with torch's.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -29,7 +29,7 @@ def gflops(dtype: torch.dtype = torch.float32, onednn: bool = False) -> float:
 
 
 def speed() -> str:
-    """A line of both ways, and of bfloat16."""
+    """A line with both ways, and bfloat16."""
     return (
         f"GFLOP/s on one thread: torch {gflops():.0f}, oneDNN {gflops(onednn=True):.0f}, "
         f"bfloat16 {gflops(torch.bfloat16):.0f}"

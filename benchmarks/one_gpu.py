@@ -1,13 +1,13 @@
-"""`strop train` on one GPU: seconds, tokens a second and memory of a step, beside the estimate.
+"""`strop train` on one GPU: seconds, tokens/s and memory of a step, compared with the estimate.
 
     python benchmarks/one_gpu.py [--settings full,lora,checkpointing,long,shared,apart] [--steps 4]
 
 A random Qwen3 with 0.6 billion weights (28 layers, 1,024 wide, a vocabulary of 151,936) in bfloat16
 answers 8 prompts of 8 tokens 16 times a step, 256 tokens each; `long` has 2 prompts and 1,024
-tokens. `shared` and `apart` have prompts of 512 tokens and answers of 64, computed once for all
-answers of a prompt, and once for each. Printed are, for each setting, the median step after the
-first with its shares, tokens a second, the most memory that torch took on the GPU, and what
-`strop doctor` expects of it.
+tokens. `shared` and `apart` have prompts of 512 tokens and answers of 64; a prompt is computed once
+for all its answers, or once for each. For each setting the output has the median step after the
+first with its shares, tokens/s, the peak memory that torch took on the GPU, and the estimate of
+`strop doctor`.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def steps_of(words: list[str], folder: Path) -> list[dict[str, Any]]:
 
 
 def line_of(name: str, words: list[str], folder: Path) -> str:
-    """One setting, measured and estimated."""
+    """Measures one setting, and estimates its memory."""
     steps = steps_of(words, folder / name)
     later = steps[1:]
     stages = sorted(key for key in later[-1] if key.startswith(STAGES))
@@ -69,7 +69,7 @@ def line_of(name: str, words: list[str], folder: Path) -> str:
 
 
 def main() -> None:
-    """Print a line a setting."""
+    """Print one line per setting."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--steps", type=int, default=4)

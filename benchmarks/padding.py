@@ -1,12 +1,12 @@
-"""What padding costs an update, in rows of a long tail: one pass, cut passes, shared prefixes.
+"""The cost of padding in an update, with long-tailed rows: one pass, cut passes, shared prefixes.
 
     OMP_NUM_THREADS=1 python benchmarks/padding.py [--repeats 5] [--models tiny,small]
 
 Prompts of 8 random tokens with 8 random answers each, whose lengths are geometric (mean 32, at most
 256), on random Qwen3 models. Forward and backward of all rows: padded in one pass; in passes that
 `Batch.split` cuts where padding outweighs a pass of so many tokens; as a forest of shared prefixes,
-which has no padding; and as `training.share_prefixes=auto` chooses. The ways take turns; printed
-are medians of processor seconds, and the machine's products of float32 matrices.
+which has no padding; and as `training.share_prefixes=auto` chooses. The ways take turns; the output
+has medians of processor seconds, and the machine's speed in float32 matrix products.
 """
 
 import argparse
@@ -28,7 +28,7 @@ MODELS = {  # vocabulary, width, inner width, layers, heads; prompts
     "tiny": (32, 96, 256, 3, 3, 32),
     "small": (2048, 256, 768, 6, 8, 8),
 }
-PASSES = (32, 64, 128, 256, 512)  # tokens that a pass is taken to cost
+PASSES = (32, 64, 128, 256, 512)  # the assumed cost of a pass, in tokens
 
 
 def model_of(name: str) -> Qwen3ForCausalLM:
@@ -59,7 +59,7 @@ def rows_of(name: str) -> Batch:
 
 
 def push(policy: Policy, batch: Batch, passes: list[Tensor]) -> None:
-    """Forward and backward, every token with the same adjoint."""
+    """Forward and backward, with the same adjoint for every token."""
     for index_B in passes:
         micro = batch.take(index_B)
         adjoint = torch.full((int(micro["mask_T"].sum()),), 1e-3)
@@ -67,7 +67,7 @@ def push(policy: Policy, batch: Batch, passes: list[Tensor]) -> None:
 
 
 def compare(name: str, repeats: int) -> None:
-    """A line a way."""
+    """Print one line per way."""
     policy, batch = Policy(model_of(name), token_budget=BUDGET), rows_of(name)
     longest_B, rows_B = batch.padded()
     ways: dict[str, tuple[str, Callable[[], list[Tensor]]]] = {

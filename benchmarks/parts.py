@@ -1,23 +1,23 @@
-"""Every part of a step on a large batch: seconds, beside a clone of what it returns, and growth.
+"""Every part of a step on a large batch: seconds, compared with a clone of its result, and growth.
 
     python benchmarks/parts.py [--tokens 8000000 --rollouts 65536 --smaller 4 --threads 2
                                 --repeats 3 --only NAME,... --show 40 --device cpu]
 
-The batch is made up: groups of 16 rollouts of one to three turns, every second one forked from
-another of its group, lengths with a long tail, every column random as its record says, float32;
-what is known at steps alone, and NaN elsewhere, is known at one token in eight. A part runs as its
-defaults have it and as each recipe sets it; shown is the slowest of these. Parts that answer from
-outside the batch (an engine, a model, rewards) are named at the end and not measured; texts are
-made of one letter a token, two prompts a set. What a part does at the end of a step, `update` or
-`observe`, is a line of its own. Two kinds of part see less than all of it:
+The batch is synthetic: groups of 16 rollouts of one to three turns, every second one forked from
+another of its group, lengths with a long tail, every column random as its record says, float32.
+Columns that are known only at steps, and NaN elsewhere, are known at one token in eight. A part
+runs with its defaults and with the settings of each recipe; the slowest of these is shown. Parts
+that need answers from outside the batch (an engine, a model, rewards) are named at the end and not
+measured; texts have one character per token, and two prompts form a set. The work of a part at the
+end of a step, `update` or `observe`, has its own line. Two kinds of part see less than the whole:
 
-- a loss of whole distributions, which a run hands a chunk of tokens at a time, sees one chunk, of
-  4,096 numbers a token and four for each token of the batch (7,700 tokens of 8 million);
-- a plan makes its first 8 updates: each is a mask of all tokens, and a run keeps one at a time.
+- a loss of whole distributions, which a run hands a chunk of tokens at a time, sees one chunk, with
+  4,096 numbers per token and four for each token of the batch (7,700 tokens of 8 million);
+- a plan makes only its first 8 updates: each is a mask of all tokens, and a run keeps one of them.
 
-    seconds   the shortest of the repeats, after one that does not count; elapsed or, where the
-              machine is busy, of the processor on all threads, whichever is shorter
-    clone     the same of copying all tensors of the result, its state included
+    seconds   the shortest of the repeats, after one that does not count; elapsed time, or processor
+              time of all threads if that is shorter, as on a busy machine
+    clone     the same for copying all tensors of the result, including its state
     times     seconds / clone
     growth    seconds / seconds on a batch with a quarter of the rollouts and tokens, each part
               directly after the other; 4 is linear
@@ -48,14 +48,14 @@ from strop.method.part import Update, Use
 from strop.training.learner.kernel import View
 
 GROUP, VOCABULARY, NUM_STEPS = 16, 4096, 1000
-NUMBERS = 4  # of a chunk's distributions, for each token of the batch
+NUMBERS = 4  # numbers of a chunk's distributions, for each token of the batch
 MOST_UPDATES = 8
-KNOWN = 1 / 8  # share of the tokens that have a value, of columns that may have none
+KNOWN = 1 / 8  # share of the tokens with a value, for columns that may have none
 MOST_CLONES, MOST_SECONDS = 100, 0.2
 OFFERED = SERVICES - {"texts", "log"}
-# Kinds that begin before there is a batch, or see numbers alone.
+# Kinds that run before there is a batch, or see only numbers.
 WITHOUT_BATCH = ("sampling", "rollout", "control")
-# Of two columns that say the same, the one that costs less is left out.
+# Of two columns with the same information, the cheaper one is left out.
 INSTEAD = {"centre_tokens_by_position": {"reward_T"}}
 LETTERS = "0123456789 .,\nabcdefghijklmnopqrs"
 TABLE = bytes(map(ord, LETTERS)).ljust(256)
@@ -75,9 +75,9 @@ class Row(NamedTuple):
 
 
 class Letters:
-    """Texts whose tokens are letters; prompts and rows of the data are empty.
+    """Texts with one character per token; prompts and rows of the data are empty.
 
-    To read them costs next to nothing: what a tokenizer takes is not the part's.
+    Reading them costs almost nothing, as a tokenizer's time is not the part's.
     """
 
     num_tokens, special_ids = len(LETTERS), frozenset[int]()
@@ -124,7 +124,7 @@ class Letters:
 
 
 class Offered:
-    """What a part may ask for beside columns and is measured with."""
+    """The services besides columns that a part is measured with."""
 
     class Log:
         logged: Mapping[str, Any] = {}
@@ -133,12 +133,12 @@ class Offered:
 
 
 def drawn(name: str) -> torch.Generator:
-    """The same draws for a name in every run."""
+    """A generator that is the same for a name in every run."""
     return torch.Generator().manual_seed(zlib.crc32(name.encode()))
 
 
 def tables(rollouts: int, tokens: int, scattered: bool) -> dict[str, Tensor]:
-    """The tables that all columns hang on."""
+    """The tables that all columns belong to."""
     rng = drawn("tables")
     pair_B = torch.arange(rollouts) // 2  # a rollout and the one that forks from it
     if scattered:
@@ -207,7 +207,7 @@ class Made:
 
 
 def configurations() -> dict[str, list[Any]]:
-    """Every part that acts on a batch, as its defaults have it and as recipes set it, by name."""
+    """Every part that acts on a batch, with its defaults and with recipes' settings, by name."""
     found: dict[str, list[Any]] = {}
     for entry in catalogue.parts():
         part = parts.at_step(entry.load()(), 3, NUM_STEPS)
@@ -233,7 +233,7 @@ def job(part: Any, made_up: Made) -> Callable[[], Any]:
     # Where a part can do without a distribution, a run gives it a column.
     wide = {r.column for r in parts.reads(use) if r.column.endswith("_TV") and r.required}
     wanted = {column for column in wanted if not column.endswith("_TV")} - set(SIZES)
-    # What a plan has computed between its updates, it need not read.
+    # A plan need not read columns that it computes between its updates.
     if parts.kind_of(part) == "plan" or "batch" in {p.name for p in parts.parameters(part)}:
         wanted |= {"outcome_B", "reward_BM", "advantage_T", "logp_T", "logp_old_T"}
     batch = made_up.batch(wanted)
@@ -255,7 +255,7 @@ def job(part: Any, made_up: Made) -> Callable[[], Any]:
 
 
 def updates(plan: Any, batch: Batch) -> Iterator[Update]:
-    """The updates of a plan; what it has computed before or after them stays as it is."""
+    """The updates of a plan; columns that it computes before or after them stay unchanged."""
     answer = None
     while True:
         try:
@@ -268,7 +268,7 @@ def updates(plan: Any, batch: Batch) -> Iterator[Update]:
 
 
 def hooks(part: Any, made_up: Made) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What the part does at the end of a step."""
+    """The part's hooks at the end of a step."""
     for hook in ("update", "observe"):
         if hasattr(part, hook):
             use = Use(part)
@@ -293,7 +293,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def seconds(run: Callable[[], Any], repeats: int, device: str) -> float:
-    """The shortest of some runs."""
+    """The shortest time of some runs."""
     shortest = float("inf")
     for _ in range(repeats):
         started, worked = time.perf_counter(), time.process_time()
@@ -307,17 +307,17 @@ def seconds(run: Callable[[], Any], repeats: int, device: str) -> float:
 
 
 def measured(name: str, runs: list[Callable[[], Any]], repeats: int, device: str) -> Row:
-    """A line, from the part on the smaller batch and on the larger one."""
+    """One line, from the part on the smaller batch and on the larger one."""
     taken = []
     for run in runs:
-        result = list(tensors(run()))  # the first call, which does not count
+        result = list(tensors(run()))  # a first call, which does not count
         taken.append(seconds(run, repeats, device))
     clone = seconds(lambda: [tensor.clone() for tensor in result], repeats, device)
     return Row(name, taken[-1], clone, taken[-1] / taken[0])
 
 
 def rows_of(name: str, part: Any, sizes: list[Made], repeats: int) -> Iterator[Row]:
-    """The lines of one part: its call, and what it does at the end of a step."""
+    """The lines of one part: its call, and its hooks at the end of a step."""
     device = sizes[0].device
     if parts.kind_of(part) not in WITHOUT_BATCH:
         yield measured(name, [job(part, size) for size in sizes], repeats, device)
@@ -326,7 +326,7 @@ def rows_of(name: str, part: Any, sizes: list[Made], repeats: int) -> Iterator[R
 
 
 def table(rows: list[Row], show: int) -> str:
-    """The slowest as a table of Markdown."""
+    """The slowest rows as a Markdown table."""
     lines = [
         "| part | seconds | clone | times | growth | |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -373,7 +373,7 @@ def main() -> None:
     print(f"{sizes[1].base.size('T')} tokens, {given.rollouts} rollouts, {len(slowest)} measured")
     print(f"a clone of a column of tokens: {seconds(column.clone, 9, given.device):.4f} s")
     print(table(list(slowest.values()), given.show))
-    print("not measured, they ask others:", ", ".join(sorted(outside)))
+    print("not measured, as they need services:", ", ".join(sorted(outside)))
     sys.exit(any(row.is_slow for row in slowest.values()))
 
 

@@ -1,33 +1,33 @@
-"""What `strop plan` says beside what runs measure.
+"""The step times that `strop plan` predicts, compared with measured runs.
 
     python benchmarks/plan_beside_runs.py --out FOLDER [--steps 28] [--model tiny-worked]
 
 A worker is one core. Costs are measured in
 
     alone    synchronous runs on one worker, with 16 prompts and with 4
-    beside   the same, each with its like at the same time: two cores at work slow each other down
+    beside   the same, each with a copy of itself at the same time: two busy cores slow each other
     unlike   asynchronous runs with a bound of 2: one worker generates while the other trains
 
-and of `alone` and `unlike` one is before the runs that are planned by it and one behind them, since
-a machine is not equally fast from one minute to the next.
+One run of `alone` and of `unlike` comes before the runs that are planned from it, and one after
+them, since a machine's speed changes from one minute to the next.
 
-What is planned, and then run on an idle machine with two cores:
+The following layouts are planned, and then run on an idle machine with two cores:
 
     synchronous     one worker, 16 prompts again with another seed, and 8
-    partial         april_partial_rollout, 16 prompts of 32 under way
+    partial         april_partial_rollout, 16 prompts of 32 in flight
     asynchronous    grpo with training.max_staleness 1 and 4
     both            april_partial_rollout with training.max_staleness=1
 
-First the costs. Then seconds of a step, planned and measured (without the first --settle steps, and
-without the last few, for which nothing is begun any more), and their ratio: of layouts
-on one core by the costs of runs alone, of those on two by those of the asynchronous run. `like`:
-the ratio by the costs of runs with the same beside them; where it is lower, that much is unlike
-work on the two cores, and caches whose rows differ more. `own`: the ratio by the costs of the run
-itself, which leaves the plan alone to blame. Then, where they are apart, the idle shares of engine
-and trainer.
+First come the costs. Then come seconds of a step, planned and measured (without the first --settle
+steps, and without the last few, for which nothing is started any more), and their ratio: layouts on
+one core are planned from the costs of runs alone, those on two from the asynchronous run's. `like`
+is the ratio from the costs of runs beside their copies; where it is lower, the difference is due to
+unlike work on the two cores, and to caches whose rows differ more. `own` is the ratio from the
+run's own costs, so that only the plan itself can be wrong. Then, for separate engine and trainer,
+come their idle shares.
 
-Exit code 1 where a ratio is off by more than --within (0.15). The answers of a plan are those of
-the first run, so the learning rate is 0: all runs then draw from one distribution.
+The exit code is 1 if a ratio is off by more than --within (0.15). A plan takes the answers of the
+first run, so the learning rate is 0: all runs then sample from one distribution.
 """
 
 import argparse
@@ -44,13 +44,13 @@ from strop.planning.simulate import Outcome, simulate
 from strop.planning.work import Costs, Layout
 
 SIZE = 8  # answers to a prompt
-LARGE, SMALL = 16, 4  # prompts of the runs that measure
+LARGE, SMALL = 16, 4  # prompts of the measuring runs
 UNLIKE = 2  # the bound of the asynchronous one
-ROWS, TOKENS = 105, 3800  # of a decode step that is shown: those of a bound of 4
+ROWS, TOKENS = 105, 3800  # of the decode step that is shown, as occurs at a bound of 4
 ENDING = 5  # last steps of a run: while they are trained, engines run empty
-ROW = 4  # steps in a row of which the mean is taken
+ROW = 4  # steps in a row over which the mean is taken
 LONG = 100  # steps of a plan
-SPARE = 1.0  # prompts under way beyond a step's
+SPARE = 1.0  # prompts in flight beyond a step's
 PLAIN = f"grpo(num_prompts={{}}, num_rollouts={SIZE})"
 APRIL = f"april_partial_rollout(num_prompts={LARGE}, chunk={2 * LARGE}, num_rollouts={SIZE})"
 
@@ -58,7 +58,7 @@ APRIL = f"april_partial_rollout(num_prompts={LARGE}, chunk={2 * LARGE}, num_roll
 def train(
     folder: Path, options: argparse.Namespace, method: str, threads: int, *words: str
 ) -> Path:
-    """A run of its own process, unless it is there."""
+    """Trains a run in a process of its own, unless it exists."""
     if not (folder / "report.html").exists():
         command = [
             sys.executable, "-m", "strop", "train", method, "--model", options.model,
@@ -72,7 +72,7 @@ def train(
 
 
 def twice(options: argparse.Namespace, name: str, prompts: int) -> Path:
-    """A synchronous run with its like at the same time."""
+    """A synchronous run with a copy of itself at the same time."""
     method = PLAIN.format(prompts)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         jobs = [
@@ -84,7 +84,7 @@ def twice(options: argparse.Namespace, name: str, prompts: int) -> Path:
 
 
 def measured(folder: Path, settle: int) -> dict[str, float]:
-    """Of a run that has settled: the middle of the means of every few steps in a row."""
+    """For a run that has settled: the medians of means over every few steps in a row."""
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     steps = [line for line in lines if settle < line["step"] <= lines[-1]["step"] - ENDING]
@@ -100,7 +100,7 @@ def measured(folder: Path, settle: int) -> dict[str, float]:
 
 
 def show_costs(name: str, costs: Costs, folder: Path) -> None:
-    """Print a line: milliseconds and microseconds."""
+    """Print one line, in milliseconds and microseconds."""
     speed, run = costs.speed, measured(folder, 0)
     decode = speed.step + speed.row * ROWS + speed.cached * TOKENS
     read = run["perf/decode/places"] / run["perf/decode/tokens"]
@@ -113,7 +113,7 @@ def show_costs(name: str, costs: Costs, folder: Path) -> None:
 def shown(
     name: str, plan: Outcome, like: float, own: float, run: dict[str, float], within: float
 ) -> bool:
-    """Print a line; whether the plan is near enough. like, own: seconds by other costs."""
+    """Print one line; returns whether the plan is near enough. like, own: by other costs."""
     ratio = plan.step_seconds / run["step_time"]
     line = f"{name:24s}{plan.step_seconds:10.3f}{run['step_time']:10.3f}{ratio:8.2f}"
     line += f"{like / run['step_time']:8.2f}{own / run['step_time']:8.2f}"
@@ -126,14 +126,14 @@ def shown(
 
 
 def planned(known: Measured, layout: Layout) -> Outcome:
-    """A layout at the costs of its kind."""
+    """Plan a layout with the costs of its kind."""
     return simulate(known.costs_of(layout), known.work, layout, LONG)
 
 
 def trained(
     options: argparse.Namespace,
 ) -> tuple[dict[str, list[Path]], list[tuple[Path, Layout, int]]]:
-    """The runs that measure, by kind, and those that are planned, with layouts and prompts."""
+    """The measuring runs, by kind, and the planned runs, with layouts and prompts."""
     bound = "training.max_staleness={}".format
     large, small = PLAIN.format(LARGE), PLAIN.format(SMALL)
 
@@ -160,7 +160,7 @@ def trained(
 
 
 def main() -> int:
-    """Train, plan, print."""
+    """Train, plan and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=28)

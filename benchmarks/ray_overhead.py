@@ -1,11 +1,12 @@
-"""What a run on Ray costs beside the same run in one process: seconds of a step, as a ratio.
+"""The overhead of a run on Ray over the same run in one process: the ratio of step times.
 
     python benchmarks/ray_overhead.py --out FOLDER [--steps 12] [--engines 1] [OPTION=VALUE ...]
 
-Trains `grpo` on `tiny-worked`, whose answers are a long tail of 20 to 160 tokens, twice at once: in
-this process, and with engines of `--ray local`. They take turns step by step, so that both meet the
-same noise of the machine; engines together have as many threads as the run in one process, for
-trainer and engines take turns too. Prints medians over all steps but the first two:
+Trains `grpo` on `tiny-worked`, whose answers have a long tail of 20 to 160 tokens, twice at once:
+in this process, and with engines of `--ray local`. The runs take turns step by step, so that both
+meet the same noise of the machine. All engines together have as many threads as the run in one
+process, since trainer and engines take turns too. It prints medians over all steps but the first
+two:
 
     step         seconds of a step
     rollout      of these, seconds for the answers
@@ -45,14 +46,14 @@ class Silent:
 
 
 def started(folder: Path, words: list[str]) -> tuple[loop.Run, Iterator[dict[str, float]]]:
-    """A run and its steps, which are made as they are asked for."""
+    """A run and its steps, which are made on demand."""
     settings = settings_of([*PLAIN, *words], {"model": {"name": "tiny-worked"}}, None)
     run = loop.start(settings, folder)
     return run, loop.steps(run, Silent(), lambda *_: {})
 
 
 def main() -> None:
-    """Train, then print."""
+    """Train, then print the medians."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=12)

@@ -3,8 +3,8 @@
     pip install 'strop[trl]'
     python benchmarks/recipes_in_trl.py [--recipes "grpo;gspo"] [--steps 40] [--seeds 0,1]
 
-Each step samples 16 answers to each of 8 puzzles. Prints the mean reward (the share of right
-answers) of the first and the last ten steps, and the entropy then.
+Each step samples 16 answers to each of 8 puzzles. It prints the mean reward (the share of right
+answers) and the entropy of the first and of the last ten steps.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def run(recipe: str, steps: int, seed: int) -> tuple[float, float, float, float]
 
 
 def main() -> None:
-    """Run recipe by recipe."""
+    """Run one recipe after another."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipes", default=";".join(RECIPES))
     parser.add_argument("--steps", type=int, default=40)

@@ -1,4 +1,4 @@
-"""What strategies cost beside another revision, what a request costs, what reuse of prefixes gains.
+"""Costs of strategies beside another revision, cost of a request, and gain from reusing prefixes.
 
     OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py against d68b29bd [--rounds 9]
         [--only grpo,gigpo]
@@ -6,20 +6,21 @@
     OMP_NUM_THREADS=1 python benchmarks/rollouts_beside.py requests [--rounds 5]
 
 against: each strategy rolls out the same draws in two processes, one of this tree and one of the
-revision, which take turns; the first is left out, since both load there. Printed are the median and
-the quartiles of the ratio of tokens a processor second, now over then; tokens drawn, now and then;
-and the most memory that each process ever had beyond what it had with the model loaded.
+revision, which take turns; the first round is left out, since both load then. The output has the
+median and the quartiles of the ratio of tokens per processor second, this tree's over the
+revision's; sampled tokens of both; and the growth of each process's peak memory beyond the loaded
+model.
 
 reuse: the local engine with prefixes found by content and without, on prompts of 512 tokens of a
-random model: episodes of three turns, second attempts behind an answer, and a tree. Printed are
-tokens a processor second, their ratio, and tokens of prompts that were computed.
+random model: episodes of three turns, second attempts after an answer, and a tree. The output has
+the ratio of tokens per processor second, and the prompt tokens that were computed.
 
-requests: microseconds of Python that a request costs, beyond what the engine does for it: 64
-coroutines of 200 requests each, on an engine without a model that answers at its next step, beside
-a loop that hands the same requests to that engine and reads its events; and of a task that has
-nothing to wait for, which is what asyncio alone takes.
+requests: microseconds of Python that a request costs, beyond the engine's work for it: 64
+coroutines of 200 requests each, on an engine without a model that answers at its next step,
+compared with a loop that hands the same requests to that engine and reads its events; and the cost
+of a task that waits for nothing, which is asyncio's own overhead.
 
-All print what the machine does meanwhile, as GFLOP/s of a product of matrices on one thread.
+All print the machine's current speed, as GFLOP/s of a matrix product on one thread.
 """
 
 import argparse
@@ -42,7 +43,7 @@ import torch
 from machine import gflops
 
 TOP = Path(__file__).resolve().parents[1]
-# A recipe a strategy: of the short runs of strategies_run.py, and two of this page.
+# One recipe per strategy: those of strategies_run.py's short runs, and two of this program.
 STRATEGIES = (
     "grpo", "gigpo", "latr", "arrol", "ettrl_etmr", "arpo", "cure", "scope_recycle", "r3l",
     "cleaner_saar", "score_two_attempt", "april_partial_rollout", "sol_rl_explore_then_train",
@@ -60,7 +61,7 @@ def quartiles(values: list[float]) -> str:
 
 
 def settings(name: str, rounds: int) -> dict[str, Any]:
-    """Of a run of this strategy."""
+    """Settings of a run of this strategy."""
     from strategies_run import RUNS, Short
 
     if name == "gigpo":  # episodes of actions of a few tokens
@@ -72,7 +73,7 @@ def settings(name: str, rounds: int) -> dict[str, Any]:
 
 
 def child() -> None:
-    """Roll out the strategy that each line names, and tell tokens, seconds and memory."""
+    """Roll out the strategy that each input line names; print tokens, seconds and memory."""
     from strop.method.chains import Chains
     from strop.training.collect.here import collector_of
     from strop.training.learner.step_metrics import Clock
@@ -112,12 +113,12 @@ def child() -> None:
 
 
 def memory() -> float:
-    """The most that this process ever had, in MB."""
+    """The peak memory of this process, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 class Version:
-    """A process of a tree."""
+    """A process that runs the code of a tree."""
 
     def __init__(self, tree: Path, folder: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
@@ -139,14 +140,14 @@ class Version:
         raise SystemExit(f"{name}: the process ended")
 
     def end(self) -> None:
-        """Let it end."""
+        """End the process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
 
 
 def against(revision: str, names: list[str], rounds: int) -> None:
-    """Print a table of this tree beside a revision."""
+    """Print a table that compares this tree with a revision."""
     with tempfile.TemporaryDirectory() as made:
         there = Path(made) / "tree"
         subprocess.run(
@@ -164,7 +165,7 @@ def against(revision: str, names: list[str], rounds: int) -> None:
 
 
 def beside(name: str, rounds: int, there: Path, folder: Path) -> None:
-    """Print the line of a strategy."""
+    """Print the line of one strategy."""
     now, then = Version(TOP, folder), Version(there, folder)
     ratios, tokens, most = [], [0, 0], [0.0, 0.0]
     for step in range(1, rounds + 2):
@@ -202,7 +203,7 @@ PROMPT, GROUPS, MEMBERS = 512, 2, 8
 
 
 def shapes() -> dict[str, Any]:
-    """Rollouts by the kind of what goes on: coroutines over an engine and prompts."""
+    """Kinds of rollouts that continue answers: coroutines over an engine and prompts."""
     from strop.engines.asynchronous import AsyncEngine, gather
     from strop.engines.base import Request
 
@@ -233,7 +234,7 @@ def shapes() -> dict[str, Any]:
 
 
 def reuse(rounds: int) -> None:
-    """Print a table of the engine with and without reuse."""
+    """Print a table that compares the engine with and without reuse."""
     from transformers import AutoModelForCausalLM, Qwen3Config
 
     from strop.engines.asynchronous import asynchronous, run
@@ -304,7 +305,7 @@ TASKS, EACH = 64, 200
 
 
 def by_coroutines() -> None:
-    """Requests one after the other, in coroutines beside each other."""
+    """Sequential requests in concurrent coroutines."""
     from strop.engines.asynchronous import asynchronous, gather, run
     from strop.engines.base import Account, Request
 
@@ -321,7 +322,7 @@ def by_coroutines() -> None:
 
 
 def by_hand() -> None:
-    """The same requests, handed to the engine in a loop; their answers are made too."""
+    """The same requests, handed to the engine in a loop, which also builds their answers."""
     from strop.engines.base import Answer, Request
 
     engine = at_once()
@@ -334,7 +335,7 @@ def by_hand() -> None:
 
 
 def by_asyncio() -> None:
-    """Coroutines that wait as often, for nothing."""
+    """Coroutines that wait as often, for futures that are done at once."""
     import asyncio
 
     async def one() -> None:
@@ -350,7 +351,7 @@ def by_asyncio() -> None:
 
 
 def requests(rounds: int) -> None:
-    """Print what a request costs in each way."""
+    """Print the cost of a request in each way."""
     ways = {"coroutines": by_coroutines, "loop by hand": by_hand, "asyncio alone": by_asyncio}
     taken: dict[str, list[float]] = {name: [] for name in ways}
     print(f"GFLOP/s before: {gflops():.0f}", flush=True)

@@ -1,10 +1,10 @@
-"""What a learner makes of cut draws, three ways beside each other, by enumeration.
+"""How a learner treats truncated sampling (top-k, top-p, min-p), in three ways, by enumeration.
 
     python benchmarks/sampling_masks.py [--recipe rloo] [--updates 4] [--success 0.3]
 
-Prints the table of docs/SAMPLING_MASKS.md: for each cut and each `rollout.sampling_mask` scale and
+Prints the table of docs/SAMPLING_MASKS.md: for each cut and each `rollout.sampling_mask`, scale and
 bias of the mean step towards the gradient of the cut policy and of the whole one, with one update
-on the answers and with several, and how likely the learner finds a token beside what drew it.
+on the answers and with several, and the ratio of a token's probability under learner and sampler.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def audited(recipe: str, mask: str, cut: tuple[str, float], setting: Setting) ->
 
 
 def main() -> None:
-    """Print the table, a line a cut and way."""
+    """Print the table, one line per cut and way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="rloo")
     parser.add_argument("--updates", type=int, default=4)

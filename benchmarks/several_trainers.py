@@ -1,15 +1,15 @@
-"""One process beside two and more: peak memory of a process, and the time of a step.
+"""One process compared with two and more: peak memory of a process, and the time of a step.
 
     python benchmarks/several_trainers.py [--processes 1,2] [--steps 3] [--repeats 1]
                                           [--recipe 'grpo(beta=0.04)'] [--dtype float32]
                                           [--checkpoint whole|sharded]
 
-The model is a random Qwen3 of some 40 million weights with the tokenizer of `tiny`; the task is the
-puzzles that ship with strop. Every process has one thread. The peak is of the resident memory of
-a process over the whole run, the first one's without its reward workers; what Python and
-the libraries take before anything is loaded is told beside it. A step's time is the median of all
-but the first, and of the share of it that draws answers and that updates. Ways take turns where
-they are repeated. Peaks hardly depend on what else the machine does, times do.
+The model is a random Qwen3 of about 40 million weights with the tokenizer of `tiny`; the task is
+the puzzles that ship with strop. Every process has one thread. The peak is that of a process's
+resident memory over the whole run (for the first process, without its reward workers); the memory
+that Python and the libraries take before anything is loaded is printed beside it. A step's time is
+the median of all but the first, as are the times for its answers and its update. With --repeats the
+ways take turns. Peaks hardly depend on other load, times do.
 """
 
 import argparse
@@ -28,14 +28,14 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from strop.assets import model_folder
 
-# Every freed block of some size goes back to the system, so that the peak is what was needed.
+# Freed blocks above a small size go back to the system at once, so the peak is the memory in use.
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "0",
               "MALLOC_TOP_PAD_": "0"}  # fmt: skip
 TIMES = ("step_time", "timing_s/rollout", "timing_s/update")
 
 
 def save_model(folder: Path) -> int:
-    """Write the model; its number of weights."""
+    """Write the model; returns its number of weights."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder("tiny"))
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=512, intermediate_size=1536, num_hidden_layers=12,
@@ -51,12 +51,12 @@ def save_model(folder: Path) -> int:
 
 
 def peak_mib() -> float:
-    """Largest resident memory of this process so far."""
+    """Peak resident memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def work(place: Path, words: list[str]) -> None:
-    """What each process does: the run, and to write down its memory."""
+    """The work of each process: make the run, and write down its memory."""
     import strop.training.loop
     from strop.cli.main import main
 

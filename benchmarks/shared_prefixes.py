@@ -1,20 +1,19 @@
-"""Prefixes that rollouts have in common computed once, beside each rollout on its own.
+"""Common prefixes of rollouts computed once, compared with each rollout on its own.
 
     python benchmarks/shared_prefixes.py [--device cuda] [--dtype bfloat16] [--cases default,long]
                                          [--repeats 5] [--groups 1]
 
-The rows are those that the update of a step runs on, taken from the fourth step of `strop train
-RECIPE` (grpo for `default`; the weights stay as they are), or, for `long`, 16 random answers of 64
-tokens after a random prompt of 512 and a random Qwen3 of 48 million weights. Both ways push the
-same adjoints back through the same rows in the passes that the trainer would make of them: forward
-and backward. `forward` is the columns without gradient.
+The rows are those of a step's update, taken from the fourth step of `strop train RECIPE` (grpo for
+`default`; the weights stay unchanged), or, for `long`, 16 random answers of 64 tokens after a
+random prompt of 512 and a random Qwen3 of 48 million weights. Both ways push the same adjoints back
+through the same rows in the passes that the trainer would make: forward and backward. `forward` is
+the columns without gradients.
 
-Each run is a fresh process and the ways take turns, so that a busy machine slows both. Printed are
-medians of seconds (on a CPU of processor time, which hardly depends on what else runs), their
-ratios, tokens that each way computes, and the memory that one forward and backward pass takes
-beyond what was there before, gradients included; on a CPU in a process whose freed memory goes back
-at once. In float32 the two ways must agree: columns, and gradients as a share of the largest, to
-1e-5.
+Each run is a fresh process and the ways take turns, so that a busy machine slows both. The output
+has medians of seconds (on a CPU of processor time, which hardly depends on other load), their
+ratios, the tokens that each way computes, and the extra memory of one forward and backward pass,
+gradients included; on a CPU in a process whose freed memory returns to the system at once. In
+float32 the two ways must agree: columns, and gradients as a share of the largest, to 1e-5.
 """
 
 import argparse
@@ -50,7 +49,7 @@ WAYS = ("off", "on")
 TARGETS = {"default": 1.8, "spo_tree": 1.8, "rose_tree": 1.8, "long": 4.0}
 NUM_STEPS = 4
 NAMES = ("logp_T",)
-# Every freed block of some size goes back to the system, so that the peak is what was needed.
+# Freed blocks above a small size go back to the system at once, so the peak is the memory in use.
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "0",
               "MALLOC_TOP_PAD_": "0"}  # fmt: skip
 MIB = 2**20
@@ -95,7 +94,7 @@ def long_answers(device: str, dtype: str, groups: int) -> tuple[Policy, Batch]:
 
 
 def make(case: str, options: argparse.Namespace) -> tuple[Policy, Batch]:
-    """Policy and rows of a case, and an adjoint for every token."""
+    """Policy and rows of a case, with an adjoint for every token."""
     if case == "long":
         policy, batch = long_answers(options.device, options.dtype, options.groups)
     else:
@@ -107,7 +106,7 @@ def make(case: str, options: argparse.Namespace) -> tuple[Policy, Batch]:
 
 
 def push(policy: Policy, batch: Batch) -> None:
-    """Forward and backward of all micro-batches; gradients add up."""
+    """Forward and backward of all micro-batches; gradients accumulate."""
     for index_B in policy.micro_batches(batch):
         micro = batch.take(index_B)
         known = micro["adjoint_T"][micro["mask_T"]]
@@ -119,7 +118,7 @@ def push(policy: Policy, batch: Batch) -> None:
 
 
 def seconds(run: Callable[[], object], device: str) -> float:
-    """Of one call: processor time on a CPU, elapsed time on a GPU."""
+    """Seconds of one call: processor time on a CPU, elapsed time on a GPU."""
     if device == "cpu":
         started = time.process_time()
         run()
@@ -151,7 +150,7 @@ def timed(policy: Policy, batch: Batch, options: argparse.Namespace) -> dict[str
 
 
 def weighed(policy: Policy, batch: Batch, options: argparse.Namespace) -> dict[str, float]:
-    """Bytes that a forward and backward pass takes at most, after a small one."""
+    """Peak extra bytes of a forward and backward pass, after a small one."""
     push(policy, batch.take(batch["index_B"][:2]))
     policy.model.zero_grad()
     if options.device == "cpu":
@@ -166,7 +165,7 @@ def weighed(policy: Policy, batch: Batch, options: argparse.Namespace) -> dict[s
 
 
 def differences(policy: Policy, batch: Batch) -> dict[str, float]:
-    """Largest difference of the two ways in columns, and in gradients by the largest gradient."""
+    """Largest difference between the ways in columns, and in gradients over the largest one."""
     columns, gradients = [], []
     for way in WAYS:
         policy.share = way
@@ -188,7 +187,7 @@ def differences(policy: Policy, batch: Batch) -> dict[str, float]:
 
 
 def child(case: str, way: str, what: str, options: argparse.Namespace) -> None:
-    """Measure one thing in this process and print what was found."""
+    """Measure one thing in this process and print it."""
     policy, batch = make(case, options)
     policy.share = "on" if way == "on" else "off"
     measures = {"differences": lambda: differences(policy, batch)}
@@ -200,7 +199,7 @@ def child(case: str, way: str, what: str, options: argparse.Namespace) -> None:
 
 
 def fresh(case: str, way: str, what: str) -> dict[str, float]:
-    """What a fresh process finds."""
+    """The result of a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--child", case, way,
@@ -215,7 +214,7 @@ def fresh(case: str, way: str, what: str) -> dict[str, float]:
 
 
 def report(case: str, options: argparse.Namespace) -> bool:
-    """Print a case's lines; whether the two ways agree."""
+    """Print a case's lines; returns whether the two ways agree."""
     same = fresh(case, "off", "differences")
     runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(options.repeats):
@@ -242,7 +241,7 @@ def report(case: str, options: argparse.Namespace) -> bool:
 
 
 def main() -> None:
-    """Print a few lines a case; exit code 1 where the two ways do not agree."""
+    """Print a few lines per case; exit code 1 if the two ways do not agree."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)

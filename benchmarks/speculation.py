@@ -3,14 +3,15 @@
     OMP_NUM_THREADS=1 python benchmarks/speculation.py [--models tiny,tiny-worked,MODEL]
         [--slots 512,64] [--drafts 4,8] [--repeats 5] [--trained 40]
 
-A step's answers of `strop train`: 32 puzzles, 16 answers each, drawn at temperature 1 with fixed
-seeds until they end, with as many slots as that has (512) and with few. MODEL: any folder, such as
-a checkpoint of a longer run. With --trained N, `tiny` and `tiny-worked` also come as they are
-after N steps of `grpo`, which are trained here first: later in training a model is surer.
+The requests are a step's answers of `strop train`: 32 puzzles, 16 answers each, sampled at
+temperature 1 with fixed seeds until they end, with the same number of slots (512) and with few.
+MODEL is any folder, such as a checkpoint of a longer run. With --trained N, `tiny` and
+`tiny-worked` are also measured after N steps of `grpo`, which are trained here first: later in
+training a model is more confident.
 
-Both ways take turns. Printed are medians over the repeats of the ratio of two neighbours, by
-processor time of this process; then how many of the answers are the same token by token, how many
-tokens were drafted for each that was kept, and which share of the drafts was accepted.
+Both ways take turns. The output has the median over the repeats of the ratio of two consecutive
+runs, by processor time of this process; then how many of the answers are the same token by token,
+how many tokens were drafted per generated token, and which share of the drafts was accepted.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def trained(name: str, steps: int, folder: Path) -> str:
 
 
 def requests(found: Any) -> list[Request]:
-    """The answers of a step: neighbours share a puzzle."""
+    """The requests of a step, with those of one puzzle side by side."""
     drawn = random.Random(0)
     end = "\n" if found.model.config.max_position_embeddings > LONGEST else "="  # tiny's are short
     asked = []

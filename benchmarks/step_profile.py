@@ -11,19 +11,20 @@
     turns    `gigpo data.task=corridor`: episodes of several turns
     critic   `gae`
     probes   `spo_chain`: values of states by further answers
-    small    `strop train` with 8 answers of at most 8 tokens: what a step costs at least
+    small    `strop train` with 8 answers of at most 8 tokens: the least that a step costs
 
-Printed is the median step of those between the first and the last, in seconds of this process's
-processor time, by stage as in the metrics `timing_s/*`, with their shares; `else` is what no stage
-has. The process of the reward functions is not in it. `files` is what is written of a step beside
-its line of metrics.jsonl, by default every tenth step.
+It prints the median step of those between the first and the last, in seconds of this process's
+processor time, by stage as in the metrics `timing_s/*`, with their shares; `else` is the time
+outside all stages. The process of the reward functions is not included. `files` is the time for
+writing a step's files besides its line of metrics.jsonl, by default every tenth step.
 
---operators STAGE: the operators of torch that took most of that stage of the second step, by self
-time under torch's profiler, which makes the step slower; the shares are of use, not the seconds.
+--operators STAGE: the torch operators that took most of that stage of the second step, by self
+time under torch's profiler, which makes the step slower; the shares are useful, not the seconds.
 
---look PAIRS: what it takes to see which other methods would have done the same (relatives.json) in
-the first step of `grpo`, `gspo` and `dapo` with both shipped models: the median of so many pairs of
-runs of one step, with the look and without, of the look itself, and its share of ten such steps.
+--look PAIRS: the cost of finding which other methods would have taken the same step
+(relatives.json), in the first step of `grpo`, `gspo` and `dapo` with both shipped models: the
+median over PAIRS pairs of one-step runs, with the look and without, of the look itself, and its
+share of ten such steps.
 """
 
 import argparse
@@ -89,7 +90,7 @@ class StageClock(Clock):
 
 
 class Steps:
-    """Sees a run go by and keeps the metrics of its steps."""
+    """A watcher that records the metrics of a run's steps."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, float]] = []
@@ -149,7 +150,7 @@ def _added_up(call: Any, spent: list[float]) -> Any:
 
 
 def show(case: str, steps: list[dict[str, float]]) -> None:
-    """A table of a case's stages."""
+    """Print a table of a case's stages."""
     last = steps[-1]
     plain = sorted(steps[1:-1] or steps[1:], key=operator.itemgetter("step_time"))
     middle = plain[len(plain) // 2]
@@ -165,7 +166,7 @@ def show(case: str, steps: list[dict[str, float]]) -> None:
 
 
 def show_operators(stage: str, watched: Any, number: int = 15) -> None:
-    """The operators that took most of a stage."""
+    """Print the operators that took most of a stage."""
     events = sorted(watched.key_averages(), key=lambda each: -each.self_cpu_time_total)
     whole = sum(each.self_cpu_time_total for each in events)
     print(f"  {stage}, torch's operators:")
@@ -175,7 +176,7 @@ def show_operators(stage: str, watched: Any, number: int = 15) -> None:
 
 
 def first_step(words: list[str], looking: bool) -> tuple[float, float]:
-    """Seconds of processor time of a run's first step, and of its look at other methods in it."""
+    """Processor seconds of a run's first step, and of its look at other methods."""
     kept = relatives.watching, relatives.look, loop._one_step
     whole, look = [0.0], [0.0]
     loop._one_step = _added_up(loop._one_step, whole)
@@ -195,7 +196,7 @@ def first_step(words: list[str], looking: bool) -> tuple[float, float]:
 
 
 def show_look(pairs: int) -> None:
-    """A table of what the look takes."""
+    """Print a table of the look's cost."""
     print("| method | model | step, s | more with the look, s | the look alone, s | of ten steps |")
     print("| --- | --- | --- | --- | --- | --- |")
     settings = ("training.steps=1", "training.lr=1e-4", "evaluation.every=0")

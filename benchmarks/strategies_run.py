@@ -1,18 +1,18 @@
-"""Every strategy of rollouts, draw and replay in a short real run: what it costs, what it does.
+"""Every strategy of rollouts, draw and replay in a short real run: its cost and its effect.
 
     OMP_NUM_THREADS=1 python benchmarks/strategies_run.py --out FOLDER [--recipes latr,dots_rr]
         [--steps 20] [--seed 0] [--page docs/evidence/strategies.md]
 
 Trains the recipes one after the other in this process, each for 20 steps of 8 prompts with 8
-answers on `tiny-worked`, whose answers show their work; those that need an environment on one that
-the model `tiny` plays. `RUNS` has what else differs: numbers that fit steps of this size. The
-numbers go into OUT/strategies.csv, a line a recipe as it ends; recipes that have a line are not
-repeated. With --page they become the page's table.
+answers on `tiny-worked`, whose answers show their work; strategies that need an environment get one
+that the model `tiny` plays. `RUNS` has the other differences: numbers that fit steps of this size.
+The numbers go into OUT/strategies.csv, one line per recipe as it ends; recipes that have a line are
+not repeated. With --page they become the page's table.
 
     first, last   success in training: mean reward of all fresh answers, first and last 5 steps
-    sampled       tokens that the engine drew, a step, whatever for and also those in no answer
-    trained       tokens of answers with a gradient, a step, each once
-    seconds       of this process on the processor, a step; the reward functions have their own
+    sampled       tokens that the engine samples per step, for any purpose, also those in no answer
+    trained       tokens of answers with a gradient per step, each counted once
+    seconds       processor seconds of this process per step, without the reward functions' process
     own           the strategy's own metrics, means over the steps that have them
 """
 
@@ -36,8 +36,8 @@ WORKED = "worked_countdown"
 
 @dataclass(frozen=True)
 class Short:
-    """own: metrics of the strategy; call: the recipe's parameters; options: of the method, None for
-    the recipe's own in place of the common one; data: options of the section.
+    """own: metrics of the strategy; call: the recipe's parameters; options: of the method, None to
+    take the recipe's own in place of the common one; data: options of the section.
     """
 
     own: tuple[str, ...]
@@ -68,7 +68,7 @@ class Short:
 
 
 PLAYED = "kernel_timing"  # where one episode in fifteen succeeds from the start
-AGAIN = {"train_size": 16}  # prompts come again, so that what is known of them acts
+AGAIN = {"train_size": 16}  # prompts recur, so that what is known of them has an effect
 RUNS = {
     "grpo": Short(("groups/frac_mixed",)),
     "latr": Short(("lookahead/forks", "lookahead/pruned")),
@@ -126,14 +126,14 @@ RUNS = {
 
 
 class Course(floor.Course):
-    """Keeps what a run logs, with the tokens drawn and the processor time of each step."""
+    """Records a run's metrics, with the sampled tokens and the processor time of each step."""
 
     def __init__(self) -> None:
         super().__init__()
         self.drawn, self.worked = 0, 0.0
 
     def begin(self, run: Any, before: list[dict[str, float]]) -> None:
-        """From here on count what the engine draws."""
+        """Start counting the tokens that the engine samples."""
         engine = run.world.engine
 
         def counted(told: Callable[..., list[Event]]) -> Callable[..., list[Event]]:
@@ -154,7 +154,7 @@ class Course(floor.Course):
 
 
 def row_of(recipe: str, folder: Path, steps: int, seed: int) -> dict[str, Any]:
-    """Train a recipe; its line of the table."""
+    """Train a recipe; returns its line of the table."""
     short = RUNS[recipe]
     lines = floor.trained(short.raw(recipe, steps, seed), folder, Course())
     right = [mean(reward(line)) for line in lines]
@@ -170,7 +170,7 @@ def row_of(recipe: str, folder: Path, steps: int, seed: int) -> dict[str, Any]:
 
 
 def reward(line: dict[str, float]) -> list[float]:
-    """What the reward functions gave."""
+    """The means of the reward functions."""
     return [v for k, v in line.items() if k.startswith("rewards/") and k.endswith("/mean")]
 
 
@@ -181,7 +181,7 @@ def trained_on(line: dict[str, float]) -> float:
 
 
 def main() -> None:
-    """Train what has no line yet."""
+    """Train the recipes that have no line yet."""
     options = floor.asked(__doc__, steps=20)
     path = options.out / "strategies.csv"
     for name in floor.chosen(options.recipes, path, RUNS, HEAD):

@@ -1,31 +1,31 @@
-"""What a rollout strategy costs and brings beside plain answers: tokens, time, distinct answers.
+"""Cost and effect of a rollout strategy, compared with plain answers: tokens, time, distinctness.
 
     python benchmarks/strategy_beside_plain.py METHOD [--plain grpo] --out FOLDER [--seeds 3]
         [--steps 40] [OPTION=VALUE, further words of strop train]
 
-    # answers that are not waited for, where a few are long (tiny's own answers are all short)
+    # with answers that are not waited for, if a few are long (tiny's own answers are all short)
     python benchmarks/strategy_beside_plain.py 'april_partial_rollout(chunk=16, num_prompts=8)' \\
         --plain 'grpo(num_prompts=8, num_rollouts=8)' --out runs/partial rollout.temperature=1.5 \\
         rollout.max_tokens=48
 
-    # beginnings that fork, against plain answers of as many tokens
+    # with prefixes that fork, against plain answers of as many tokens
     python benchmarks/strategy_beside_plain.py 'latr(r=(3, 5), eta=0.5, beta=0.0)' \\
         --plain 'grpo(num_rollouts=8)' --out runs/fork
 
-    # half of the answers stopped on their way: tokens until the same pass@1
+    # with half of the answers stopped early: tokens until the same pass@1
     python benchmarks/strategy_beside_plain.py 'arrol(L_detect=4)' --out runs/prune --every 5
 
-Trains both methods with the same seeds and options, in turn, so that a busy machine troubles both
-alike. The first steps are left out of times. Then prints both, and the ratio of METHOD to plain:
+Trains both methods with the same seeds and options, in turn, so that a busy machine affects both
+alike. Times leave out the first steps. Then it prints both, and the ratio of METHOD to plain:
 
-    drawn tokens     of a step, with those in no answer; those that answers share count once
+    drawn tokens     per step, with those in no answer; tokens that answers share count once
     rollout, step    seconds of a step for its answers, and for all of it
     tokens/s         drawn tokens / seconds of the answers
     groups/s         groups trained on / seconds of the answers
     longest / mean   tokens of a step's longest answer / of its mean one
     distinct         different answers of a group
-    at equal tokens  the same in as many answers as the thriftier method's tokens pay for
-    pass@1           of the validation rows at the end
+    at equal tokens  the same among as many answers as the thriftier method's tokens pay for
+    pass@1           on the validation rows at the end
     tokens to equal  drawn until pass@1 is as high as both methods get in that seed; give --every
 """
 
@@ -49,7 +49,7 @@ HEAD = (
 
 
 def train(method: str, folder: Path, seed: int, options: argparse.Namespace) -> None:
-    """A run of its own process, unless it is there."""
+    """Trains a run in a process of its own, unless it exists."""
     if (folder / "report.html").exists():
         return
     words = [
@@ -61,7 +61,7 @@ def train(method: str, folder: Path, seed: int, options: argparse.Namespace) -> 
 
 
 def lines_of(folder: Path) -> list[dict[str, float]]:
-    """The log."""
+    """The lines of a run's log."""
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
@@ -78,9 +78,9 @@ def groups_of(folder: Path) -> list[list[str]]:
 
 
 def distinct_among(answers: list[str], number: float) -> float:
-    """Mean number of different answers among so many of these, drawn without replacement.
+    """Mean number of different answers among `number` of these, drawn without replacement.
 
-    Between two whole numbers, the line through both.
+    Between two whole numbers it is interpolated linearly.
     """
     low = min(math.floor(number), len(answers))
     share = min(number, len(answers)) - low
@@ -94,7 +94,7 @@ def distinct_among(answers: list[str], number: float) -> float:
 
 
 def drawn(line: dict[str, float]) -> float:
-    """Tokens that the engine drew for a step, or that were drawn for it before."""
+    """Tokens that the engine sampled for a step, at it or before."""
     kept = line["completions/mean_length"] * line["data/rollouts_kept"]
     shared = line.get("rollout/tokens_shared", 0.0)
     return kept - shared + line.get("rollout/tokens_thrown_away", 0.0)
@@ -106,7 +106,7 @@ def best_of(folder: Path) -> float:
 
 
 def tokens_to(folder: Path, score: float) -> float:
-    """Tokens drawn until the first validation with that pass@1."""
+    """Tokens drawn until the first validation with at least that pass@1."""
     spent = 0.0
     for line in lines_of(folder):
         spent += drawn(line) if line["step"] else 0.0
@@ -118,7 +118,7 @@ def tokens_to(folder: Path, score: float) -> float:
 def numbers(
     folder: Path, tokens: dict[str, float], method: str, reached: float
 ) -> dict[str, float]:
-    """The columns of a run; tokens: of a group, by method; reached: pass@1 that both come to."""
+    """A run's cells; tokens: drawn per group, by method; reached: the pass@1 that both reach."""
     lines = lines_of(folder)
     steps = [line for line in lines if line["step"] > WARM]
     groups = groups_of(folder)
@@ -145,12 +145,12 @@ def numbers(
 
 
 def lines_of_steps(lines: list[dict[str, float]]) -> list[dict[str, float]]:
-    """The lines of steps, without that of the start."""
+    """The lines of steps, without that of step 0."""
     return [line for line in lines if line["step"] > 0]
 
 
 def tokens_of_a_group(folders: list[Path]) -> float:
-    """Drawn tokens of a group, over several runs of a method."""
+    """Drawn tokens per group, over several runs of a method."""
     spent = sum(drawn(line) for folder in folders for line in lines_of_steps(lines_of(folder)))
     return spent / sum(len(groups_of(folder)) for folder in folders)
 

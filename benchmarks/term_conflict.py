@@ -1,12 +1,13 @@
-"""Do the terms of a method's loss pull the weights apart? One row a pair of terms.
+"""Do the terms of a method's loss pull the weights apart? One row per pair of terms.
 
     python benchmarks/term_conflict.py [RECIPE ...] [--steps 40] [--every 2] [--seeds 2]
         [--out runs/term_conflict]
 
 Each recipe is trained on the shipped model and Countdown with `training.conflict_every`, which
-measures the gradients of its terms (docs/METRICS.md, "Terms of the loss"). Printed are means over
-all measurements of the last three quarters of the steps, with the standard error of the cosine
-across the halves; runs that are there are read. docs/evidence/term_conflict.md has the table.
+measures the gradients of its terms (docs/METRICS.md, "Terms of the loss"). The output has means
+over all measurements of the last three quarters of the steps, with the standard error of the cosine
+across the halves. Existing runs are read, not repeated. docs/evidence/term_conflict.md has the
+table.
 """
 
 import argparse
@@ -29,7 +30,7 @@ HEAD = "| recipe | terms | cosine | head | lower | upper | across halves | floor
 
 
 def lines_of(recipe: str, seed: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The measurements of a run, which is made where it is not there."""
+    """The measurements of a run, which is made if it does not exist."""
     folder = options.out / f"{re.sub(r'[^A-Za-z0-9.]+', '_', recipe).strip('_')}-{seed}"
     if not (folder / "metrics.jsonl").exists():
         strop.train(
@@ -42,7 +43,7 @@ def lines_of(recipe: str, seed: int, options: argparse.Namespace) -> list[dict[s
 
 
 def rows(recipe: str, options: argparse.Namespace) -> list[str]:
-    """The table's rows of a recipe: one a pair of terms that both have a gradient."""
+    """The table's rows of a recipe: one for each pair of terms that both have a gradient."""
     lines = [line for seed in range(options.seeds) for line in lines_of(recipe, seed, options)]
 
     def values(name: str) -> list[float]:
@@ -54,7 +55,7 @@ def rows(recipe: str, options: argparse.Namespace) -> list[str]:
     for one, other in permutations(names, 2):
         across = values(f"conflict/across/{one}_{other}/all")
         if len(across) < 2:
-            continue  # in the other order, or one of the two has no gradient
+            continue  # the pair is logged in the other order, or a term has no gradient
         cosines = [f"{mean(values(f'conflict/{one}_{other}/{block}')):.2f}" for block in BLOCKS]
         error = stdev(across) / len(across) ** 0.5
         floors = ", ".join(f"{mean(values(f'conflict/floor/{n}/all')):.2f}" for n in (one, other))

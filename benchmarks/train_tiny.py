@@ -1,10 +1,10 @@
-"""What `strop train` reaches on the shipped model, and how long it takes.
+"""The scores that `strop train` reaches on the shipped model, and the time it takes.
 
     python benchmarks/train_tiny.py [--seeds 5] [--samples 16] [--k 1,16] [OPTION=VALUE ...]
 
-Runs the command as a user types it once per seed, whole process timed, then scores the shipped
-model and every run's last checkpoint on the held-out puzzles at temperature 1. Prints the mean over
-seeds with a Student-t interval. Options are handed to `strop train`.
+Runs the command as a user types it once per seed and times the whole process, then scores the
+shipped model and every run's last checkpoint on the held-out puzzles at temperature 1. Prints the
+mean over seeds with a Student-t interval. Options are passed on to `strop train`.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--k", default="1,16")
-    parser.add_argument("--keep", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--keep", type=Path, help="store the runs in this folder")
     parser.add_argument("options", nargs="*")
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp())

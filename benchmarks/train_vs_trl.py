@@ -1,6 +1,6 @@
 """Seconds per training step in strop and in TRL's GRPOTrainer on equal work.
 
-    pip install trl==1.16.0        # beside strop, in an environment of its own
+    pip install trl==1.16.0        # besides strop, in an environment of its own
     OMP_NUM_THREADS=1 python benchmarks/train_vs_trl.py [--case short,long,large] [--steps 8]
         [--rounds 3] [--dtype bfloat16]
 
@@ -8,18 +8,19 @@ Both train the same random Qwen3 model on the same prompts with the same reward,
 and AdamW settings, one update per batch:
 
     short   32 prompts, 16 answers each of 12 tokens
-    long    the same, each token ends the answer with chance 1/32: lengths have a long tail (mean
-            about 32, cap 256)
+    long    the same, but each token ends the answer with probability 1/32: lengths have a long tail
+            (mean about 32, cap 256)
     large   40 million weights, 4 prompts, 8 answers each of 256 tokens
 
 TRL runs at its fastest settings on a CPU: no reference model, no reporting, one micro-batch. strop
 runs as always: metrics, Parquet of every step, rewards in another process. `trl-parts` is TRL with
-micro-batches that take no more padded tokens than strop's token budget (in `long` only is that less
+micro-batches of at most as many padded tokens as strop's token budget (only in `long` is that less
 than the batch). All have an allocator that keeps freed memory (glibc's, by environment variables),
-without which TRL's `long` takes half as long again. Every measurement is a fresh process, all in
-turn; the first two steps of each are left out. Printed are medians of elapsed and of processor
-seconds (of all processes of a side), their ratios, peak resident memory and the machine's speed.
-With OMP_NUM_THREADS=1 processor seconds are what compares. --dtype bfloat16 trains both in that.
+without which TRL's `long` takes half as long again. Every measurement is a fresh process, and the
+sides take turns; the first two steps of each are left out. The output has medians of elapsed and of
+processor seconds (of all processes of a side), their ratios, peak resident memory and the machine's
+speed. With OMP_NUM_THREADS=1 the processor seconds are the ones to compare. --dtype bfloat16 trains
+both in bfloat16.
 """
 
 import argparse
@@ -52,7 +53,7 @@ KEEP_FREED = {
 
 @dataclass(frozen=True)
 class Case:
-    """What differs between the comparisons."""
+    """The sizes that differ between the comparisons."""
 
     vocabulary: int
     max_tokens: int
@@ -66,7 +67,7 @@ class Case:
 
     @property
     def answers(self) -> int:
-        """Of a step."""
+        """Answers per step."""
         return self.prompts * self.rollouts
 
     @property
@@ -86,12 +87,12 @@ CASES = {
 
 
 def reward(prompts: Any, completions: list[str], **columns: Any) -> list[float]:
-    """Share of even characters: any number will do, as long as it costs nothing."""
+    """Share of even characters: any reward will do, if it costs nothing."""
     return [sum(ord(c) % 2 == 0 for c in text) / max(len(text), 1) for text in completions]
 
 
 def build(case: Case, folder: Path) -> None:
-    """A random model and a tokenizer of single characters, saved for both."""
+    """A random model and a tokenizer of single characters, saved for both sides."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
@@ -128,7 +129,7 @@ class Now(NamedTuple):
 
 
 def now() -> Now:
-    """At this moment, with everything that a GPU was asked for done."""
+    """The current moment, after all pending work of a GPU is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     children = [each.cpu_times() for each in psutil.Process().children(recursive=True)]
@@ -137,7 +138,7 @@ def now() -> Now:
 
 
 def gaps(times: list[Now]) -> list[Now]:
-    """What lies between each moment and the next."""
+    """The differences between consecutive moments."""
     return [
         Now(*(b - a for a, b in zip(before, after, strict=True)))
         for before, after in itertools.pairwise(times)
@@ -145,12 +146,12 @@ def gaps(times: list[Now]) -> list[Now]:
 
 
 def late(times: list[Now], until: float) -> bool:
-    """Whether no further step begins: it is later than that, and two steps are done."""
+    """Whether no further step starts: `until` has passed, and two steps are done."""
     return len(times) > 2 and times[-1].elapsed > until
 
 
 def trl_options(case: Case, steps: int, dtype: str, at_once: int) -> dict[str, Any]:
-    """Of TRL's GRPOConfig: the work of a case, `at_once` answers a micro-batch."""
+    """Options of TRL's GRPOConfig for a case, with `at_once` answers per micro-batch."""
     return {
         "max_steps": steps, "num_generations": case.rollouts,
         "per_device_train_batch_size": at_once,
@@ -173,7 +174,7 @@ def trl_steps(
     until: float = math.inf,
     timed: Callable[[Any], None] = lambda trainer: None,
 ) -> tuple[list[Now], list[float]]:
-    """The moments between TRL's steps, and tokens of an answer in each.
+    """The moments between TRL's steps, and the mean answer length of each step.
 
     until: see `late`. timed: may wrap the trainer's functions.
     """
@@ -244,7 +245,7 @@ def strop_steps(
 def run_trl(
     case: Case, folder: Path, steps: int, dtype: str, at_once: int
 ) -> tuple[list[Now], list[float]]:
-    """Seconds and answer tokens of every step of TRL's trainer, `at_once` answers a micro-batch."""
+    """Seconds and answer tokens of every step of TRL's trainer, `at_once` answers at a time."""
     data = prompts(case, case.prompts * steps)
     options = trl_options(case, steps, dtype, at_once)
     times, lengths = trl_steps(folder, options, data, reward)
@@ -267,7 +268,7 @@ def strop_sections(
     case: Case, folder: Path, steps: int, dtype: str, files: tuple[str, ...],
     functions: tuple[str, ...],
 ) -> dict[str, Any]:  # fmt: skip
-    """Settings of a run of strop: the work of a case."""
+    """Settings of a run of strop for a case."""
     return {
         "recipe": "grpo", "seed": SEED, "model": {"name": str(folder), "dtype": dtype},
         "data": {"files": files}, "reward": {"functions": functions},
@@ -281,7 +282,7 @@ def strop_sections(
 
 
 def measure(which: str, name: str, folder: Path, steps: int, dtype: str) -> dict[str, float]:
-    """One fresh process; its median step, tokens of an answer and peak memory."""
+    """Runs one fresh process; returns its median step, tokens per answer and peak memory."""
     done = subprocess.run(
         [sys.executable, __file__, "--worker", which, "--case", name, "--folder", str(folder),
          "--steps", str(steps), "--dtype", dtype],
@@ -293,7 +294,7 @@ def measure(which: str, name: str, folder: Path, steps: int, dtype: str) -> dict
 
 
 def work(which: str, case: Case, folder: Path, steps: int, dtype: str) -> None:
-    """One measurement, in this process; its numbers are the last line."""
+    """Run one measurement in this process; the last printed line has its numbers."""
     if which == "strop":
         seconds, lengths = run_strop(case, folder, steps, dtype)
     else:

@@ -3,15 +3,15 @@
     python benchmarks/two_attempts.py METHOD MODEL_OR_CHECKPOINT ... [--task NAME] [--prompts 128]
         [--rollouts 8] [--batches 1] [--split held_out] [--out attempts.csv] [OPTION=VALUE ...]
 
-METHOD is one whose rollouts are two attempts and note it in `stage_B`, 0 and 1: `score_two_attempt`
-(the answer, then another behind it) or `r3l` (the episode, then one that a reflection guides). Each
-model is asked in that way, whatever it was trained by. Printed, for each model and as a mean over
-them with its 95% Student-t interval:
+METHOD is one whose rollouts are two attempts, marked in `stage_B` as 0 and 1: `score_two_attempt`
+(the answer, then another one after it) or `r3l` (the episode, then one that a reflection guides).
+Each model is sampled in that way, whatever it was trained with. The output, for each model and as a
+mean over them with its 95% Student-t interval:
 
-    first      mean reward of first attempts, those without a second one too
+    first      mean reward of first attempts, including those without a second one
     asked      share of first attempts that a second one followed
     before     mean reward of those first attempts
-    after      mean reward of the second ones
+    after      mean reward of the second attempts
     mended     share of wrong first attempts that became right, a reward of 1
     spoilt     share of right first attempts that became wrong
 
@@ -37,10 +37,10 @@ NAMES = ("first", "asked", "before", "after", "mended", "spoilt")
 
 
 def pairs_of(batch: Batch) -> list[tuple[float, float | None]]:
-    """Rewards of every first attempt and of the second one behind it.
+    """Rewards of every first attempt and of the second one after it.
 
-    Attempts at one prompt that know of each other share `conversation_B`, or the second names the
-    first as its parent.
+    Attempts at one prompt that see each other share `conversation_B`, or the second names the first
+    as its parent.
     """
     stage, reward = batch["stage_B"].tolist(), batch["reward_B"].tolist()
     if "conversation_B" in batch:
@@ -53,7 +53,7 @@ def pairs_of(batch: Batch) -> list[tuple[float, float | None]]:
 
 
 def numbers(pairs: Sequence[tuple[float, float | None]]) -> dict[str, float]:
-    """The printed numbers; NaN where there is nothing to take a mean of."""
+    """The printed numbers; NaN for a mean of nothing."""
     first = torch.tensor([one for one, _ in pairs], dtype=torch.float64)
     both = [(one, two) for one, two in pairs if two is not None]
     before, after = torch.tensor(both, dtype=torch.float64).view(-1, 2).unbind(1)
@@ -69,7 +69,7 @@ def numbers(pairs: Sequence[tuple[float, float | None]]) -> dict[str, float]:
 
 
 def measure(model: str, options: argparse.Namespace) -> dict[str, float]:
-    """All batches of a model."""
+    """The numbers of a model over all batches."""
     sizes = {"num_prompts": options.prompts, "num_rollouts": options.rollouts}
     words = [*options.words, *(f"sampling.{name}={size}" for name, size in sizes.items())]
     world, algorithm = open_world([options.method], model, words, options.task)

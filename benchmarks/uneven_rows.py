@@ -1,11 +1,12 @@
-"""What attention reads where rollouts of earlier steps run beside new ones, and what that saves.
+"""How much attention reads when rollouts of earlier steps run beside new ones; what bands save.
 
     OMP_NUM_THREADS=1 python benchmarks/uneven_rows.py [--method METHOD --model MODEL --steps 3]
 
-Trains with april_partial_rollout, 16 prompts of 32 under way, and a learning rate of 0. Steps with
-bands (docs/ENGINES.md) and without take turns. Printed of both, for all steps together: decode
-steps, places of the cache that are there, that are read, and that reading every row up to the
-longest would take; calls of attention a layer; processor time of this process inside the engine.
+Trains with april_partial_rollout, 16 prompts of 32 in flight, and a learning rate of 0. Steps with
+bands (docs/ENGINES.md) and without take turns. For both ways it prints, for all steps together:
+decode steps; places of the cache that exist, places that are read, and places that reading every
+row up to the longest would take; calls of attention per layer; processor time of this process
+inside the engine.
 """
 
 import argparse
@@ -22,13 +23,13 @@ from strop.engines.local.engine import LocalEngine
 from strop.training import loop
 
 METHOD = "april_partial_rollout(num_prompts=16, chunk=32, num_rollouts=8)"
-SETTLE = 4  # steps until as many rollouts are put off as will be
-ONE = 1 << 40  # places that a call would have to save: never
+SETTLE = 4  # steps until the number of deferred rollouts is steady
+ONE = 1 << 40  # places that a further call would have to save: never
 Counts = collections.Counter[str]
 
 
 def watch(engine: LocalEngine) -> Counts:
-    """Count what the engine reads from now on."""
+    """Start counting the engine's reads."""
     found: Counts = collections.Counter()
     decode, poll = engine.model.decode, engine.poll
 
@@ -52,7 +53,7 @@ def watch(engine: LocalEngine) -> Counts:
 
 
 def main() -> None:
-    """Train, count, print."""
+    """Train, count and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--method", default=METHOD)
     parser.add_argument("--model", default="tiny-worked")

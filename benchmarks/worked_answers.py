@@ -1,7 +1,7 @@
-"""Rollouts of the task `worked_countdown` and, token by token, what stands where in an answer.
+"""Rollouts of the task `worked_countdown`, and the role of each token in an answer.
 
-What the programs beside it share: opening a model with a method, drawing a step's batch, and the
-role and the line of every token.
+The programs beside this file share it: it opens a model with a method, draws a step's batch, and
+finds the role and the line of every token.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from strop.training.loading import load_model
 from strop.training.setup import load_prompts, make_world
 from strop.training.world import World
 
-SEED = 1000  # of the first batch; runs, and critics that are trained here, have smaller ones
+SEED = 1000  # of the first batch; runs, and critics that are trained here, have smaller seeds
 
 FIRST = "first of a line"
 LEFT, SYMBOL, RIGHT = "left number, further digits", "symbol", "right number"
@@ -36,15 +36,15 @@ class Answer(NamedTuple):
 
     rollout: int
     row_N: Tensor
-    pieces: list[str]  # empty for tokens that are no text
+    pieces: list[str]  # empty for special tokens
     text: str
 
 
 def open_world(
     words: Sequence[str], model: str, sizes: Sequence[str], task: str = "worked_countdown"
 ) -> tuple[World, Algorithm]:
-    """The model with a task's prompts and a method, a recipe with options behind it; nothing that
-    it draws is dropped. Of a method in phases, the last. `sizes` are options, too.
+    """The model with a task's prompts and a method (a recipe followed by options), without
+    curation, so that no rollout is dropped. Of a method in phases, the last. `sizes` are options.
     """
     sections: dict[str, Any] = {"model": {"name": model}}
     if task:
@@ -88,7 +88,7 @@ def answers(world: World, batch: Batch) -> list[Answer]:
 
 
 def lines_of(pieces: Sequence[str]) -> list[int]:
-    """The line that each token stands in, from 0; a line break belongs to the line it ends."""
+    """The line of each token, from 0; a line break belongs to the line that it ends."""
     found, line = [], 0
     for piece in pieces:
         found.append(line)
@@ -97,10 +97,10 @@ def lines_of(pieces: Sequence[str]) -> list[int]:
 
 
 def roles_of(pieces: Sequence[str]) -> list[str]:
-    """The role of each token of an answer, that of its first character; "" is the end.
+    """The role of each token of an answer, by its first character; an empty piece is the end.
 
-    The first token of a line says what kind of line it is: a step (its first digit), a new
-    beginning, or the answer.
+    The first token of a line shows the kind of line: a step (its first digit), a new beginning, or
+    the answer.
     """
     found, state = [], FIRST
     for piece in pieces:
@@ -113,7 +113,7 @@ def roles_of(pieces: Sequence[str]) -> list[str]:
 
 
 def _read(state: str, letter: str) -> tuple[str, str]:
-    """(role of a character, state behind it); a state is the role that a digit there has."""
+    """(role of a character, next state); a state is the role that a digit would have."""
     if state == FIRST:
         behind = {STEP: FIRST, AGAIN: OTHER, ANSWER: EXPRESSION}
         return FIRST, behind.get(letter, LEFT if _is_digit(letter) else OTHER)

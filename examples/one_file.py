@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python examples/one_file.py    # 2.5 minutes of processor time
     python examples/one_file.py --steps 20 --recipe dr_grpo
 
-The whole loop is in `main`. What strop gives here are the model and the puzzles that it ships, and
+The whole loop is in `main`. From strop it takes the shipped model and puzzles, and
 `strop.functional`: any recipe's advantages and loss on padded tensors. `strop train` does the same
-with an engine that samples faster, checkpoints that go on bit for bit, and a report. The model is
-small: a second thread gains nothing, and costs several times as much where the cores are busy.
+with an engine that samples faster, checkpoints that resume bit for bit, and a report. The model is
+small: a second thread gains nothing, and slows it down several times if the cores are busy.
 """
 
 import argparse
@@ -22,24 +22,24 @@ from strop import functional as F
 from strop.assets import model_folder
 from strop.environments import countdown
 
-ROLLOUTS, LONGEST = 16, 16  # answers to a puzzle, tokens of an answer
+ROLLOUTS, LONGEST = 16, 16  # answers per puzzle, most tokens per answer
 
 
 def options() -> argparse.Namespace:
-    """What the command line sets."""
+    """The options of the command line."""
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("--recipe", default="grpo", help="any of `strop recipes` that needs no more")
+    asked.add_argument("--recipe", default="grpo", help="a recipe that needs no more inputs")
     asked.add_argument("--steps", type=int, default=100)
-    asked.add_argument("--prompts", type=int, default=32, help="puzzles a step")
-    asked.add_argument("--held-out", type=int, default=128, help="puzzles that measure success")
+    asked.add_argument("--prompts", type=int, default=32, help="puzzles per step")
+    asked.add_argument("--held-out", type=int, default=128, help="puzzles for evaluation")
     asked.add_argument("--lr", type=float, default=2e-4)
-    asked.add_argument("--minibatches", type=int, default=2, help="optimiser steps a step")
+    asked.add_argument("--minibatches", type=int, default=2, help="optimiser steps per step")
     asked.add_argument("--seed", type=int, default=0)
     return asked.parse_args()
 
 
 class Policy:
-    """A causal model, its tokenizer, and how it answers."""
+    """A causal model and its tokenizer, with sampling and log-probabilities."""
 
     def __init__(self, folder: str) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
@@ -51,9 +51,9 @@ class Policy:
 
     @torch.no_grad()
     def answer(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-        """One answer a prompt: tokens of prompt and answer [B, L], attention [B, L], mask [B, A].
+        """One answer per prompt: ids of prompt and answer [B, L], attention [B, L], mask [B, A].
 
-        mask is 1 where the policy chose the token: up to and with the end of the answer.
+        mask is 1 where the policy chose the token: up to the answer's end token, included.
         """
         given = self.tokenizer(list(prompts), return_tensors="pt", padding=True)
         attention = given.attention_mask
@@ -67,7 +67,7 @@ class Policy:
         return ids, torch.cat([attention, mask], 1), mask
 
     def texts(self, ids: Tensor, mask: Tensor) -> list[str]:
-        """The answers as text, without their end."""
+        """The answers as text, without end tokens."""
         answers = ids[:, -mask.shape[1] :]
         kept = [own[own_mask.bool()] for own, own_mask in zip(answers, mask, strict=True)]
         return self.tokenizer.batch_decode(kept, skip_special_tokens=True)
@@ -99,7 +99,7 @@ def rewards_of(rows: Sequence[dict], texts: Sequence[str]) -> list[float]:
 
 
 def main() -> None:
-    """Train, and say what it brought."""
+    """Train, and print pass@1 before and after."""
     asked = options()
     rng = random.Random(asked.seed)
     policy = Policy(str(model_folder("tiny")))
@@ -110,7 +110,7 @@ def main() -> None:
     torch.manual_seed(asked.seed)
     began = time.perf_counter()
     for step in range(1, asked.steps + 1):
-        # Sample: several answers to each of some puzzles, and what each of them is worth.
+        # Sample: several answers to each of some puzzles, and their rewards.
         rows = [row for row in rng.sample(puzzles, asked.prompts) for _ in range(ROLLOUTS)]
         groups = torch.arange(asked.prompts).repeat_interleave(ROLLOUTS)
         ids, attention, mask = policy.answer([row["prompt"] for row in rows])

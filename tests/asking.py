@@ -1,5 +1,5 @@
-"""What Ray begins in the place of a worker, and Jupyter in that of a kernel: it asks for a copy
-that is one, and ends with it.
+"""Ray starts this in place of a worker, and Jupyter in place of a kernel: it requests a copied
+process that acts as one, and ends with it.
 """
 
 import json
@@ -33,7 +33,7 @@ def connect(copies: socket.socket, address: str) -> None:
             time.sleep(0.02)
 
 
-# For Ray's own program, which this stands for: no worker here has an environment of its own.
+# For Ray's own program, which this replaces: no worker here has an environment of its own.
 SETTING_UP = ("--serialized-runtime-env-context=", "--language=")
 
 if __name__ == "__main__":

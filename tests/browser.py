@@ -1,6 +1,6 @@
-"""A headless Chromium, for tests of what a page does: environment variable CHROMIUM, or on PATH.
+"""A headless Chromium for tests of pages: from the environment variable CHROMIUM, or on PATH.
 
-Where there is none those tests are skipped and say so, unless STROP_BROWSER=require.
+Without one those tests are skipped with a message, unless STROP_BROWSER=require.
 """
 
 import json
@@ -36,7 +36,7 @@ def dom(url: str, folder: Path, seconds: int = 10, size: str = "1280,2400") -> s
     return done.stdout
 
 
-# Leaves what the body of an async function returns where --dump-dom shows it.
+# Writes the return value of an async function's body where --dump-dom shows it.
 LEAVING = """<script>addEventListener("load", async () => {
   const wait = (ms) => new Promise((done) => setTimeout(done, ms));
   const box = document.createElement("pre");
@@ -59,7 +59,7 @@ def left(
     return json.loads(unescape(found))
 
 
-# Waits for the page, acts on it as hands do, and leaves what it found where --dump-dom shows it.
+# Waits for the page, acts on it as a user does, and writes its results where --dump-dom shows them.
 ACTING = """
 <script>
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));

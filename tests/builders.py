@@ -1,4 +1,4 @@
-"""Ragged batches for tests: every standard column, NaN wherever no value may be read."""
+"""Ragged batches for tests: every standard column, with NaN where no value may be read."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Another legal value for every option, to see that the option does something."""
+"""Another legal value for every option, to check that the option has an effect."""
 
 import re
 from collections.abc import Callable

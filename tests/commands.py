@@ -22,13 +22,13 @@ from strop.rewards import grader_process
 from strop.training.collect import asynchronous
 
 GRADER = grader_process._WORKER
-# What a copy's function imports lies here.
+# The modules that a copy's function imports are here.
 OWN = str(Path(__file__).parent)
 PRELOADED = [
     *child.PRELOADED, "strop.api.progress", "strop.report.page", asynchronous.MODULE, __name__,
 ]  # fmt: skip
 SERVER = "preloaded"
-# A server of its own for what grades, which imports no torch: it is there, and copied, in a moment.
+# A separate server for grading processes, without torch: it starts, and is copied, in a moment.
 SMALL = forkserver.ForkServer()
 SMALL.set_forkserver_preload(["copied", GRADER])
 

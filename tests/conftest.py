@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 # No test cuts the power, and waiting for the disk is a tenth of the suite. Tests of a disk that
 # fails put their own in its place.
 os.fsync = lambda _: None
-atexit.register(gc.freeze)  # nothing is looked for among it while the process ends
+atexit.register(gc.freeze)  # no garbage is searched for while the process ends
 LONGEST = (
     "tests/training/test_ranks.py", "tests/ray/", "tests/every_recipe/test_training.py",
     "tests/training/test_asynchronous.py", "tests/comparison/", "tests/api/test_notebooks.py",
     "tests/api/test_compare_in_python.py", "tests/trl/test_trl_processes.py",
 )  # fmt: skip
-LAST = "tests/test_metrics_page.py"  # which reads what runs of every_recipe/test_training.py logged
+LAST = "tests/test_metrics_page.py"  # reads what every_recipe/test_training.py logged
 settings.register_profile(
     "strop", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow]
 )

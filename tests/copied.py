@@ -1,4 +1,4 @@
-"""What a process does that is a copy of a server's. It imports next to nothing: every copy does."""
+"""The work of a process that is a copy of a server's. It imports little, as every copy does so."""
 
 import os
 import sys

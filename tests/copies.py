@@ -1,8 +1,8 @@
 """Workers of Ray and kernels of notebooks, copied from a process that has imported what they need.
 
-They are what they are otherwise, but for the four seconds in which each would import torch and
-transformers. Ray's own library they import themselves, for it reads the environment then. Ray and
-Jupyter begin `asking.py` in their place, which asks for a copy and lives as long as that does.
+They behave as usual, but save the four seconds in which each would import torch and transformers.
+They import Ray's own library themselves, as it reads the environment then. Ray and Jupyter start
+`asking.py` in their place, which requests a copy and lives as long as the copy does.
 """
 
 import ctypes
@@ -23,9 +23,9 @@ import pytest
 from commands import from_the_same_server
 
 ASKING = str(Path(__file__).with_name("asking.py"))
-ADDRESS = "COPIES_ASKED_FOR_AT"  # in the environment: the socket at which they are asked for
+ADDRESS = "COPIES_ASKED_FOR_AT"  # environment variable: the socket for requests of copies
 _DEATH_SIGNAL = 1  # of prctl
-# What actors, and the functions that the doctor sends, import.
+# The imports of actors, and of the functions that the doctor sends.
 NEEDED = (
     "strop.cli.train_on_ray", "strop.diagnosis.cluster", "strop.training.cluster.engine_worker",
     "strop.training.cluster.rewards", "strop.training.cluster.environments",

@@ -1,4 +1,4 @@
-"""A test that says one thing of many, of every part say, in one item whose failure names them."""
+"""A test that checks a statement for many cases, such as every part, and names those that fail."""
 
 import functools
 import inspect
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-ONLY: set[str] = set()  # names of those that such tests run for, of `pytest --case`; empty: all
-KNOWN: set[str] = set()  # the names that there are
+ONLY: set[str] = set()  # names of the cases to run, from `pytest --case`; empty: all
+KNOWN: set[str] = set()  # all names of cases
 
 
 def every(

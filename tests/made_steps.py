@@ -1,4 +1,4 @@
-"""Columns of a made-up step, as a run writes the tokens of one."""
+"""Columns of a synthetic step, in the form in which a run writes its tokens."""
 
 from typing import Any
 

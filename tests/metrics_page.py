@@ -1,4 +1,4 @@
-"""The names of docs/METRICS.md, beside those that stand in the sources."""
+"""The names of docs/METRICS.md, compared with those in the sources."""
 
 import functools
 import re

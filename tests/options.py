@@ -1,4 +1,4 @@
-"""Every option that a run can be given."""
+"""All options of a run."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What the server imports whose copies are commands and other processes of tests."""
+"""The imports of the server whose copies are commands and other processes of tests."""
 
 from commands import PRELOADED
 

@@ -1,4 +1,4 @@
-"""A tiny model with letters that writes what it is told: each answer is one token of its own."""
+"""A tiny model over characters that writes given texts: each answer is one token of its own."""
 
 import re
 import string
@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
 SPECIAL = ("<pad>", "<eos>", "<unk>")
-# Messages one after another, tools first, an answer of a tool in its own words; a thought is shown
-# in the turns after the last question alone.
+# Messages one after another, tools first, a tool's answer in its own words; thoughts are shown only
+# in the turns after the last question.
 TEMPLATE = """{%- if tools %}{{ 'tools:' }}{% for t in tools %}{{ ' ' ~ t.function.name }}\
 {% endfor %}{{ '\\nwrite <tool_call>...</tool_call>\\n' }}{% endif -%}
 {%- set last = namespace(user=0) -%}

@@ -1,4 +1,4 @@
-"""A short run of any recipe, with the data, task and settings that it asks for."""
+"""A short run of any recipe, with the data, task and settings that it needs."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from strop.training.settings import config
 from strop.training.setup import load_prompts, make_world
 from strop.training.step import Stepped, train_step
 
-# 1 where an even number of digits was written; what it measures is there for recipes that ask.
+# 1 if an even number of digits was written; it logs measurements for recipes that need them.
 REWARD = """
 def even(completions, log_extra, **columns):
     digits = [sum(c.isdigit() for c in text) for text in completions]
@@ -56,13 +56,13 @@ class Even(Environment):
     def calls(self, action):
         return [Call("count", {})] if any(c.isdigit() for c in action) else []
 """
-# Recipes of more phases than a run of two steps has room for, with fewer.
+# Recipes with more phases than fit into a run of two steps, with fewer phases.
 PHASED = {"drive": "drive(sizes=(4,), lasts=(0.5,), later=4, num_answers=2)"}
-# Recipes whose answers hold what the lab's never do, with something that they may hold.
+# Recipes that look for text which the lab's answers never contain, with text that they may contain.
 HOLDING = {"sage_skill_chain": "sage_skill_chain(skill='(?P<name>[0-9])', call='{name}')"}
-# Steps of a part's own training, hundreds by default, of which few show that it trains.
+# Steps of a part's own training: hundreds by default, but a few show that it trains.
 FITTED = (".fit_steps", 20)
-# Recipes for several players, and the games that they train in.
+# Recipes for several players, and the games for their training.
 GAMES = {"mars": "open_spiel", "advevo_public_baseline": "hide_and_guess"}
 
 

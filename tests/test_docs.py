@@ -1,4 +1,4 @@
-"""The documentation says what the code does: metrics, settings, columns, files, methods."""
+"""The documentation matches the code: metrics, settings, columns, files, methods."""
 
 import importlib.util
 import re
@@ -137,7 +137,7 @@ def test_run_folder_holds_what_the_page_says(tmp_path: Path) -> None:
     assert [name.replace("{name}", "digits") for name in documented] == written
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "config.toml", "data.json", "environment.json", "metrics.jsonl", "rollouts", "tokens",
-        "checkpoints", "relatives.json",
+        "checkpoints", "relatives.json", "end.json",
     }  # fmt: skip
     for name in ("config.json", "model.safetensors", "trainer.pt"):
         assert (run.checkpoints / "step-000003" / name).is_file()

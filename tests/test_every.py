@@ -1,4 +1,4 @@
-"""A test of many runs for each, and says of which ones it failed and why."""
+"""A test over many cases runs for each, and names the ones that failed and why."""
 
 from types import SimpleNamespace
 

@@ -1,7 +1,7 @@
 """The examples in README.md and CONTRIBUTING.md do what the text says, as they stand there.
 
-`<!-- file: NAME -->` before a block names the file that a reader writes, `<!-- run: NAME -->` what
-is run, `<!-- output: NAME -->` what it prints, `<!-- shown: FILE -->` what stands in a strategy.
+`<!-- file: NAME -->` before a block names the file that a reader writes, `<!-- run: NAME -->` the
+commands to run, `<!-- output: NAME -->` their output, `<!-- shown: FILE -->` a strategy's code.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The Dockerfiles name what is there; no image is built here, where there is no Docker."""
+"""The Dockerfiles name existing files; no image is built here, as there is no Docker."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""No file imports another that imports it again, on whatever way; lint-imports has the floors."""
+"""No file imports another that imports it back, on any path; lint-imports checks the layers."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""docs/METRICS.md explains every number that is logged, and none that is not."""
+"""docs/METRICS.md explains every logged number, and no others."""
 
 import functools
 import json

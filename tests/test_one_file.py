@@ -1,4 +1,4 @@
-"""The example that reads alone: it is short, it runs as typed, and its loop moves the weights."""
+"""The example in one file: it is short, it runs as typed, and its loop changes the weights."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""The benchmark of all parts offers what parts ask of texts, and batches with forks in groups."""
+"""The benchmark of all parts offers the text functions that parts call, and batches with forks."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from strop.method.services import Texts
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import parts as benchmark
 
-# Of the prompts of a run; parts that read them begin before there is a batch.
+# Functions about a run's prompts; parts that call them run before there is a batch.
 NOT_OF_BATCHES = {"mixture"}
 
 

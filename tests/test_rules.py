@@ -1,4 +1,4 @@
-"""The rules of CONTRIBUTING.md that every file keeps; tests/every_part/ has those of parts."""
+"""The rules of CONTRIBUTING.md for every file; tests/every_part/ has those for parts."""
 
 import ast
 import functools

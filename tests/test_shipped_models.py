@@ -1,4 +1,4 @@
-"""Which shipped model a run begins with, and the task that comes with it."""
+"""Which shipped model a run starts with, and the task that belongs to it."""
 
 from pathlib import Path
 

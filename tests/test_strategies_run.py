@@ -1,4 +1,4 @@
-"""The short runs of strategies: each can be made, its metrics are explained, the page has them."""
+"""The short runs of strategies: each can be made, its metrics are explained, the page has it."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/UNIFIED_ESTIMATOR.md: each row of its table is what the recipes' token weights are."""
+"""docs/UNIFIED_ESTIMATOR.md: each row of its table equals the recipes' token weights."""
 
 import math
 import re

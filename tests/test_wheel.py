@@ -12,7 +12,7 @@ import pytest
 from strop.support.about import VERSION
 
 ROOT = Path(__file__).parents[1]
-COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}  # by the first of several commands, not by each
+COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}  # compiled by the first of several commands, not by each
 ASSETS = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
           "tokenizer_config.json")  # fmt: skip
 

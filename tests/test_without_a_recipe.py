@@ -1,4 +1,4 @@
-"""docs/WITHOUT_A_RECIPE.md: what it says has an idea is there, and no idea on it has a recipe."""
+"""docs/WITHOUT_A_RECIPE.md: the code that it names for an idea exists, and no idea has a recipe."""
 
 import re
 from pathlib import Path

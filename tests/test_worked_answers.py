@@ -1,4 +1,4 @@
-"""What the programs on worked answers say of tokens, lines and credit."""
+"""The numbers that the programs on worked answers compute for tokens, lines and credit."""
 
 import csv
 import math

@@ -12,10 +12,10 @@ from models import CHARACTERS
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # answers come from a rollout_func here
 HERE = Path(__file__).parent
-# TRL looks for vLLM by its name, and would take the folder tests/vllm for it.
+# TRL looks for a module named vllm, and would mistake the folder tests/vllm for it.
 with mock.patch.object(sys, "path", [path for path in sys.path if Path(path).resolve() != HERE]):
     importlib.import_module("trl.trainer.grpo_trainer")
-# transformers and TRL warn of words that TRL itself still uses.
+# transformers and TRL warn about names that TRL itself still uses.
 QUIET = "ignore::FutureWarning:(transformers|trl|accelerate)"
 NEW = 6  # most tokens of an answer
 

@@ -1,4 +1,4 @@
-"""Episodes over a table of next-token probabilities, and what their batches must hold."""
+"""Episodes over a table of next-token probabilities, and the expected contents of their batches."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from fakes.services import FakeEpisodes, FakeSampling, FakeServices, FakeTexts, 
 from strop.engines.asynchronous import asynchronous
 from strop.environments.base import Environment, Observation
 
-# Tokens: 0 ends an action, 1 and 2 are what is done, a to d (3 to 6) are shown.
+# Tokens: 0 ends an action, 1 and 2 are actions, a to d (3 to 6) are shown.
 LETTERS = {letter: 3 + n for n, letter in enumerate("abcd")}
 PIECES = dict(enumerate(["", "1", "2", "a", "b", "c", "d"]))
 TABLE = {

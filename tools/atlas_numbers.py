@@ -1,4 +1,4 @@
-"""What the atlas's page says of its rows: pairs, fitted curves, ranks."""
+"""The numbers that the atlas's page derives from its rows: pairs, fitted curves, ranks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from strop.evaluation.samples import Floats
 from strop.evaluation.top_k import rank_correlation
 
 Row = Mapping[str, str]
-FEWEST_RECIPES = 10  # of which ranks say something
-FEWEST_SEEDS = 5  # of which an interval of a fit does
+FEWEST_RECIPES = 10  # the fewest for which a rank correlation is informative
+FEWEST_SEEDS = 5  # the fewest for which an interval of a fit is
 DRAWS = 400
 NAMES = {  # a column of the rows, and its name among the numbers of `strop compare`
     "pass@1": "pass@1", "pass@16": "pass@16", "length": "completions/mean_length",
@@ -21,17 +21,17 @@ NAMES = {  # a column of the rows, and its name among the numbers of `strop comp
 
 
 class Pair(NamedTuple):
-    """A seed of a recipe, and of grpo on the same kind of machine."""
+    """Rows of one seed: of a recipe, and of grpo on the same kind of machine."""
 
     ours: Row
     theirs: Row
 
 
 def paired(rows: Sequence[Row], one_base: bool = True) -> dict[str, list[Pair]]:
-    """The pairs of every recipe, of rows without error: its newest settings, and of a seed that was
-    run on several kinds of machines the first pair.
+    """The pairs of every recipe, from rows without an error. Of a recipe only its newest settings
+    count, and of a seed that was run on several kinds of machines only the first pair.
 
-    one_base: pairs with the newest base alone, whose words are the options of the regime.
+    one_base: keep only pairs with the newest baseline, whose words are the options of the regime.
     """
     good = [row for row in rows if not row["error"]]
     newest = {row["words"]: row["fingerprint"] for row in good}
@@ -48,7 +48,7 @@ def paired(rows: Sequence[Row], one_base: bool = True) -> dict[str, list[Pair]]:
 
 
 def compared(pairs: Mapping[str, list[Pair]], column: str) -> dict[str, Compared]:
-    """Each recipe against its grpo in one number, as `strop compare` decides, with Holm's
+    """Compares each recipe with its grpo in one number, as `strop compare` decides, with Holm's
     correction over the recipes of the regime.
     """
     number: dict[tuple[str, ...], int] = {}
@@ -72,8 +72,9 @@ def series(row: Row, column: str) -> Floats:
 
 
 def at_tokens(pairs: Sequence[Pair], by: str) -> list[tuple[float, float]]:
-    """Validation pass@1 of both sides of each pair where both had spent what the thriftier one
-    spent in all; by: "sampled_at" or "trained_at". Without pairs where either spent nothing.
+    """Validation pass@1 of both sides of each pair at the point where both had spent as much as the
+    thriftier one spent in all; by: "sampled_at" or "trained_at". Leaves out pairs in which a side
+    spent nothing.
     """
     found = []
     for pair in pairs:
@@ -89,7 +90,7 @@ def at_tokens(pairs: Sequence[Pair], by: str) -> list[tuple[float, float]]:
 
 
 class Fit(NamedTuple):
-    """asymptote, efficiency, midpoint, each with value, low and high; why: it is not determined."""
+    """asymptote, efficiency, midpoint: value, low and high; why: the reason if undetermined."""
 
     asymptote: tuple[float, float, float]
     efficiency: tuple[float, float, float]
@@ -98,13 +99,14 @@ class Fit(NamedTuple):
 
 
 def fitted(curves_SN: Floats, steps_N: Floats) -> Fit:
-    """The mean curve over seeds S as a saturating one, by least squares.
+    """Fits a saturating curve to the mean curve over seeds S, by least squares.
 
         R(C) = R_0 + (A - R_0) / (1 + (M / C)^B),   R_0 = R(0),   0 <= A <= 1
 
-    A: asymptote; B: efficiency; M: midpoint, in steps. On a grid of B and M, where A is a least
-    square of its own. Intervals: 95% of `DRAWS` bootstraps over seeds. It is not determined where
-    the best M or B lies at the grid's end, or the interval of A is wider than 0.2. Source: arXiv
+    A: asymptote; B: efficiency; M: midpoint, in steps. The fit searches a grid of B and M; A is the
+    least-squares solution at each point. Intervals: 95% of `DRAWS` bootstraps over seeds. The fit
+    is not determined if the best M or B lies at the grid's end, or if the interval of A is wider
+    than 0.2. Source: arXiv
     2510.13786.
     """
     rng = np.random.default_rng(0)
@@ -131,15 +133,15 @@ def fitted(curves_SN: Floats, steps_N: Floats) -> Fit:
     elif a_D[0] <= start_D[0]:
         why = "the curve does not rise"
     elif m_D[0] in (m_G.min(), m_G.max()) or b_D[0] in (b_G.min(), b_G.max()):
-        why = "the best fit lies at an end of what was looked at"
+        why = "the best fit lies at an end of the search grid"
     elif found[0][2] - found[0][1] > 0.2:
         why = "the interval of the asymptote is wider than 0.2"
     return Fit(*found, why)  # type: ignore[arg-type]
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> str:
-    """Rank correlation with its 95% interval by bootstrap over the recipes; says so where there are
-    too few.
+    """Rank correlation with its 95% interval by bootstrap over the recipes, or a note if there are
+    too few recipes.
     """
     if len(a) < FEWEST_RECIPES:
         return f"not yet: {len(a)} recipes, and it takes {FEWEST_RECIPES}"
@@ -154,7 +156,7 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> str:
 def early_and_last(
     pairs: Mapping[str, list[Pair]], share: float
 ) -> tuple[list[float], list[float]]:
-    """Of each recipe the mean validation pass@1 after a share of the steps, and the last pass@1."""
+    """For each recipe: mean validation pass@1 after a share of the steps, and final pass@1."""
     early, last = [], []
     for several in pairs.values():
         curves = np.array([series(pair.ours, "curve") for pair in several])

@@ -3,9 +3,9 @@
     pip install -c constraints.txt -e '.[docs]'    # the generator; npm brings KaTeX, once
     python tools/build_site.py [--out site] [--serve]
 
-The pages are those of docs/, and one for each recipe and part, written from the code into
-build/site. A link that leads nowhere and anything else that the generator warns of ends the build.
-With --serve the built site is served on http://127.0.0.1:8000/ until Ctrl-C.
+The pages are those of docs/, and one for each recipe and part, which are written from the code into
+build/site. A broken link and any other warning of the generator fail the build. With --serve the
+built site is served on http://127.0.0.1:8000/ until Ctrl-C.
 """
 
 import argparse
@@ -25,7 +25,7 @@ SETTINGS = Path(__file__).parent / "docsite/mkdocs.yml"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build, and serve if told so; returns the exit code."""
+    """Build, and serve with --serve; returns the exit code."""
     asking = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     asking.add_argument("--out", type=Path, default=ROOT / "site", help="folder of the site")
     asking.add_argument("--serve", action="store_true", help="serve it on 127.0.0.1:8000")
@@ -65,7 +65,7 @@ def build(out: Path, folder: Path = ROOT / "build/site") -> int:
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files and says nothing of it."""
+    """Serves files without logging requests."""
 
     def log_message(self, *_: object) -> None:
         pass

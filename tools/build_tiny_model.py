@@ -55,7 +55,7 @@ SIZES = {
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 CHARACTERS = "0123456789+-*/(),:= \n"
 IGNORED = -100  # label of a token that is not learnt
-# The ids and labels of so many steps.
+# A function that yields the ids and labels of a number of steps.
 Batches = Callable[[PreTrainedTokenizerFast, int], Iterator[tuple[Tensor, Tensor]]]
 
 
@@ -79,7 +79,7 @@ def build_tokenizer(max_positions: int = MAX_POSITIONS) -> PreTrainedTokenizerFa
 def build_model(
     tokenizer: PreTrainedTokenizerFast, sizes: dict[str, int] = SIZES
 ) -> Qwen3ForCausalLM:
-    """A Qwen3 model of random weights."""
+    """A Qwen3 model with random weights."""
     torch.manual_seed(SEED)
     config = Qwen3Config(
         **sizes,
@@ -144,7 +144,7 @@ def train(
     num_steps: int,
     learning_rate: float,
 ) -> None:
-    """Supervised training in place, a batch a step; prints the loss now and then."""
+    """Trains in place by supervised learning, one batch a step; prints the loss every 100 steps."""
     start = time.perf_counter()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY

@@ -1,11 +1,11 @@
-"""Build a tiny mixture of experts out of a shipped model: every expert begins as its layers' own.
+"""Build a tiny mixture of experts from a shipped model: every expert starts as its layer's MLP.
 
     python tools/build_tiny_moe.py FOLDER [--model tiny] [--experts 8] [--top-k 2] [--noise 0.02]
 
 The model is a Qwen3-MoE with the weights and the tokenizer of a shipped Qwen3 (sparse upcycling,
-arXiv 2212.05055). As gates sum to 1, it answers like the model that it was made of, but for the
-noise that tells experts apart. Routers are random, so load is uneven and small steps move tokens to
-other experts.
+arXiv 2212.05055). As gates sum to 1, it answers like the model that it was made from, except for
+the noise that distinguishes the experts. Routers are random, so load is uneven and small steps
+move tokens to other experts.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def upcycled(
 
 
 def _weight(name: str, like: Tensor, dense: dict[str, Tensor], noise: float) -> Tensor:
-    """A weight of the mixture, out of those of the dense model."""
+    """A weight of the mixture, made from those of the dense model."""
     if name in dense:
         return dense[name]
     if name.endswith("gate.weight"):

@@ -5,9 +5,10 @@
 A character-level Qwen3 model is trained on worked answers to Countdown puzzles whose numbers occur
 in no split of the task `worked_countdown`. Answers are search traces: tries that lead nowhere and
 are given up early or at their end, then one that reaches the target. For the last steps they are of
-MIXED QUALITY ON PURPOSE: false steps that are noticed and mended, answers that do not reach the
-target, last steps that claim to. A model without that phase would leave a few minutes of
-reinforcement learning little to find; this one knows all that it takes, and does not prefer it.
+MIXED QUALITY ON PURPOSE: false steps that are noticed and corrected, answers that do not reach the
+target, last steps that claim to. Without that phase the model would leave a few minutes of
+reinforcement learning little to find; with it, the model has all skills that it needs, but does not
+prefer to use them.
 
 One thread and one seed: the same machine and library versions give the same bytes. Another
 processor may round differently, so there the weights differ slightly.

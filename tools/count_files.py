@@ -61,7 +61,7 @@ def padded_loss() -> None:
 
 @contextmanager
 def second_step(folder: Path) -> Iterator[Callable[[], Any]]:
-    """The second step of a run of two, which is ready to be taken."""
+    """Prepares the second step of a run of two, and yields the call that takes it."""
     run = loop.start(combined("grpo", OPTIONS, {}, None), folder)
     try:
         next(loop.steps(run, SILENT, lambda *_: {}))

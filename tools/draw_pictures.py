@@ -4,9 +4,9 @@
     python tools/draw_pictures.py audit                  # one of them
     python tools/draw_pictures.py compare --comparison FOLDER
 
-Needs chromium (on PATH, or named by CHROMIUM) and Pillow. The runs of the inspector's pictures are
-made here, in two minutes; a comparison is one that `strop compare` has written (docs/COMPARE.md
-has the command). The audit's picture is of the table in docs/AUDIT.md, that of growth of
+This needs chromium (on PATH, or named by CHROMIUM) and Pillow. The runs of the inspector's pictures
+are made here, in two minutes; a comparison is one that `strop compare` has written (docs/COMPARE.md
+has the command). The audit's picture shows the table in docs/AUDIT.md, and that of growth shows
 docs/evidence/growth.csv, which `benchmarks/growth.py` writes.
 """
 
@@ -34,7 +34,7 @@ COMMON = ("evaluation.every=0", "--quiet")
 
 
 class Shot(NamedTuple):
-    """A run, and what is done on the page of one of its steps before the picture is taken."""
+    """A run, one of its steps, and the script that acts on its page before the picture is taken."""
 
     train: tuple[str, ...]
     step: int
@@ -63,7 +63,7 @@ SHOTS = {
         920,
     ),
 }  # fmt: skip
-# What stands in the audit's left picture: each its own way to weigh prompts.
+# The recipes of the audit's left picture: each weighs prompts in its own way.
 WEIGHING = (
     "rloo", "cispo", "grpo", "entropic", "dapo", "gpg", "reinforce_plus_plus", "mapo",
     "entrocraft", "gspo_n", "riskpo", "grpo_passk", "optimal_token_baseline", "capo",
@@ -71,9 +71,9 @@ WEIGHING = (
 
 
 def main() -> None:
-    """Draw what was asked for."""
+    """Draw the requested pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="of pictures; default: all but compare and growth")
+    parser.add_argument("names", nargs="*", help="pictures; default: all but compare and growth")
     parser.add_argument("--comparison", type=Path, help="folder that strop compare has written")
     given = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def run_page(shot: Shot, folder: Path) -> tuple[Path, str, int]:
-    """The inspector's page of a run, which is made first."""
+    """Makes a run, and writes the inspector's page of it."""
     strop = [sys.executable, "-m", "strop"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run, page = folder / shot.train[0].partition("(")[0], folder / "page.html"
@@ -104,7 +104,7 @@ def run_page(shot: Shot, folder: Path) -> tuple[Path, str, int]:
 
 
 def draw(page: Path, script: str, height: int, out: Path, folder: Path) -> None:
-    """The top of a page, after a script has acted on it, in a palette that keeps the file small."""
+    """Draws the top of a page after a script has acted on it; a palette keeps the file small."""
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if not chromium:
         sys.exit("no chromium on PATH or in CHROMIUM")
@@ -165,7 +165,7 @@ def growth(
     title: str, curves: str, what: tuple[str, ...], key: str, unit: str,
     rows: list[dict[str, str]], kind: str = "log",
 ) -> Chart:  # fmt: skip
-    """A column of the table over the size, a line a curve; from 0, so that flat looks flat."""
+    """A column of the table over the size, one line per curve; from 0, so that flat looks flat."""
     data = []
     for colour, curve in zip(COLOURS, curves.split(), strict=False):
         kept = [r for r in rows if r["curve"] == curve and (not what or r["what"] in what)]
@@ -187,7 +187,7 @@ def growth(
 
 
 def read_table(text: str) -> dict[str, dict[str, float]]:
-    """The numbers of each recipe by their column; without the intervals."""
+    """The numbers of each recipe by column, without the intervals."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
     at = next(i for i, line in enumerate(lines) if line.startswith("| recipe | scale"))
     head = [cell.strip() for cell in lines[at].strip("|").split("|")]
@@ -206,7 +206,7 @@ def read_table(text: str) -> dict[str, dict[str, float]]:
 
 
 def weighing(table: dict[str, dict[str, float]]) -> Chart:
-    """What a method makes of an easy and of a hard prompt, a line a method."""
+    """How a method weighs an easy and a hard prompt, one line per method."""
     names = [name for name in WEIGHING if name in table][::-1]
     data = []
     for key, colour, said in (("easy", COLOURS[2], "easy, success 0.7"),
@@ -227,7 +227,7 @@ def weighing(table: dict[str, dict[str, float]]) -> Chart:
 
 
 def spread(table: dict[str, dict[str, float]]) -> Chart:
-    """Bias and noise of every recipe; those that lie apart have names."""
+    """Bias and noise of every recipe; points that stand apart from the others are labelled."""
     points = {name: (row["bias"], row["noise"]) for name, row in table.items()}
     inside = {name: at for name, at in points.items() if at[0] < 0.5}
     named = {at: name for name, at in reversed(inside.items())}
@@ -238,7 +238,7 @@ def spread(table: dict[str, dict[str, float]]) -> Chart:
             x < at[0] or x > at[0] + 0.11 or abs(at[1] - y) > 0.03 for x, y in named if (x, y) != at
         )
     }
-    under = {"grpo", "rloo"}  # in the thick of others
+    under = {"grpo", "rloo"}  # amid many others, so labelled below the point
     data = {
         "x": [at[0] for at in inside.values()], "y": [at[1] for at in inside.values()],
         "mode": "markers+text", "textfont": {"size": 10},

@@ -4,9 +4,10 @@
     python tools/golden_runs.py make FOLDER             # the results of the strop that is imported
     python tools/golden_runs.py compare FOLDER FOLDER   # two such folders
 
-For changes that may alter no result; it takes some three minutes. It compares the weights, the
-state of the optimiser and of all parts, every metric that is no time or memory, and loss, gradient
-and advantages of each recipe on one random padded batch, or the words in which it refuses it.
+Use it for changes that may not alter any result; it takes about three minutes. It compares the
+weights, the state of the optimiser and of all parts, every metric except times and memory, and
+loss, gradient and advantages of each recipe on one random padded batch, or the message with which
+the recipe refuses the batch.
 """
 
 import json
@@ -37,7 +38,7 @@ NOT_COMPARED = ("timing_s/", "perf/", "memory/", "time", "step_time", "asynchron
 
 
 def make(folder: Path) -> None:
-    """The runs, one process each, and the padded calls."""
+    """Makes the runs, in one process each, and the padded calls."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, words in RUNS.items():
         start = [sys.executable, "-m"]
@@ -114,7 +115,7 @@ def compare(one: Path, other: Path) -> list[str]:
         weights = sorted((one / name).glob("checkpoints/*/model.safetensors"))
         first, last = load_file(weights[0]), load_file(weights[-1])
         if all(torch.equal(first[key], last[key]) for key in first):
-            lines.append(f"{name} trains nothing, so it shows nothing")
+            lines.append(f"{name}: training changed no weight, so the run shows nothing")
     calls = [
         json.loads((side / "padded.json").read_text(encoding="utf-8")) for side in (one, other)
     ]
@@ -127,7 +128,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def differing(one: Any, other: Any, where: str = "") -> list[str]:
-    """The places in two nested values at which they are not the same."""
+    """The places at which two nested values differ."""
     import torch
 
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
@@ -154,7 +155,7 @@ def differing(one: Any, other: Any, where: str = "") -> list[str]:
 
 
 def against(revision: str) -> list[str]:
-    """This work tree beside a commit of it."""
+    """Compares this work tree with one of its commits."""
     top = Path(__file__).resolve().parents[1]
     with tempfile.TemporaryDirectory() as made:
         there = Path(made) / "tree"

@@ -1,8 +1,7 @@
-"""What is changed in code to see whether a test notices, and the tests that are asked.
+"""Mutants of the code, which show whether a test notices a change, and the tests to run on them.
 
-A mutant is a function with one `-`, `+`, comparison, `min`, `max`, `&` or `|` changed. Used by
-mutate.py, in which mutants live in copies of one process, and by mutate_files.py, in which they
-live in files.
+A mutant is a function with one `-`, `+`, comparison, `min`, `max`, `&` or `|` changed. mutate.py
+runs mutants in forked processes, and mutate_files.py writes them into files.
 """
 
 import argparse
@@ -28,8 +27,8 @@ APART = (
     "parts",
     "recipes",
     "assets",
-)  # mutants of parts are their own matter; recipes put together
-ELSEWHERE = ("tests/vllm", "tests/site")  # tests that need what is not here, or change nothing
+)  # parts have mutants of their own (mutate.py --only); recipes only compose
+ELSEWHERE = ("tests/vllm", "tests/site")  # tests that need what is not installed, or add nothing
 
 
 class Mutant(NamedTuple):
@@ -38,7 +37,7 @@ class Mutant(NamedTuple):
     line: int
     column: int
     change: str
-    function: str  # in which it is, by its qualified name
+    function: str  # the function that has it, by its qualified name
     tree: ast.Module
     node: ast.AST
 
@@ -54,7 +53,7 @@ def mutants(source: str) -> Iterator[Mutant]:
 
 
 def _inside(tree: ast.Module, node: ast.AST, function: str, prefix: str) -> Iterator[Mutant]:
-    types = [getattr(node, name, None) for name in ("annotation", "returns")]  # are no arithmetic
+    types = [getattr(node, name, None) for name in ("annotation", "returns")]  # no arithmetic
     for child in ast.iter_child_nodes(node):
         if any(child is each for each in types):
             continue
@@ -135,7 +134,7 @@ def chosen_of(options: argparse.Namespace) -> dict[str, list[Mutant]]:
         found = random.Random(options.seed).sample(found, number)
         print(f"a sample of {number} mutants of {len(names)} modules", flush=True)
     part, of = map(int, options.shard.split("/"))
-    # Neighbours together, for tests are measured by room.
+    # Neighbouring modules stay together, as tests are measured by room.
     mine = [entry for entry in found if names.index(entry[0]) * of // len(names) == part - 1]
     chosen: dict[str, list[Mutant]] = {}
     for name, mutant in sorted(mine, key=lambda entry: (entry[0], entry[1].line)):
@@ -145,7 +144,7 @@ def chosen_of(options: argparse.Namespace) -> dict[str, list[Mutant]]:
 
 @functools.cache
 def imports() -> dict[str, frozenset[str]]:
-    """What every file of tests imports, as full names."""
+    """The full names that every test file imports."""
     found = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         names = set()
@@ -159,12 +158,12 @@ def imports() -> dict[str, frozenset[str]]:
 
 
 def key_of(module: str, mutant: Mutant) -> str:
-    """What a mutant is called where its result is kept."""
+    """The name of a mutant where its result is stored."""
     return f"{module}:{mutant.line}:{mutant.column}: {mutant.change}"
 
 
 def tests_of(module: str) -> list[str]:
-    """The files of tests that import a module, and the folder of its room."""
+    """The test files that import a module, and the folder of its room."""
     folder = f"tests/{module.split('.')[1]}/"
     own = [path for path, names in imports().items() if module in names]
     own = [path for path in own if not path.startswith((*ELSEWHERE, folder))]

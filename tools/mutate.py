@@ -1,26 +1,28 @@
-"""Flip signs, comparisons and bounds, in parts or in other code, and see that a test notices.
+"""Mutate signs, comparisons and bounds, in parts or in other code, and check that a test notices.
 
     python tools/mutate.py [--only NAME ...] [--folder FOLDER] [--reach part|recipes|all]
     python tools/mutate.py --module strop.training.learner.kernel [--out FOLDER]
     python tools/mutate.py --sample 1000 [--seed 0] [--shard 1/4] [--out FOLDER]
 
 Each `-`, `+`, comparison, `min`, `max`, `&` and `|` of a function is changed in turn. For a part
-its own tests run first (those of its recipes where it has none), then those of all parts for this
-one; unless --reach is `part` those of the recipes that have it, which takes up to a minute a
-mutant, and with `all` the wider suite of parts and recipes, which takes minutes.
+its own tests run first (those of its recipes if it has none), then those of all parts, restricted
+to this one. Unless --reach is `part`, the tests of the recipes that use it follow, which take up to
+a minute a mutant, and with `all` the wider suite of parts and recipes, which takes minutes.
 
---module takes a module outside parts, --sample so many mutants of all such modules. First the tests
-that import the module and those in the folder of its room run as they are, for at most --measure
-seconds, and are seen to reach functions; then, for a mutant, those that reach its function, the
-shortest first, for at most --limit seconds. A mutant lives in one process: what other processes
-alone run counts as reached by no test; mutate_files.py is for that. --out keeps what was found of
-tests and of mutants, so that a run goes on where another one ended; shards may share it.
+--module takes a module outside parts, --sample a number of mutants of all such modules. First the
+tests that import the module and those in the folder of its room run unchanged, for at most
+--measure seconds, and the functions that each test reaches are recorded. Then, for a mutant, the
+tests that reach its function run, the shortest first, for at most --limit seconds. A mutant lives
+in one process: code that only other processes run counts as reached by no test; mutate_files.py is
+for that. --out stores the results of tests and mutants, so that a run continues where another one
+ended; shards may share it.
 
-A mutant that all let pass is printed with its file and line, and the exit code is 1.
+A mutant that passes all tests is printed with its file and line, and the exit code is 1.
 
 Tests are collected once. A mutant lives in a process forked from there, in which the functions of
-the module have other code; what is computed while it or a test is imported is the module's own.
-One that takes five times as long as the module itself, and 20 seconds more, counts as noticed.
+the module have other code; values that are computed while the module or a test is imported come
+from the original. A mutant that takes five times as long as the original, and 20 seconds more,
+counts as noticed.
 """
 
 import argparse
@@ -62,12 +64,12 @@ from mutants import (
 
 from strop.catalogue import catalogue
 
-# What this process has imported already is no fault.
+# Ignores the warning that this process has imported a module already.
 WORDS = (
     "-q", "-s", "-n", "0", "-p", "no:cacheprovider",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
-# Tests of runs in many processes, in which a mutant does not live.
+# Tests of runs in many processes, which a mutant does not reach.
 LONG = (
     "tests/ray/",
     "tests/training/test_asynchronous.py",
@@ -80,7 +82,7 @@ WIDER = ("tests/recipes", "tests/every_part", "tests/every_recipe", "tests/train
 
 
 def codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
-    """Names and code of what a module or class defines."""
+    """Names and code of the functions that a module or class defines."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield inner.co_qualname, inner
@@ -88,7 +90,7 @@ def codes(code: CodeType) -> Iterator[tuple[str, CodeType]]:
 
 
 def functions(space: Any, module: str) -> Iterator[FunctionType]:
-    """What a module defines, also what stands behind a decorator."""
+    """The functions that a module defines, also those behind a decorator."""
     for value in list(vars(space).values()):
         for name in ("__func__", "fget", "func"):  # of class and static methods, and of properties
             value = getattr(value, name, value)
@@ -100,7 +102,7 @@ def functions(space: Any, module: str) -> Iterator[FunctionType]:
 
 
 def put(source: str, module: ModuleType) -> None:
-    """Give the functions of a module the code that they have in another source."""
+    """Replace the code of a module's functions by that of another source."""
     found = dict(codes(compile(source, str(module.__file__), "exec")))
     for function in functions(module, module.__name__):
         if function.__qualname__ in found:
@@ -108,22 +110,22 @@ def put(source: str, module: ModuleType) -> None:
 
 
 class Unsteady(Exception):
-    """Tests fail where nothing was changed."""
+    """Tests fail on unchanged code."""
 
 
 class Stage(NamedTuple):
-    """Tests that run for a mutant; those that say the same of many only for some (none: all)."""
+    """Tests that run for a mutant; tests over many cases run only for `cases` (empty: all)."""
 
     items: list[pytest.Item]
     cases: frozenset[str] = frozenset()
 
 
 class Parts:
-    """Runs the mutants of parts, in place of the tests that pytest has collected."""
+    """Runs the mutants of parts in place of the tests that pytest has collected."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.seconds: dict[tuple[str, frozenset[str]], float] = {}  # on the parts as they are
+        self.seconds: dict[tuple[str, frozenset[str]], float] = {}  # on the unchanged parts
         self.survivors: list[str] = []
         self.total = self.unsteady = 0
 
@@ -148,7 +150,7 @@ class Parts:
                     self.survivors.append(f"{place}: {mutant.change}")
         except Unsteady as error:
             self.unsteady += 1
-            print(f"{part.name}: nothing can be said of its mutants: {error}", flush=True)
+            print(f"{part.name}: its mutants cannot be judged: {error}", flush=True)
             return
         self.total += found
         print(f"{part.name}: {found} mutants, {len(self.survivors) - before} survived", flush=True)
@@ -156,7 +158,7 @@ class Parts:
             print(f"  {survivor}", flush=True)
 
     def stages(self, session: pytest.Session, part: Any) -> list[Stage]:
-        """Tests that run one after the other, by their reach."""
+        """Tests that run one after the other, in the order of their reach."""
         files = sorted((ROOT / "tests/parts" / part.folder).glob("test_*.py"))
         recipes = tuple(
             f"tests/recipes/{test.name}::"
@@ -189,7 +191,7 @@ class Parts:
         started = time.monotonic()
         if new and failed(Stage(new, cases), module, None, 3600):
             names = ", ".join(sorted({item.nodeid.partition("::")[0] for item in new}))
-            raise Unsteady(f"{names}: fail as it is")
+            raise Unsteady(f"{names}: fail on unchanged code")
         each = (time.monotonic() - started) / max(len(new), 1)
         self.seconds |= {(item.nodeid, cases): each for item in new}
         limit = 20 + 5 * sum(self.seconds[item.nodeid, cases] for item in items)
@@ -197,7 +199,7 @@ class Parts:
 
 
 def cases_of(item: pytest.Item) -> frozenset[str]:
-    """What a test says one thing of, where it does (tests/every.py)."""
+    """The cases that a test checks one by one, if it does so (tests/every.py)."""
     return getattr(getattr(item, "function", None), "cases", frozenset())
 
 
@@ -206,7 +208,7 @@ def in_folder(item: pytest.Item, folder: str) -> bool:
 
 
 def failed(stage: Stage, module: ModuleType, source: str | None, limit: float) -> bool:
-    """Whether one of the tests fails in a process of its own, or they take longer than that."""
+    """Whether a test fails in a forked process, or the tests take longer than `limit` seconds."""
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -218,7 +220,7 @@ def failed(stage: Stage, module: ModuleType, source: str | None, limit: float) -
                 put(source, module)
                 code = 1
             sys.modules["every"].ONLY.update(stage.cases)
-            session.testsfailed = 0  # files that cannot be collected count there
+            session.testsfailed = 0  # it counts files that cannot be collected
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if session.testsfailed:
@@ -233,14 +235,14 @@ def failed(stage: Stage, module: ModuleType, source: str | None, limit: float) -
         os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # what its tests have left
+        os.killpg(child, signal.SIGKILL)  # processes that its tests left running
     if code == UNUSED:
         raise RuntimeError(f"a mutant of {module.__name__} could not take its place")
     return code != 0
 
 
 class Known(NamedTuple):
-    """What is known of a test on the code as it is."""
+    """What is known of a test on unchanged code."""
 
     seconds: float
     passed: bool
@@ -248,7 +250,7 @@ class Known(NamedTuple):
 
 
 class Machinery:
-    """Runs mutants of modules outside parts, in place of the tests that pytest has collected."""
+    """Runs mutants of modules outside parts in place of the tests that pytest has collected."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -272,7 +274,7 @@ class Machinery:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """All chosen mutants that have no result yet, module by module."""
         done = {row["mutant"] for row in lines_of(self.results)}
-        for name, module in self.every.items():  # so that what is kept serves any other sample
+        for name, module in self.every.items():  # all, so that stored results serve other samples
             for function in functions(module, name):
                 for each in (function.__code__, *(c for _, c in codes(function.__code__))):
                     self.codes[id(each)] = f"{name}:{each.co_qualname}"
@@ -285,7 +287,7 @@ class Machinery:
                 self.mutate(key_of(name, mutant), mutant, module, items)
             if left:
                 self.check(name, module)
-        for name, module in modules.items():  # by now more is known, also of tests further away
+        for name, module in modules.items():  # by now tests of other modules are measured too
             for mutant in self.chosen[name]:
                 if not self.rows()[key_of(name, mutant)]["reaching"]:
                     self.mutate(key_of(name, mutant), mutant, module, session.items)
@@ -300,14 +302,14 @@ class Machinery:
         return {row["mutant"]: row for row in lines_of(self.results)}
 
     def check(self, name: str, module: ModuleType) -> None:
-        """Tests that notice a mutant of a module pass where nothing is changed, in the same way."""
+        """Check that the tests that noticed a module's mutant pass on unchanged code."""
         if (stage := self.noticing.get(name)) and failed(stage, module, None, 600):
             names = ", ".join(item.nodeid for item in stage.items)
-            raise Unsteady(f"{name}: its tests fail as it is: {names}")
+            raise Unsteady(f"{name}: its tests fail on unchanged code: {names}")
 
     def items(self, session: pytest.Session, name: str) -> list[pytest.Item]:
-        """A module's tests, the nearest first: of a file that has its name, that imports it, others
-        of its room.
+        """A module's tests, the nearest first: those of a file with its name, of files that import
+        it, others of its room.
         """
         places, own = tuple(tests_of(name)), f"/test_{name.rpartition('.')[2]}.py::"
 
@@ -321,7 +323,7 @@ class Machinery:
     def mutate(
         self, key: str, mutant: Mutant, module: ModuleType, items: list[pytest.Item]
     ) -> None:
-        """Write down whether a test notices."""
+        """Record whether a test notices the mutant."""
         place = f"{module.__name__}:{mutant.function}"
         reaching = [
             (known.seconds, number, item)
@@ -345,7 +347,7 @@ class Machinery:
                   flush=True)  # fmt: skip
 
     def measure(self, items: list[pytest.Item]) -> None:
-        """Run tests as they are, as long as there is time, and keep what they reach."""
+        """Run tests on unchanged code for at most --measure seconds; store what they reach."""
         if not items:
             return
         ours, theirs = os.pipe()
@@ -370,7 +372,7 @@ class Machinery:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
         rows = [json.loads(line) for line in text.split(b"\n")[:-1]]
-        if len(rows) < len(items):  # the one that took too long
+        if len(rows) < len(items):  # the next one took too long
             name = items[len(rows)].nodeid
             rows.append({"test": name, "seconds": 0.0, "passed": False, "reached": []})
         for row in rows:
@@ -379,7 +381,7 @@ class Machinery:
             self.known[row["test"]] = found
 
     def tell(self, items: list[pytest.Item], place: int) -> None:
-        """In the child: a line of every test that has ended."""
+        """In the child: write one line for every test that has ended."""
         session, entered = items[0].session, set[int]()
 
         def entering(frame: FrameType, event: str, argument: Any) -> None:
@@ -400,7 +402,7 @@ class Machinery:
             os.write(place, (json.dumps(row) + "\n").encode())
 
     def show(self, rows: list[dict[str, Any]]) -> None:
-        """How many survive, by room."""
+        """Print how many mutants survive, by room."""
         rooms: dict[str, list[dict[str, Any]]] = {}
         for row in rows:
             rooms.setdefault(row["mutant"].split(":")[0].split(".")[1], []).append(row)
@@ -411,7 +413,7 @@ class Machinery:
 
 
 def imported(name: str) -> ModuleType | None:
-    """A module, or None where a library that it needs is not here, which is said."""
+    """A module, or None with a printed note if a library that it needs is not installed."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -420,7 +422,7 @@ def imported(name: str) -> ModuleType | None:
 
 
 def silence() -> None:
-    """Nothing that this process prints is shown."""
+    """Discard everything that this process prints."""
     null = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(null, number)
@@ -433,12 +435,12 @@ def main() -> int:
     parser.add_argument("--folder", default="", help="one folder of parts, such as loss")
     parser.add_argument("--reach", choices=("part", "recipes", "all"), default="all")
     parser.add_argument("--module", nargs="+", default=[], help="modules outside parts")
-    parser.add_argument("--sample", type=int, default=0, help="mutants of all such modules")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--sample", type=int, default=0, help="number of mutants of such modules")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     parser.add_argument("--shard", default="1/1", help="which share of their modules, as 1/4")
     parser.add_argument("--measure", type=float, default=300.0, help="seconds for a module's tests")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of tests for a mutant")
-    parser.add_argument("--out", type=Path, help="a folder for what was found, to go on with")
+    parser.add_argument("--out", type=Path, help="folder of results, from which a run continues")
     options = parser.parse_args()
     os.chdir(ROOT)
     torch.set_num_threads = lambda number: None  # it fails in a copy of a copy; there is one thread
@@ -446,7 +448,7 @@ def main() -> int:
           f"hypothesis {hypothesis.__version__}")  # fmt: skip
     started = time.time()
     with TemporaryDirectory() as place:
-        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = place  # what fails is forgotten
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = place  # so that failures are not remembered
         runner: Any
         if options.module or options.sample:
             options.out = (options.out or Path(place)).absolute()

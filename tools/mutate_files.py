@@ -1,12 +1,13 @@
-"""Run the mutants that no test noticed under mutate.py, in files: also what other processes run.
+"""Run the mutants that mutate.py let survive, in files, so that other processes run them too.
 
     python tools/mutate_files.py FOLDER [--limit 120]
 
-FOLDER is an --out of mutate.py. In a copy of the tree each of its mutants that passed or was not
-reached is written into its module's file, and the module's tests run in a process of their own: the
-file that has its name, those that import it, then its room's; as long as they fit into --limit
-seconds where nothing is changed. Taking three times that long counts as noticed. Results are kept
-in FOLDER/files.jsonl, with which a run goes on; survivors are printed, and the exit code is then 1.
+FOLDER is an --out of mutate.py. Each of its mutants that passed all tests or was not reached is
+written into its module's file in a copy of the tree, and the module's tests run in a new process:
+first the file with its name, then those that import it, then those of its room, as long as they fit
+into --limit seconds on unchanged code. A mutant that takes three times that long counts as noticed.
+Results are stored in FOLDER/files.jsonl, from which a run resumes. Survivors are printed, and then
+the exit code is 1.
 """
 
 import argparse
@@ -25,7 +26,7 @@ WORDS = ("-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider")
 
 
 class Tree:
-    """A copy of the tree, in which a file is changed."""
+    """A copy of the tree, in which one file is changed."""
 
     def __init__(self, place: Path, limit: float) -> None:
         self.place, self.limit = place, limit
@@ -34,7 +35,7 @@ class Tree:
         self.seconds: dict[str, float | None] = {}  # of tests; None: too many
 
     def run(self, places: list[str], limit: float) -> bool | None:
-        """Whether tests pass; None where they take longer."""
+        """Whether tests pass; None if they take longer than `limit` seconds."""
         words = [sys.executable, *WORDS, f"--basetemp={self.place / 'made'}", *places]
         known = {**os.environ, "PYTHONPATH": str(self.place / "src"), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
@@ -51,7 +52,7 @@ class Tree:
                 process.wait()
 
     def tests(self, module: str) -> tuple[list[str], float]:
-        """A module's tests that pass in time as it is, and their seconds."""
+        """A module's tests that pass in time on unchanged code, and their seconds."""
         chosen, total = list[str](), 0.0
         for place in nearest(module):
             if place not in self.seconds:
@@ -65,7 +66,7 @@ class Tree:
         return chosen, total
 
     def noticed(self, module: str, mutant: Mutant, places: list[str], seconds: float) -> bool:
-        """Whether a test fails, or takes too long, while the file is the mutant's."""
+        """Whether a test fails, or takes too long, while the file holds the mutant."""
         path = self.place / "src" / (module.replace(".", "/") + ".py")
         before = path.read_text(encoding="utf-8")
         path.write_text(mutant.source, encoding="utf-8")
@@ -76,7 +77,7 @@ class Tree:
 
 
 def nearest(module: str) -> list[str]:
-    """Files of tests of a module, those that have its name first."""
+    """Test files of a module; those with its name come first."""
     own = f"test_{module.rpartition('.')[2]}.py"
     files = set[str]()
     for place in tests_of(module):
@@ -89,7 +90,7 @@ def nearest(module: str) -> list[str]:
 
 
 def main() -> int:
-    """Run what is left and print the survivors."""
+    """Run the mutants without a result and print the survivors."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="an --out of mutate.py")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds of a mutant's tests")

@@ -1,8 +1,8 @@
-"""Run the notebooks of docs/notebooks/ from a clean start and store what they show.
+"""Run the notebooks of docs/notebooks/ from a clean start and store their outputs.
 
     python tools/run_notebooks.py [NAME.ipynb ...] [--into FOLDER]
 
-They run in an empty folder. Without --into they are written where they lie.
+The notebooks run in an empty folder. Without --into they are overwritten in place.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def executed(path: Path) -> Any:
 
 
 def main() -> None:
-    """Run those that are named, or all."""
+    """Run the notebooks that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "names", nargs="*", default=sorted(p.name for p in NOTEBOOKS.glob("*.ipynb"))
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=NOTEBOOKS)
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, without ipywidgets
+    os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # a warning of tqdm
     for name in given.names:
         book = executed(NOTEBOOKS / name)
         nbformat.write(book, given.into / name)

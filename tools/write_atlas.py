@@ -1,7 +1,7 @@
-"""Write docs/ATLAS.md: all recipes beside grpo on paired seeds, from the rows of the atlas.
+"""Write docs/ATLAS.md: all recipes compared with grpo on paired seeds, from the rows of the atlas.
 
 python benchmarks/atlas.py four --hours 6     # makes rows, for hours and on any machine
-python tools/write_atlas.py                   # the page, in seconds
+python tools/write_atlas.py                   # writes the page, in seconds
 """
 
 import csv
@@ -24,33 +24,34 @@ DOCS = Path(__file__).parents[1] / "docs"
 ROWS, PAGE = DOCS / "evidence" / "atlas", DOCS / "ATLAS.md"
 REGIMES = {
     "tiny": "One update a step, 16 prompts with 8 answers, 100 steps of `tiny` on Countdown",
-    "four": "`tiny` on Countdown, four updates a step, a rate from 1e-3 to 0, 100 steps",
-    "own": "The options under which a recipe says that it is itself, for it and for `grpo`",
-    "worked": "`tiny-worked` on puzzles that are worked out, 8 prompts with 8 answers, 40 steps",
+    "four": "`tiny` on Countdown, four updates a step, a learning rate from 1e-3 to 0, 100 steps",
+    "own": "The options under which alone a recipe is itself, for it and for `grpo`",
+    "worked": "`tiny-worked` on puzzles with worked answers, 8 prompts with 8 answers, 40 steps",
     "corridor": "Episodes in the corridor, 16 with 8 each, 100 steps",
 }
-HEADER = """# The atlas: all recipes beside grpo
+HEADER = """# The atlas: all recipes compared with grpo
 
-    python benchmarks/atlas.py four --hours 6    # makes rows that are missing
+    python benchmarks/atlas.py four --hours 6    # makes missing rows
     python tools/write_atlas.py                  # writes this page from docs/evidence/atlas/
 
 **What this page does not show.** The models have 0.33 and 1.1 million weights, the tasks are
 puzzles and corridors, and a run has some dozens of steps. No recipe was tuned: each has its
-defaults, the learning rate is one for all, and another rate can turn an order round. A recipe that
-ends below `grpo` here does so in this setting; nothing is said of large models. Seconds are of
-machines that did other work too.
+defaults, all share one learning rate, and another rate can reverse an order. A recipe that
+ends below `grpo` here does so in this setting; the page says nothing about large models. Seconds
+were measured on machines that did other work too.
 
-A recipe and `grpo` of one seed have seen the same prompts on one kind of machine; a difference is
-the mean of these pairs with its 95% interval, which stays within what the number can be, and is
-decided as [compare](COMPARE.md#what-is-decided-and-how) does: from five seeds on, with Holm's
+A recipe and `grpo` of one seed have seen the same prompts on one kind of machine. A difference is
+the mean of these pairs with its 95% interval, which stays within the range of the number. It is
+decided as in [compare](COMPARE.md#what-is-decided-and-how): from five seeds on, with Holm's
 correction over the recipes of the regime. *Resolves* is the difference that so many seeds find in 8
 of 10 such comparisons. Final scores are of 512 held-out puzzles with 16 answers each.
 
 *Asymptote, efficiency, midpoint* are those of `R(C) = R_0 + (A - R_0) / (1 + (M / C)^B)` (arXiv
 2510.13786), fitted to validation pass@1 over steps, averaged over seeds, with 95% intervals over
-bootstrapped seeds. They stand where the fit is determined; else the reason does. *At sampled* and
-*at trained* are differences in validation pass@1 where both sides had spent what the thriftier one
-spent in all. Ratios are to `grpo`. Stages are those at which a recipe is other than its parent.
+bootstrapped seeds. Where the fit is not determined, the reason stands in their place. *At sampled*
+and *at trained* are differences in validation pass@1 at the point where both sides had spent as
+much as the thriftier one spent in all. Ratios are to `grpo`. Stages are those at which a recipe
+differs from its parent.
 
 Written by `python tools/write_atlas.py`; change the rows, not this file.
 """
@@ -62,7 +63,7 @@ HEAD = (
 
 
 def read(name: str) -> list[Row]:
-    """The rows of a table of the atlas; none where it is not there yet."""
+    """The rows of a table of the atlas; none if the file does not exist yet."""
     path = ROWS / f"{name}.csv"
     if not path.exists():
         return []
@@ -105,7 +106,7 @@ def _fit(rows: Sequence[Row]) -> tuple[str, str, str]:
 
 
 def lines_of(pairs: Mapping[str, list[Pair]], stages: Mapping[str, Sequence[str]]) -> list[str]:
-    """A line a recipe, the smallest difference first."""
+    """One line per recipe, the smallest difference first."""
     by = {name: numbers.compared(pairs, name) for name in ("pass@1", "pass@16", "entropy_late",
                                                            "ece")}  # fmt: skip
     gains, lines = numbers.gains(pairs), []
@@ -126,13 +127,15 @@ def lines_of(pairs: Mapping[str, list[Pair]], stages: Mapping[str, Sequence[str]
 
 
 def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> list[str]:
-    """What failed, ended lower, was not decided; what ended higher, and what that took."""
+    """The recipes that failed, ended lower or were not decided, and those that ended higher, with
+    their cost.
+    """
     found = numbers.compared(pairs, "pass@1")
     verdicts = {name: found[name].verdict for name in pairs}
     lines = [f"- {regime}: `{r['words']}` seed {r['seed']} failed: {r['error']}"
              for r in rows if r["error"]]  # fmt: skip
     few = f"fewer than {numbers.FEWEST_SEEDS} seeds, so nothing is decided against"
-    for verdict, told in (("lower", "below"), ("not decided", "not told from"), ("", few)):
+    for verdict, told in (("lower", "below"), ("not decided", "undecided against"), ("", few)):
         names = ", ".join(f"`{name}`" for name, each in verdicts.items() if each == verdict)
         lines += [f"- {regime}, {told} `grpo`: {names}"] if names else []
     for name in (name for name, each in verdicts.items() if each == "higher"):
@@ -143,7 +146,7 @@ def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> 
 
 
 def audited() -> dict[str, dict[str, float]]:
-    """Columns of docs/AUDIT.md by recipe; of recipes with phases the first one's."""
+    """Columns of docs/AUDIT.md by recipe; of a recipe with phases, those of the first phase."""
     found: dict[str, dict[str, float]] = {}
     head: list[str] = []
     for line in (DOCS / "AUDIT.md").read_text(encoding="utf-8").splitlines():
@@ -164,13 +167,13 @@ def audited() -> dict[str, dict[str, float]]:
 def questions(
     by_regime: Mapping[str, Mapping[str, list[Pair]]], stages: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Ranks: early against last, of one regime against another's, exact bias against what was
-    learnt.
+    """Rank correlations: of early and last scores, of one regime and another, and of exact bias
+    and what was learnt.
     """
     lines = [
         "\n## Do early ranks pick the winners?\n",
-        f"Ranks here and below are of recipes with {numbers.FEWEST_SEEDS} seeds or more. Early and "
-        "last scores are of the same runs, so a lucky seed counts in both.\n",
+        f"Ranks here and below cover recipes with {numbers.FEWEST_SEEDS} seeds or more. Early and "
+        "last scores come from the same runs, so a lucky seed counts in both.\n",
     ]
     for regime, pairs in by_regime.items():
         for share in (0.25, 0.5):
@@ -190,10 +193,10 @@ def questions(
         told = numbers.spearman([gains[one][n] for n in both], [gains[other][n] for n in both])
         lines.append(f"- {one} and {other}: {told}")
     if len(gains) < 2:
-        lines.append("Rows of two regimes are not there yet.")
+        lines.append("There are no rows of two regimes yet.")
     lines.append("\n## Does exact bias or noise predict what is learnt?\n")
     lines.append(
-        "Intervals are of one rank correlation each, without a correction for their number.\n"
+        "Each interval is that of one rank correlation, without a correction for their number.\n"
     )
     exact = audited()
     for regime, found in gains.items():
@@ -212,7 +215,7 @@ def questions(
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:
-    """How many recipes regimes cannot have for a reason, and which."""
+    """How many recipes the regimes leave out for a reason, and which."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         found.setdefault((row["regime"], row["why"].replace("|", "/")), []).append(row["recipe"])
@@ -241,7 +244,7 @@ def page(known: Known | None = None) -> str:
     lines += [f"- Not run yet: {', '.join(none)}"] if none else []
     for regime, pairs in by_regime.items():
         hours = sum(float(row["seconds"] or 0) for row in rows[regime]) / 3600
-        told = f"{len(rows[regime])} runs, which trained for {hours:.2f} hours of one thread."
+        told = f"{len(rows[regime])} runs, which trained for {hours:.2f} hours on one thread."
         lines += [f"\n## {regime}\n", f"{REGIMES[regime]}. {told}\n",
                   "<!-- sortable -->\n",
                   f"| {' | '.join(HEAD)} |", "| --- " * len(HEAD) + "|"]  # fmt: skip

@@ -2,7 +2,7 @@
 
     python tools/write_audit.py
 
-Takes up to ten minutes on one core; draw docs/pictures/audit.png anew then
+It takes up to ten minutes on one core; afterwards redraw docs/pictures/audit.png
 (tools/draw_pictures.py). A test compares some of the lines with the page.
 """
 
@@ -74,7 +74,7 @@ Written by `python tools/write_audit.py`; change the code, not this file.
 SHAPES = range(1, 6)
 TAUGHT = Setting(depth=3, branching=4, ragged=False, group=1)
 KL = 'gkd bound=penalise_kl_to_reference(estimator="{}")'
-# Methods that learn from a teacher, and settings of them that are other estimators.
+# Methods that learn from a teacher, and settings of them that make another estimator.
 ESTIMATORS = (
     "on_policy_distillation", "on_policy_distillation(gamma=1)", "vopd", "opsd(sampled=True)",
     *(KL.format(name) for name in ("k1", "k2", "k3")),
@@ -112,8 +112,8 @@ REST = """
 
 
 def row(recipe: str, number: int = 1, phase: str = "") -> str:
-    """The recipe's line of the table, of one phase of it where it has some. Raises UserError where
-    it cannot be enumerated.
+    """The recipe's line of the table, or that of one of its phases. Raises UserError where it
+    cannot be enumerated.
     """
     base = _audit(recipe, number)
     scales = (_audit(recipe, number, success=p).scale.value for p in (0.7, 0.1))

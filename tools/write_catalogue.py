@@ -405,7 +405,7 @@ def _padded_needs(name: str, names: Names) -> str:
         for use in readers_of_texts(names.algorithm)
         for column in parts.writes(use)
     }
-    asking = [use for use in names.run_by("rewards") if services_asked(use)]  # answered by columns
+    asking = [use for use in names.run_by("rewards") if services_asked(use)]  # columns answer them
     answers = {read.column for use in asking for read in parts.reads(use)}
     answers |= {column for use in asking for column in parts.writes(use)}
     must = {known for column in answers for known in names.of(column)[:1]}

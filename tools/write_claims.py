@@ -1,10 +1,10 @@
-"""Write docs/CLAIMS.md: what papers claim of their methods, and what small experiments show of it.
+"""Write docs/CLAIMS.md: what papers claim of their methods, and what small experiments show.
 
     strop reproduce all --csv src/strop/assets/claims.csv
     python tools/write_claims.py
 
-The first line runs the experiments, for hours, and goes on where it was stopped; RECIPE or
-RECIPE/CLAIM in place of `all` does so for some. The second takes no time.
+The first line runs the experiments, for hours, and resumes where it was stopped; RECIPE or
+RECIPE/CLAIM in place of `all` runs some of them. The second takes seconds.
 """
 
 import math
@@ -14,25 +14,25 @@ from pathlib import Path
 from strop.comparison.claims import Claim, claims, difference, results
 
 PAGE = Path(__file__).parents[1] / "docs" / "CLAIMS.md"
-HEADER = """# What papers claim, looked at in small experiments
+HEADER = """# What papers claim, tested in small experiments
 
     strop reproduce                 # all claims, in a sentence each
-    strop reproduce clip_cov        # run those of a recipe; clip_cov/entropy: one of them
+    strop reproduce clip_cov        # runs those of a recipe; clip_cov/entropy: one of them
 
 **What this page does not show.** The models are the shipped ones, of 0.33 and 1.1 million weights,
 on arithmetic puzzles and corridors, for some dozens of steps. A claim that holds here has held at
-this scale; one that does not show may need a larger model, longer answers or more steps, and nobody
-has looked. An experiment takes a recipe's defaults but for what its row says, and tunes neither
-side. A verdict on runs looks at one number, which was chosen before
-them. An enumerated number is that of one setting, of small trees; another can say otherwise.
+this scale. One that does not show may need a larger model, longer answers or more steps, which
+nobody has tried. An experiment takes a recipe's defaults except for what its row says, and tunes
+neither side. A verdict on runs rests on one number, which was chosen before them. An enumerated
+number is that of one setting, of small trees; another setting can give another number.
 
 An experiment compares two methods on equal seeds (of runs) or on equal trees and policies (of
 numbers that begin with `audit/`, which `strop audit` [enumerates](AUDIT.md)). *Holds*: the interval
-of the paired difference leaves out 0 on the expected side, as
+of the paired difference excludes 0 on the expected side, as
 [compare](COMPARE.md#what-is-decided-and-how) decides; for "equal", the whole interval lies within
-the stated distance. *Opposite*: it leaves out 0 on the other side. *Not decided*: the interval has
-both; behind the difference stands what so many seeds find in 8 of 10 such experiments, and a true
-difference below that can have been missed.
+the stated distance. *Opposite*: it excludes 0 on the other side. *Not decided*: the interval
+has values of both sides. *Resolves* is the difference that so many seeds find in 8 of 10 such
+experiments; a smaller true difference can have been missed.
 
 """
 NOTE = "Written by `python tools/write_claims.py` from src/strop/assets/claims.toml and .csv.\n"
@@ -40,7 +40,7 @@ PLURAL = {"holds": "hold", "opposite": "show the opposite", "not decided": "are 
 
 
 def found(claim: Claim) -> str:
-    """What was found of a claim, in a cell."""
+    """The result for a claim, as a table cell."""
     row = results().get(claim.id)
     if row is None:
         return "not run yet"
@@ -59,7 +59,7 @@ def page() -> str:
     counts = Counter(row["verdict"] for row in results().values())
     told = ", ".join(f"{counts[verdict]} {text}" for verdict, text in PLURAL.items())
     lines = [
-        f"{len(tested)} of {len(claims())} claims can be looked at; {sum(counts.values())} were: "
+        f"{len(tested)} of {len(claims())} claims can be tested; {sum(counts.values())} were: "
         f"{told}.\n",
         "| claim | says | expected | found | verdict |", "| --- | --- | --- | --- | --- |",
     ]  # fmt: skip

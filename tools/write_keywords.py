@@ -38,7 +38,7 @@ SETTINGS = {
 def stub() -> str:
     """The whole file."""
     types = {**_of_settings(), **_of_stages()}
-    del types["reward"]  # rewards of the run, a parameter of its own
+    del types["reward"]  # the run's rewards, which are a parameter of their own
     types["evaluation_reward"] = "Reward | Sequence[Reward] | Mapping[str, Reward]"
     return HEADER + "".join(f"    {name}: {kind}\n" for name, kind in types.items())
 
@@ -68,7 +68,7 @@ def _setting(annotation: Any) -> str:
 
 
 def _of_stages() -> dict[str, str]:
-    """Stages and slots by their names, and STAGE_FIELD of every part's field."""
+    """Stages and slots by name, and STAGE_FIELD for every part's field."""
     found = dict.fromkeys((*STAGES, *STAGE_ALIASES, *PLACE_OF), "Part")
     entries = [(e.folder.partition("/")[0], e.fields) for e in catalogue.parts()]
     for stage in (*STAGES, *STAGE_ALIASES):

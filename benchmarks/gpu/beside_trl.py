@@ -1,6 +1,6 @@
 """A whole step of GRPO in strop and in TRL's GRPOTrainer, on one GPU.
 
-    pip install trl==1.16.0        # beside strop; liger-kernel, too, for `trl-liger`
+    pip install trl==1.16.0        # besides strop; also liger-kernel, for `trl-liger`
     python benchmarks/gpu/beside_trl.py [--cases short,long] [--sides strop,trl,trl-liger]
         [--steps 3] [--limit 170] [--out FILE.csv]
     python benchmarks/gpu/beside_trl.py --device cpu --shape tiny        # tries the program
@@ -13,16 +13,16 @@ tokens with the same reward, one update a step by AdamW, no penalty towards a re
 
 TRL runs at its fastest settings without a server: transformers' `generate`, weights and optimiser
 in bfloat16, no reporting, no gradient checkpointing, and micro-batches as large as the memory
-allows (begun with --tokens padded tokens, halved when memory runs out). `trl-liger` has Liger's
-kernels of layers, too; `trl-static` a cache of fixed size, with which transformers compiles the
-decoding; `trl-batching` transformers' continuous batching. strop runs as always: metrics, Parquet
-of every step, rewards in another process, float32 masters of the weights.
+allows (--tokens padded tokens at first, halved when memory runs out). `trl-liger` adds Liger's
+layer kernels; `trl-static` a cache of fixed size, with which transformers compiles the decoding;
+`trl-batching` transformers' continuous batching. strop runs as always: metrics, Parquet of every
+step, rewards in another process, float32 masters of the weights.
 
 Every side is a process of its own, one after the other; its first step is left out. A side that
-fails says so, and the others go on. --limit bounds the seconds of a case: what is left is shared
-by the sides that are left, and a side begins no third step behind its share. Printed are the median
-seconds of a step, of them generating and updating (the rest is rewards, metrics, files), the peak
-of the GPU's memory, and the ratios.
+fails prints its error, and the others continue. --limit bounds the seconds of a case: the remaining
+sides share the remaining time, and a side starts no third step after its share is used up. The
+output has the median seconds of a step, those of generating and updating (the rest is rewards,
+metrics, files), the peak of the GPU's memory, and the ratios.
 """
 
 import argparse
@@ -49,13 +49,13 @@ SHAPES = {
     "full": SHAPE,
     "tiny": Shape(vocabulary=512, hidden=64, intermediate=128, layers=2, heads=2, kv_heads=2),
 }
-WORK = {  # prompts, answers of each, tokens of an answer; of the tiny shape an eighth of these
+WORK = {  # prompts, answers per prompt, tokens per answer; the tiny shape has an eighth of the last
     "short": (8, 16, 256),
     "long": (2, 16, 1024),
 }
 LEARNING_RATE = 1e-6
 PROMPT = 8
-SPARE = 60.0  # seconds behind its share after which a side is killed
+SPARE = 60.0  # seconds after its share at which a side is killed
 TRL = {
     "trl": {},
     "trl-liger": {"use_liger_kernel": True},
@@ -65,7 +65,7 @@ TRL = {
 
 
 def case_of(name: str, shape: str) -> Case:
-    """The work, as `train_vs_trl` has it."""
+    """The work, in the form that `train_vs_trl` takes."""
     prompts, rollouts, tokens = WORK[name]
     if shape == "tiny":
         tokens //= 8
@@ -78,7 +78,7 @@ def even(prompts: Any, completions: list[str], **columns: Any) -> list[float]:
 
 
 def run_strop(case: Case, folder: Path, steps: int, device: str, until: float) -> dict[str, Any]:
-    """Steps of strop's loop."""
+    """Runs steps of strop's loop."""
     files = (str(folder / "prompts.jsonl"),)
     functions = (f"{folder}/rewards.py:even",)
     sections = train_vs_trl.strop_sections(case, folder, steps, "bfloat16", files, functions)
@@ -96,7 +96,7 @@ def run_strop(case: Case, folder: Path, steps: int, device: str, until: float) -
 def run_trl(
     case: Case, folder: Path, steps: int, device: str, until: float, at_once: int, side: str
 ) -> dict[str, Any]:
-    """Steps of TRL's trainer, `at_once` answers a micro-batch."""
+    """Runs steps of TRL's trainer, with `at_once` answers per micro-batch."""
     options = train_vs_trl.trl_options(case, steps, "bfloat16", at_once)
     options |= {"learning_rate": LEARNING_RATE, "use_cpu": device == "cpu", **TRL[side]}
     lines = (folder / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
@@ -120,7 +120,7 @@ def run_trl(
 
 
 def stopped(call: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
-    """The function, with the time that each of its calls takes noted."""
+    """The function, which appends the time of each of its calls to `seconds`."""
 
     def called(*args: Any, **named: Any) -> Any:
         began = train_vs_trl.now().elapsed
@@ -132,7 +132,7 @@ def stopped(call: Callable[..., Any], seconds: list[float]) -> Callable[..., Any
 
 
 def work(side: str, case: Case, options: argparse.Namespace) -> None:
-    """One side, in this process; its numbers are the last line."""
+    """Run one side in this process; the last printed line has its numbers."""
     until = time.perf_counter() + options.seconds
     shared = (case, options.folder, options.steps + 1, options.device, until)
     if side == "strop":
@@ -148,7 +148,7 @@ def work(side: str, case: Case, options: argparse.Namespace) -> None:
 def measure(
     side: str, name: str, folder: Path, seconds: float, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """One fresh process; smaller micro-batches when memory runs out. Raises RuntimeError."""
+    """Run one fresh process; halve micro-batches when memory runs out. Raises RuntimeError."""
     case, began = case_of(name, options.shape), time.monotonic()
     at_once = case.answers
     while at_once > 1 and at_once * (PROMPT + case.max_tokens) > options.tokens:
@@ -178,7 +178,7 @@ def measure(
 
 
 def compare(name: str, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Print a line a side, and the ratios."""
+    """Print one line per side, and the ratios."""
     sides, rows = options.sides.split(","), list[dict[str, Any]]()
     last = time.monotonic() + options.limit
     for place, side in enumerate(sides):
@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shape", choices=SHAPES, default="full")
     parser.add_argument("--out", type=Path, help="CSV file of the numbers")
-    parser.add_argument("--lines", type=int, default=6, help="of the error of a side that fails")
+    parser.add_argument("--lines", type=int, default=6, help="shown of a failing side's error")
     for name, kind in (("--worker", str), ("--folder", Path), ("--seconds", float)):
         parser.add_argument(name, type=kind, help=argparse.SUPPRESS)
     parser.add_argument("--at-once", type=int, help=argparse.SUPPRESS)

@@ -1,19 +1,19 @@
-"""Decoding by the local engine on a GPU, beside what reading the memory takes and `generate`.
+"""Decoding by the local engine on a GPU, compared with the memory bound and with `generate`.
 
     python benchmarks/gpu/engine.py [--shapes 0.6B,1.7B] [--lengths 256,1024] [--rows 128]
         [--profile] [--device cuda] [--out FILE.csv]
 
-Random Qwen3 models in bfloat16 answer prompts of 8 tokens. Measured are, a shape and length, after
-a first time that does not count (what it takes more is printed: compiling and recording):
+Random Qwen3 models in bfloat16 answer prompts of 8 tokens. For each shape and length it measures
+the following, after a warm-up (whose extra time, for compiling and recording, is printed too):
 
-    recorded    the engine as it is: passes replayed as CUDA graphs
-    uneven      the same with answers of lengths drawn between an eighth and all of it
+    recorded    the engine by default: passes replayed as CUDA graphs
+    uneven      the same with answers of lengths drawn between an eighth and the whole length
     launched    the engine with cuda_graphs=False, for 32 tokens
     generate    transformers' own, without any statistics, for 32 tokens
 
-The bound is the time in which a copy on this card moves all weights and the keys and values of all
-rows at their mean length, which a step reads once. `agrees` is the largest difference of the
-recorded log-probabilities from those of a plain forward pass, and of the launched ones.
+The bound is the time that a copy on this card takes to move all weights and the keys and values of
+all rows at their mean length, which a step reads once. `agrees` is the difference of the recorded
+log-probabilities from those of a plain forward pass, and that of the launched ones.
 """
 
 import argparse
@@ -36,7 +36,7 @@ HEAD = ("shape", "way", "rows", "length", "ms_a_step", "tokens_a_second", "bound
 
 
 def answered(engine: LocalEngine, lengths: Sequence[int], want: frozenset[str]) -> dict[int, Any]:
-    """Run requests of these lengths to their ends: tokens and log-probabilities of each."""
+    """Run requests of these lengths to their ends; returns the last event of each."""
     rng = random.Random(0)
     for number, length in enumerate(lengths):
         prompt = tuple(rng.randrange(2, engine.vocab_size) for _ in range(PROMPT))
@@ -51,7 +51,7 @@ def answered(engine: LocalEngine, lengths: Sequence[int], want: frozenset[str]) 
 
 
 def by_engine(engine: LocalEngine, lengths: Sequence[int], device: str) -> tuple[float, float]:
-    """Seconds of the first time, and the median of two more."""
+    """Seconds of the first run, and the median of two more."""
     spent = []
     for _ in range(3):
         wait(device)
@@ -64,7 +64,7 @@ def by_engine(engine: LocalEngine, lengths: Sequence[int], device: str) -> tuple
 
 
 def bound(model: Any, rows: int, length: int, speed: float) -> float:
-    """Seconds in which a step's weights, keys and values are read, at the mean length."""
+    """Seconds to read a step's weights, keys and values, at the mean length."""
     config = model.config
     weights = sum(each.numel() * each.element_size() for each in model.parameters())
     of_token = 2 * 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
@@ -72,7 +72,7 @@ def bound(model: Any, rows: int, length: int, speed: float) -> float:
 
 
 def rows_of(shape: str, options: Any, speed: float) -> list[dict[str, Any]]:
-    """A line for each way and length."""
+    """One line per way and length."""
     device, rows = options.device, options.rows
     model = model_of(shape, device, torch.bfloat16)
     found: list[dict[str, Any]] = []
@@ -121,7 +121,7 @@ def rows_of(shape: str, options: Any, speed: float) -> list[dict[str, Any]]:
 
 
 def agrees(way: str, engine: LocalEngine, model: Any) -> None:
-    """Print how far log-probabilities are from those of a plain pass over the same tokens."""
+    """Print how far log-probabilities differ from those of a plain pass over the same tokens."""
     found = answered(engine, [48, 33, 17, 5], frozenset())
     rng = random.Random(0)
     gaps = []
@@ -174,7 +174,7 @@ def profiled(engine: LocalEngine, rows: int) -> None:
 
 
 def main() -> None:
-    """Print, and write a table."""
+    """Print the lines, and write them as a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shapes", default="0.6B,1.7B")
     parser.add_argument("--lengths", type=lambda x: [int(n) for n in x.split(",")],

@@ -1,11 +1,11 @@
-"""Whether two equal runs on a GPU end with equal bits, as they are and with full_determinism.
+"""Do two equal runs on a GPU end with equal bits, by default and with full_determinism?
 
     python benchmarks/gpu/equal_runs.py [--steps 6] [--device cuda] [-- OPTIONS OF strop train]
 
-Each of the four is `strop train` in a process of its own, grpo on the shipped model that shows its
-work with two updates a step. Printed are whether all weights and the metrics but times are equal,
-and the median seconds of a step after the first: what the deterministic operators cost. It exits
-with 1 where the two runs with them differ.
+Each of the four runs is `strop train` in a process of its own, grpo on `tiny-worked` with two
+updates a step. It prints whether all weights and all metrics except times are equal, and the median
+seconds of a step after the first, which show the cost of the deterministic operators. It exits with
+1 if the two deterministic runs differ.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def run(folder: Path, options: argparse.Namespace, determined: bool) -> list[dic
 
 
 def differences(one: Path, other: Path) -> str:
-    """How many weights differ, and by how much at most; empty where none does."""
+    """How many weights differ, and by how much at most; empty if none does."""
     (a,), (b,) = (sorted(each.glob("checkpoints/*/model.safetensors")) for each in (one, other))
     pairs = [(x, y) for (_, x), (_, y) in zip(
         sorted(load_file(a).items()), sorted(load_file(b).items()), strict=True
@@ -56,11 +56,11 @@ def differences(one: Path, other: Path) -> str:
 
 
 def main() -> None:
-    """Print a line a way."""
+    """Print one line per setting of full_determinism."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("more", nargs="*", help="options of strop train, behind --")
+    parser.add_argument("more", nargs="*", help="options of strop train, after --")
     options = parser.parse_args()
     seconds, differ = {}, ""
     for determined in (False, True):

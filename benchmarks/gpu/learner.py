@@ -6,11 +6,11 @@
         [--out rows.csv]
     python benchmarks/gpu/learner.py --device cpu --shape tiny --rows 4 --answer 32
 
-A random Qwen3 in bfloat16 with float32 masters learns by grpo from `rows` answers of 4 to a prompt,
-by the same Learner and Policy as in a run, with training's defaults. After --warm-up updates the
-median of --repeats is printed, each between two waits for the device. Rows of the table:
+A random Qwen3 in bfloat16 with float32 masters learns by grpo from `rows` answers, 4 per prompt,
+with the Learner and Policy of a run and training's defaults. After --warm-up updates it prints the
+median of --repeats updates, each between two waits for the device. Rows of the table:
 
-    update: forward, backward   all of an update but the step of the optimiser
+    update: forward, backward   all of an update except the optimiser's step
     update: optimiser           clipping, AdamW, copies of the masters, checks
     plain: cross entropy        the model's own logits and torch's cross entropy, same passes
     plain: trunk                the layers alone, with a random gradient at their end
@@ -19,16 +19,17 @@ median of --repeats is printed, each between two waits for the device. Rows of t
                                 products
 
 Utilisation is (6 * weights * tokens + 12 * layers * heads * head size * sum T^2 / 2) / seconds /
-peak, with the weights of the layers and, once, the head; of `trunk` without the head, of `head` the
-head alone. The peak is that of a product of 8,192^3 in bfloat16, measured here. Below stand, for
-the head, the largest differences of its columns and gradients from those of float32 products.
+peak, with the weights of the layers and, once, the head; for `trunk` without the head, for `head`
+the head alone. The peak is that of a product of 8,192^3 in bfloat16, measured here. For the head,
+the lines below the table show the largest differences of its columns and gradients from those of
+float32 products.
 
 --kernels: the 15 kernels that took longest in an update. --sync: the lines that waited for the
-device in an update. --liger: with model.use_liger_kernel. --fuse: what is put through torch.compile
-before anything is timed, plain rows too: the turning of queries and keys by their places, the
-product of silu and gate, or whole layers; strop does none of it. --fused-adamw: torch's AdamW in
-one kernel, which strop does not take. --plain-norms: norms as the layers have them, which strop
-replaces. --device cpu tries the program, in seconds.
+device in an update. --liger: with model.use_liger_kernel. --fuse: what torch.compile compiles
+before anything is timed, also for the plain rows: the rotation of queries and keys by their
+positions, the product of silu and gate, or whole layers; strop compiles none of these.
+--fused-adamw: torch's AdamW in one kernel, which strop does not use. --plain-norms: the layers' own
+norms, which strop replaces. --device cpu tries the program, in seconds.
 """
 
 import argparse
@@ -71,17 +72,17 @@ SHAPES = {
                   kv_heads=8, head_size=128),
 }  # fmt: skip
 HEAD = ("what", "seconds", "tokens_per_s", "utilisation", "peak_gib")
-OPTIONS: Any = None  # of the command
+OPTIONS: Any = None  # the command's options
 
 
 def wait() -> None:
-    """Until the device has done all that it was asked to."""
+    """Wait until the device has finished all its work."""
     if OPTIONS.device != "cpu":
         torch.cuda.synchronize()
 
 
 def seconds_of(work: Callable[[], object], repeats: int = 0, warm_up: int = 1) -> float:
-    """The median."""
+    """The median seconds of some calls, after a warm-up."""
     found = []
     for number in range(warm_up + (repeats or OPTIONS.repeats)):
         wait()
@@ -103,7 +104,7 @@ def measured_peak() -> float:
 
 
 def make_model(shape: Shape) -> Any:
-    """A random model as a run loads it."""
+    """A random model, prepared as a run prepares it."""
     from transformers import Qwen3ForCausalLM
 
     torch.manual_seed(0)
@@ -119,7 +120,7 @@ def make_model(shape: Shape) -> Any:
 
 
 def fuse(model: Any, what: list[str]) -> None:
-    """Put parts of the layers through torch.compile."""
+    """Compile parts of the layers with torch.compile."""
     if "rotary" in what:
         family = sys.modules[type(model).__module__]
         family.apply_rotary_pos_emb = torch.compile(  # type: ignore[attr-defined]
@@ -135,7 +136,7 @@ def fuse(model: Any, what: list[str]) -> None:
 
 
 def make_batch(vocabulary: int) -> Batch:
-    """The answers of a step, scored, with advantages, as an update gets them."""
+    """The answers of a step, scored, with advantages, in the form that an update gets."""
     rng = torch.Generator().manual_seed(0)
     rows, length = OPTIONS.rows, OPTIONS.prompt + OPTIONS.answer
     row_B = torch.arange(rows)
@@ -162,7 +163,7 @@ def make_batch(vocabulary: int) -> Batch:
 
 
 class Flops:
-    """Of a forward and a backward pass, by the formula above."""
+    """Utilisation of a forward and a backward pass, by the formula above."""
 
     def __init__(self, shape: Shape, model: Any, peak: float) -> None:
         self.peak, self.shape = peak, shape
@@ -172,7 +173,7 @@ class Flops:
     def share(
         self, seconds: float, lengths: list[int], layers: bool = True, head: int = 0
     ) -> float:
-        """Of the peak. head: tokens of which it makes logits."""
+        """Share of the peak. head: number of tokens whose logits are computed."""
         shape, tokens = self.shape, sum(lengths)
         pairs = sum(length**2 / 2 for length in lengths)
         attention = 12 * shape.layers * shape.heads * shape.head_size * pairs
@@ -181,7 +182,7 @@ class Flops:
 
 
 def timed_update(learner: Learner, batch: Batch) -> Iterator[tuple[float, float]]:
-    """Seconds of update after update: of passes and of the optimiser's step."""
+    """Yields the seconds of one update after another: of its passes and of the optimiser's step."""
     policy, algorithm = learner.models.policy, grpo()
     update, spent = Policy.update, [0.0]
 
@@ -203,7 +204,7 @@ def timed_update(learner: Learner, batch: Batch) -> Iterator[tuple[float, float]
 
 
 def peak_gib() -> float:
-    """The most memory on the device since the last question."""
+    """The peak memory on the device since the last call."""
     if OPTIONS.device == "cpu":
         return 0.0
     found = torch.cuda.max_memory_allocated() / 2**30
@@ -214,7 +215,7 @@ def peak_gib() -> float:
 def plain_rows(
     model: Any, policy: Policy, batch: Batch, flops: Flops
 ) -> Iterator[tuple[str, Callable[[], object], Callable[[float], float], int]]:
-    """The model without strop, in the passes that strop makes: what it is, and its utilisation."""
+    """The rows of the model without strop, in strop's passes: name, call, utilisation, tokens."""
     sizes = [len(index_B) for index_B in policy.micro_batches(batch)]
     length = OPTIONS.prompt + OPTIONS.answer
     ids_BL = batch["id_T"].view(-1, length)
@@ -242,7 +243,7 @@ def plain_rows(
 
 @contextlib.contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Inside, the head does without its kernels or its products."""
+    """Inside, these functions of the head return False, so it uses neither kernels nor products."""
     before = {name: getattr(chunk, name) for name in names}
     try:
         for name in names:
@@ -283,7 +284,7 @@ class HeadAlone:
         return found
 
     def results(self, master: Tensor) -> dict[str, Tensor]:
-        """Copies of all that `push` makes, with the entropy; master: of the head's weight."""
+        """Copies of all results of `push`, with the entropy; master: that of the head's weight."""
         self.names = ("logp_T", "entropy_T")
         found = {name: value.clone() for name, value in self.push().items()}
         assert self.states.grad is not None
@@ -339,7 +340,7 @@ def show_kernels(work: Callable[[], object]) -> None:
 
 
 def arguments() -> Any:
-    """Of the command."""
+    """The command's arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shape", choices=SHAPES, default="0.6b")
@@ -354,7 +355,7 @@ def arguments() -> Any:
     parser.add_argument("--token-budget", type=int, default=0)
     parser.add_argument("--chunk-mib", type=int, default=0)
     parser.add_argument("--share", choices=["auto", "on", "off"], default="auto")
-    parser.add_argument("--seconds", type=float, default=80, help="no new row is begun after these")
+    parser.add_argument("--seconds", type=float, default=80, help="after these no new row starts")
     parser.add_argument("--fuse", default="", help="rotary, mlp, layers, joined by commas")
     for name in ("plain-norms", "liger", "fused-adamw", "sync", "kernels"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -363,7 +364,7 @@ def arguments() -> Any:
 
 
 class Table:
-    """The rows, which are printed as they come."""
+    """The rows, which are printed as they are added."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, float, float, float, float]] = []
@@ -372,18 +373,18 @@ class Table:
         peak_gib()
 
     def add(self, what: str, seconds: float, tokens: int, share: float) -> None:
-        """A row."""
+        """Add and print a row."""
         self.rows.append((what, seconds, tokens / seconds, share, peak_gib()))
         print("| {} | {:.4f} | {:.0f} | {:.1%} | {:.1f} |".format(*self.rows[-1]), flush=True)
 
     def write(self, path: Path) -> None:
-        """All rows as CSV."""
+        """Write all rows as CSV."""
         with path.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([HEAD, *self.rows])
 
 
 def make_policy(model: Any) -> Policy:
-    """The policy of a run with training's defaults."""
+    """A run's policy, with training's defaults."""
     share = OPTIONS.share if not prefix_sharing.why_not(model) else "off"
     budget = OPTIONS.token_budget or (16384 if OPTIONS.device != "cpu" else 2048)
     policy = Policy(model, token_budget=budget, share=share)
@@ -393,7 +394,7 @@ def make_policy(model: Any) -> Policy:
 
 
 def time_plain(table: Table, policy: Policy, batch: Batch, flops: Flops, end: float) -> None:
-    """The rows of the model without strop; none is begun after `end`."""
+    """Add the rows of the model without strop; none is started after `end`."""
     for what, passed, utilisation, number in plain_rows(policy.model, policy, batch, flops):
         if time.perf_counter() > end:
             return
@@ -407,7 +408,7 @@ def time_plain(table: Table, policy: Policy, batch: Batch, flops: Flops, end: fl
 
 
 def time_head(table: Table, policy: Policy, flops: Flops, tokens: int) -> None:
-    """The rows of the head, and how far its numbers are from those of float32 products."""
+    """Add the rows of the head, and print how far its numbers differ from float32 products."""
     alone = HeadAlone(policy.model, tokens)
     for what, names in WAYS.items():
         with without(*names):

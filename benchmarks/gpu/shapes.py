@@ -1,4 +1,4 @@
-"""Random Qwen3 models that are made on a GPU, and what the card can do, for the programs here."""
+"""Random Qwen3 models created on a GPU, and the card's speed, for the programs in this folder."""
 
 import statistics
 import sys
@@ -27,8 +27,8 @@ SHAPES = {
 
 
 def model_of(shape: str, device: str, dtype: torch.dtype) -> Any:
-    """The random model of a shape, `gemma ...` one of Gemma 3; with ` lora` behind it, under
-    adapters of rank 16. Its embeddings are those of its head.
+    """The random model of a shape, `gemma ...` for Gemma 3; with the suffix ` lora`, under adapters
+    of rank 16. Its head shares the embeddings' weights.
     """
     from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
 
@@ -55,13 +55,13 @@ def model_of(shape: str, device: str, dtype: torch.dtype) -> Any:
 
 
 def wait(device: str) -> None:
-    """Until the device has done all."""
+    """Wait until the device has finished all its work."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def seconds(run: Callable[[], Any], device: str, times: int = 5) -> float:
-    """The median of some runs, after one that does not count."""
+    """The median seconds of some runs, after one that does not count."""
     run()
     spent = []
     for _ in range(times):
@@ -74,7 +74,7 @@ def seconds(run: Callable[[], Any], device: str, times: int = 5) -> float:
 
 
 def bandwidth(device: str) -> float:
-    """Bytes a second of a copy, read and written."""
+    """Bytes per second of a copy, counting reads and writes."""
     size = 2**30 if device == "cuda" else 2**24
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -82,14 +82,14 @@ def bandwidth(device: str) -> float:
 
 
 def products(device: str, side: int = 8192) -> float:
-    """Operations a second of a product of matrices in bfloat16."""
+    """Operations per second of a matrix product in bfloat16."""
     side = side if device == "cuda" else 512
     one, other = (torch.randn(side, side, dtype=torch.bfloat16, device=device) for _ in range(2))
     return 2 * side**3 / seconds(lambda: one @ other, device)
 
 
 def card(device: str) -> str:
-    """A line of what measured."""
+    """A line that describes the device."""
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     return (
         f"{name}, torch {torch.__version__}: copies {bandwidth(device) / 1e12:.2f} TB/s, products "

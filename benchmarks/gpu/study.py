@@ -1,20 +1,20 @@
-"""Four methods, five seeds, one GPU: a study on a model of 20 million weights that is made first.
+"""Four methods, five seeds, one GPU: a study on a model of 19 million weights that is made first.
 
     python benchmarks/gpu/study.py [--minutes 9] [--jobs 8] [--work FOLDER] [--out FOLDER]
     python benchmarks/gpu/study.py --small        # tries all of it on a CPU, in a minute or two
     python benchmarks/gpu/study.py --read docs/evidence/gpu/curves.csv
 
-First a Qwen3 of 19 million weights with the characters of `tiny-worked` is trained from nothing on
-worked answers to Countdown puzzles, as `tools/build_worked_model.py` trains that one: at last on
-answers of mixed quality, so that it solves some puzzles and not most. Then `strop compare` trains
+First a Qwen3 of 19 million weights with the characters of `tiny-worked` is trained from scratch on
+worked answers to Countdown puzzles, like `tiny-worked` in `tools/build_worked_model.py`: finally on
+answers of mixed quality, so that it solves some puzzles but not most. Then `strop compare` trains
 it with `grpo`, `gspo`, `dr_grpo` and `cispo`, four updates a step so that clipping acts, and
-compares them at equal sampled tokens, by the scores of validation.
+compares them at equal sampled tokens, by their validation scores.
 
-At the end stands a table of pass@1 at the last step at which all runs were scored, which --read
-prints again. Several runs share the GPU (--jobs). Every 20 seconds the runs that are complete are
-compared and written to --out (`scores.csv`, `table.md`, and `curves.csv` with every step of every
-run), so what is done remains if this is killed. After --minutes the runs are told to stop. The same
-call with the same --work goes on: the model is there, complete runs are kept, others are resumed.
+The last output is a table of pass@1 at the last step at which all runs were scored, which --read
+prints again. Several runs share the GPU (--jobs). Every 20 seconds the complete runs are compared
+and written to --out (`scores.csv`, `table.md`, and `curves.csv` with every step of every run), so
+these results remain if the program is killed. After --minutes the runs are stopped. The same call
+with the same --work resumes: the model and complete runs are reused, others are continued.
 """
 
 import argparse
@@ -53,13 +53,13 @@ CURVES = (
     "timing_s/rollout", "timing_s/update",
 )  # fmt: skip
 SCORE = "eval/validation/pass@1"
-PAUSE = 20.0  # seconds between two looks at the runs
+PAUSE = 20.0  # seconds between two checks of the runs
 SAVING = 40.0  # seconds that runs have to finish their step and save
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How large everything is. options: of `strop train`."""
+    """The sizes of model, training and comparison. options: those of `strop train`."""
 
     sizes: dict[str, int]
     pretraining_steps: int
@@ -101,7 +101,7 @@ def drawn(work: tuple[int, bool, int]) -> list[tuple[Any, Any]]:
 
 
 def pretrain(setting: Setting, device: str, folder: Path, processes: int) -> None:
-    """Make the model, and save it."""
+    """Train the model, and save it."""
     began, steps, chunk = time.monotonic(), setting.pretraining_steps, build_worked_model
     starts = range(0, steps, chunk.SORTED_BATCHES)
     work = [(first, chunk.is_mixed(first, steps), setting.batch_size) for first in starts]
@@ -126,10 +126,10 @@ def pretrain(setting: Setting, device: str, folder: Path, processes: int) -> Non
 
 
 def look(folder: Path, out: Path) -> str:
-    """Write what the runs have reached; the table of those that are complete, if there are any."""
+    """Write the runs' current results; returns the table of the complete runs, if there are any."""
     try:
         plan = read_plan(folder)
-    except UserError:  # not begun
+    except UserError:  # not started
         return ""
     jobs = jobs_of(plan, folder)
     for job in jobs:
@@ -144,7 +144,7 @@ def look(folder: Path, out: Path) -> str:
 
 
 def write_curves(jobs: list[Any], path: Path) -> None:
-    """A line a step of every run, with the answers' tokens that it had sampled by then."""
+    """Write one line per step of every run, with the answer tokens sampled so far."""
     rows = []
     for job in jobs:
         file, sampled = job.folder / "metrics.jsonl", 0.0
@@ -163,8 +163,8 @@ def write_curves(jobs: list[Any], path: Path) -> None:
 
 
 def paired(curves: Path) -> str:
-    """The table of pass@1 at the last step at which all runs were scored, every method beside the
-    first one on the same seeds.
+    """The table of pass@1 at the last step at which all runs were scored; every method is compared
+    with the first one on the same seeds.
     """
     scores: dict[int, dict[tuple[str, str], float]] = {}
     with curves.open(encoding="utf-8", newline="") as file:
@@ -220,12 +220,12 @@ def compare(setting: Setting, options: argparse.Namespace, model: Path, last: fl
             child.wait()
     table = look(folder, options.out)
     print(paired(options.out / "curves.csv"), flush=True)
-    if child.returncode:  # else it has printed the table
+    if child.returncode:  # otherwise it has printed the table
         print(table or "no run is complete", flush=True)
 
 
 def wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Until it has ended, or for so long."""
+    """Wait until the child has ended, at most so many seconds."""
     try:
         child.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -233,18 +233,18 @@ def wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 
 def main() -> None:
-    """Make the model, compare, print the table."""
+    """Make the model, compare the methods and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--small", action="store_true", help="tiny, on a CPU")
-    parser.add_argument("--minutes", type=float, default=9.0, help="of all; then runs are stopped")
-    parser.add_argument("--work", type=Path, help="keeps model and runs; the same one goes on")
+    parser.add_argument("--minutes", type=float, default=9.0, help="in all; then runs are stopped")
+    parser.add_argument("--work", type=Path, help="folder of model and runs; the same one resumes")
     parser.add_argument("--out", type=Path, default=Path("docs/evidence/gpu"))
     parser.add_argument("--read", type=Path, help="only print the paired table of this curves.csv")
     parser.add_argument("--methods", default="")
     parser.add_argument("--seeds", type=int, default=0)
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--lr", type=float, default=0.0)
-    parser.add_argument("--updates", type=int, default=4, help="of a step")
+    parser.add_argument("--updates", type=int, default=4, help="updates per step")
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time (8; --small: 2)")
     parser.add_argument("--device", default="")
     parser.add_argument("--pretraining-steps", type=int, default=0)

@@ -1,5 +1,5 @@
-"""The reward of the runs from Python. The process of the rewards imports this file, so it is light:
-beside what makes runs, every one of those processes would import torch.
+"""The reward of the runs from Python. The reward process imports this file, so it is light: in the
+file that makes runs, each of those processes would import torch.
 """
 
 from typing import Any

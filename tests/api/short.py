@@ -1,4 +1,4 @@
-"""Short runs from Python, and the numbers that they must have."""
+"""Short runs from Python, and their expected numbers."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Arguments of Python calls: whole numbers, numbers, and what a system says of a long name."""
+"""Arguments of Python calls: integers, floats, and the system's error for too long a name."""
 
 import errno
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the commands beside training do, from a script."""
+"""The commands other than training, called from a script."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Tables, functions and models that a script gives: what they become, and what is refused."""
+"""Tables, functions and models that a script passes: their conversion, and what is refused."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The notebooks of docs/notebooks/ run from a clean start, and what they show is of such a run."""
+"""The notebooks of docs/notebooks/ run from a clean start, and show the outputs of such a run."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from copies import ADDRESS, ASKING, serve
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
-# What the tests change in the cells: they learn less from fewer answers, and show as much.
+# Replacements in the cells: with fewer answers the runs learn less, but show as much.
 FEWER = {
     "training_steps=25": "training_steps=5", "steps=15": "steps=2", "prompts=48": "prompts=8",
     "num_prompts=16": "num_prompts=2", "num_prompts=8": "num_prompts=2",

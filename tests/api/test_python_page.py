@@ -1,4 +1,4 @@
-"""The examples of docs/PYTHON.md print what it says, and its names are there."""
+"""The examples of docs/PYTHON.md print what it says, and the names that it mentions exist."""
 
 import contextlib
 import inspect

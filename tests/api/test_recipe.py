@@ -1,4 +1,4 @@
-"""`strop.recipe`: a method to look at, to change and to train with."""
+"""`strop.recipe`: a method to inspect, to change and to train with."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A run from Python: its steps one by one, stopped, gone on with, and what may be asked of it."""
+"""A run from Python: its steps one by one, stopping, resuming, and the calls that it offers."""
 
 import contextlib
 import math

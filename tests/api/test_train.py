@@ -1,4 +1,4 @@
-"""`strop.train`: the command's numbers from a script, whatever is given in place of files."""
+"""`strop.train`: the same numbers as the command, whatever is passed in place of files."""
 
 import subprocess
 import sys

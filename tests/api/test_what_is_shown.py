@@ -1,4 +1,4 @@
-"""What results look like in a notebook: numbers with their intervals, and pictures of curves."""
+"""How results look in a notebook: numbers with their intervals, and plots of curves."""
 
 import math
 import re

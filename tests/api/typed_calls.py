@@ -1,7 +1,7 @@
 """Right and wrong calls as type checkers see them; nothing here is run.
 
 `mypy` and `basedpyright` read it: a right call has no error, and a wrong one has one, which the
-comment behind it takes away. A comment that takes nothing away is an error too.
+comment after it suppresses. A comment that suppresses nothing is an error too.
 """
 
 from collections.abc import Sequence

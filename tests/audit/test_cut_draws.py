@@ -1,4 +1,4 @@
-"""Draws behind top_p, top_k or min_p: what a step does on average, against autograd."""
+"""Sampling with top_p, top_k or min_p: the mean effect of a step, compared with autograd."""
 
 import math
 

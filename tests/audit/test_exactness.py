@@ -1,4 +1,4 @@
-"""When all groups stand for all steps: no draws of its own, orders where a part follows them."""
+"""When all groups stand for all steps: no draws of its own, and orders if a part needs them."""
 
 import dataclasses
 from dataclasses import dataclass

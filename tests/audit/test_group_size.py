@@ -1,4 +1,4 @@
-"""The error of a group's estimate by its size: enumerated, and as Hoeffding's formula has it.
+"""The error of a group's estimate by its size: enumerated, and by Hoeffding's formula.
 
 The step of a group of G answers is a U-statistic of order 2 with the kernel
 h(a, b) = (r_a - r_b)(s_a - s_b) / 2, s the gradient of an answer's log-probability (arXiv

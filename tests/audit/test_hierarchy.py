@@ -16,7 +16,7 @@ from strop.method.part import Result, Use
 from strop.parts.probe.mark_spans import ACTION, SUBGOAL
 from strop.recipes.hiper_hae import hiper_hae
 
-# What the paper's theorem is about: the advantages, not shaping, normalising or the reference.
+# The subject of the paper's theorem: the advantages, not shaping, normalising or the reference.
 PLAIN = {"normalize": False, "c_keep": 0.0, "c_inv": 0.0, "c_cons": 0.0, "beta": 0.0,
          "num_rollouts": 1}  # fmt: skip
 

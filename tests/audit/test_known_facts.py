@@ -1,4 +1,4 @@
-"""What is known of policy-gradient estimators, found again by enumeration."""
+"""Known facts about policy-gradient estimators, reproduced by enumeration."""
 
 import dataclasses
 import math

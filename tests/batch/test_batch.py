@@ -1,4 +1,4 @@
-"""The four tables: keeping, taking, joining and splitting rollouts."""
+"""The four tables: filtering, indexing, joining and splitting rollouts."""
 
 import itertools
 import math

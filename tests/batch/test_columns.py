@@ -1,4 +1,4 @@
-"""The records of columns: one a name, complete, and read by everything that lists columns."""
+"""The records of columns: one per name, complete, and read by everything that lists columns."""
 
 from dataclasses import dataclass
 from pathlib import Path

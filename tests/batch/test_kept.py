@@ -1,4 +1,4 @@
-"""Kept sets in a batch: with their tokens, whatever becomes of the rows."""
+"""Kept sets in a batch stay with their tokens, whatever happens to the rows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Flat to padded and back."""
+"""Conversion from flat to padded tensors and back."""
 
 import pytest
 import torch

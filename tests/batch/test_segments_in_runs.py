@@ -1,4 +1,4 @@
-"""Rows of a key that lie together are reduced run by run: as when each is added by itself."""
+"""Adjacent rows of a key are reduced run by run, with the result of adding each row by itself."""
 
 import math
 

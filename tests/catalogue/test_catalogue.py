@@ -1,4 +1,4 @@
-"""What exists, read from source files alone."""
+"""The catalogue of parts and recipes, read from source files alone."""
 
 import dataclasses
 import inspect

@@ -1,4 +1,4 @@
-"""Recipes by family: the order, and what happens to names that nobody knows."""
+"""Recipes by family: the order, and the treatment of unknown names."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Parts and recipes of other people: in a file, and in an installed package's entry points."""
+"""Third-party parts and recipes: in a file, and from an installed package's entry points."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Kinds of part and their places: what may stand where, and what must be read and written."""
+"""Kinds of part and their places: where parts may stand, and what each must read and write."""
 
 import ast
 import dataclasses

@@ -1,4 +1,4 @@
-"""Whatever is given wrongly is answered by one line, exit code 2, and leaves nothing behind."""
+"""Any wrong input causes one line and exit code 2, and leaves no files behind."""
 
 import shutil
 

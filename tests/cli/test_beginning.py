@@ -1,4 +1,4 @@
-"""`strop init` and `strop schema`: what they write runs, and checks what strop checks."""
+"""`strop init` and `strop schema`: the written files run, and the schema checks what strop does."""
 
 import json
 import tomllib

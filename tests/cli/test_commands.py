@@ -43,7 +43,7 @@ def test_train_says_what_it_does_and_where_everything_is(strop, lab, tmp_path):
     assert f"Next: strop eval {folder}" in result.out
     assert {path.name for path in folder.iterdir()} == {
         "config.toml", "data.json", "environment.json", "metrics.jsonl", "rollouts", "tokens",
-        "checkpoints", "report.html", "relatives.json",
+        "checkpoints", "report.html", "relatives.json", "end.json",
     }  # fmt: skip
     assert [line["step"] for line in without_times(folder)] == [0, 1, 2, 3]
     split = result.out.partition("Next: ")[2].split()[2:]

@@ -1,4 +1,4 @@
-"""What the tab key offers, asked as the shells' scripts ask."""
+"""The completions of the tab key, requested as the shells' scripts request them."""
 
 import subprocess
 import sys

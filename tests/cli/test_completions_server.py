@@ -1,4 +1,4 @@
-"""Commands over a completions server say what they say over the model itself."""
+"""Commands over a completions server give the same output as over the model itself."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The course of a number: first, last and means that stay few."""
+"""The course of a metric: first, last and means, whose number stays small."""
 
 import pytest
 

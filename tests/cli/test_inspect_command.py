@@ -1,4 +1,4 @@
-"""`strop inspect`: a file, or a server on this machine alone."""
+"""`strop inspect`: a file, or a server that only this machine can reach."""
 
 import http.client
 import threading

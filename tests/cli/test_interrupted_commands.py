@@ -1,4 +1,4 @@
-"""Ctrl-C in any command: one line says what was stopped, what is kept and how to go on."""
+"""Ctrl-C in any command: one line says what was stopped, what is saved and how to continue."""
 
 import csv
 import os

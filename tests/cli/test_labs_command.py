@@ -1,4 +1,4 @@
-"""`strop labs`: what it lists, what it runs, and what it says where there is nothing to run."""
+"""`strop labs`: its list, its runs, and its message if there is nothing to run."""
 
 import json
 import os

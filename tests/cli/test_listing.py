@@ -1,4 +1,4 @@
-"""The two listing commands: what they say, and that the lists need no torch."""
+"""The two listing commands: their output, and that the lists do not import torch."""
 
 import json
 import subprocess
@@ -181,7 +181,7 @@ def test_page_of_a_recipe(name):
     assert any(parts for stage, parts in page["stages"].items() if stage.startswith("sampling"))
 
 
-# Of pages in 80 columns some: laying one out takes longer than all that stands on it.
+# Only some pages in 80 columns: laying one out takes longer than computing its contents.
 @every("name", [entry.name for entry in catalogue.recipes()][::6])
 def test_page_of_a_recipe_in_80_columns(name):
     page = listing.recipe_page(catalogue.find("recipe", name), name)

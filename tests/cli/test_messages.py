@@ -1,4 +1,4 @@
-"""Messages name only options that there are, whole: every text in the sources is looked through."""
+"""Messages name only options that exist, in full: every text in the sources is searched."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ WHOLE = re.compile(rf"(?<![\w./-])(?:{'|'.join(HEADS)})(?:\.[a-z_]+)+(?![\w/(])"
 DASHED = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 BARE = re.compile(r"(?<![\w./-{}`'\"])[a-z]+_[a-z_]+(?![\w/(.=:])")
 FILES = (".py", ".safetensors", ".json", ".jsonl", ".toml", ".md", ".html", ".pt")
-# The command that a file of cli/ speaks for; what lies elsewhere speaks to who trains.
+# The command that a file of cli/ belongs to; messages of other files are for `strop train`.
 SPEAKS_FOR = {
     "evaluate": "eval", "inference": "eval", "trust": "eval",
     "listing": "recipes", "shown": "recipes", "comparison": "compare",

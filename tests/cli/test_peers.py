@@ -1,4 +1,4 @@
-"""Words of TRL and verl are answered with ours, from the table that the docs show."""
+"""Names of TRL and verl are answered with strop's, from the table that the docs show."""
 
 import re
 

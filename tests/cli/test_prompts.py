@@ -1,4 +1,4 @@
-"""What becomes of users' prompts: letters, length, chat, tools; seen through the command line."""
+"""Processing of users' prompts: characters, length, chat, tools; through the command line."""
 
 import json
 import re
@@ -189,7 +189,7 @@ def test_eval_and_sample_ask_as_the_run_did(train, strop, chatty):
         assert f"{setting.partition('=')[0]} is a setting of training: " in refused.err
 
 
-# ---- letters
+# ---- characters
 
 
 def test_letters_that_the_model_does_not_know_are_named_before_the_first_step(train, lab):

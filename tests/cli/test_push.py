@@ -1,4 +1,4 @@
-"""`strop export --push`: what a server that speaks as the hub does gets, and what goes wrong."""
+"""`strop export --push`: the uploads to a server with the hub's protocol, and its errors."""
 
 import base64
 import contextlib

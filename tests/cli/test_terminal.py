@@ -1,4 +1,4 @@
-"""What a person sees on a terminal of 80 columns: something at once, and nothing that overlaps."""
+"""Output on a terminal of 80 columns: it starts at once, and nothing overlaps."""
 
 import fcntl
 import io
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from strop.api.progress import Progress
 
-SIZES = ("COLUMNS", "LINES", "NO_COLOR")  # which a terminal says itself
+SIZES = ("COLUMNS", "LINES", "NO_COLOR")  # which a terminal sets itself
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

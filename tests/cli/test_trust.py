@@ -1,4 +1,4 @@
-"""A run folder from somebody else: nothing that its configuration names is run unasked."""
+"""A run folder from another person: nothing that its configuration names runs without consent."""
 
 import shutil
 import tomllib

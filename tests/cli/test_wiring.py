@@ -1,4 +1,4 @@
-"""Every algorithm can be written down, wiring and labels included, and read back from a file."""
+"""Every algorithm can be written to a file, wiring and labels included, and read back."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""The page: one file without a network, nothing of a label is HTML, verdicts and responses."""
+"""The page: one file without a network, no label becomes HTML, verdicts and responses."""
 
 import dataclasses
 import json

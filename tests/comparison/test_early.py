@@ -1,4 +1,4 @@
-"""What early scores pick, by hand."""
+"""The choice by early scores, checked by hand."""
 
 from test_plan_of_comparison import planned
 

@@ -1,4 +1,4 @@
-"""The commands on the pages of evidence are comparisons that can be made."""
+"""The commands on the pages of evidence are valid comparisons."""
 
 import re
 import shlex

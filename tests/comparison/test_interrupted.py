@@ -1,4 +1,4 @@
-"""A comparison that is stopped, killed, or has a method that fails, and how it goes on."""
+"""A comparison that is stopped or killed, or has a method that fails, and how it resumes."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Plans: what is refused, what comes back from the folder, how arguments become methods."""
+"""Plans: what is refused, what is restored from the folder, how arguments become methods."""
 
 import json
 from pathlib import Path

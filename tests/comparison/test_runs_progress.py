@@ -1,4 +1,4 @@
-"""What is shown of the runs while they go on."""
+"""The display of the runs' progress."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What runs reached: numbers by hand from made-up metrics, and from a real comparison's files."""
+"""The scores of runs: numbers by hand from made-up metrics, and from a real comparison's files."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""`strop sequence`: what it runs, what it reads off, how it goes on, what it refuses."""
+"""`strop sequence`: its runs, its measured numbers, how it resumes, what it refuses."""
 
 import json
 import re

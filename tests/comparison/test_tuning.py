@@ -1,4 +1,4 @@
-"""Equal tuning: which settings are tried, which one is chosen, and that others judge it."""
+"""Equal tuning: which settings are tried, which is chosen, and that other seeds judge it."""
 
 import csv
 import dataclasses

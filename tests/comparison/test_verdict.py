@@ -1,4 +1,4 @@
-"""What is decided over seeds: Holm's numbers by hand, and when nothing is said."""
+"""Decisions over seeds: Holm's numbers by hand, and when there is no verdict."""
 
 import math
 

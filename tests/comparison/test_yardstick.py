@@ -1,4 +1,4 @@
-"""`strop compare --by sampled` and `--by trained`: all runs where the thriftiest one ended."""
+"""`strop compare --by sampled` and `--by trained`: runs are scored where the thriftiest ended."""
 
 import csv
 import json

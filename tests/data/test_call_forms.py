@@ -1,4 +1,4 @@
-"""Calls in the forms of models: read, named by what is wrong with them, and never raising."""
+"""Tool calls in the formats of models: parsed, or named by their error, without raising."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Prompts as token ids, with a word tokenizer made here."""
+"""Prompts as token ids, with a word tokenizer that is made here."""
 
 import pytest
 from tokenizers import Tokenizer

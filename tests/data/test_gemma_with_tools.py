@@ -1,4 +1,4 @@
-"""The chat template and the configuration of examples/ by which Gemma is shown tools."""
+"""The chat template and the configuration of examples/ that show tools to Gemma."""
 
 from itertools import pairwise
 from pathlib import Path

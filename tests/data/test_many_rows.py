@@ -1,4 +1,4 @@
-"""Rows that are too many to hold: the same prompts, read where they lie, refused when met."""
+"""Rows too many to hold in memory: the same prompts, read from the file, refused when reached."""
 
 import re
 import struct

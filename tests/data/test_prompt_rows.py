@@ -1,4 +1,4 @@
-"""Packed rows: the same prompts as a list of them, made when they are asked for, small."""
+"""Packed rows: the same prompts as a list of them, made on demand, small."""
 
 import datetime
 import json

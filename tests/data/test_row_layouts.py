@@ -1,4 +1,4 @@
-"""Rows of verl, SkyRL and GSM8K reach the rewards under the names that these expect."""
+"""Rows of verl, SkyRL and GSM8K reach the rewards under the names that those rewards expect."""
 
 import json
 
@@ -13,7 +13,7 @@ from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 
 CHAT = [{"role": "user", "content": "How many? Answer after ####."}]
-# As verl's own preparation of GSM8K writes them.
+# Rows as verl's own preparation of GSM8K writes them.
 VERL = {
     "data_source": "openai/gsm8k",
     "prompt": CHAT,

@@ -1,4 +1,4 @@
-"""Calls in actions, and what environments say of their prompts and calls."""
+"""Calls in actions, and how environments describe their prompts and calls."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Chat templates of published models, as TRL has them: how they show tools, calls and answers."""
+"""Chat templates of published models, as in TRL: how they show tools, calls and answers."""
 
 from importlib.resources import files
 

@@ -1,4 +1,4 @@
-"""Both engines of this process, for what is to hold on each."""
+"""Both engines of this process, for tests that must pass on each."""
 
 import pytest
 from fakes.coroutines import local, table

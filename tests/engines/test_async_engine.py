@@ -1,4 +1,4 @@
-"""Coroutines on an engine: what they are answered, and what ends their requests."""
+"""Coroutines on an engine: the answers that they get, and what ends their requests."""
 
 import asyncio
 import copy
@@ -18,7 +18,7 @@ from strop.support.errors import UserError
 WANT = frozenset({"entropy", "logp_model", "top"})
 
 
-# ---- what is answered
+# ---- answers
 
 
 def test_answers_are_those_of_ordinary_code(engine):
@@ -252,7 +252,7 @@ def test_a_dropped_answer_has_no_cache():
     assert go(engine, drops()) == 15
 
 
-# ---- what engines break off
+# ---- requests that engines abort
 
 
 class Breaking(TableEngine):

@@ -1,4 +1,4 @@
-"""Attention reads rows of about one length together: fewer places, the same draws."""
+"""Attention reads rows of similar length together: fewer places, the same draws."""
 
 from typing import Any
 

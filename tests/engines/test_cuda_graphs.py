@@ -1,6 +1,6 @@
-"""Recorded passes: what they read and write, row by row. A CPU runs again what a GPU would replay.
+"""Recorded passes: what they read and write, row by row. A CPU reruns what a GPU would replay.
 
-The kernel is tried in Triton's interpreter, where Triton is installed.
+The kernel is tested in Triton's interpreter, where Triton is installed.
 """
 
 import importlib.util

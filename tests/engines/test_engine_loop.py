@@ -1,4 +1,4 @@
-"""The loop of coroutines on an engine: who works while others wait, what is inside what, ends."""
+"""The loop of coroutines on an engine: progress while others wait, nesting, and ends."""
 
 import asyncio
 import contextlib

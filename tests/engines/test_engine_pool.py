@@ -1,4 +1,4 @@
-"""A fleet of local engines in this process: tokens of one engine, whoever is lost on the way."""
+"""A fleet of local engines in this process: the tokens of one engine, whichever member is lost."""
 
 import functools
 import random

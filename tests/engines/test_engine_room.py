@@ -1,4 +1,4 @@
-"""Who shares a batch, a slot or the cache's room with a request changes none of its tokens."""
+"""Sharing a batch, a slot or the cache with other requests changes none of a request's tokens."""
 
 import functools
 import itertools

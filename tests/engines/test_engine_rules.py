@@ -1,4 +1,4 @@
-"""Rules against their definitions, written as loops over one row."""
+"""Sampling rules against their definitions, written as loops over one row."""
 
 import math
 import pickle

@@ -1,4 +1,4 @@
-"""The pass without modules: it gives what the model's own does, and is left where it could not."""
+"""The pass without modules: it gives the model's own results, and is not used where it cannot."""
 
 import numpy as np
 import pytest

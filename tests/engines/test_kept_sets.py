@@ -1,4 +1,4 @@
-"""What the rules of a draw left is recorded with its token, wherever the row's slot has been."""
+"""The tokens that a draw's rules kept are recorded with the token, whatever slots the row had."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
-"""The kernels in Triton compile for the GPUs that there are, as far as a CPU can say.
+"""The Triton kernels compile for current GPUs, as far as a CPU can check.
 
-Interpreting a kernel, as other tests do, does not say that. Where Triton is not installed nothing
-is compiled: `pip install triton`.
+Interpreting a kernel, as other tests do, does not show that. Without Triton nothing is compiled:
+`pip install triton`.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""What the local engine reports against a plain forward pass of the model on the whole sequence."""
+"""The local engine's reports against a plain forward pass of the model on the whole sequence."""
 
 import pytest
 import torch

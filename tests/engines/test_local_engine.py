@@ -1,4 +1,4 @@
-"""The local engine's life of a request: stop, go on, branch, abort, weights, refusals."""
+"""The life of a request in the local engine: stop, continue, branch, abort, weights, refusals."""
 
 import math
 from unittest import mock

@@ -1,4 +1,4 @@
-"""What an engine says that its passes took."""
+"""An engine's statistics of its passes."""
 
 import time
 

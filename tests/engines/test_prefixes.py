@@ -1,4 +1,4 @@
-"""Which held request another one goes on from, against looking at all of them."""
+"""Which held request a new one continues, compared with a search through all of them."""
 
 from itertools import takewhile
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from strop.engines.prefixes import BLOCK, Prefixes
 
-# Two tokens and one beginning for many make long common beginnings, and blocks that differ late.
+# Two tokens and one shared prefix make long common prefixes, and blocks that differ late.
 TOKENS = st.integers(0, 1)
 BEGINNING = (0, 1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 0)
 SEQUENCES = st.builds(

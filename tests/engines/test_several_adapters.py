@@ -1,4 +1,4 @@
-"""The local engine draws each request under the adapter that it names, beside those of others."""
+"""The local engine samples each request with the adapter that it names, beside those of others."""
 
 import pytest
 import torch

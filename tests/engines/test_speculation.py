@@ -1,4 +1,4 @@
-"""Drafts from what other rows wrote: the same draws, fewer passes."""
+"""Drafts from the tokens of other rows: the same draws, fewer passes."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The vLLM engine, against a local engine behind a server that takes weights as vLLM does."""
+"""The vLLM engine against a local engine behind a server that accepts weights as vLLM does."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""The server that strop starts, over a package `vllm` of the test's own: start and every end."""
+"""The server that strop starts, with a fake package `vllm` of the test: its start and every end."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The folder through which weights go to another process: whole versions, and nothing stays."""
+"""The folder through which weights reach another process: whole versions, and no leftovers."""
 
 import contextlib
 import errno

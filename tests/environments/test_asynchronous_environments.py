@@ -1,4 +1,4 @@
-"""Environments whose step is awaited: the same episodes, and a slow one holds up nobody."""
+"""Environments with an async step: the same episodes, and a slow one delays no other."""
 
 import asyncio
 from typing import ClassVar

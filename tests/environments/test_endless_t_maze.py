@@ -1,4 +1,4 @@
-"""Corridors with signs, walked by hand."""
+"""Corridors with signs, played by hand."""
 
 import re
 

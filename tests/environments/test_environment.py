@@ -1,4 +1,4 @@
-"""Names of environments, their options, many episodes at once, and what stops a run."""
+"""Names of environments, their options, many episodes at once, and errors that stop a run."""
 
 import re
 import time

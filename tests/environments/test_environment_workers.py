@@ -1,4 +1,4 @@
-"""Episodes at workers: what those of this process show, whatever is lost; and what costs one."""
+"""Episodes in workers: the same as in this process, whatever is lost; and what fails an episode."""
 
 import asyncio
 import os

@@ -1,6 +1,6 @@
 """The firm's log, its documents and its questions, and the environment that asks them.
 
-The readers here know no more than texts and the log: they share nothing with what made them.
+The readers here know only the texts and the log: they share no code with their generator.
 """
 
 import re

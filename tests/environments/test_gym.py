@@ -1,4 +1,4 @@
-"""Environments of Gymnasium in text: what is shown, which actions are read, and equal seeds."""
+"""Environments of Gymnasium as text: what is shown, which actions are read, and equal seeds."""
 
 import sys
 

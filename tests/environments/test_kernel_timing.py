@@ -1,4 +1,4 @@
-"""The environment that times kernels by a model, and what it says of each."""
+"""The environment in which a model estimates the times of kernels, and its report on each."""
 
 import pytest
 from hypothesis import given

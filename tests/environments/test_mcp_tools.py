@@ -1,4 +1,4 @@
-"""Tools of a real MCP server: a process an episode, limits of time, and what fails."""
+"""Tools of a real MCP server: a process per episode, time limits, and failures."""
 
 import os
 import shlex

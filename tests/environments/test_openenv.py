@@ -1,4 +1,4 @@
-"""OpenEnv's protocol before a server of ours that fails; tests/openenv has a real one."""
+"""OpenEnv's protocol against a fake server that fails; tests/openenv has a real one."""
 
 import asyncio
 import http

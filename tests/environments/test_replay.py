@@ -1,4 +1,4 @@
-"""Recorded trajectories as episodes: matches, patches, rewards, files that are none."""
+"""Recorded trajectories as episodes: matches, patches, rewards, invalid files."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The adapter of TextArena over a stand-in of the package; tests/textarena has the real one."""
+"""The adapter of TextArena over a fake package; tests/textarena has the real one."""
 
 import random
 import sys

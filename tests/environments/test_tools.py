@@ -1,4 +1,4 @@
-"""Tools: schemas, checked calls, limits; those that come with strop; an environment of them."""
+"""Tools: schemas, checked calls, limits; the shipped ones; an environment of tools."""
 
 import sqlite3
 import time

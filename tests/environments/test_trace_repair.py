@@ -1,4 +1,4 @@
-"""Programs with one wrong operator: which repairs pass, what is paid, what is shown."""
+"""Programs with one wrong operator: which repairs pass, their rewards, and what is shown."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Countdown that is worked out: puzzles, what is right, and which step is the first false one."""
+"""Countdown with worked answers: puzzles, right answers, and the first false step."""
 
 import random
 

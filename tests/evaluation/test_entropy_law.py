@@ -1,4 +1,4 @@
-"""The law of entropy and score."""
+"""The law that relates entropy and score."""
 
 import math
 

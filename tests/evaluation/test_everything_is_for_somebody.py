@@ -1,4 +1,4 @@
-"""What strop does not call itself is there for users, so a page tells of it."""
+"""Functions that strop does not call itself are for users, so a page documents each."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Validations that something else than the training reward scores, and where the two part."""
+"""Validations scored by something other than the training reward, and where the two diverge."""
 
 import json
 from pathlib import Path

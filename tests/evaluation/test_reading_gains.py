@@ -1,4 +1,4 @@
-"""What a search tool adds, by hand."""
+"""The gain from a search tool, computed by hand."""
 
 import numpy as np
 import pytest

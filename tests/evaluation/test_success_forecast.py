@@ -1,4 +1,4 @@
-"""Success foretold by a trained adapter or a classifier, and prompts routed by it."""
+"""Success predicted by a trained adapter or a classifier, and prompts routed by the prediction."""
 
 import pyarrow as pa
 import pyarrow.parquet as pq

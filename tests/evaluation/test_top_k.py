@@ -1,4 +1,4 @@
-"""Return and risk of the top k, by hand and beside scipy's ranks."""
+"""Return and risk of the top k, by hand and against scipy's ranks."""
 
 import math
 

@@ -1,5 +1,5 @@
 """Compositions that nobody wrote: a recipe with parts dropped, added, swapped and put in another's
-place, as far as `check` lets them pass, each trained for two steps.
+place, where `check` allows it, each trained for two steps.
 
     python tests/every_part/mixtures.py FIRST LAST    # the compositions of these numbers, by hand
 """

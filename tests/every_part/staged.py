@@ -1,4 +1,4 @@
-"""A part at its place in a method that uses it, over the trainer's own services."""
+"""A part at its place in a method that uses it, with the trainer's own services."""
 
 import copy
 import functools
@@ -26,8 +26,8 @@ from strop.parts.sampling.track_success import TrackSuccess
 from strop.training import loading, setup
 from strop.training.settings import config
 
-# What a world is made with: data of rows, episodes or recorded rollouts; with a reference, for
-# those who score.
+# The inputs of a world: data of rows, episodes or recorded rollouts; with a reference, for parts
+# that score.
 WORLDS = {"rows": "grpo(beta=0.1)", "episodes": "gigpo(beta=0.1)", "traces": "grpo(beta=0.1)",
           "agents": "grpo(beta=0.1)", "live": "grpo(beta=0.1)"}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What every advantage, selection and loss part does on ragged batches."""
+"""The behaviour of every advantage, selection and loss part on ragged batches."""
 
 import dataclasses
 import functools

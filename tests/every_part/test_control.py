@@ -1,4 +1,4 @@
-"""What every control does: new values of options that the method has."""
+"""The behaviour of every control: new values for options that the method has."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What every curation does on ragged batches."""
+"""The behaviour of every curation on ragged batches."""
 
 import torch
 from every import every

@@ -1,8 +1,8 @@
 """Every strategy gives the batches that it gave when `golden_rollouts.json` was written.
 
-    python tests/every_part/test_golden_rollouts.py     # writes the file anew, for a wanted change
+    python tests/every_part/test_golden_rollouts.py     # rewrites the file, for an intended change
 
-The engine has no model and draws in float64, so the tokens are the same on every machine.
+The engine has no model and samples in float64, so the tokens are the same on every machine.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from strop.engines.asynchronous import asynchronous
 from strop.method import part as parts
 from strop.parts.rollout.base import roll_out
 
-# So that in so short answers every strategy does what it is for.
+# Options with which every strategy takes effect in such short answers.
 OPTIONS = {
     "answer_with_skills": {"skill": r"(?P<name>\d)", "call": "{name}"},
     "branch_after_turns": {"initial": 2, "branching": (2, 0.6, 0.2)},

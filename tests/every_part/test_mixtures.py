@@ -1,4 +1,4 @@
-"""What `check` lets pass runs: compositions drawn at random, and parts that read all they may."""
+"""Compositions that pass `check` run: random ones, and parts that read all allowed columns."""
 
 import dataclasses
 import inspect
@@ -19,7 +19,7 @@ from strop.method.part import DRAWN_BY, Curated, Selected, Update, Use
 from strop.support.errors import UserError
 
 NAMES = tuple(c.name for c in STANDARD if not c.numbered and c.name not in OF_EXPERTS)
-# At each place: columns that the part answers with, and its answer.
+# For each place: the columns that the part writes, and its result.
 READERS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
     "reward": (("num_rollouts",), lambda given: torch.zeros(given["num_rollouts"])),
     "curation": (("mask_T", "num_rollouts"), lambda given: Curated(

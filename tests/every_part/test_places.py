@@ -1,4 +1,4 @@
-"""Where parts are tested: at their place under tests/, or by the one recipe that has them."""
+"""Parts have tests at their place under tests/, or with the one recipe that uses them."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""What every plan does: updates that cover what learns, and an end."""
+"""The behaviour of every plan: its updates cover all tokens that learn, and it ends."""
 
 import pytest
 import torch

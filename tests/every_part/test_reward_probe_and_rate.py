@@ -1,4 +1,4 @@
-"""What every reward, probe and rate does on ragged batches."""
+"""The behaviour of every reward, probe and rate on ragged batches."""
 
 import torch
 from every import every

@@ -1,4 +1,4 @@
-"""What every strategy does on an engine without a model: whole groups, in the order drawn."""
+"""The behaviour of every strategy on an engine without a model: whole groups, in drawn order."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""What every sampling part does: draws of the pool, in the number that was asked for."""
+"""The behaviour of every sampling part: draws from the pool, in the requested number."""
 
 import pytest
 from every import every

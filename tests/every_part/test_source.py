@@ -1,4 +1,4 @@
-"""What every part's source file must look like; parts are found, never listed."""
+"""The rules for every part's source file; parts are found, never listed."""
 
 import ast
 import difflib
@@ -27,7 +27,7 @@ every_part = every("entry", ENTRIES)
 LINES = ("Reads", "Writes", "Source", "Differs from the source", "Nearest part", "Edges")
 MOST_LINES = {"rollout": 200}  # strategies
 ORIGINS = r"Default: (paper|released code|ours)\b"
-# What a strategy asks of an engine; the columns that a head brings for a loss.
+# Attributes that a strategy needs from an engine; the columns that a head provides for a loss.
 ENGINE = ("strop.engines.asynchronous", "strop.engines.base", "strop.engines.rules")
 TRACES = ("strop.serving.protocol", "strop.traces.joining", "strop.traces.records")
 BESIDE = {"rollout": (*ENGINE, *TRACES), "loss": ("strop.head.chunk",)}

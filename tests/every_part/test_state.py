@@ -1,4 +1,4 @@
-"""What every part with a state does that is given a batch: it goes on from a checkpoint."""
+"""Every part with a state that receives a batch resumes from a checkpoint."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from strop.catalogue import catalogue
 from strop.method import part as parts
 from strop.method.part import Result, Use
 
-# Their own files have the others: what they are called with is not a batch alone.
+# The other kinds have tests of their own: their calls take more than a batch.
 APART = ("sampling", "rollout", "curation", "control")
 FOLDERS = {entry.folder for entry in catalogue.parts() if entry.folder not in APART}
 ENTRIES = [e for e in entries(*sorted(FOLDERS)) if hasattr(e.load(), "init")]

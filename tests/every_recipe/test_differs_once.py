@@ -1,7 +1,7 @@
-"""In the setting that a recipe states under "Differs once" it does other than its parent, and a
-metric of its own shows it; under "In full once" the metric does.
+"""In the setting that a recipe states under "Differs once" it behaves differently from its parent,
+and a metric of its own shows it; under "In full once" the metric does.
 
-The words are taken as they stand, with few prompts and rollouts, until both have been seen.
+The settings are used as stated, with few prompts and rollouts, until both have been seen.
 """
 
 import pytest
@@ -20,7 +20,7 @@ MOST = 12  # steps
 QUIET = ("evaluation.every=0", "training.save_every=0", "training.rollouts_every=0",
          "training.inspect=0", f"training.steps={MOST}")  # fmt: skip
 FEW = ("sampling.num_prompts=8", "sampling.num_rollouts=4")
-# Fewer groups, of more rollouts, in which those see something to learn.
+# Fewer groups with more rollouts, in which these recipes find something to learn.
 FEWER = dict.fromkeys(("ares_aepo", "mrs"), ("sampling.num_prompts=4", "sampling.num_rollouts=8"))
 FEWER |= dict.fromkeys(("cure", "spae"), ("sampling.num_prompts=2", FEW[1]))
 # Recipes that ask for a second reward or for measurements, which no shipped task has.
@@ -34,7 +34,7 @@ def even(completions, log_extra, **columns):
         log_extra(name, values)
     return [float(n % 2 == 0) for n in digits]
 """
-# What another run does before.
+# Runs that are made before.
 BEFORE = {"sapo_swarm": """sapo_swarm(store="swarm", node="other")"""}
 
 

@@ -17,9 +17,9 @@ from strop.recipes.rloo import rloo
 
 METHODS = {entry.name: notation.recipe(entry.name) for entry in catalogue.recipes()}
 PARENTS = {e.name: METHODS.get(e.line("Parent")) for e in catalogue.recipes()}
-# Parts that more recipes have are the trade's, such as averages and the penalty on the reference.
+# Parts that more recipes use are common, such as averages and the penalty on the reference.
 FEW = 12
-# Recipes whose own parts log nothing, and what shows the recipe at work all the same.
+# Recipes whose own parts log nothing, and the metrics that show the recipe at work nevertheless.
 SHOWN_BY = {
     "dro": "kl, of a penalty that many have: it has no ratio and no clip",
     "reinforce_plus_plus_baseline": "advantage/batch_std, as in its parent: its baseline is grpo's",

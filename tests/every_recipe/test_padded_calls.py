@@ -26,7 +26,7 @@ WITH_PARAMS = [(name, {}) for name in NAMES] + [
 ]
 PAGE = Path(__file__).parents[2] / "docs" / "PADDED.md"
 every_recipe = every("recipe", NAMES)
-FIRST_WITH: dict[object, tuple[str, dict[str, float]]] = {}  # of some terms, the first method
+FIRST_WITH: dict[object, tuple[str, dict[str, float]]] = {}  # the first method of some terms
 
 
 @functools.cache

@@ -20,7 +20,7 @@ FEW, LONGEST = 2, 20
 # Numbers of a method that count steps until something of it ends, leaves or comes back. (Warm-ups
 # do too, and are left out of short runs.)
 LASTING = ("window", "max_age", "every", "after", "interval")
-# What depends on the machine, or on the split itself.
+# Metrics that depend on the machine, or on the split itself.
 APART = ("timing_s/", "perf/", "step_time")
 
 

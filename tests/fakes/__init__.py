@@ -1,1 +1,1 @@
-"""Stand-ins for slow or large things, with the same behaviour."""
+"""Fakes for slow or large things, with the same behaviour."""

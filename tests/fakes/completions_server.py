@@ -1,4 +1,4 @@
-"""A server with OpenAI's completions protocol, as vLLM speaks it, over an engine here."""
+"""A server with OpenAI's completions protocol, as in vLLM, over an engine of this process."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from fakes.loopback import Asked, Reply, loopback
 from strop.engines.base import Engine, Event, Request
 from strop.engines.rules import MinP, TopK, TopP
 
-# What an answer to a body is in place of the engine's: a status and a text; None: the engine's.
+# A function that replaces the engine's answer to a body by a status and a text; None: it does not.
 Instead = Callable[[dict[str, Any]], "tuple[int, str] | None"]
 
 

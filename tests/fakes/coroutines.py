@@ -1,4 +1,4 @@
-"""Engines on which coroutines run in tests, and what came of these."""
+"""Engines on which coroutines run in tests, and their results."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""A server on the loopback that answers calls of HTTP by a function."""
+"""A server on the loopback that answers HTTP requests with a function."""
 
 import sys
 import threading
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# Status, body, headers beside its length.
+# Status, body, headers besides the body's length.
 Reply = tuple[int, str | bytes, Mapping[str, str]]
 
 

@@ -1,4 +1,4 @@
-"""A policy that says what a test wants, served in this process, and a tokenizer of bytes."""
+"""A policy that answers as a test wants, served in this process, and a tokenizer of bytes."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""What a run offers to parts, by hand: one fake for each protocol of `strop.method.services`."""
+"""Fakes of a run's services to parts: one for each protocol of `strop.method.services`."""
 
 from __future__ import annotations
 
@@ -401,7 +401,7 @@ class FakeStores:
         return self.files[number]
 
 
-# What parts put away in one call of a test, another one of the same process finds.
+# Data that parts store in one call of a test are found by a later call in the same process.
 SHELF = FakeStores()
 
 

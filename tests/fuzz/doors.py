@@ -1,6 +1,6 @@
-"""What a fuzz test of a door needs: wrong values, and the one outcome that they may have.
+"""What a fuzz test of an entry point needs: wrong values, and the one outcome that they may have.
 
-The suite tries some of each. A long campaign tries so many times as many, with another seed:
+The suite tries some of each. A long campaign tries a multiple of them, with another seed:
 
     STROP_FUZZ_TIMES=20 STROP_FUZZ_SEED=1 pytest -n 0 tests/fuzz
 """
@@ -19,10 +19,10 @@ from strop.support.errors import RunStopped, UserError
 
 TIMES = int(os.environ.get("STROP_FUZZ_TIMES", "1"))
 SEED = int(os.environ.get("STROP_FUZZ_SEED", "0"))
-LONGEST = 3000  # letters of a message
-SECONDS = 20  # of one call; a door that takes longer hangs
+LONGEST = 3000  # characters of a message
+SECONDS = 20  # limit of one call; an entry point that takes longer hangs
 
-# Numbers and texts that no option is made for, or at its edge.
+# Numbers and texts that no option expects, or at an option's limits.
 NUMBERS: tuple[Any, ...] = (
     0, 1, -1, 2, 0.0, -0.0, 0.5, -0.5, 1e-300, 1e300, -1e300, 2**31, 2**63, -(2**63) - 1, 2**64,
     10**400, float("nan"), float("inf"), -float("inf"), True, False,

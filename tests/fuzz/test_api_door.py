@@ -1,5 +1,5 @@
-"""Wrong arguments of the Python calls, damaged data sets, and what no browser sends: one UserError,
-or one reply.
+"""Wrong arguments of the Python calls, damaged data sets, and requests that no browser sends: each
+causes one UserError, or one reply.
 """
 
 import http.client
@@ -53,7 +53,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "plan": {"workers": (1, 2), "staleness": (1,), "lengths": (), "prompts": 0, "spare": 1.0,
              "exchange": 0.0},
 }  # fmt: skip
-# Those that come to something do much, so they are tried less often.
+# Calls that succeed do much work, so they are tried less often.
 OFTEN = {"train": 40, "evaluate": 10, "sample": 20, "audit": 20, "export": 15, "plan": 20}
 
 

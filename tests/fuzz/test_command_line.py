@@ -26,7 +26,7 @@ COMMANDS = {
     "parts": (),
     "labs": (),
 }  # fmt: skip
-RIGHT = {"recipes": "grpo", "parts": "advantage"}  # so that some words are none to refuse
+RIGHT = {"recipes": "grpo", "parts": "advantage"}  # so that some words are valid
 FLAGS = {"eval": ["--json", "--trust-files"], "recipes": ["--toml"], "doctor": ["--json"],
          "labs": ["--json"]}  # fmt: skip
 SETTINGS = ("training.lr", "training.betas", "training.num_slots", "reward.timeout_seconds",

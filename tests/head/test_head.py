@@ -1,4 +1,4 @@
-"""The head against the plain formula on full logits, in float64 where nothing else is said."""
+"""The head against the plain formula on full logits, in float64 unless stated otherwise."""
 
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The head inside ordinary autograd: trunks, tied and frozen weights, checkpoints, mistakes."""
+"""The head inside ordinary autograd: trunks, tied and frozen weights, checkpoints, errors."""
 
 from dataclasses import replace
 

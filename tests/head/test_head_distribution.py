@@ -1,4 +1,4 @@
-"""Columns made of whole distributions inside a chunk, and that nothing larger is ever made."""
+"""Columns computed from whole distributions inside a chunk, and that no larger tensor is made."""
 
 from dataclasses import replace
 

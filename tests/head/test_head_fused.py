@@ -1,4 +1,4 @@
-"""The head as a GPU makes it, against it in float32; Triton's interpreter runs the kernels."""
+"""The head's GPU kernels against the head in float32; Triton's interpreter runs the kernels."""
 
 import importlib.util
 import os

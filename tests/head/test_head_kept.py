@@ -1,4 +1,4 @@
-"""Log-probabilities over what the rules of a draw have left, and their gradients."""
+"""Log-probabilities over the tokens that the rules of a draw kept, and their gradients."""
 
 import math
 from dataclasses import replace

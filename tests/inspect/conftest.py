@@ -1,4 +1,4 @@
-"""A made-up run's folder with the tokens of a step."""
+"""A synthetic run folder with the tokens of a step."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The page in a headless Chromium: clicks, keys, filters; only what is near the view is drawn.
+"""The page in a headless Chromium: clicks, keys, filters; only elements near the view are drawn.
 
-Where there is no browser its scripts are only parsed (test_inspect_page.py).
+Without a browser its scripts are only parsed (test_inspect_page.py).
 """
 
 import json

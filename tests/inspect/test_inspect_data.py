@@ -1,4 +1,4 @@
-"""What the page takes of a step: exact where it matters, and errors that say what to do."""
+"""The page's data of a step: exact where it matters, and errors that say what to do."""
 
 import base64
 import zlib

@@ -1,4 +1,4 @@
-"""The page as a file: whole, without a network, nothing of the run's read as markup."""
+"""The page as a file: whole, without a network, and no text of the run is read as markup."""
 
 import json
 import re

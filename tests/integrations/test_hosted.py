@@ -1,4 +1,4 @@
-"""A recipe's step on rollouts of another trainer, in pieces; which recipes fit one."""
+"""A recipe's step on rollouts of another trainer, in pieces; which recipes can be hosted."""
 
 import dataclasses
 from typing import Any

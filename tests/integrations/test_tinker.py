@@ -1,4 +1,4 @@
-"""Tinker's API without the package: what is known before a server is asked."""
+"""Tinker's API without the package: what is known before any request to a server."""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The four lessons: what must be exact is, and what they show stays shown."""
+"""The four lessons: their exact numbers are exact, and their effects remain visible."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""labs/evocua.py: what is learnt from a pool of episodes, and the page in a real browser."""
+"""labs/evocua.py: learning from a pool of episodes, and the page in a real browser."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""labs/flow.py: the worked examples of three methods, and how often a net is called."""
+"""labs/flow.py: the worked examples of three methods, and the number of a net's calls."""
 
 import re
 

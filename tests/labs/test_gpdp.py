@@ -1,4 +1,4 @@
-"""labs/gpdp.py: the posterior and the policy by hand, and what a missing tipping point costs."""
+"""labs/gpdp.py: the posterior and the policy by hand, and the cost of a missing tipping point."""
 
 import numpy as np
 import pytest

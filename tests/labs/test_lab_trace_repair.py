@@ -1,4 +1,4 @@
-"""labs/trace_repair.py: what is imitated, and a short run of both arms."""
+"""labs/trace_repair.py: the imitated data, and a short run of both arms."""
 
 import re
 

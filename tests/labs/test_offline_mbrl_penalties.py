@@ -1,4 +1,4 @@
-"""labs/offline_mbrl_penalties.py: penalties by hand, plans, and what is tuned on which data."""
+"""labs/offline_mbrl_penalties.py: penalties by hand, plans, and which data tune what."""
 
 import numpy as np
 import pytest

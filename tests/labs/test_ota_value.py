@@ -1,4 +1,4 @@
-"""labs/ota_value.py: advantages on a coarser axis by hand, and what an option's transition is."""
+"""labs/ota_value.py: advantages on a coarser axis by hand, and an option's transitions."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""labs/regression_oracle_exploration.py: the rules by hand, and what is learnt from their logs."""
+"""labs/regression_oracle_exploration.py: the rules by hand, and learning from their logs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""labs/swe_next.py: which pairs become tasks, what wins one, and what does not."""
+"""labs/swe_next.py: which pairs become tasks, and what solves one and what does not."""
 
 import json
 from pathlib import Path

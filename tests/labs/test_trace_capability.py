@@ -1,4 +1,4 @@
-"""labs/trace_capability.py: what is called a deficit, what an environment pays for, who answers."""
+"""labs/trace_capability.py: what counts as a deficit, what an environment rewards, who answers."""
 
 import re
 

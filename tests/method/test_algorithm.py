@@ -1,4 +1,4 @@
-"""Composing: order of reads and writes, contradictions, paths and knobs."""
+"""Composition: order of reads and writes, contradictions, paths and knobs."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How a chain of parts runs: state by path, draws by label, masks narrowed, metrics kept."""
+"""How a chain of parts runs: state by path, draws by label, narrowed masks, metrics."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""The one-line notation: what it reads, and that it evaluates nothing."""
+"""The one-line notation: how it is parsed, and that it evaluates nothing."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a part is: names, reads, writes, calls and changed fields."""
+"""Properties of a part: names, reads, writes, calls and changed fields."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Phases: how they are read, written and refused, and when one is over."""
+"""Phases: how they are read, written and refused, and when one ends."""
 
 import math
 import tomllib

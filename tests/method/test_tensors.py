@@ -1,4 +1,4 @@
-"""What a column's name says of a tensor is checked at a part's call."""
+"""The shape and dtype that a column's name states are checked at a part's call."""
 
 from dataclasses import dataclass
 from typing import ClassVar

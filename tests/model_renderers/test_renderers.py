@@ -1,4 +1,4 @@
-"""Calls read and turns written by the real package, for a tokenizer with Qwen3's special tokens."""
+"""The real package parses calls and writes turns, for a tokenizer with Qwen3's special tokens."""
 
 import json
 from pathlib import Path

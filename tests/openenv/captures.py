@@ -1,4 +1,4 @@
-"""OpenEnv's capture servers, opened for agents of other processes: `python captures.py PORT`."""
+"""OpenEnv's capture servers, started for agents of other processes: `python captures.py PORT`."""
 
 import socket
 import sys

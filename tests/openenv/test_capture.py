@@ -1,4 +1,4 @@
-"""OpenEnv's capture server between an agent and the server of the policy: both keep the same."""
+"""OpenEnv's capture server between an agent and the policy's server: both record the same."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from strop.batch.batch import Batch
 
-# A talk of three calls that go on from each other, and a fourth one beside it.
+# A conversation of three calls that continue each other, and a separate fourth one.
 AGENT = """
 import json, os, uuid
 from pathlib import Path
@@ -67,8 +67,8 @@ def probed(row):
     asked = {**engine, "model": "policy", "purpose": "train"}
     return through(port, sent(f"http://127.0.0.1:{port}/sessions", asked), row)
 """
-# What the capture server asks an engine that a session names: whether it tells tokens, whether it
-# calls tools, and how log-probabilities change with the temperature, which a run does not tell.
+# Probes of an engine that a session names: whether it reports tokens, whether it calls tools, and
+# how log-probabilities change with the temperature, which a run does not report.
 PROBES = ("Reply with the single word: ok", "Use the bash tool", "Reply with exactly: hello")
 
 

@@ -1,4 +1,4 @@
-"""Padded calls beside advantages, selections and losses, and other names in all of them."""
+"""Padded calls besides advantages, selections and losses, and other names in all of them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Padded calls where rollouts have turns: three layouts, one result."""
+"""Padded calls whose rollouts have turns: three layouts, one result."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Words of papers in padded calls, calls made of several calls, what goes from step to step."""
+"""Names of papers in padded calls, calls made of several calls, and state between steps."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which parts of a chain run where only some columns are asked for."""
+"""Which parts of a chain run if only some columns are requested."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Costs of runs whose engines measured their passes are those that made the passes."""
+"""Costs fitted to runs whose engines measured their passes equal the costs behind them."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from strop.planning.work import Costs, Layout
 SPEED = Speed(step=0.02, row=3e-4, cached=2e-5, read=1e-3, begin=0.01, answer=0.004)
 COSTS = Costs(SPEED, reward=0.01, token=5e-4, rest=0.5)
 PROMPT, SIZE = 10, 4
-SLOWER = 1.5  # beside a worker that trains
+SLOWER = 1.5  # factor beside a worker that trains
 
 
 def write_run(

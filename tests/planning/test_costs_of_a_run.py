@@ -1,4 +1,4 @@
-"""Costs out of a run's numbers are those that made them; what is said where they cannot be told."""
+"""Costs fitted to a run's numbers equal those behind them; errors if they cannot be fitted."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When rows of engines end: by hand, and beside a loop over decode steps."""
+"""When rows of engines end: by hand, and against a loop over decode steps."""
 
 from itertools import pairwise
 

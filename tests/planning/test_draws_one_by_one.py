@@ -1,4 +1,4 @@
-"""Draws that begin one by one, beside a loop over decode steps."""
+"""Draws that start one by one, against a loop over decode steps."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Lengths that are given: distributions with and without a cut, and files."""
+"""Given lengths: distributions with and without a limit, and files."""
 
 import numpy as np
 import pytest

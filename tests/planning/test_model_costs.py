@@ -1,4 +1,4 @@
-"""Counts of real configurations worked out by hand, and beside models that are built of them."""
+"""Counts of real configurations worked out by hand, and against models built from them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Memory and seconds of layouts, worked out by hand, and what holds with more GPUs."""
+"""Memory and seconds of layouts, worked out by hand, and invariants with more GPUs."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,9 +1,9 @@
-"""Planned beside published seconds of a step, with one set of assumptions for all of them.
+"""Planned and published seconds of a step, with one set of assumptions for all of them.
 
     python tests/planning/test_published_rows.py      # the table of docs/PLAN.md
 
-Rows in whose sight the assumptions were chosen are to be within a quarter. The others say what the
-plan is worth elsewhere: those of H100 are within a quarter too, those of GB200 too fast.
+The rows for which the assumptions were chosen must be within a quarter. The others show the plan's
+accuracy elsewhere: those of H100 are within a quarter too, those of GB200 too fast.
 """
 
 import tomllib

@@ -1,4 +1,4 @@
-"""Layouts whose seconds can be said without a simulation, and what holds in all of them."""
+"""Layouts whose seconds are known without a simulation, and invariants of all layouts."""
 
 from dataclasses import replace
 from itertools import pairwise

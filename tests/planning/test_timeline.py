@@ -1,4 +1,4 @@
-"""Who does what when: bars of seconds that can be said without a simulation."""
+"""The timeline of workers: bars whose seconds are known without a simulation."""
 
 import numpy as np
 import pytest

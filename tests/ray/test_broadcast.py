@@ -1,4 +1,4 @@
-"""Weights through a group of processes, here of threads: whole or not at all."""
+"""Weights sent through a group of processes (here threads): whole or not at all."""
 
 import threading
 from typing import Any

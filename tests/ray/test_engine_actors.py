@@ -1,4 +1,4 @@
-"""What is known of engines as Ray actors, without Ray: who waits too long, and who leads whom."""
+"""Engines as Ray actors, tested without Ray: who waits too long, and who leads whom."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Episodes on a stage: what those of one process show, whoever of the actors is lost."""
+"""Episodes on a stage: the same as in one process, whichever actor is lost."""
 
 import os
 import signal

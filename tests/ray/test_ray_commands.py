@@ -1,4 +1,4 @@
-"""`--ray` from a shell: trainers as actors, what is killed, what is left, and the doctor."""
+"""`--ray` from a shell: trainers as actors, killed processes, what is left over, and the doctor."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from strop.training.record.versions import write_environment
 from strop.training.settings import config
 
 STEPS = 6
-# Ray's own, which look for their raylet by the minute.
+# Ray's own processes, which check for their raylet once a minute.
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 

@@ -1,4 +1,4 @@
-"""Runs whose engines are Ray actors: the numbers of a run in one process, whoever is killed."""
+"""Runs whose engines are Ray actors: the numbers of a run in one process, whichever is killed."""
 
 import os
 import signal

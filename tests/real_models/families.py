@@ -1,4 +1,4 @@
-"""Random models of the families that people train, small, with what makes each special."""
+"""Small random models of commonly trained families, each with its special features."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A mixture of experts: what the engine notes, the learner replays; load, balance, mismatch."""
+"""A mixture of experts: the learner replays the engine's routing; load, balance, mismatch."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A prefix of several contexts computed once: columns and gradients are those of the plain way."""
+"""A prefix of several contexts computed once: columns and gradients as when computed for each."""
 
 import pytest
 import torch

@@ -10,7 +10,7 @@ from strop.parts.advantage.credit.spread_over_spans import SpreadOverSpans
 from strop.recipes.hiper_hae import hiper_hae
 from strop.support.errors import UserError
 
-# One episode of four turns in two segments; V_high is looked at where a segment begins.
+# One episode of four turns in two segments; V_high is read where a segment begins.
 EXAMPLE = {
     "trajectories": torch.zeros(4, dtype=torch.long), "turn_index": torch.arange(4),
     "done": torch.tensor([0, 0, 0, 1]), "switch": torch.tensor([1, 0, 1, 0]),

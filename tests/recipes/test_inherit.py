@@ -1,4 +1,4 @@
-"""Parameters that a recipe takes over from its parent."""
+"""Parameters that a recipe inherits from its parent."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""Turns of games, each player compared with itself: the form of the paper and of the code."""
+"""Turns of games, each player compared with itself: the paper's form and the code's form."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Queries that are run on the way: the environment by hand, the reward, a run."""
+"""Queries that run during an episode: the environment by hand, the reward, a run."""
 
 import json
 import sqlite3

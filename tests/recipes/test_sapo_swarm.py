@@ -94,6 +94,8 @@ def test_a_step_is_shared_as_texts_and_its_own_is_not_read(tmp_path):
 def test_what_was_read_is_not_trained_on_again(tmp_path):
     part = TrainOnSharedGroups(str(tmp_path), "me", own=0, foreign=2)
     other(tmp_path, (33, "z", (WRONG, RIGHT)))
+    (group,), steps, _ = of_others(tmp_path, "me", {})
+    assert {group.node: group.step} == steps
     _, first = step_of(part)
     assert first.value.add.size("B") == 2
     assert first.value.keep_B.sum() == 2  # one own group in place of a second foreign one

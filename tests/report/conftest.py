@@ -1,4 +1,4 @@
-"""A made-up run's folder."""
+"""A synthetic run folder."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Figures: what they hold, and that plotly accepts them."""
+"""Figures: their contents, and that plotly accepts them."""
 
 from collections.abc import Callable
 from pathlib import Path

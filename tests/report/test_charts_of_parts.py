@@ -1,4 +1,4 @@
-"""Charts and lines of the panel that parts bring: in a run's folder, on its page, on a terminal."""
+"""Charts and panel lines that parts add: in a run's folder, on its page, on a terminal."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Bars of rewards and lengths: counts by hand, and what stands on the page."""
+"""Histograms of rewards and lengths: counts by hand, and their text on the page."""
 
 from collections.abc import Callable
 from pathlib import Path

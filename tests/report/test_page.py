@@ -1,4 +1,4 @@
-"""The page as a whole: offline, escaped, and sensible on partial runs."""
+"""The page as a whole: offline, escaped, and useful for partial runs."""
 
 import json
 import re

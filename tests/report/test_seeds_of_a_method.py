@@ -1,4 +1,4 @@
-"""Runs that differ by their seed alone are one method: its mean, and a Student-t band."""
+"""Runs that differ only by their seed are one method: its mean, and a Student-t band."""
 
 import math
 from collections.abc import Callable

@@ -17,7 +17,7 @@ from strop.report.page import write_report
 
 MakeRun = Callable[..., Path]
 CONFIG = 'recipe = "grpo"\n[training]\nsteps = 40\n'
-# What a person does once the page is there, and what they see in the end.
+# The user's actions once the page is loaded, and the final state of the page.
 HANDS = """<script>
 addEventListener("load", () => {
   document.querySelectorAll(".steps button")[1].click();

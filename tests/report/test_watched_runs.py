@@ -1,4 +1,4 @@
-"""Watching runs: what the server answers while a run's files grow, shrink and break."""
+"""Watching runs: the server's responses while a run's files grow, shrink and break."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""Rewards that run code: what is taken as code, what counts as passed, what is a mistake."""
+"""Rewards that run code: what is read as code, what counts as passed, what is an error."""
 
 import pytest
 

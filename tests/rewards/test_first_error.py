@@ -1,4 +1,4 @@
-"""Judges that name the first wrong step: their reward, their data, and a frozen one at work."""
+"""Judges that name the first wrong step: their reward, their data, and a frozen one in use."""
 
 import random
 

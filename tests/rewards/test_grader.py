@@ -1,4 +1,4 @@
-"""Grading outside the training process: what rewards give, and what is refused."""
+"""Grading outside the training process: the results of rewards, and what is refused."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Rewards that exit, raise or hang: what they cost, and how long worker processes live."""
+"""Rewards that exit, raise or hang: their cost, and how long worker processes live."""
 
 import builtins
 import os

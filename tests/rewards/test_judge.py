@@ -1,4 +1,4 @@
-"""A judge behind an endpoint: what it is asked, how its answer becomes a score, what fails how."""
+"""A judge behind an endpoint: its requests, how its answer becomes a score, and its failures."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""What rewards log reaches the run: columns of the rollouts' files and metrics."""
+"""Values that rewards log reach the run: columns of the rollouts' files and metrics."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Rewards that are made: by factories as those of TRL, and of the tasks of verifiers."""
+"""Rewards from factories, such as those of TRL, and from the tasks of verifiers."""
 
 import dataclasses
 import sys

@@ -1,4 +1,4 @@
-"""Reward functions as verl, OpenRLHF and verifiers write them, with what each passes to them."""
+"""Reward functions as verl, OpenRLHF and verifiers write them, with the arguments of each."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Finding reward functions and giving them what they ask for."""
+"""Finding reward functions and passing the arguments that they request."""
 
 import sys
 

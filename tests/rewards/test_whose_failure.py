@@ -1,4 +1,4 @@
-"""Whether a failure is the answer's own or the reward's, by what other answers show."""
+"""Whether a failure is the answer's own or the reward's, judged by other answers."""
 
 import pytest
 from grading import grade, spec

@@ -1,4 +1,4 @@
-"""A package of the shape of `verifiers.v1`, for it is not among the packages of the tests."""
+"""A fake package of the shape of `verifiers.v1`, which is not among the packages of the tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where a test runs and whose names it means, read from the test alone."""
+"""Where a test runs and which names it refers to, read from the test alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rewards whose code a server with SandboxFusion's interface runs: a real server, a real client."""
+"""Rewards whose code runs on a server with SandboxFusion's interface: a real server and client."""
 
 import socket
 

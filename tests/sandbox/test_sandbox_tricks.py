@@ -1,7 +1,7 @@
 """Answers that would pass their tests without solving the task get 0, honest answers get 1.
 
 The task of the tricks is a function f that doubles a number, or returns a text that nobody guesses.
-Each is tried on the test that it aims at, and on the same test where it has to run inside the
+Each trick is tried on the test that it targets, and on the same test where it has to run inside the
 answer's process.
 """
 
@@ -25,7 +25,7 @@ class Equal:
 
 """
 INSIDE = "import sys\nsys.setrecursionlimit(2000)\n"
-# As docs/REWARDS.md says: what is no assertion is decided in the answer's process.
+# As docs/REWARDS.md says: tests that are not assertions are decided in the answer's process.
 WORK_INSIDE = {
     "changing the arguments", "changing the arguments and giving them back", "patched unittest",
     "a skipped unit test", "the test's own expectation", "cases under a main part",

@@ -1,4 +1,4 @@
-"""What crosses between a test and the code under test: the same data, and nothing but data."""
+"""Data between a test and the code under test: it arrives unchanged, and only data passes."""
 
 import array
 import datetime

@@ -1,4 +1,4 @@
-"""An engine behind the server: its tokens are the engine's own, whoever else asks."""
+"""An engine behind the server: its tokens are the engine's own, whatever other clients request."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Posted rollouts: in which order they are taken, what is refused, and what a file of them says."""
+"""Posted rollouts: the order in which they are taken, what is refused, and files of them."""
 
 import json
 from pathlib import Path

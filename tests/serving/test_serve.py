@@ -1,4 +1,4 @@
-"""`strop.serve` and `strop serve`: what is served has the answers of `strop sample`."""
+"""`strop.serve` and `strop serve`: the served answers equal those of `strop sample`."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Streams, clients that go away, and requests that come again."""
+"""Streams, clients that disconnect, and repeated requests."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Tools go to the chat template, and an answer's calls of them come back as OpenAI writes them."""
+"""Tools reach the chat template, and an answer's calls are returned in OpenAI's format."""
 
 import json
 

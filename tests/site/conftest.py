@@ -1,4 +1,4 @@
-"""The documentation site. What needs its generator is collected where that can be imported.
+"""The documentation site. Tests that need its generator are collected if it can be imported.
 
 pip install -e '.[docs]' && pytest -n 0 tests/site
 """

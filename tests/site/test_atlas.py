@@ -1,4 +1,4 @@
-"""The atlas: which runs are missing, what is paired, a fit, and the page as its rows give it."""
+"""The atlas: missing runs, pairs, a fit, and the page, which follows from its rows."""
 
 import sys
 from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from browser import dom, left, needs_chromium
 from docsite import hooks
 
-# What a page asked for and how high its fractions are.
+# The requests of a page, and the height of its fractions.
 LOOK = """await wait(500);
 return {
   asked: performance.getEntriesByType("resource").map((each) => each.name),

@@ -1,4 +1,4 @@
-"""The pages of recipes and parts, and the map, as the generator gets them."""
+"""The pages of recipes and parts, and the map, in the form that the generator gets."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The picture of the rooms follows the source and the floors that import-linter holds."""
+"""The picture of the rooms follows the source and the layers that import-linter checks."""
 
 from collections import Counter
 from pathlib import Path

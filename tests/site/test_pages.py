@@ -1,4 +1,4 @@
-"""What the site is made of, before its generator has it."""
+"""The site's source files, before the generator reads them."""
 
 import json
 from pathlib import Path

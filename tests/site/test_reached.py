@@ -1,6 +1,6 @@
 """Every kind of page can be read, found and used by all: axe-core, tables on a phone, the search.
 
-axe-core (MPL-2.0) comes from npm, into build/, when a test asks for it first.
+axe-core (MPL-2.0) comes from npm, into build/, when a test first needs it.
 """
 
 import json
@@ -27,7 +27,7 @@ FIRST = {
     "subtract_group_mean": "parts/subtract_group_mean.html",
 }
 
-# What is serious in a document, light or dark.
+# The serious violations in a document, light or dark.
 CHECK = """const check = async (inside, scheme) => {
   inside.head.insertAdjacentHTML("beforeend", "<style>* {transition: none !important}</style>");
   inside.body.setAttribute("data-md-color-scheme", scheme);
@@ -69,7 +69,7 @@ for (const [width, scheme] of [[1300, "slate"], [390, "default"]]) {
 }
 return found;"""
 )
-# What the search, opened from disk, finds first, and what is serious in it.
+# The first results of the search, opened from disk, and its serious violations.
 SEARCH = (
     CHECK
     + """const input = document.querySelector(".md-search__input");

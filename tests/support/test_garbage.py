@@ -1,4 +1,4 @@
-"""Garbage is looked for rarely while a command begins, and as before afterwards."""
+"""Garbage is collected rarely while a command starts, and as before afterwards."""
 
 import gc
 from contextlib import nullcontext

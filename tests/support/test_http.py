@@ -1,4 +1,4 @@
-"""Calls that are limited in time as a whole, that others may break off, over kept connections."""
+"""Calls with a limit for their total time, which others may cancel, over kept connections."""
 
 import socket
 import ssl

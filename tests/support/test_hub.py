@@ -1,4 +1,4 @@
-"""A model or data set that the hub does not have is refused at once, by a sentence."""
+"""A model or data set that the hub does not have is refused at once, with one sentence."""
 
 import contextlib
 import json

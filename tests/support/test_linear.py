@@ -1,4 +1,4 @@
-"""Linear layers by oneDNN: torch's numbers within rounding; and when they are left to torch."""
+"""Linear layers by oneDNN: torch's numbers within rounding; and when torch is used instead."""
 
 import copy
 import subprocess

@@ -1,4 +1,4 @@
-"""Files of users and the modules beside them: found, kept apart, refused where two have a name."""
+"""Users' files and the modules beside them: found, kept apart, refused if two share a name."""
 
 import subprocess
 import sys

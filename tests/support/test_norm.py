@@ -1,4 +1,4 @@
-"""Norms in one operator: the same bits, and nothing of it where there is a gradient."""
+"""Norms in one operator: the same bits, and not used where a gradient is needed."""
 
 import copy
 

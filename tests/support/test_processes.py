@@ -1,4 +1,4 @@
-"""Child processes: started in sessions of their own, ended with all that they started."""
+"""Child processes: started in sessions of their own, ended with all their children."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from commands import lives
 
 from strop.support import processes
 
-# A child that starts another one in a session of its own, says its number, and goes on.
+# A child that starts another one in a session of its own, prints its id, and continues.
 PARENT = """
 import signal, subprocess, sys, time
 if "deaf" in sys.argv:
@@ -91,7 +91,7 @@ def test_a_signal_to_a_process_that_is_gone_is_none():
     processes.send(process.pid, signal.SIGTERM)
 
 
-# A trainer that dies between the two signals by which it ends what it has started.
+# A trainer that dies between the two signals with which it ends its children.
 TRAINER = """
 import os, signal, sys
 from strop.support import processes

@@ -1,4 +1,4 @@
-"""Signals that raise: which of two count, and one that nobody would have seen."""
+"""Signals that raise: which of two counts, and one that would have gone unnoticed."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""Which letters a tokenizer does not know, for tokenizers of several kinds made here."""
+"""Which characters a tokenizer does not know, for tokenizers of several kinds made here."""
 
 import pytest
 from models import tokenizer

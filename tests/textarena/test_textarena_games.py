@@ -1,4 +1,4 @@
-"""Games of the real package: what is shown to whom, what refused moves cost, and equal seeds."""
+"""Games of the real package: what each player sees, the cost of refused moves, and equal seeds."""
 
 import random
 

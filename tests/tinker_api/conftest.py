@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from models import Lab
 
 collect_ignore_glob = [] if importlib.util.find_spec("tinker") else ["test_*.py"]
 
@@ -26,3 +27,9 @@ def unclosed() -> Iterator[None]:
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client tells its maker nothing of these tests."""
     monkeypatch.setenv("TINKER_TELEMETRY", "0")
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """Two layers, as the teacher has, and draws that leave one update without a gradient."""
+    return Lab.make(tmp_path_factory.mktemp("lab"), layers=2)

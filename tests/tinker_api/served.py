@@ -1,5 +1,5 @@
-"""A small server of Tinker's API over HTTP, with a real model behind it: all of its weights are
-trained, by torch's AdamW, and strop's local engine samples. Everything is done as it arrives."""
+"""A small server of Tinker's API over HTTP, with a real model behind it: torch's AdamW trains all
+of its weights, and strop's local engine samples. Requests are handled as they arrive."""
 
 import copy
 import itertools

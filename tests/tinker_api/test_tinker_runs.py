@@ -1,4 +1,4 @@
-"""What a run on a server of Tinker's API saves and goes on from, and what it says of mistakes."""
+"""Runs on a server of Tinker's API: what they save and resume from, and their error messages."""
 
 import json
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_mistakes_are_told_before_the_run(
 def test_a_server_that_fails_ends_the_run_with_its_words(
     lab: Lab, runner: Runner, server: Served, tmp_path: Path
 ) -> None:
-    run = runner.start(raw(lab, server), tmp_path / "run")
+    run = runner.start(raw(lab, server, training={"save_every": 1}), tmp_path / "run")
 
     def fail(_: Any) -> None:
         server.refuses["optim_step"] = (422, "no step today")

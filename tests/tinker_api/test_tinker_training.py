@@ -1,6 +1,6 @@
-"""Runs on a server of Tinker's API beside the same runs here: the same answers, gradients, weights.
+"""Runs on a server of Tinker's API and the same runs here: the same answers, gradients, weights.
 
-The server trains all of the model's weights and draws as the local engine does, so both runs have
+The server trains all of the model's weights and samples as the local engine does, so both runs have
 the same tokens once the local one uses the seeds that are sent to a server.
 """
 

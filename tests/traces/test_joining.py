@@ -1,4 +1,4 @@
-"""Calls of one rollout become contexts, as TRL joins them where nothing would be lost."""
+"""Calls of one rollout become contexts, joined as in TRL where nothing would be lost."""
 
 import itertools
 import warnings

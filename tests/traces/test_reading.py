@@ -1,4 +1,4 @@
-"""Rollouts are read as their makers write them; what is wrong is told with file and line."""
+"""Rollouts are read in the formats of their makers; errors name file and line."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Tests against the real packages: each is collected where its package can be imported.
+"""Tests against the real packages: each is collected if its package can be imported.
 
 pip install -c constraints.txt -e '.[wandb,trackio,mlflow]' && pytest -n 0 tests/trackers
 """

@@ -1,4 +1,4 @@
-"""Files of rollouts that are damaged: all who read them name the file and what to do."""
+"""Damaged files of rollouts: every reader names the file and the remedy."""
 
 from collections.abc import Callable
 from pathlib import Path

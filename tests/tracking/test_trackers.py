@@ -1,4 +1,4 @@
-"""What stands between a run and its trackers: order, ids, and that a broken one costs nothing."""
+"""The layer between a run and its trackers: order, ids, and that a broken tracker does no harm."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Processes that collect, forked from one that has imported what they need."""
+"""Collecting processes, forked from one that has imported what they need."""
 
 from collections.abc import Iterator
 

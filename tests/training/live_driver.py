@@ -1,6 +1,6 @@
-"""An orchestrator outside of the run: it draws with OpenAI's client and posts what it has made.
+"""An orchestrator outside the run: it samples with OpenAI's client and posts the rollouts.
 
-python live_driver.py RUN    # until the run is over for good: it has a report
+python live_driver.py RUN    # until the run has finally ended: it has a report
 """
 
 import json

@@ -1,10 +1,9 @@
-"""Several processes of a test, and what each of them does: runs, one after another.
+"""Several processes of a test, and the work of each: runs, one after another.
 
-A job has the settings of a run and its folder; one without settings goes on with a run. "breaks":
-the process that fails in the first step. "stands": the one that does nothing there, and never
-comes back. "disk": the process whose checkpoints never reach the disk. "layers": weights are
-gathered layer by layer, as large ones are. "full": a process, and the
-step from which on no file of its may have more than some bytes.
+A job has the settings of a run and its folder; one without settings resumes a run. "breaks": the
+process that fails in the first step. "stands": the one that does nothing there, and never returns.
+"disk": the process whose checkpoints never reach the disk. "layers": weights are gathered layer by
+layer, as large ones are. "full": a process, and the step from which its files have a size limit.
 """
 
 import faulthandler

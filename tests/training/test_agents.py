@@ -1,4 +1,4 @@
-"""Agents that are written against OpenAI's client, trained: data.task=agent:FILE.py:FUNCTION."""
+"""Training of agents that are written for OpenAI's client: data.task=agent:FILE.py:FUNCTION."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Collecting in a process of its own: bounded age, nothing twice, and it goes on after a death."""
+"""Collecting in a process of its own: bounded age, nothing twice, and recovery after a death."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Steps that nothing is left of, schedules of the temperature, repeated draws, knobs."""
+"""Steps that are left empty, schedules of the temperature, repeated draws, knobs."""
 
 from pathlib import Path
 

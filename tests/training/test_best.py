@@ -1,4 +1,4 @@
-"""The best checkpoint stays, and a run that finds nothing better ends; both over a resume."""
+"""The best checkpoint stays, and a run that finds nothing better ends; both across a resume."""
 
 import numpy as np
 import pytest

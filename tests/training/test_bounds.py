@@ -1,4 +1,4 @@
-"""Bounds on tokens: never below the truth, and no row is tokenised that surely fits."""
+"""Bounds on tokens: never below the truth, and rows that surely fit are not tokenised."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Where a thread is, told by another one, while it works."""
+"""One thread finds out which line another one executes, while that works."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What goes between the trainer and the process that collects, also where it cannot be read."""
+"""Messages between the trainer and the collecting process, also unreadable ones."""
 
 import pickle
 import socket
@@ -16,7 +16,7 @@ from strop.training.collect.process import Mailbox, Over
 from strop.training.parallel.ranks import Ranks
 from strop.training.settings import config
 
-UNREADABLE = b"cno_such_module\nThing\n."  # a pickle of what no process finds
+UNREADABLE = b"cno_such_module\nThing\n."  # a pickle of a class that no process finds
 
 
 def test_a_letter_that_the_trainer_cannot_read_is_no_silence():

@@ -1,4 +1,4 @@
-"""Rollouts whose turns have contexts of their own, as an environment that rewrites gives them."""
+"""Rollouts whose turns have contexts of their own, as with an environment that rewrites them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Checkpoints and models with damaged files: named, never half used."""
+"""Checkpoints and models with damaged files: the error names them, and none is half used."""
 
 import json
 import pickle

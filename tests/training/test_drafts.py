@@ -1,4 +1,4 @@
-"""Runs whose engine drafts: the same answers, and what came of the drafts in the metrics."""
+"""Runs whose engine drafts: the same answers, and the drafts' statistics in the metrics."""
 
 import pytest
 from models import Lab, without_times

@@ -1,4 +1,4 @@
-"""What the collector makes of draws: refusals, reasons, and who sees what was sampled."""
+"""The collector's treatment of draws: refusals, reasons, and who sees the sampled rollouts."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""A server that dies, hangs or is slow, as a real process: the run ends or goes on, and no step is
-trained twice or with rollouts of other weights."""
+"""A server that dies, hangs or is slow, as a real process: the run ends or continues, and no step
+is trained twice or with rollouts of other weights."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from strop.engines.vllm import server_engine as vllm
 from strop.support.errors import UserError
 from strop.support.http import Retries
 
-SECONDS = 6.0  # for an answer, where a server is expected to hang; a busy machine takes one
+SECONDS = 6.0  # limit for an answer when a server should hang; a busy machine takes one second
 
 
 class Servers:

@@ -1,4 +1,4 @@
-"""What a method needs of the engine is known before the run; nothing is quietly left undone."""
+"""A method's needs of the engine are checked before the run; nothing is silently left out."""
 
 import math
 

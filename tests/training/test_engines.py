@@ -1,4 +1,4 @@
-"""Engines come from one table: a kind of engine is a class of settings, wherever one is opened."""
+"""Engines come from one table: a kind of engine is a class of settings, wherever it is opened."""
 
 import math
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""environment.json: versions and machine of each start, and nothing about who ran it or where."""
+"""environment.json: versions and machine of each start, and nothing about the user or the place."""
 
 import getpass
 import json

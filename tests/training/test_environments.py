@@ -1,4 +1,4 @@
-"""Runs in environments: columns, rewards, metrics, evaluation, errors, killed and gone on with."""
+"""Runs in environments: columns, rewards, metrics, evaluation, errors, kills and resumes."""
 
 import json
 import re

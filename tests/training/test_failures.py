@@ -1,4 +1,4 @@
-"""What stops a run, what does not, and what is left afterwards."""
+"""Which failures stop a run, which do not, and what is left afterwards."""
 
 import json
 import math
@@ -161,7 +161,7 @@ def test_the_part_that_first_gives_no_number_is_named(strop, lab, tmp_path):
     assert "No step is saved: first correct what stopped it. Resume with" in result.err
     result = strop("doctor", tmp_path / "run")
     assert result.code == 2
-    assert "has no finished step: it is in its first one, or stopped in it" in result.err
+    assert "has no finished step: it stopped: step 1: " in result.err
 
 
 SAYS = """

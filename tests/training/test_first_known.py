@@ -1,4 +1,4 @@
-"""A strategy's instruction is such as the model's tokenizer can write."""
+"""A strategy picks an instruction that the model's tokenizer can encode."""
 
 import pytest
 from models import tokenizer

@@ -1,4 +1,4 @@
-"""No room: said before a checkpoint is begun, in one way for all files, and nothing is lost."""
+"""A full disk: noticed before a checkpoint starts, alike for all files, and nothing is lost."""
 
 import errno
 import json

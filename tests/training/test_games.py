@@ -1,4 +1,4 @@
-"""Games of two players in whole runs: one policy, a rollout a seat, texts, table, metrics."""
+"""Games of two players in whole runs: one policy, one rollout per seat, texts, table, metrics."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Of several processes one hangs: it is named, the others end, and the run can go on."""
+"""One of several processes hangs: it is named, the others end, and the run can be resumed."""
 
 import os
 import re

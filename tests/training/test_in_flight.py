@@ -1,4 +1,4 @@
-"""Groups that begin and end one by one: in order, within the bound, each once, also anew."""
+"""Groups that start and end one by one: in order, within the bound, each once, also restarted."""
 
 import dataclasses
 import time

@@ -1,5 +1,5 @@
 """Gradients of the real trainer, in float64: the same however rows are split, ordered or sampled,
-and the same as plain autograd through the whole model and a loss written down independently."""
+and the same as plain autograd through the whole model and an independently written loss."""
 
 import copy
 import dataclasses

@@ -1,5 +1,5 @@
 """Terms over whole next-token distributions in the real trainer, in float64: the same however rows
-are split, and the same as plain autograd through the model and the loss as it was published."""
+are split, and the same as plain autograd through the model and the published loss."""
 
 import pytest
 import torch

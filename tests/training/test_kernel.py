@@ -1,4 +1,4 @@
-"""The loss kernel: splits change nothing, adjoints are those of the plain formula."""
+"""The loss kernel: splits change nothing, and adjoints equal those of the plain formula."""
 
 import pytest
 import torch

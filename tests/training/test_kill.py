@@ -1,4 +1,4 @@
-"""Real processes that are killed or interrupted, and the runs that go on after it."""
+"""Real processes that are killed or interrupted, and the resumed runs."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""A league: who plays whom, what a game does to the ratings, and a run that goes on exactly."""
+"""A league: who plays whom, how a game changes the ratings, and an exact resume."""
 
 import pyarrow.parquet as pq
 import pytest

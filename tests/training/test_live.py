@@ -1,4 +1,4 @@
-"""Runs that take rollouts in while they train: from OpenAI's client, a folder, and after a kill."""
+"""Runs that receive rollouts while they train: from OpenAI's client, a folder, and after a kill."""
 
 import json
 import os

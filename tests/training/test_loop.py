@@ -1,4 +1,4 @@
-"""A run from beginning to end: what it logs and what it leaves behind."""
+"""A run from beginning to end: its log and the files that it leaves."""
 
 import json
 import math

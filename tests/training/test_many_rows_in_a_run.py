@@ -1,4 +1,4 @@
-"""A run over rows that are read when they are drawn: the same as over rows that are held."""
+"""A run over rows that are read when they are drawn: the same as over rows held in memory."""
 
 import pytest
 from models import without_times

@@ -1,4 +1,4 @@
-"""A metrics file with damage, names that rewards may not log, and texts that UTF-8 cannot hold."""
+"""A damaged metrics file, names that rewards may not log, and texts that UTF-8 cannot encode."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""AdamW on weights of half precision: small steps are not lost, a saved state goes on exactly."""
+"""AdamW on half-precision weights: small steps are not lost, and a saved state resumes exactly."""
 
 import io
 

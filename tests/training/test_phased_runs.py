@@ -1,4 +1,4 @@
-"""Runs in phases: what is kept over a change, and going on exactly wherever one was broken off."""
+"""Runs in phases: what is kept across a change, and exact resumes from any interruption."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""Runs in several processes: the numbers of one, whatever a method asks of the models."""
+"""Runs in several processes: the numbers of one, whatever a method needs from the models."""
 
 import os
 import pickle
@@ -29,12 +29,12 @@ from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint
 from strop.training.record import versions as environment
 
-# Step 1 is as good as any by this number, so the run ends behind step 2.
+# Step 1 is as good as any by this metric, so the run ends after step 2.
 EARLY = {
     "best": "eval/validation/num_unscored", "best_is": "lowest", "patience": 1,
     "keep_checkpoints": 1,
 }  # fmt: skip
-# Every one asks something else of the models or the engine.
+# Each recipe needs something else from the models or the engine.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "whole_update": ("clip_cov", {}),
     "whole_rollout": (
@@ -67,10 +67,10 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 # Here the weights are gathered layer by layer, and elsewhere at once.
 BY_LAYERS = ("whole_update", "adapters", "half", "old_weights", "critic_in_shards")
 IN_SHARDS = ("critic_in_shards", "renewed_in_shards")
-# Runs of two steps that go on, by the number of processes that do: from two to one, from one to
-# two, from two to four.
+# Runs of two steps that are resumed, by the number of processes: from two to one, from one to two,
+# from two to four.
 MORE = {1: ("adapters", "renewed", *IN_SHARDS), 2: ("renewed",), 4: ("critic_in_shards",)}
-# In one process these have a third step at once; `renewed` is there what `renewed_in_shards` is.
+# In one process these make a third step directly; there `renewed` equals `renewed_in_shards`.
 UNBROKEN = ("adapters", *IN_SHARDS)
 
 

@@ -1,4 +1,4 @@
-"""Runs on recorded rollouts: the same gradient as where they were sampled, and files to the end."""
+"""Runs on recorded rollouts: the gradient as where they were sampled, and files to the end."""
 
 import json
 from pathlib import Path
@@ -59,7 +59,7 @@ def written(path: Path, rollouts: list[Rollout]) -> Path:
     return path
 
 
-# The last reads the recorded log-probabilities: it divides by them.
+# The last one reads the recorded log-probabilities: it divides by them.
 @pytest.mark.parametrize("recipe", ["grpo", "rollout_correction"])
 def test_the_gradient_is_that_of_the_answers_where_they_were_sampled(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

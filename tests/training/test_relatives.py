@@ -1,4 +1,4 @@
-"""A run says when its method has done what its parent or a usual method would have done."""
+"""A run reports when its method took the step of its parent or of a usual method."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A run that was broken off anywhere goes on as if it had not been."""
+"""A run that was interrupted anywhere resumes as if it had not been."""
 
 import random
 import shutil
@@ -13,7 +13,7 @@ from strop.support.errors import UserError
 from strop.training import loop
 from strop.training.record import checkpoint, run_folder
 
-# One draws in rounds and keeps what it drew, one moves an option by what it has seen.
+# One draws in rounds and keeps its draws, one changes an option by its observations.
 RECIPES = ("dapo(max_rounds=3)", "adaptive_entropy_coef(target=3.1)")
 STEPS = 5
 

@@ -1,4 +1,4 @@
-"""The logged reward of a step whose answers make a reward fail, or are failed by one."""
+"""The logged reward of a step if answers make a reward fail, or a reward fails by itself."""
 
 import pytest
 import torch

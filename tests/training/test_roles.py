@@ -1,4 +1,4 @@
-"""Roles with adapters of their own: what each learns from, and what it equals."""
+"""Roles with adapters of their own: what each learns from, and an equal reference."""
 
 import json
 from pathlib import Path

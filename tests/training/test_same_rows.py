@@ -1,4 +1,4 @@
-"""What tells two methods apart on the same rows."""
+"""How two methods are distinguished on the same rows."""
 
 from types import SimpleNamespace
 from typing import Any

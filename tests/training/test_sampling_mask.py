@@ -1,4 +1,4 @@
-"""Runs whose draws are cut: what the learner makes of it, and what it cannot."""
+"""Runs with truncated sampling: how the learner handles it, and what it cannot handle."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Rollouts of old weights: whose they are, what they cost, that a broken run goes on exactly."""
+"""Rollouts of old weights: their versions, their cost, and an exact resume of a broken run."""
 
 import pyarrow.parquet as pq
 import pytest

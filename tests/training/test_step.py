@@ -1,4 +1,4 @@
-"""One training step: what it reads, what it leaves alone, what it hands to the next one."""
+"""One training step: what it reads, what it leaves unchanged, what it passes to the next one."""
 
 import copy
 import importlib.util

@@ -1,4 +1,4 @@
-"""Rollouts that outlive their step lie in files of the run, which stay bounded and are its own."""
+"""Rollouts that outlive their step are stored in the run's own files, whose size is bounded."""
 
 import dataclasses
 import shutil
@@ -166,7 +166,7 @@ def test_an_empty_step_writes_nothing(tmp_path):
 # -- through the command line ------------------------------------------------------------------
 
 
-# What a recipe's run is given, so that something comes back within six steps.
+# Options of a recipe's run with which some rollouts return within six steps.
 REPLAYING = {"remix": (), "dart": ("data.train_size=3", "sampling.num_prompts=3")}
 STEPS = 6
 

@@ -1,4 +1,4 @@
-"""What processes of one run say to each other: sums, errors, and shares of the work."""
+"""Communication between the processes of a run: sums, errors, and shares of the work."""
 
 import pickle
 import signal

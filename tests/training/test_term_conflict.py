@@ -1,4 +1,4 @@
-"""Whether terms pull the weights apart: the numbers, the gradients, and a step that is the same."""
+"""Whether terms pull the weights apart: the numbers, the gradients, and an unchanged step."""
 
 import math
 

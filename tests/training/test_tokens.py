@@ -1,4 +1,4 @@
-"""What a run keeps of its tokens: the numbers of the step, and a step that is the same without."""
+"""The tokens that a run records: the numbers of the step, and a step that is the same without."""
 
 import re
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a chat template makes of calls, answers of tools and thoughts, in a rollout's tokens."""
+"""How a chat template writes calls, tool answers and thoughts into a rollout's tokens."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Several processes at one folder, and several that look for a free one."""
+"""Several processes that use one folder, and several that look for a free one."""
 
 import errno
 import fcntl

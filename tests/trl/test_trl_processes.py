@@ -1,4 +1,4 @@
-"""Two processes with half of the answers each make the updates that one with all of them makes."""
+"""Two processes with half of the answers each make the same updates as one with all of them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every recipe that TRL hosts: advantages, loss and gradient are those of strop's own trainer."""
+"""Every recipe that TRL hosts: advantages, loss and gradient equal those of strop's own trainer."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""StropGRPOTrainer beside TRL's own trainer: equal where both compute the same."""
+"""StropGRPOTrainer and TRL's own trainer: equal where both compute the same."""
 
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,11 @@
-"""A task's rewards over a trace of strop, beside what verifiers itself makes of the rollout."""
+"""A task's rewards over a trace of strop, compared with verifiers' own rewards of the rollout."""
 
 import asyncio
 from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.filterwarnings("default")  # verifiers and what it imports warn
+pytestmark = pytest.mark.filterwarnings("default")  # verifiers and its imports warn
 
 import verifiers.v1 as vf  # noqa: E402
 from verifiers.v1.configs.agent import AgentConfig  # noqa: E402

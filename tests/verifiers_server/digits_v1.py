@@ -1,6 +1,6 @@
-"""A taskset of verifiers: answers are to have an even number of digits.
+"""A taskset of verifiers: answers should have an even number of digits.
 
-Its environment is the plain one, of a single agent, with the harness that the test asks for:
+Its environment is the plain one, of a single agent, with the harness that the test selects:
 verifiers' own `null`, a program that uv installs, or the one below, which works in the server.
 """
 

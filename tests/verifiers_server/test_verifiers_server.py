@@ -1,4 +1,4 @@
-"""Tasks that an EnvServer of verifiers plays, with its own harness, are trained on."""
+"""Training on tasks that an EnvServer of verifiers plays, with its own harness."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Advantages and losses of recipes as verl asks for them, beside verl's own."""
+"""Advantages and losses of recipes as verl requests them, compared with verl's own."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-pytestmark = pytest.mark.filterwarnings("default")  # verl and what it imports warn of themselves
+pytestmark = pytest.mark.filterwarnings("default")  # verl and its imports warn
 
 from verl import DataProto  # noqa: E402
 from verl.trainer.config import AlgoConfig  # noqa: E402

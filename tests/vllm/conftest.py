@@ -1,4 +1,4 @@
-"""Tests against a real vLLM: they run where STROP_VLLM_PYTHON names the Python of one.
+"""Tests against a real vLLM: they run if STROP_VLLM_PYTHON names a Python that has it.
 
     STROP_VLLM_PYTHON=VENV/bin/python pytest -n 0 tests/vllm
 

@@ -1,4 +1,4 @@
-"""Adapters go to a real vLLM server as adapters: each version under a name, with its numbers."""
+"""A real vLLM server receives adapters as adapters: each version under a name, with its numbers."""
 
 import copy
 

@@ -1,7 +1,7 @@
 """vLLM in strop's own process: the tests of inside/ in the environment that has vLLM.
 
-What strop needs and that environment lacks it takes from this one, behind its own: the versions
-that vLLM came with stay.
+Packages that strop needs and that environment lacks come from this environment, after its own: the
+versions that vLLM came with stay.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The vLLM engine over a real vLLM: weights arrive, and its log-probabilities are the trainer's."""
+"""The vLLM engine with a real vLLM: weights arrive, its log-probabilities equal the trainer's."""
 
 import copy
 import json

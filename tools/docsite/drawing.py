@@ -1,5 +1,5 @@
-"""A method as a picture: its stages in the order of a step, their parts, and what is other than in
-its parent.
+"""A method as a picture: its stages in the order of a step, their parts, and what differs from its
+parent.
 """
 
 import textwrap
@@ -18,9 +18,9 @@ STAGE_WORDS = {"terms": "loss", "rates": "rate"}
 
 @dataclass(frozen=True)
 class Placed:
-    """A part at its place: the slot of a loss term, settings that are no defaults, its state.
+    """A part at its place: the slot of a loss term, settings that differ from defaults, its state.
 
-    state: other than in the parent ("changed"), as there ("same"), or there alone ("gone").
+    state: differs from the parent ("changed"), as there ("same"), or only there ("gone").
     """
 
     stage: str
@@ -31,7 +31,7 @@ class Placed:
 
 
 def placed(algorithm: Algorithm, parent: Sequence[Algorithm] = ()) -> list[Placed]:
-    """The parts in the order of a step; those that the parent alone has end their stage."""
+    """The parts in the order of a step; parts that only the parent has come last in their stage."""
     theirs = [each for algorithm in parent for each in _parts(algorithm)]
     ours = _parts(algorithm)
     if not parent:
@@ -76,7 +76,7 @@ def phases(method: Method) -> list[tuple[str, Algorithm]]:
 
 
 def picture(found: Sequence[Placed], known: dict[str, Entry], up: str = "../parts/") -> str:
-    """The SVG: a row a stage, a box a part that leads to the part's page."""
+    """The SVG: one row per stage, one box per part, which links to the part's page."""
     pieces, y = [], 6
     for stage in dict.fromkeys(each.stage for each in found):
         top = y

@@ -1,8 +1,8 @@
-"""Equations of docstrings, plain text with mathematics in it, as TeX.
+"""Converts equations of docstrings, plain text with mathematics in it, to TeX.
 
-Tokens become items (words, operands with their scripts, signs), and items are printed one after
-the other, a bracket too, so that a long line may break between them. What cannot be read raises
-`Unreadable`, so that nothing is set that does not say what was written.
+Tokens become items (words, operands with their scripts, signs). Items, also brackets, are printed
+one after the other, so that a long line may break between them. Text that cannot be parsed raises
+`Unreadable`, so that no typeset equation says something else than its source.
 """
 
 import re
@@ -17,7 +17,7 @@ FUNCTIONS = {name: rf"\operatorname{{{name}}}" for name in re.findall(r"\w+", ""
     clamp clip cos dev exp floor ln log max mean med median min norm relu round sg sigmoid sign sim
     sin softmax softplus sqrt std tanh var KL MSE Var MAD""")}  # fmt: skip
 FUNCTIONS |= {"sum": r"\sum ", "grad": r"\nabla "}
-# What follows on an operand: before these "a" is a variable, no article, and "mean" a word.
+# Words that follow an operand: before these, "a" is a variable, not an article, and "mean" a word.
 JOINING = re.findall(r"\w+", """if else for over of in and or is are to from with where within at by
     as on than the after before until while""")  # fmt: skip
 SHORT = ("old", "ref", "ij", "im", "ab", "tv")  # subscripts of words; longer ones make it code
@@ -36,11 +36,11 @@ TOKEN = re.compile(
     r"|(?P<mark>(?<=[A-Za-z0-9)])(?:['~]|\+(?=[\s)]|$)))"  # R', a~, x+
     r"|(?P<op>\.\.\.|\.\.|<-|->|<=|>=|!=|\*\*|\+-|\+=|-=|//|\|\||[-+*/=<>~,;:.|%^_'!?&\[\](){}])"
 )
-WIDE = 34  # letters of what does not break: above or below a line, in a high bracket
+WIDE = 34  # most characters of text that cannot break: in a fraction or in a high bracket
 
 
 class Unreadable(Exception):
-    """What was not understood, and where."""
+    """The text could not be parsed; the message says what and where."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Item:
     text: str = ""
     subs: list[str] = field(default_factory=list)
     sup: str = ""
-    inside: str = ""  # of a bracket, without it
+    inside: str = ""  # the content of a bracket
 
     def printed(self) -> str:
         sub, sup = f"_{{{','.join(self.subs)}}}", f"^{{{self.sup}}}"
@@ -62,12 +62,12 @@ class Item:
 
 
 def statements(text: str) -> list[str]:
-    """The statements of an equation on one line: what stands between semicolons."""
+    """The statements of an equation on one line, which semicolons separate."""
     return [each.strip() for each in re.split(r";(?![^(\[{]*[)\]}])", text) if each.strip()]
 
 
 def lines_of(text: str) -> list[tuple[int, str]]:
-    """A block of a docstring as (indent, statement): lines that go on are put together."""
+    """A block of a docstring as (indent, statement): continued lines are joined."""
     found: list[tuple[int, str]] = []
     for raw in filter(str.strip, text.splitlines()):
         indent, line = len(raw) - len(raw.lstrip()), raw.strip()
@@ -82,12 +82,12 @@ def lines_of(text: str) -> list[tuple[int, str]]:
 
 
 def to_tex(text: str, fields: frozenset[str] = frozenset()) -> str:
-    """One statement as TeX, with names of fields as code. Raises Unreadable."""
+    """One statement as TeX, with field names as code. Raises Unreadable."""
     return r"\displaystyle " + _Reader(text, fields).until("")
 
 
 class _Reader:
-    """Reads tokens (kind, text, whether white space stands before) from left to right."""
+    """Reads tokens (kind, text, whether white space precedes) from left to right."""
 
     def __init__(self, text: str, fields: frozenset[str]) -> None:
         self.tokens: list[tuple[str, str, bool]] = []
@@ -101,7 +101,7 @@ class _Reader:
         self.tokens = [("end", "", True), *self.tokens[::-1]]
 
     def until(self, close: str) -> str:
-        """All up to the closing bracket, or the end, as TeX."""
+        """Everything up to the closing bracket, or the end, as TeX."""
         found: list[Item] = []
         while True:
             kind, text, spaced = self.tokens.pop()
@@ -133,7 +133,7 @@ class _Reader:
         return Item("word", _set("tt" if kind == "code" else "", text), spaced, text)
 
     def _bracket(self, text: str, spaced: bool, before: list[Item]) -> Item:
-        """A bracket with what stands in it, and the name that it follows at once."""
+        """A bracket with its content, and the name directly before it."""
         inside = self.until(PAIRS[text])
         left, right = (r"\{", r"\}") if text == "{" else (text, PAIRS[text])
         high = r"\frac" in inside and _width(inside) < WIDE
@@ -161,7 +161,7 @@ class _Reader:
         return Item(kind, tex if kind == "infix" else f"{{{tex}}}", spaced, text)
 
     def _add_script(self, mark: str, before: list[Item]) -> None:
-        """Give what stands before its script: a name, number or bracket, perhaps signed."""
+        """Give the item before its script: a name, number or bracket, perhaps signed."""
         of = before[-1] if before else Item("mark", "")
         if of.kind in ("mark", "infix") or (mark != "_" and of.sup.replace(r"\prime ", "")):
             raise Unreadable(f"{mark} with no name before it")
@@ -180,7 +180,7 @@ class _Reader:
             of.sup += tex
 
     def _name(self, text: str, spaced: bool) -> Item:
-        """A name with the subscripts that its underscores are, or one that only has underscores."""
+        """A name whose underscores begin subscripts, or one in code that only contains them."""
         _, after, apart = self.tokens[-1]
         base, *subs = text.rstrip("_").split("_")
         if digits := re.fullmatch(r"([A-Za-z]|beta|lam|lambda)(\d+)", base):
@@ -201,7 +201,7 @@ class _Reader:
 
 
 def _fractions(items: list[Item]) -> list[Item]:
-    """The items, with a fraction for every slash between two that nothing else can belong to."""
+    """The items, with a fraction for every slash whose two operands are unambiguous."""
     edge, at = Item("mark", ""), 1
     while at < len(items) - 1:
         taken, above, slash, below, follows = [edge, *items, edge][at - 1 : at + 4]

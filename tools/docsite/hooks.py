@@ -1,4 +1,4 @@
-"""What the generator does beside its settings: recipes and parts named in code become links."""
+"""Hooks of the generator: recipes and parts that are named in code become links."""
 
 import functools
 import re
@@ -8,7 +8,7 @@ from mkdocs.utils import get_relative_url
 
 from strop.catalogue import catalogue
 
-# Its words are those of other libraries.
+# Its names are those of other libraries.
 LEFT = ("docs/COMING_FROM_TRL_AND_VERL.md",)
 CLOSED = ("a", "pre", "h1", "h2", "h3", "h4", "svg")  # nothing inside of these becomes a link
 
@@ -21,9 +21,9 @@ def places() -> dict[str, str]:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """The page with these links; a bar that a table in Markdown had to escape stands as it is."""
+    """The page with these links; a bar that was escaped in a Markdown table becomes plain again."""
     html = re.sub(r"<code>[^<]*</code>", lambda code: code[0].replace("\\|", "|"), html)
-    if page.url in places().values():  # a name as a title may end a line at its underscores
+    if page.url in places().values():  # a name in a title may break at its underscores
         html = re.sub(r"(<h1[^>]*>)(\w+)", lambda h: h[1] + h[2].replace("_", "_<wbr>"), html)
     html = re.sub(r"<!-- sortable -->\s*<table>", '<table class="sortable">', html)
     html = html if page.file.src_uri in LEFT else linked(html, page.url)
@@ -31,18 +31,18 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """The page with a name for the dialog that the search is in: the theme gives it none."""
+    """The page with a name for the search dialog, which the theme leaves without one."""
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
 
 def breakable(cell: re.Match[str]) -> str:
-    """A table's cell with the places where a line of code may end: between words, never in one."""
+    """A table's cell with the places where code may break: between words, never inside one."""
     between = functools.partial(re.sub, r"([_.,=(/])(?=[A-Za-z])", r"\1<wbr>")
     return re.sub(r"<code>[^<]*</code>", lambda code: between(code[0]), cell[0])
 
 
 def linked(html: str, here: str) -> str:
-    """HTML with a link around every `<code>` that names a recipe or part, not the page's own."""
+    """HTML with a link around every `<code>` that names a recipe or part other than the page's."""
     found, depth = [], 0
     for piece in re.split(r"(<code>\w+</code>|<[^>]+>)", html):
         named = re.fullmatch(r"<code>(\w+)</code>", piece)

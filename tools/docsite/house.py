@@ -1,6 +1,6 @@
-"""The house: rooms of the source on their floors, and who imports whom, measured as it is built.
+"""The page "The house": the source's rooms on their floors, and their imports, measured at build.
 
-The floors are the contracts of type "layers" in pyproject.toml; each has a picture of its own.
+The floors are the contracts of type "layers" in pyproject.toml; each contract has its own picture.
 """
 
 import ast
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WIDTH, BOX, FLOOR, GAP, BOW = 960, 40, 78, 14, 48
-LETTER, LINE = 7.4, 0.016  # width of a letter, and of a line of source, in a box
+LETTER, LINE = 7.4, 0.016  # width of a character, and of a line of source, in a box
 TEXT = """---
 title: The house
 hide:
@@ -22,15 +22,16 @@ hide:
 
 # The house
 
-Rooms are folders of the source, and floors the `layers` of `pyproject.toml`: a room imports only
-rooms below it. The wider a box, the more lines it has; an arrow leads from a room to one that it
-imports, the wider the more often. Point at a room to see its arrows and their number of imports;
-one that ran upwards, or between rooms of a floor that may not know each other, would be red.
+Rooms are folders of the source, and floors are the `layers` of `pyproject.toml`: a room imports
+only rooms below it. A room with more lines has a wider box. An arrow leads from a room to one that
+it imports, and is wider if there are more imports. Point at a room to see its arrows and their
+numbers of imports. An arrow that ran upwards, or between rooms of a floor that may not import each
+other, would be red.
 
-The first row is of version 0.1. There were no floors then, a file beside the folders was a room
-too, and the largest circle had 73 files.
+The first row is of version 0.1. There were no floors then, a file beside the folders counted as a
+room too, and the largest import cycle had 73 files.
 
-| | rooms | arrows | circles of files | upward arrows |
+| | rooms | arrows | import cycles of files | upward arrows |
 | --- | --- | --- | --- | --- |
 | `strop` 0.1 | 86 | 486 | 6 | |
 """
@@ -38,11 +39,11 @@ too, and the largest circle had 73 files.
 
 @dataclass
 class House:
-    """What stands in a container: `imports` counts those of one room from another."""
+    """The rooms of a container; `imports` counts the imports of one room from another."""
 
     name: str
     floors: list[list[str]]
-    open_floors: set[int]  # those whose rooms may import each other
+    open_floors: set[int]  # floors whose rooms may import each other
     lines: Counter[str]
     imports: Counter[tuple[str, str]]
 
@@ -53,7 +54,7 @@ class House:
 
 
 def imports_of(package: Path) -> dict[str, tuple[Counter[str], int]]:
-    """By module: how often it imports which others, anywhere in its text, and its lines."""
+    """By module: how often it imports other modules, anywhere in its text, and its lines."""
     paths = {
         ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"):
         path for path in sorted(package.rglob("*.py")) if "init" not in path.parts
@@ -72,7 +73,7 @@ def imports_of(package: Path) -> dict[str, tuple[Counter[str], int]]:
 
 
 def houses(imports: dict[str, tuple[Counter[str], int]], settings: Path) -> Iterator[House]:
-    """One for each container whose floors the settings of import-linter say."""
+    """One house for each container that has a contract of layers in import-linter's settings."""
     contracts = tomllib.loads(settings.read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     for contract in (each for each in contracts if each["type"] == "layers"):
         (container,) = contract["containers"]
@@ -92,7 +93,7 @@ def houses(imports: dict[str, tuple[Counter[str], int]], settings: Path) -> Iter
 
 
 def circles(imports: dict[str, tuple[Counter[str], int]]) -> int:
-    """Groups of these files that import each other, on whatever way through them."""
+    """The number of import cycles: groups of these files that import each other on some path."""
     reached: dict[str, set[str]] = {}
     for name in imports:
         reached[name], left = set(), [name]
@@ -105,7 +106,7 @@ def circles(imports: dict[str, tuple[Counter[str], int]]) -> int:
 
 
 def picture(house: House) -> str:
-    """The SVG: a row a floor, a box a room."""
+    """The SVG: one row per floor, one box per room."""
     place: dict[str, tuple[float, float, float]] = {}
     for at, rooms in enumerate(house.floors):
         widths = [max(LETTER * len(r) + 20, LINE * house.lines[r], 84) for r in rooms]

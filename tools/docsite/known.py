@@ -1,4 +1,4 @@
-"""What all pages of the catalogue draw on: recipes composed once, who uses what, equations set."""
+"""What all pages of the catalogue share: composed recipes, users of parts, typeset equations."""
 
 import ast
 import functools
@@ -20,17 +20,17 @@ from strop.support.about import SOURCE
 
 @dataclass
 class Known:
-    """The catalogue, as pages ask for it."""
+    """The catalogue, in the form that pages need."""
 
     recipes: dict[str, Entry]
     parts: dict[str, Entry]
     composed: dict[str, Method]
     families: dict[Family, list[Entry]]
     users: dict[str, list[str]]
-    # The stages at which a recipe with a parent is other than that, and all that it has.
+    # The stages at which a recipe differs from its parent (if it has one), and all its stages.
     changed: dict[str, list[str]]
     stages: dict[str, list[str]]
-    # Recipes and parts whose equations are set as mathematics, and why others are not.
+    # Recipes and parts whose equations are typeset, and the reasons why others are not.
     typeset: set[tuple[str, str]] = field(default_factory=set)
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -72,9 +72,9 @@ class Known:
         return self.equation(entry, equations.lines_of(block))
 
     def equation(self, entry: Entry, lines: list[tuple[int, str]]) -> str:
-        """The equation of a recipe or part as HTML; one that cannot be read, as it was written.
+        """The equation of a recipe or part as HTML; as plain text if it cannot be parsed.
 
-        A line holds its text, which a reader without scripts sees, and the TeX that KaTeX sets.
+        A line holds its text, for readers without scripts, and the TeX that KaTeX typesets.
         """
         fields = frozenset(f.name for f in entry.fields)
         try:
@@ -92,7 +92,7 @@ class Known:
         return f'<div class="equation" markdown="0">{"".join(shown)}</div>'
 
     def said(self) -> str:
-        """What the build says of the equations."""
+        """The build's summary of the equations."""
         counts = {"recipe": len(self.recipes), "part": len(self.parts)}
         done = {kind: sum(k == kind for k, _ in self.typeset) for kind in counts}
         told = " and ".join(f"{done[kind]} of {n} {kind}s" for kind, n in counts.items())
@@ -101,12 +101,12 @@ class Known:
 
 
 def _stages(shown: Iterable[tuple[str, Any]]) -> list[str]:
-    """The stages of these rows, each once, where phases have rows of their own."""
+    """The stages of these rows, each once, even if phases have rows of their own."""
     return list(dict.fromkeys(write_catalogue.stage_of(stage) for stage, _ in shown))
 
 
 def coded(text: str) -> str:
-    """Text with names in it set as code, of which those of recipes and parts become links."""
+    """Text whose names are set as code; those of recipes and parts become links."""
     name = r"(?<![`\w./])[A-Za-z]\w*(?:\.\w+)*(?:_\w+)+(?![`\w/])"
     return re.sub(name, lambda found: f"`{found[0]}`", text)
 
@@ -114,21 +114,21 @@ def coded(text: str) -> str:
 def boost(name: str, names: Iterable[str], usual: float) -> float:
     """How much the search favours the page of this name over a page of the guide, which has 1.
 
-    Who looks for a name whose words others have too means the one that has no more to it.
+    If the words of a name occur in longer names too, a search for them means this name.
     """
     words = set(name.split("_"))
     return usual * 2 if any(words < set(other.split("_")) for other in names) else usual
 
 
 def facts(told: dict[str, str]) -> str:
-    """The few facts that stand under a page's title."""
+    """The short facts under a page's title."""
     rows = (f'<div markdown="span"><b>{key}</b> {value}</div>' for key, value in told.items())
     return f'<div class="facts" markdown="1">{"".join(rows)}</div>\n'
 
 
 @functools.cache
 def ranges(module: str, attribute: str) -> dict[str, str]:
-    """The values that a part's fields may have, by its own `require(self, "eps", low=0)`."""
+    """The allowed values of a part's fields, read from its own `require(self, "eps", low=0)`."""
     path = SOURCE / f"{module.removeprefix('strop.').replace('.', '/')}.py"
     found = {}
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

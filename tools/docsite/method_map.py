@@ -1,4 +1,4 @@
-"""The map: every method by family, and at which stages it is other than its parent."""
+"""The map: every method by family, and the stages at which it differs from its parent."""
 
 from html import escape
 
@@ -9,13 +9,13 @@ from strop.catalogue.families import Family
 from strop.catalogue.seams import STAGES
 
 ROW, LEFT, STEP, HEAD, WIDTH = 19, 200, 14, 66, 396
-LETTER = 6.6  # width of one in a name
+LETTER = 6.6  # width of a character of a name
 PHASES = "phases"
 TEXT = """# Map of the methods
 
-Every method, and the stages of a step at which it is **other than its parent**. A method stands
-under its parent where both are of one family. Choose a stage to see who changes it; a name leads to
-the method's page.
+Every method, and the stages of a step at which it **differs from its parent**. A method stands
+below its parent if both belong to one family. Choose a stage to see which methods change it; a name
+leads to the method's page.
 
 """
 
@@ -41,12 +41,12 @@ def _changing(stage: str, known: Known) -> list[str]:
 
 
 def _shown(known: Known) -> list[str]:
-    """The stages at which some method is other than its parent."""
+    """The stages at which some method differs from its parent."""
     return [stage for stage in (*STAGES, PHASES) if _changing(stage, known)]
 
 
 def block(family: Family, known: Known, up: str = "") -> str:
-    """The picture of one family; up: the way from the page to the site's first folder."""
+    """The picture of one family; up: the path from the page to the site's root folder."""
     members = known.families[family]
     height = HEAD + ROW * len(members) + 6
     at = {stage: LEFT + STEP * (n + 0.5) for n, stage in enumerate(_shown(known))}
@@ -71,7 +71,7 @@ def block(family: Family, known: Known, up: str = "") -> str:
 
 def _row(entry: Entry, y: int, depth: int, at: dict[str, float], known: Known, up: str) -> str:
     middle, x = y + ROW / 2, 4 + 11 * depth
-    root = entry.name not in known.changed  # it has no parent to be other than
+    root = entry.name not in known.changed  # it has no parent to differ from
     changed = known.changed.get(entry.name, [])
     marked = [stage for stage in (known.stages[entry.name] if root else changed) if stage in at]
     dots = "".join(

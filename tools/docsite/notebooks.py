@@ -1,4 +1,4 @@
-"""Executed notebooks as pages: what was written, what was run, and what came of it."""
+"""Executed notebooks as pages: their text, their code and its outputs."""
 
 import html
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def page(notebook: Path) -> tuple[str, dict[str, str]]:
-    """The text of a page in Markdown, and the pictures that stand beside it, by file name."""
+    """The text of a page in Markdown, and its pictures by file name."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     pieces: list[str] = []
     pictures: dict[str, str] = {}
@@ -34,12 +34,12 @@ def _joined(text: Any) -> str:
 
 
 def _named(code: str) -> str:
-    """What a picture is of, for those who do not see it: the call that drew it."""
+    """The alternative text of a picture: the call that drew it."""
     return re.sub(r"[\[\]\"]", "", code.strip().splitlines()[-1])
 
 
 def _shown(output: dict[str, Any]) -> str:
-    """An output as HTML. Raises ValueError for one of a kind that no page can show."""
+    """An output as HTML. Raises ValueError for a kind that no page can show."""
     data = output.get("data", {})
     if output["output_type"] == "stream":
         return f"<pre>{html.escape(_joined(output['text']).strip())}</pre>"

@@ -1,8 +1,8 @@
-"""In which order the written pages stand, and under which headings."""
+"""The order of the written pages, and their headings."""
 
 from pathlib import Path
 
-# A heading, and pages of docs/ under it; those that are not named here end "Guide" or "Evidence".
+# A heading, and pages of docs/ under it; pages not named here end "Guide" or "Evidence".
 WRITTEN: dict[str, tuple[str, ...]] = {
     "Tutorials": (
         "notebooks/train_on_your_own_task.md", "notebooks/write_and_compare_a_method.md",

@@ -62,7 +62,7 @@ def _words(doc: str) -> str:
 
 
 def _columns(names: tuple[str, ...], verb: str, line: str) -> str:
-    """A table of columns with their meanings, or the sentence where they are none."""
+    """A table of columns with their meanings, or only the sentence if there are none."""
     standard = catalogue.columns()
     rows = []
     for name in (n for n in names if n not in SPECIAL):
@@ -82,14 +82,14 @@ def _fields(name: str, told: dict[str, Any], known: Known) -> str:
         for f in told["fields"]
     ]
     if not rows:
-        return "## Fields\n\nIt has none.\n"
+        return "## Fields\n\nThis part has no fields.\n"
     return "## Fields\n\n" + table(("field", "default", "values", "meaning"), rows)
 
 
 def _users(name: str, known: Known) -> str:
     users = known.users.get(name, [])
     text = ", ".join(f"[`{user}`](../recipes/{user}.md)" for user in users)
-    none = "No recipe with its default parameters; a parameter or the notation reaches it."
+    none = "No recipe uses it with default parameters; a parameter or the notation reaches it."
     many = f"{len(users)} of {len(known.recipes)}. "
     return f"## Used by {{ data-search-exclude }}\n\n{many + text if users else none}\n"
 

@@ -1,4 +1,4 @@
-"""A recipe's page: when to choose it, its equation, its parts drawn, its numbers, evidence."""
+"""A recipe's page: when to choose it, equation, drawing of its parts, parameters, evidence."""
 
 import csv
 import functools
@@ -43,7 +43,7 @@ def page(name: str, known: Known) -> str:
 def _head(name: str, told: dict[str, Any], known: Known) -> str:
     family = known.family(name)
     parent = told["parent"]
-    costs = "; ".join(told["costs"]) or "none beside sampling and one update"
+    costs = "; ".join(told["costs"]) or "none besides sampling and one update"
     needs = ", ".join(sorted(needs_of(known.composed[name]))) or "prompts and a reward"
     if family.name == "demonstrations":
         needs = "given answers" if needs == "prompts and a reward" else f"given answers, {needs}"
@@ -82,8 +82,8 @@ def _drawn(name: str, known: Known) -> str:
         pieces.append(f"<div>{head}{drawing.picture(found, known.parts)}</div>")
     words = known.recipes[name].line("Parent")
     key = (
-        f'<p class="key"><i class="changed"></i> other than in {words} '
-        f'<i class="same"></i> as there <i class="gone"></i> there alone</p>'
+        f'<p class="key"><i class="changed"></i> differs from {words} '
+        f'<i class="same"></i> as there <i class="gone"></i> only there</p>'
         if parent
         else ""
     )
@@ -168,7 +168,7 @@ def _floor() -> dict[str, dict[str, str]]:
 
 @functools.cache
 def _tables(page: str) -> list[tuple[list[str], dict[str, list[str]]]]:
-    """The tables of a page in docs/ that are by recipe: heads, and rows by what they are of."""
+    """The tables of a page in docs/ that are by recipe: their heads, and rows by first cell."""
     found: list[tuple[list[str], dict[str, list[str]]]] = []
     for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
@@ -180,7 +180,7 @@ def _tables(page: str) -> list[tuple[list[str], dict[str, list[str]]]]:
 
 
 def _hosts(name: str) -> str:
-    """What TRL, verl and a server of Tinker's API take of it, and why not the rest."""
+    """What TRL, verl and a server of Tinker's API accept of it, and why not the rest."""
     for heads, rows in _tables("HOSTED.md"):
         if row := rows.get(f"`{name}`"):
             told = [f"- {'TRL and verl' if head == 'it' else head}: {coded(cell)}" for head, cell in
@@ -216,13 +216,13 @@ def _evidence(name: str) -> str:
     for title, text in _pages().items():
         if re.search(rf"`{name}[`(]", text[1]):
             pieces.append(f"- [{text[0]}](../docs/evidence/{title})")
-    for heads, rows in _tables("AUDIT.md")[:2]:  # the third is of those that are not enumerated
+    for heads, rows in _tables("AUDIT.md")[:2]:  # the third lists recipes that are not enumerated
         mine = {key: row for key, row in rows.items() if re.match(rf"`{name}[`( ]", key)}
         if mine:
             pieces.append("- By enumeration on a table policy ([its columns](../docs/AUDIT.md)):\n")
             pieces.append(table(("", *heads), [(key, *row) for key, row in mine.items()]))
     if len(pieces) == 1:
-        pieces.append("Nothing was measured of it but that its tests hold.")
+        pieces.append("Nothing was measured, except that its tests pass.")
     return "\n".join(pieces) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The folder that the generator reads: docs/ as it is, and beside it what only the site has."""
+"""The folder that the generator reads: a copy of docs/, and the pages that only the site has."""
 
 import re
 import shutil
@@ -12,15 +12,15 @@ from strop.catalogue.seams import KINDS
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("CONTRIBUTING.md", "CHANGELOG.md")
-# How much the search favours pages other than the guide's, which have 1: lists and records have
-# every word and are seldom looked for; what a run writes, and how one is resumed, often is. Pages
-# of recipes and parts say their own (known.boost).
+# How much the search favours pages other than those of the guide, which have 1: lists and records
+# contain every word and are seldom looked for; the run folder, and how a run is resumed, often is.
+# Pages of recipes and parts set their own (known.boost).
 BOOSTS = {
     "families": 0.2, "CONTRIBUTING": 0.2, "CHANGELOG": 0.05, "docs/evidence": 0.05,
     "docs/ATLAS": 0.05, "docs/CLAIMS": 0.05, "docs/LOG": 0.05, "docs/METHODS": 0.05,
     "docs/PARTS": 0.05, "docs/RUN_FOLDER": 2,
 }  # fmt: skip
-KATEX = "katex", "0.16.47"  # it sets the equations
+KATEX = "katex", "0.16.47"  # it typesets the equations
 
 
 def fetched(package: str, version: str) -> Path:
@@ -79,7 +79,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _boosted(text: str, place: Path) -> str:
-    """A page with what the search makes of it, where that is not what it makes of the guide."""
+    """A page with its search boost, if that differs from the guide's."""
     for started, boost in BOOSTS.items():
         if place.as_posix().startswith(started):
             return f"---\nsearch:\n  boost: {boost}\n---\n\n{text}"
@@ -87,9 +87,9 @@ def _boosted(text: str, place: Path) -> str:
 
 
 def of_the_site(text: str, place: Path) -> str:
-    """A page of docs/ with links to what has another place here.
+    """A page of docs/ with its links adapted to pages that have another place on the site.
 
-    That is the first page, notebooks, families of methods, and recipes with a page for each.
+    These are the first page, notebooks, families of methods, and recipes, which have a page each.
     """
     up = "../" * (len(place.parts) - 1)
     text = text.replace(f"]({up}README.md)", f"]({up}index.md)")
@@ -109,7 +109,7 @@ def of_the_site(text: str, place: Path) -> str:
 
 
 def named(text: str, known: Known) -> str:
-    """A page with the names in its tables set as code, of which links become."""
+    """A page whose tables have names set as code, which become links."""
     lines = []
     for line in text.splitlines():
         if line.startswith("| "):
@@ -122,7 +122,7 @@ def named(text: str, known: Known) -> str:
 
 
 def navigation(known: Known) -> list[Any]:
-    """The pages in their order, as the generator takes them."""
+    """The pages in their order, in the form that the generator takes."""
     written = {
         head: [f"docs/{name}" for name in names]
         for head, names in pages.placed(ROOT / "docs").items()

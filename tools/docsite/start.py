@@ -8,7 +8,7 @@ from docsite.known import Known
 from strop.method.algorithm import Algorithm
 
 README = Path(__file__).parents[2] / "README.md"
-# Sections of the README that follow the picture of what there is.
+# Sections of the README that follow the pictures.
 SECTIONS = ("From Python", "What `strop train` does", "The shipped models are weak on purpose")
 COMMANDS = """```sh
 pip install -c constraints.txt -e .      # Python 3.11 or newer; a laptop's CPU is enough
@@ -50,7 +50,7 @@ def page(known: Known) -> str:
 
 
 def _example(known: Known) -> str:
-    """A method as a picture, beside the first words."""
+    """A method's picture, beside the first words."""
     parent = known.composed["grpo"]
     assert isinstance(parent, Algorithm)
     ((_, method),) = drawing.phases(known.composed["gspo"])

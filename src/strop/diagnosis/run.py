@@ -19,7 +19,8 @@ from strop.support.errors import UserError
 from strop.support.exits import FAILED, OUTSIDE, Exit, causes
 from strop.support.files import toml_of
 from strop.tracking.metrics_file import NAME, lines_of
-from strop.training.record import likeness
+from strop.training.record import ending, likeness
+from strop.training.record.lock import in_use
 
 # Columns of the stored rollouts, with the types of their values (any size of float).
 COLUMNS = {
@@ -49,6 +50,8 @@ class RunFiles:
     rows: list[dict[str, Any]]
     likeness: str = ""  # the line of `training/record/likeness.py`
     apart: Mapping[str, str] = field(default_factory=dict)
+    end: ending.Ending | None = None
+    running: bool = False
 
     def series(self, name: str) -> list[float]:
         """All finite values of a metric, in the order of steps."""
@@ -74,7 +77,8 @@ def examine(folder: Path) -> list[Finding]:
     """Answer all questions for the run in `folder`. Raises UserError when it is not a run."""
     run = read(folder)
     checks = (
-        loss, entropy, groups, movement, own_part, mismatch, order, cut_off, ends, unscored, finite,
+        ended, loss, entropy, groups, movement, own_part, mismatch, order, cut_off, ends, unscored,
+        finite,
     )  # fmt: skip
     found = [check(run) for check in checks]
     if run.series(DEAD):
@@ -92,11 +96,12 @@ def read(folder: Path) -> RunFiles:
     from strop.tracking.metrics_file import is_number
     from strop.tracking.rollouts_file import damaged, read_table, rollouts_files
 
+    end = ending.read(folder)
     if (folder / "config.toml").is_file() and not (folder / NAME).is_file():
-        raise UserError(
-            f"{folder} has no finished step: it is in its first one, or stopped in it; the command "
-            "that trained it printed why"
-        )
+        how = f"it stopped: {end.why}" if end is not None and end.why else (
+            "it is in its first one, or was killed in it"
+        )  # fmt: skip
+        raise UserError(f"{folder} has no finished step: {how}")
     written = (int, float, type(None))  # a run writes numbers of these types only
     lines = [
         {k: v if is_number(v) else None for k, v in line.items() if type(v) in written}
@@ -114,7 +119,30 @@ def read(folder: Path) -> RunFiles:
             if not kinds.get(name, "none").endswith(kind):
                 raise UserError(damaged(path, f"its column {name} is not {kind}"))
         rows += table.to_pylist()
-    return RunFiles(lines, settings, rows, *likeness.read(folder))
+    return RunFiles(lines, settings, rows, *likeness.read(folder), end, in_use(folder))
+
+
+def ended(run: RunFiles) -> Finding:
+    """Whether the run did all its steps, and why not."""
+    question, end = "Did the run end as planned?", run.end
+    training = run.settings.get("training")
+    steps = training.get("steps") if isinstance(training, dict) else None
+    done = end.step if end is not None else int(max(line["step"] for line in run.lines))
+    numbers = {"finished steps": done, "training.steps": steps}
+    so_far = f"after step {done} of {steps}" + (f", {end.time}" if end is not None else "")
+    again = "resume it with strop train --resume"
+    if run.running:
+        answer = f"It is running; step {done} of {steps} is done."
+        return Finding(question, "ok", answer, "", numbers)
+    if end is not None and end.why:
+        answer = f"It stopped {so_far}: {end.why}"
+        return Finding(question, "problem", answer, f"correct the cause, then {again}", numbers)
+    if done == steps or (end is not None and end.finished):
+        return Finding(question, "ok", f"It ended {so_far}.", "", numbers)
+    if end is not None:
+        return Finding(question, "note", f"It was asked to stop {so_far}.", again, numbers)
+    answer = f"It recorded no end {so_far}: its process was killed, or its machine failed."
+    return Finding(question, "note", answer, again, numbers)
 
 
 def loss(run: RunFiles) -> Finding:

@@ -15,9 +15,10 @@ from strop.report.recorded import Recorded, Recordings
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
 from strop.tracking.metrics_file import Growing, check_recorded, is_number
+from strop.training.record import ending
 from strop.training.record.versions import read_environment
 
-FILES = ("metrics.jsonl", "config.toml", "environment.json", CHARTS, "rollouts")
+FILES = ("metrics.jsonl", "config.toml", "environment.json", CHARTS, ending.NAME, "rollouts")
 # Increasing steps, and the values at them.
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]
 NOTHING: Series = (np.empty(0, np.int64), np.empty(0))
@@ -90,6 +91,7 @@ class Reader:
             notes.append("The last line of metrics.jsonl is cut off and was left out.")
         if not self.numbers.columns and not self.numbers.steps:
             notes.append("No step has been recorded yet.")
+        _read_end(self.folder, notes)
         text = _read_config(self.folder / "config.toml", notes)
         rollouts = tuple(self.recordings.read(notes))
         environment = _read_environment(self.folder, notes)
@@ -155,6 +157,17 @@ def _read_environment(folder: Path, notes: list[str]) -> tuple[Mapping[str, Any]
     except UserError:
         notes.append("environment.json cannot be read and was left out.")
         return ()
+
+
+def _read_end(folder: Path, notes: list[str]) -> None:
+    """A note where an error has stopped the run."""
+    try:
+        end = ending.read(folder)
+    except UserError:
+        notes.append(f"{ending.NAME} cannot be read and was left out.")
+        return
+    if end is not None and end.why:
+        notes.append(f"The run stopped after step {end.step}: {end.why}")
 
 
 def _read_charts(path: Path, notes: list[str]) -> tuple[LineChart, ...]:

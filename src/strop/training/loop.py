@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ from strop.training.learner.term_conflict import TermConflict
 from strop.training.learner.token_trace import Tokens
 from strop.training.loading import load_model
 from strop.training.parallel.ranks import ALONE, Ranks
-from strop.training.record import checkpoint, versions
+from strop.training.record import checkpoint, ending, versions
 from strop.training.record.best import Race, race_of
 from strop.training.record.fingerprint import check_same, fingerprint, owner_of
 from strop.training.record.likeness import Likeness
@@ -227,6 +227,7 @@ def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
+        (run.record.folder / ending.NAME).unlink(missing_ok=True)
         starts.append(versions.now(run.world.policy.device, run.done))
         versions.write_environment(run.record.folder, starts)
 
@@ -352,7 +353,7 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
     Raises as `go` does.
     """
     settings = run.config.training
-    with tracked(run, watcher) as watcher:
+    with _noting_end(run), tracked(run, watcher) as watcher:
         recorded = run.ranks.from_first(run.record.metrics_path.exists)
         watcher.begin(run, read_metrics(run.record.folder) if recorded else [])
         if not run.finished:
@@ -375,6 +376,13 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
             yield metrics
         run.save()
         run.ranks.at("")
+
+
+def _noting_end(run: Run) -> AbstractContextManager[None]:
+    """Inside, the first process writes how the run ends."""
+    return ending.noting(
+        run.record.folder, lambda: ending.Ending(run.done, run.finished), run.ranks.first
+    )
 
 
 def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:

@@ -33,7 +33,8 @@ PROMPTS = 8  # in the pool; two a step, so an epoch has four steps
 def make_run(folder: Path, num_steps: int = 12, plan: str = "", **changed: Any) -> Path:
     """A run whose metrics are HEALTHY, changed by values or functions of the step."""
     (folder / "rollouts").mkdir(parents=True)
-    (folder / "config.toml").write_text(f'recipe = "grpo"\n[algorithm]\n{plan}', encoding="utf-8")
+    config = f'recipe = "grpo"\n[training]\nsteps = {num_steps}\n[algorithm]\n{plan}'
+    (folder / "config.toml").write_text(config, encoding="utf-8")
     lines = []
     for step in range(1, num_steps + 1):
         whole = {**HEALTHY, "num_tokens": 100 * step, "data/epoch": 2 * step / PROMPTS, **changed}
@@ -110,7 +111,7 @@ def test_a_healthy_run_has_no_problem(ask: Any, tmp_path: Path) -> None:
     code, findings = ask(make_run(tmp_path / "run"))
 
     assert code == 0
-    assert len(findings) == 11
+    assert len(findings) == 12
     # it has not asked, has one update a step
     for question in ("Does the method differ from its parent?", STANDS_STILL):
         assert findings.pop(question)["status"] == "unknown"

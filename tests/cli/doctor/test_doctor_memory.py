@@ -1,4 +1,4 @@
-"""The formulas of the memory estimate against what torch, the optimiser and the engine hold."""
+"""The formulas of the memory estimate against the memory of torch, the optimiser and the engine."""
 
 import dataclasses
 from pathlib import Path

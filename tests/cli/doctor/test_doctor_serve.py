@@ -1,4 +1,4 @@
-"""`strop doctor --serve`: what an endpoint gives, told from its answers."""
+"""`strop doctor --serve`: the abilities of an endpoint, found from its answers."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the doctor finds in runs, rows, rewards and endpoints, by hand."""
+"""The doctor's findings in runs, rows, rewards and endpoints, checked by hand."""
 
 from types import SimpleNamespace
 

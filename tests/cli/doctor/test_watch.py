@@ -1,4 +1,4 @@
-"""What the doctor says while a run goes on: once a kind, and where it has to stop."""
+"""The doctor's warnings during a run: once per kind, and where it has to stop the run."""
 
 import json
 from collections.abc import Sequence

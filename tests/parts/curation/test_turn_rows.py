@@ -1,4 +1,4 @@
-"""A turn as a rollout of its own: its context is what came before it in its rollout."""
+"""A turn as a rollout of its own: its context is everything before it in its rollout."""
 
 import torch
 from builders import ragged_batch

@@ -116,7 +116,7 @@ def test_bias_of_the_mean_step(p, form, cosines):
 
 
 def test_a_share_without_the_own_vote_is_refused():
-    with pytest.raises(UserError, match="leave leave_one_out away"):
+    with pytest.raises(UserError, match="set leave_one_out off"):
         RewardMajorityAnswer(form="share", leave_one_out=True)
     with pytest.raises(UserError, match="majority, share"):
         RewardMajorityAnswer(form="entropy")

@@ -1,4 +1,4 @@
-"""What a program is paid, of rollouts and, by other columns, of turns."""
+"""The reward of a program, for rollouts and, with other columns, for turns."""
 
 import pytest
 from builders import NAN, flat_batch, run

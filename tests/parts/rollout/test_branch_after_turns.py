@@ -1,4 +1,4 @@
-"""Trees of episodes over a table: which rollout goes on from which, and what each is made of."""
+"""Trees of episodes over a table: which rollout continues which, and the contents of each."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Games of several players over a scripted engine: a rollout a seat, links, groups, limits."""
+"""Games of several players over a scripted engine: one rollout per seat, links, groups, limits."""
 
 import math
 import re

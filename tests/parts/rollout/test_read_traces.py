@@ -1,4 +1,4 @@
-"""A draw of a prompt gives its recorded rollouts; what nobody knows of a token is scored here."""
+"""A draw of a prompt gives its recorded rollouts; unknown log-probabilities are computed here."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Posted rollouts become a batch, and calls are drawn meanwhile, also over two steps."""
+"""Posted rollouts become a batch, and calls are sampled meanwhile, also over two steps."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Recorded calls become a batch, in which a rollout counts once however it was cut."""
+"""Recorded calls become a batch, in which a rollout counts once, however it was cut."""
 
 from typing import Any
 
@@ -132,7 +132,7 @@ def test_metrics_of_how_calls_followed() -> None:
     }  # fmt: skip
 
 
-# The policy of these tests sees the last token alone, so that a context may begin anywhere.
+# The policy of these tests sees only the last token, so that a context may start anywhere.
 START = torch.linspace(-1, 1, 144, dtype=torch.float64).reshape(12, 12).sin()
 
 

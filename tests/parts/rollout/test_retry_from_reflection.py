@@ -24,7 +24,7 @@ from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.retry_from_reflection import RetryFromReflection
 from strop.support.errors import UserError
 
-# Token 7 asks for a reflection, which is a 1 or a 2, or nothing; "1" and "2" are also its letters.
+# Token 7 requests a reflection, which is token 1 or 2, or nothing; as text "1" or "2".
 ASKING = {**{t: (*p, 0, 0) for t, p in TABLE.items()}, 7: (0.2, 0.5, 0.3, 0, 0, 0, 0, 0, 0),
           8: (0.1, 0.2, 0.7, 0, 0, 0, 0, 0, 0)}  # fmt: skip
 KNOWN = {**LETTERS, "?": 7, "!": 8, "1": 1, "2": 2}

@@ -1,4 +1,4 @@
-"""Repairs over a table: what stands in the history, what was drawn where, and what is not known."""
+"""Repairs over a table: the history's contents, where tokens were sampled, and unknown values."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Strategies on the table engine: what they come to, sharing, failures; and the fake itself."""
+"""Strategies on the table engine: their results, sharing, failures; and the fake engine itself."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""Which prompts are kept, by the outcomes of their answers alone."""
+"""Which prompts are kept, decided only by the outcomes of their answers."""
 
 import pytest
 

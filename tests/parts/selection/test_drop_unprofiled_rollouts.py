@@ -1,4 +1,4 @@
-"""Which right programs leave, over rollouts and, by other columns, over turns."""
+"""Which right programs are dropped, for rollouts and, with other columns, for turns."""
 
 import math
 

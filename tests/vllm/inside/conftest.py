@@ -1,4 +1,4 @@
-"""Tests with vLLM in this very process; collected where this environment has it."""
+"""Tests with vLLM in this very process; collected if this environment has it."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""vLLM in this process draws each request under its adapter, and new weights are new adapters."""
+"""vLLM in this process samples each request with its adapter, and new weights are new adapters."""
 
 import pytest
 import torch

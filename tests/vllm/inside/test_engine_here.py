@@ -1,4 +1,4 @@
-"""What vLLM in this process draws is what the local engine draws: tokens, numbers, ends."""
+"""vLLM in this process samples the same as the local engine: tokens, numbers, ends."""
 
 import importlib.metadata
 import math

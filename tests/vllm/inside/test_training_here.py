@@ -13,7 +13,7 @@ WORDS = ["--model", "tiny", "training.steps=2", "evaluation.every=0", "sampling.
 CUT = ("rollout.top_p=0.8", "rollout.sampling_mask=renormalise")
 
 
-# entropy and rules; forks; adapters; kept sets
+# They cover entropy and rules; forks; adapters; kept sets.
 @pytest.mark.parametrize(
     "words", [("hapo",), ("spo_tree",), ("grpo", "model.lora_rank=2"), ("grpo", *CUT)]
 )

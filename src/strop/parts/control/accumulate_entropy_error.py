@@ -1,4 +1,4 @@
-"""Remember how far entropy has been from its target, and hand the sum to the next step."""
+"""Add up how far entropy has been from its target, and pass the sum to the next step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class AccumulateEntropyError:
-    """The integral half of a controller: what entropy misses step after step adds up.
+    """The integral half of a controller: the errors of entropy add up over steps.
 
         integral <- integral + gain * e;   the knob is the integral, from the next step on
 

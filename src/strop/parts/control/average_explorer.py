@@ -10,21 +10,21 @@ from strop.parts.control.renew_reference import MOST_DECAY
 
 @dataclass(frozen=True)
 class AverageExplorer:
-    """Exploring goes by a slow average of the policy, what is trained on by the newest one.
+    """A slow average of the policy explores; the rollouts to train on come from the newest one.
 
-        after every step: explorer <- decay explorer + (1 - decay) policy; at first it is the start
+        after every step: explorer <- decay explorer + (1 - decay) policy, from the initial one
 
-    Reads: state.   Writes: the knobs model.explorer, the step that is done, and
-    model.explorer_share, 1 - decay.
+    Reads: state.   Writes: the knobs model.explorer, the finished step, and model.explorer_share, 1
+    - decay.
     Source: arXiv 2604.06916; code NVlabs/Sana (sol_rl: the weights of the rollouts).
-    Differs from the source: the average explores alone, there it is quantised for that.
+    Differs from the source: the average only explores, there it is also quantised for that.
     Nearest part: renew_reference(after=1, every=1, decay), whose start counts as one policy.
     Edges: decay 0 -> the newest policy explores; the average, one more copy of the trained weights,
     is in main memory and in the checkpoint.
     """
 
     moves: ClassVar[tuple[str, ...]] = knobs_of_copy("explorer")
-    # What the average keeps of itself in a step. Default: ours (the paper's was not read).
+    # Weight of the old average in a step. Default: ours (the paper's was not read).
     decay: float = 0.9
 
     def __post_init__(self) -> None:

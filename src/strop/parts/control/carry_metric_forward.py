@@ -1,4 +1,4 @@
-"""Hand what a metric was in the steps so far to a part of the next step."""
+"""Pass the values of a metric in the steps so far to a part of the next step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class CarryMetricForward:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The step's entropy is what the engine reports."""
+        """The step's entropy comes from the engine."""
         return frozenset({"entropy"}) if self.metric == "entropy" else frozenset()
 
     @property
@@ -44,7 +44,7 @@ class CarryMetricForward:
         return (self.path,)
 
     def init(self) -> dict[str, float]:
-        """Nothing seen yet."""
+        """The initial state: no step has been counted."""
         return {"sum": 0.0, "count": 0.0, "first": 0.0}
 
     def __call__(self, metrics: Mapping[str, float], state: Mapping[str, float]) -> Result:

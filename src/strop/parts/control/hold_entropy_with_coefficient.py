@@ -17,15 +17,15 @@ class HoldEntropyWithCoefficient:
         coefficient of the next step = c if H <= target else 0
 
     H is the metric `entropy` of the step (mean over its tokens, nats). The first step's
-    coefficient is the term's own, which the source has at 0.
+    coefficient is the term's own, which is 0 in the source.
 
     Reads: metrics (entropy).   Writes: the knob `path`.
     Source: arXiv 2505.22312 (adaptive entropy control); code huggingface/trl
     (grpo_trainer.py, use_adaptive_entropy).
     Differs from the source: no.
     Nearest part: none.
-    Edges: the state (c) is in the checkpoint, so a restart loses nothing; without the metric ->
-    UserError.
+    Edges: the state (c) is in the checkpoint, so a restart loses nothing; a step without the metric
+    leaves c as it is.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"entropy"})  # of the engine: the step's entropy

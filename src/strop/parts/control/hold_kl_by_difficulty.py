@@ -17,19 +17,19 @@ BOUNDS = (1e-4, 100.0)
 class HoldKlByDifficulty:
     """A multiplier for each difficulty rises while its KL is above the target, and falls below it.
 
-        m_d <- 0.97 m_d + 0.03 KL_d;  every so many steps, where |e| >= 0.02:
+        m_d <- 0.97 m_d + 0.03 KL_d;  every `every` steps, if |e| >= 0.02:
         log beta_d <- log beta_d + 0.05 clip(e, +-0.2), e = m_d / target - 1, beta in [1e-4, 100]
 
     Reads: metrics (ares/kl_easy and the like), state.   Writes: the knobs `path`.beta_easy, ...
     Source: code only: shawn0728/ARES (the method of arXiv 2510.08457).
-    Differs from the source: errors are not averaged once more; steps, there updates.
+    Differs from the source: errors are not averaged once more; it counts steps, there updates.
     Nearest part: hold_entropy_with_coefficient.
     Edges: a difficulty without tokens keeps its mean; the state is in the checkpoint.
     """
 
     # The part whose weights are moved. Default: ours (the part in the recipe).
     path: str = "terms.kl.objective"
-    # KL per token that is held, nats; may change over the run. Default: released code.
+    # The target KL per token, nats; may change over the run. Default: released code.
     target: float | Schedule = 0.01
     # Steps between two moves. Default: released code.
     every: int = 100

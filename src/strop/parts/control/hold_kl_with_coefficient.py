@@ -1,4 +1,4 @@
-"""Make leaving the reference dearer while the policy is too far from it, and cheaper else."""
+"""Raise the price of leaving the reference while the policy is too far from it, else lower it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class HoldKlWithCoefficient:
-    """A proportional controller on the price of divergence keeps that near a target.
+    """A proportional controller on the price of divergence keeps the divergence near a target.
 
-        c <- c * (1 + rate * clip(KL / target - 1, -0.2, 0.2)), from the step after on
+        c <- c * (1 + rate * clip(KL / target - 1, -0.2, 0.2)), from the next step on
 
-    KL is the metric `price/kl` of the step, nats a rollout.
+    KL is the metric `price/kl` of the step, nats per rollout.
 
     Reads: metrics (price/kl), state.   Writes: the knob `path`.
     Source: arXiv 1909.08593, sec. 2.2; code huggingface/trl (AdaptiveKLController).
-    Differs from the source: rate stands for its n_steps / horizon, rollouts of a step over a
-    number.
+    Differs from the source: rate is its n_steps / horizon, the rollouts of a step divided by a
+    constant.
     Nearest part: hold_kl_by_difficulty, which holds a penalty's weights.
     Edges: the state (c) is in the checkpoint, so a restart loses nothing; a step without the metric
     leaves c as it is.
@@ -25,7 +25,7 @@ class HoldKlWithCoefficient:
 
     # c before the first step. Default: released code (TRL).
     start: float = 0.2
-    # KL that is held, nats a rollout. Default: released code (TRL).
+    # The target KL, nats per rollout. Default: released code (TRL).
     target: float = 6.0
     # How far a step moves c for a given error. Default: released code (CORY: 256 rollouts a step,
     # horizon 10000).

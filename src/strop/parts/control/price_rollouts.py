@@ -10,12 +10,12 @@ from strop.parts.control._bins import losses_of
 
 @dataclass(frozen=True)
 class PriceRollouts:
-    """A bandit in each class tries numbers of rollouts and remembers how the class then lost.
+    """A bandit in each class tries numbers of rollouts and remembers the class's loss with each.
 
-        for each class b with n_b rollouts a prompt and mean loss l_b:
+        for each class b with n_b rollouts per prompt and mean loss l_b:
             paper: s_b(n_b) <- s_b(n_b) - l_b - mu n_b
             code:  s_b(n_b) <- s_b(n_b) + l_b - mu (n_b - target)
-        mu <- mu + rate (rollouts given of a prompt - target)
+        mu <- mu + rate (rollouts given per prompt - target)
 
     Metric: bins/price (mu).
 
@@ -47,7 +47,7 @@ class PriceRollouts:
         require_one_of(self, "source_form", ("paper", "code"))
 
     def init(self) -> dict[str, Any]:
-        """Nothing tried, no price."""
+        """The initial state: nothing is tried, and the price is 0."""
         arms = self.most - self.least + 1
         return {"scores": (0.0,) * (self.num_bins * arms), "price": 0.0}
 

@@ -16,7 +16,7 @@ class RaiseScoresOfBins:
     """The classes that lose most get the largest scores, and with them the largest weights.
 
         S_b <- (1 - beta) S_b + beta l_b, at the first visit S_b = l_b
-        l_b: mean loss of the class's rollouts, with by_share over the class's share of the rollouts
+        l_b: mean loss of the class's rollouts, with by_share divided by their share of all rollouts
         score_b = clip(S_b, -limit, limit), S_b = 0 before the first visit
         standardise: score_b = (S_b - mean) / max(std (n), 1e-3), within -3 and 3; mean and std of
         the classes that were visited
@@ -34,9 +34,9 @@ class RaiseScoresOfBins:
     moves: ClassVar[tuple[str, ...]] = ("advantage.weigh_bins.scores",)
     # Classes. Default: released code (two edges).
     num_bins: int = 3
-    # What a step counts in the running mean. Default: released code (0.12).
+    # Weight of a step in the running mean. Default: released code (0.12).
     beta: float = 0.12
-    # Largest score either way; 0: any. Default: ours (5: weights up to 26 at eta 0.65).
+    # Largest absolute score; 0: any. Default: ours (5: weights up to 26 at eta 0.65).
     limit: float = 5.0
     # Whether losses are divided by the class's share. Default: released code (yes).
     by_share: bool = True

@@ -11,14 +11,14 @@ MOST_DECAY = 0.999999  # nearer to 1 the reference would never move
 
 @dataclass(frozen=True)
 class RenewReference:
-    """From a step on, the policy is held near what it had become by then, not near its start.
+    """From a given step on, the policy is held near its state at that step, not near its start.
 
         after step `after`, and every `every` steps after that:
         W <- decay W + 1 (W is 1 at first);   reference <- reference + (policy - reference) / W
 
     With decay 0 the reference becomes the policy. Else it is the average of the start and of the
     policies at these steps, of which each counts `decay` times as much as the next: TRL's
-    ref_model_mixup_alpha is 1 - decay, but for the first steps.
+    ref_model_mixup_alpha is 1 - decay, except in the first steps.
 
     Reads: state.   Writes: the knobs model.reference, the step at which it was renewed last (0: it
     is the start), and model.reference_share, the policy's share in that: 1 / W.
@@ -34,7 +34,7 @@ class RenewReference:
     after: int = 50
     # Steps between two later replacements; 0: there are none. Default: paper (once).
     every: int = 0
-    # What an older policy counts beside the next one in the average. Default: paper (none).
+    # Weight of an older policy relative to the next one in the average. Default: paper (none).
     decay: float = 0.0
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class RenewReference:
         require(self, "decay", low=0.0, high=MOST_DECAY)
 
     def init(self) -> dict[str, float]:
-        """No step done, the reference is the run's start."""
+        """The initial state: no step is done, and the reference is the run's start."""
         return {"steps": 0, "made_at": 0, "weight": 1.0}
 
     def __call__(self, state: Mapping[str, float]) -> Result:

@@ -1,4 +1,4 @@
-"""Given answers as rollouts of a batch: rows like its own, void where only an engine knows."""
+"""Turns given answers into rollouts of a batch; what only an engine could report is void."""
 
 import zlib
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ def demonstration_rows(
 ) -> Batch:
     """One rollout of one turn for each of `groups` [N] int, with the columns of `batch`.
 
-    column: of the data, from which the answers are; their rollouts' uids differ by it.
+    column: the column of the data that has the answers; the uids of their rollouts depend on it.
 
-    Floats of the token table are NaN (void), version_T is -1; rollout and turn columns that are
-    not known here are those of the group's first rollout.
+    Floats of the token table are NaN (void), version_T is -1; rollout and turn columns that are not
+    set here are copied from the group's first rollout.
     """
     first_B = segments.first(batch["group_B"], batch.size("P"))[groups]
     first_K = segments.first(batch["rollout_K"], batch.size("B"))[first_B]
@@ -63,18 +63,18 @@ def demonstration_rows(
 
 
 def _apart(column: str) -> int:
-    """What keeps the answers of a further column apart from a prompt's completion."""
+    """An offset of uids: answers of another column must differ from a prompt's completion."""
     return 0 if column == "completion" else (1 + zlib.crc32(column.encode()) % 2**20) * 2**40
 
 
 def _void(column: Tensor, size: int) -> Tensor:
-    """A token column of `size` rows that says nothing: NaN, 0 or false."""
+    """A token column of `size` rows without content: NaN, 0 or false."""
     fill = float("nan") if column.is_floating_point() else 0
     return column.new_full((size, *column.shape[1:]), fill)
 
 
 def graded_rows(demonstrations: Batch, grading: Grading) -> Batch:
-    """The rows with what the reward functions say of them."""
+    """The rows with the results of the reward functions."""
     found = grading.grade(demonstrations)
     columns = {
         "reward_BM": found.reward_BM, "outcome_B": found.outcome_B, "reward_B": found.outcome_B,

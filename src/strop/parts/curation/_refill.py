@@ -16,7 +16,7 @@ class Round(NamedTuple):
 
 
 def one_round(live_P: Tensor, state: dict[str, int], num_prompts: int, max_rounds: int) -> Round:
-    """Count the live groups; the target is num_prompts, or what was drawn first if that is 0."""
+    """Count the live groups; the target is num_prompts, or if that is 0 the number drawn first."""
     rounds = state["rounds"] + 1
     target = state["target"] or num_prompts or live_P.shape[0]
     num_live = int(live_P.sum())

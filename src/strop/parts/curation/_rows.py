@@ -1,4 +1,4 @@
-"""Rollouts of a batch cut down to one of their turns, with all that came before it as context."""
+"""Cuts rollouts of a batch down to single turns, each with everything before it as context."""
 
 import torch
 from torch import Tensor
@@ -13,18 +13,18 @@ def turn_rows(batch: Batch, turns_N: Tensor) -> Batch:
     """A rollout of one turn for each of the turns `turns_N` [N] int, rows of the turn table.
 
     Its tokens are those of its context up to the turn's end; only the turn's own keep their mask.
-    All other columns are those of the turn, its rollout and its group; parents are forgotten.
+    All other columns are those of the turn, its rollout and its group; parents are dropped.
     """
     rollout_N = batch["rollout_K"][turns_N]
     kept_P, group_N = torch.unique(batch["group_B"][rollout_N], return_inverse=True)
     size_K, size_B = segments.count(batch["turn_T"], batch.size("K")), batch["size_B"]
     begin_K, begin_B = size_K.cumsum(0) - size_K, size_B.cumsum(0) - size_B
     begin_N, end_N = begin_B[rollout_N], (begin_K + size_K)[turns_N]
-    row_T = segments.ranges(begin_N, end_N - begin_N)  # of each of its tokens in `batch`
+    row_T = segments.ranges(begin_N, end_N - begin_N)  # the row in `batch` of each of its tokens
     index_N = torch.arange(turns_N.shape[0], device=turns_N.device)
     edge_T = segments.spread(index_N, end_N - begin_N)
     own_T = row_T >= segments.spread(begin_K[turns_N], end_N - begin_N)
-    if "sequence_T" in batch:  # what came before in another context was not seen
+    if "sequence_T" in batch:  # earlier tokens of another context were not seen
         seen_N = batch["sequence_T"][begin_K[turns_N]]
         seen_T = segments.at(batch["sequence_T"], row_T) == segments.at(seen_N, edge_T)
         row_T, edge_T, own_T = row_T[seen_T], edge_T[seen_T], own_T[seen_T]

@@ -1,9 +1,9 @@
 """Groups of answers that several runs share, as texts, in a folder that all of them see.
 
-    FOLDER/NODE.json    the groups of a run's newest step; it alone writes there
+    FOLDER/NODE.json    the groups of a run's newest step; only that run writes it
 
-A file is replaced as a whole. What others wrote is data and nothing else: it is read as JSON, and
-what is not of this shape is left out and counted.
+A file is replaced as a whole. The files of other runs are treated as data only: they are read as
+JSON, and those of another shape are skipped and counted.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Shared(NamedTuple):
 
 
 def share(folder: Path, node: str, step: int, groups: Sequence[Shared]) -> None:
-    """Give others the groups of this step. Raises UserError where they cannot be written."""
+    """Publish the groups of this step. Raises UserError if they cannot be written."""
     table = {
         "step": step,
         "groups": [{"uid": g.uid, "prompt": g.prompt, "answers": g.answers} for g in groups],
@@ -49,7 +49,7 @@ def share(folder: Path, node: str, step: int, groups: Sequence[Shared]) -> None:
 def of_others(
     folder: Path, node: str, read: Mapping[str, int]
 ) -> tuple[list[Shared], dict[str, int], int]:
-    """Groups that others share since they were `read`, what is read now, files that are none."""
+    """Groups that are newer than the steps in `read`, the steps read by now, unreadable files."""
     found, now, broken = list[Shared](), dict(read), 0
     for path in sorted(folder.glob("*.json")):
         if path.stem == node:
@@ -58,10 +58,8 @@ def of_others(
             if path.stat().st_size > MOST_BYTES:
                 raise ValueError("too large")
             table = json.loads(path.read_bytes())
-            step, groups = (
-                int(table["step"]),
-                [_group(path.stem, table, g) for g in table["groups"]],
-            )
+            step = int(table["step"])
+            groups = [_group(path.stem, step, g) for g in table["groups"]]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             broken += 1
             continue
@@ -72,7 +70,7 @@ def of_others(
 
 
 def _group(node: str, step: int, raw: Mapping[str, Any]) -> Shared:
-    """One group of a file. Raises TypeError, LookupError or ValueError for what is none."""
+    """One group of a file. Raises TypeError, LookupError or ValueError if it is malformed."""
     answers = tuple((text, ended) for text, ended in raw["answers"])
     odd = [a for a in answers if not isinstance(a[0], str) or not isinstance(a[1], bool)]
     if odd or not isinstance(raw["prompt"], str) or not isinstance(raw["uid"], int):
@@ -81,7 +79,7 @@ def _group(node: str, step: int, raw: Mapping[str, Any]) -> Shared:
 
 
 def groups_of(batch: Batch, texts: Texts, node: str) -> list[Shared]:
-    """The groups of the batch as others get them."""
+    """The groups of the batch in the form that other runs read."""
     _, completions = texts.decoded(batch)
     answers: list[list[tuple[str, bool]]] = [[] for _ in range(batch.size("P"))]
     rows = zip(batch["group_B"].tolist(), completions, batch["truncated_B"].tolist(), strict=True)
@@ -95,7 +93,7 @@ def groups_of(batch: Batch, texts: Texts, node: str) -> list[Shared]:
 
 
 def fits(group: Shared, size: int, texts: Texts, sampling: Sampling) -> bool:
-    """Whether it is of a prompt of this run, with so many answers, none of them too long."""
+    """Whether the group has a prompt of this run and `size` answers, none empty or too long."""
     if len(group.answers) != size:
         return False
     try:
@@ -107,12 +105,12 @@ def fits(group: Shared, size: int, texts: Texts, sampling: Sampling) -> bool:
 
 
 def ids_of(answer: tuple[str, bool], texts: Texts, sampling: Sampling) -> tuple[int, ...]:
-    """An answer's tokens, with an end where it ended."""
+    """An answer's tokens, with a stop token if it ended by itself."""
     text, ended = answer
     return (*texts.encode(text), *(sampling.stop_ids[:1] if ended else ()))
 
 
 def number_of(name: str) -> int:
-    """62 bits of a name."""
+    """A number of 62 bits, the hash of a name."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 2

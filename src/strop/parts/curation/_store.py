@@ -1,8 +1,8 @@
-"""Rollouts that last over steps: shared by the parts that replay.
+"""The store of rollouts that lasts over steps, shared by the parts that replay.
 
-A part's state keeps, under "columns", what a draw looks at: the columns of turns, rollouts and
-prompt groups. Those of tokens lie in files of the run (`services.Stores`), one for each step that
-stored something; of each rollout the state knows the file and the place in it.
+A part's state has, under "columns", what a draw reads: the columns of turns, rollouts and prompt
+groups. Token columns are in files of the run (`services.Stores`), one for each step that stored
+something; the state has the file of each rollout and its position there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,8 +21,8 @@ AT, WHOLE, SIZE = "stored_at_B", "stored_whole_B", "stored_size_K"
 
 
 def put_away(batch: Batch, step: int, stores: Stores) -> Batch:
-    """The rollouts as the store has them: without tokens, which go into a file, with the step that
-    they were made at; their groups stay apart from those of other steps.
+    """The rollouts in the form of the store: their tokens go into a file, the step that made them
+    is added, and their groups stay distinct from those of other steps.
     """
     draw_P = batch["draw_P"] + (step << 20)
     made_B = torch.full((batch.size("B"),), step, dtype=torch.int64)
@@ -30,7 +30,7 @@ def put_away(batch: Batch, step: int, stores: Stores) -> Batch:
 
 
 def _without_tokens(rows: Batch, step: int, stores: Stores) -> Batch:
-    """The rollouts without tokens, which go into a file."""
+    """Writes the tokens of the rollouts into a file and returns the rollouts without them."""
     whole, tokens = rows.size("T"), _tokens(rows)
     number = stores.put(step, tokens) if whole else 0
     size_B = rows["size_B"]
@@ -48,14 +48,14 @@ def _without_tokens(rows: Batch, step: int, stores: Stores) -> Batch:
 
 
 def _tokens(rows: Batch) -> dict[str, Tensor]:
-    """The columns of tokens, but for their turns."""
+    """The token columns except turn_T."""
     return {n: c for n, c in rows.columns.items() if level_of(n) == "T" and n != "turn_T"}
 
 
 def fetched(drawn: Batch, stores: Stores, names: frozenset[str] = frozenset()) -> Batch:
-    """Stored rollouts with their tokens. names: columns of tokens that there must be.
+    """Stored rollouts with their tokens. names: the token columns that a file must have.
 
-    Raises UserError for a file with others, as of a method with other parts.
+    Raises UserError for a file with other columns, such as one of a method with other parts.
     """
     num_B = _sizes(drawn)
     turn_T = torch.repeat_interleave(torch.arange(drawn.size("K")), drawn[SIZE])
@@ -78,12 +78,12 @@ def fetched(drawn: Batch, stores: Stores, names: frozenset[str] = frozenset()) -
 
 
 def _sizes(store: Batch) -> Tensor:
-    """Tokens [B] of the stored rollouts."""
+    """The number of tokens [B] of each stored rollout."""
     return segments.total(store[SIZE], store["rollout_K"], store.size("B"))
 
 
 def joined(stored: Mapping[str, Tensor], new: Batch) -> Batch:
-    """What is stored, then new rollouts that were put away. Raises UserError for other columns."""
+    """The stored rollouts, then the new ones. Raises UserError if their columns differ."""
     if not stored:
         return new
     old = opened(stored, new)
@@ -101,23 +101,24 @@ def _check_same(ours: Iterable[str], theirs: Iterable[str]) -> None:
 
 
 def opened(stored: Mapping[str, Tensor], batch: Batch) -> Batch:
-    """The stored rollouts as a batch, with the numbers of the run that `batch` has."""
+    """The stored rollouts as a batch, with the run-wide values of `batch`."""
     run_wide = {name: column for name, column in batch.columns.items() if not level_of(name)}
     return Batch({**run_wide, **stored})
 
 
 def columns_of(store: Batch, step: int, stores: Stores) -> dict[str, Tensor]:
-    """What stays in a part's state: the columns of the store but the numbers of the run.
+    """The columns of the store that stay in a part's state: all but the run-wide values.
 
-    Where files hold more tokens that have left the store than others, those that are left move to
-    a new file; so files have at most twice the tokens of the store.
+    Once most tokens in the files belong to rollouts that have left the store, what remains in files
+    that are more than half empty moves to a new one; so files have at most twice the tokens of the
+    store.
     """
     store = _compacted(store, step, stores)
     return {name: column for name, column in store.columns.items() if level_of(name)}
 
 
 def _compacted(store: Batch, step: int, stores: Stores) -> Batch:
-    """The store with the rollouts of files that are more than half empty in a new one."""
+    """The store after rollouts of files that are more than half empty have moved to a new one."""
     size_B = _sizes(store)
     key_B, num = segments.key_of(store[FILE])
     live_N = segments.total(size_B, key_B, num)
@@ -149,7 +150,7 @@ def uids_of(store: Batch) -> Tensor:
 
 
 def newest_of_prompts(store: Batch, among_B: Tensor, most: int) -> Tensor:
-    """The newest `most` of these rollouts of each prompt [B] bool."""
+    """Marks the newest `most` of these rollouts of each prompt [B] bool."""
     row = among_B.nonzero().squeeze(1).flip(0)
     key, num = segments.key_of(uids_of(store)[row])
     newest_B = torch.zeros_like(among_B)
@@ -158,7 +159,7 @@ def newest_of_prompts(store: Batch, among_B: Tensor, most: int) -> Tensor:
 
 
 def store_metrics(num_stored: int, drawn: Batch | None, step: int) -> dict[str, float]:
-    """Metrics of what is stored after the step and of what was drawn, None: nothing."""
+    """Metrics of the rollouts stored after the step and of those drawn; None: none were."""
     age_N = (step - drawn["made_at_B"]).double() if drawn is not None else torch.zeros(0)
     return {
         "replay/stored": float(num_stored),
@@ -168,7 +169,7 @@ def store_metrics(num_stored: int, drawn: Batch | None, step: int) -> dict[str, 
 
 
 def in_groups(rows: Batch, batch: Batch, groups: list[int]) -> Batch:
-    """The rollouts as members of these groups of `batch`, one of each."""
+    """The rollouts as members of these groups of `batch`: rollout n joins group groups[n]."""
     index_N = torch.tensor(groups)
     columns = {
         name: batch[name][index_N] if level_of(name) == "P" else column

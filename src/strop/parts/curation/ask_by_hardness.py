@@ -15,7 +15,7 @@ from strop.method.part import Curated, Draw, Result, require
 def more_rollouts(
     accuracy: float, num: int, most: int, *, divided: bool = False, by_hardness: bool = False
 ) -> int:
-    """Rollouts that a prompt gets beside its first `num`, of which the share `accuracy` was right.
+    """Extra rollouts of a prompt of whose first `num` rollouts the share `accuracy` was right.
 
     divided: advantages are divided by the group's deviation; by_hardness: the target is not the
     same for all, but grows with 1 - accuracy.
@@ -31,23 +31,23 @@ def more_rollouts(
 
 @dataclass(frozen=True)
 class AskByHardness:
-    """Hard prompts push as much as those that are half solved, for they get more rollouts.
+    """Hard prompts get more rollouts, so that they push as much as half-solved ones.
 
         a: mean outcome of a group's N rollouts, 1 / (2 N) where it is 0;  a >= 1/2: no more
         S = 2 a (1 - a), |A| of a rollout on average;  peak = N / 2: N S at a = 1/2
         divided: S = 2 sqrt(a (1 - a)), peak = N
         target = peak, by_hardness: 2 (1 - a) peak
-        rollouts more: min(ceil((target - N S) / S), most - N), of the same group
+        extra rollouts: min(ceil((target - N S) / S), most - N), in the same group
 
     Metrics: budget/mean (rollouts of a prompt in the end), budget/more (prompts that got more /
     prompts).
 
     Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; state.   Writes: all
-    rows; asks for draws.
+    rows; requests draws.
     Source: arXiv 2508.13755; code yangzhch6/DARS (ray_dars_trainer.py).
-    Differs from the source: no; its code has the second round drawn by other flags.
-    Nearest part: ask_while_uncertain, which asks for one at a time.
-    Edges: outcomes outside 0 to 1 count as the nearer of them; no scored rollout -> no more.
+    Differs from the source: no; its code draws the second round under other flags.
+    Nearest part: ask_while_uncertain, which requests one at a time.
+    Edges: outcomes outside 0 to 1 are clamped; no scored rollout -> no more.
     """
 
     # Most rollouts of a prompt. Default: released code (32).
@@ -61,7 +61,7 @@ class AskByHardness:
         require(self, "most", low=1)
 
     def init(self) -> dict[str, Any]:
-        """No group of the step was looked at."""
+        """The initial state: no group of the step was examined."""
         return {"seen": (), "asked": 0}
 
     def __call__(

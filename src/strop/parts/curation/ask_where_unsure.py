@@ -1,4 +1,4 @@
-"""Give the rollouts of later rounds to the prompts whose mean they make surer."""
+"""Give the rollouts of later rounds to the prompts whose confidence interval they narrow most."""
 
 import heapq
 import math
@@ -29,10 +29,10 @@ def priority(deviation: float, num: int, total: int, level: float, bonus: float)
 def shared_out(
     deviations: list[float], sizes: list[int], budget: int, level: float, bonus: float
 ) -> list[int]:
-    """Rollouts more of each prompt: one by one to the highest priority, deviations as they are."""
+    """Extra rollouts of each prompt: each goes to the highest priority; deviations stay fixed."""
     given, total = [0] * len(sizes), sum(sizes)
-    # By the number of rollouts, prompts with the largest gain first: the bonus of these is the
-    # same, so the best of each number are all that can be the best.
+    # A heap for each number of rollouts, prompts with the largest gain first. Within a heap the
+    # bonus is the same, so the best prompt is the first one of some heap.
     waiting: dict[int, list[tuple[float, int]]] = {}
 
     def enqueue(prompt: int) -> None:
@@ -58,27 +58,27 @@ def shared_out(
 
 @dataclass(frozen=True)
 class AskWhereUnsure:
-    """Prompts that are about half solved get the rollouts that sure ones would waste.
+    """Prompts that are about half solved get the rollouts that clear-cut ones would waste.
 
         in each of `rounds` rounds after the first: budget * prompts rollouts, one by one to the
         prompt of the highest  h(n) - h(n + 1) + bonus sqrt(log(1 + T) / n)
         h(n) = t_{1 - level/2, n-1} s / sqrt(n);  s: deviation (n - 1) of the prompt's outcomes so
-        far, n: its rollouts, T: those of the step;  s is new in each round
+        far, n: its rollouts, T: those of the step;  s is recomputed in each round
 
     Metrics: budget/mean, budget/least, budget/most (rollouts of a prompt in the end).
 
     Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; state.   Writes: all
-    rows; asks for draws.
+    rows; requests draws.
     Source: arXiv 2510.06672 (rollout allocation), from reviews and summaries.
     Differs from the source: its bonus, level, budgets and what T counts were not found.
     Nearest part: ask_while_uncertain, which compares with a prior.
-    Edges: equal outcomes -> the bonus alone counts; of equal priorities the first prompt's counts;
-    unscored rollouts count in n, not in s; groups of a refill get none.
+    Edges: equal outcomes -> the bonus alone counts; equal priorities -> the first prompt; unscored
+    rollouts count in n, not in s; groups of a refill get none.
     """
 
     # Rounds after the first. Default: paper (three rounds in all).
     rounds: int = 2
-    # Rollouts a prompt, on average, that a round has. Default: ours (not stated there).
+    # Rollouts per prompt, on average, in a round. Default: ours (not stated there).
     budget: int = 4
     # Share of the intervals that miss. Default: ours (0.05, the usual one).
     level: float = 0.05

@@ -34,11 +34,11 @@ class AskWhileUncertain:
     Metric: budget/mean (rollouts of a prompt in the end).
 
     Reads: batch, outcome_B, prior_B [B] float, group_B [B] int, scored_B [B] bool.   Writes: all
-    rows; asks for draws.
+    rows; requests draws.
     Source: arXiv 2603.10848 (look-ahead by one rollout).
     Differs from the source: no; known from a note on the paper.
-    Nearest part: drop_uniform_groups, which asks for other prompts.
-    Edges: unscored rollouts count for `most` only; a group without a scored one asks for nothing.
+    Nearest part: drop_uniform_groups, which requests other prompts.
+    Edges: unscored rollouts count for `most` only; a group without a scored one gets no more.
     """
 
     # What a rollout costs, in squared reward units. Default: paper (1/256).

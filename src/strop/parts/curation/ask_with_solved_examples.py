@@ -1,4 +1,4 @@
-"""Ask prompts that nobody solved once more, behind like prompts with their solutions."""
+"""Sample unsolved prompts again, after similar prompts with their solutions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,36 +19,36 @@ Stored = dict[int, tuple[int, ...]]  # uid -> the tokens of its newest right ans
 
 @dataclass(frozen=True)
 class AskWithSolvedExamples:
-    """A group without a success gets rollouts that had solved examples in sight.
+    """A group without a success gets rollouts that were drawn with solved examples in context.
 
-        a group of scored outcomes below `success` is asked num_asked times more, into the same
-        group, behind num_examples examples: prompt, right answer, a line break
+        a group whose scored outcomes are all below `success` gets num_asked more rollouts, drawn
+        after num_examples examples: prompt, right answer, a line break
         examples: of other prompts with a stored right answer, the nearest last, by the cosine of
         the means of the policy's input embeddings over the prompts' tokens
         store <- every prompt's newest right answer that was given without examples, the shortest
         of a step's
 
-    Seeded rollouts are trained on behind their examples, where they were drawn. Metrics:
-    seeded/groups (asked once more), /solved (of these, with a success then), /stored (answers).
+    Seeded rollouts are trained on with the examples that they were drawn after. Metrics:
+    seeded/groups (sampled again), /solved (those with a success afterwards), /stored (answers).
 
     Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; texts, sampling, scoring,
-    state.   Writes: all rows; asks for draws.
+    state.   Writes: all rows; requests draws.
     Source: arXiv 2510.06672 (seeding with examples), from reviews and summaries.
     Differs from the source: embeddings of another model there; the rest was not found.
     Nearest part: bring_back_opposites, which shows the prompt's own wrong answer.
-    Edges: no example, or no room for one -> asked plainly; a long answer is cut; episodes ->
+    Edges: no example, or no room for one -> sampled without; a long answer is cut; episodes ->
     UserError; the store, by uid, is in the checkpoint.
     """
 
     # Examples of a prompt. Default: paper (2).
     num_examples: int = 2
-    # Rollouts that a prompt without success gets. Default: ours (not stated there).
+    # Extra rollouts of a prompt without success. Default: ours (not stated there).
     num_asked: int = 4
     # Outcome from which a rollout is right. Default: ours (1, of rewards in {0, 1}).
     success: float = 1.0
     # Tokens of an answer that are shown. Default: ours (256).
     shown: int = 256
-    # Prompts whose answers are stored; the longest unseen leave. Default: ours (4096).
+    # Prompts whose answers are stored; those solved longest ago leave. Default: ours (4096).
     capacity: int = 4096
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class AskWithSolvedExamples:
         require(self, "success")
 
     def init(self) -> dict[str, Any]:
-        """Nothing stored, nobody asked."""
+        """The initial state: an empty store, and no group was sampled again."""
         return {"answers": {}, "asked": (), "done": False}
 
     def __call__(
@@ -66,8 +66,8 @@ class AskWithSolvedExamples:
     ) -> Result:  # fmt: skip
         if "valid_K" in batch:
             raise UserError(
-                "ask_with_solved_examples puts prompts before prompts, which the episodes of an "
-                "environment do not take: leave it out"
+                "ask_with_solved_examples puts examples before prompts, which the episodes of an "
+                "environment do not support: leave it out"
             )
         num, everything_B = batch.size("P"), torch.ones_like(scored_B)
         right_B = scored_B & (outcome_B >= self.success)
@@ -114,7 +114,7 @@ class AskWithSolvedExamples:
         room = sampling.context_tokens - sampling.answer_tokens - len(own)
         before: tuple[int, ...] = ()
         shown = []
-        for other, answer in examples:  # the nearest one first, to stand last
+        for other, answer in examples:  # the nearest one comes first here, and last in the text
             text = f"{texts.prompt_text(other)}{texts.decode(answer, special=False)}\n"
             ids = texts.encode(text)
             if len(ids) + len(before) <= room:

@@ -24,7 +24,7 @@ from strop.parts.curation._store import (
 )
 from strop.support.errors import UserError
 
-# To a model that can read it, and to one of few letters.
+# For a model that can read it, and for one with few characters.
 WORDS = ("{prompt}\n\nThis answer was wrong:\n{answer}\n\nSay why, and answer anew.\n{prompt}",
          "{prompt}{answer}\n{prompt}")  # fmt: skip
 RETRY = 1 << 19  # added to the draw's number: the group was shown a wrong answer
@@ -36,18 +36,19 @@ class BringBackOpposites:
 
         all failed:    num_added right rollouts of the prompt come back at random, origin 4 (replay)
         all succeeded: num_added wrong ones;   mixed: none
-        mean outcome of its history < retry_below: it is asked once more, as many times again, by
-            `words` with its prompt and one of its wrong answers; these rollouts are a group apart
+        mean outcome of its history < retry_below: it is sampled again, as often as before, from
+            `words` with its prompt and one of its wrong answers; these rollouts are their own group
 
-    Right: outcome >= success. What came back keeps the log-probabilities of the policy that drew
-    it. Groups that were shown an answer neither take from the store nor go into it. Metrics:
+    Right: outcome >= success. Replayed rollouts keep the log-probabilities of the policy that drew
+    them. Groups that were shown an answer neither take from the store nor go into it. Metrics:
     replay/stored, /drawn, /age_mean; retry/groups, /too_long (no room for the words).
 
     Reads: batch, outcome_B [B] float, group_B [B] int, scored_B [B] bool; texts,
     stores, rng, state.   Writes: rows to add, draws to roll out first.
     Source: arXiv 2601.19620, algorithm 1.
-    Differs from the source: every number and the words are ours, they are not stated there.
-    Nearest part: replay_rollouts, whose store it shares; there what comes back is a group apart.
+    Differs from the source: every number and the words are ours; the source does not state them.
+    Nearest part: replay_rollouts, whose store it shares; there replayed rollouts form groups of
+    their own.
     Edges: no such rollout stored -> group stays uniform; episodes with retry_below above
     0 -> UserError; the store is in the checkpoint.
     """
@@ -56,9 +57,9 @@ class BringBackOpposites:
     num_added: int = 1
     # Outcome from which a rollout is right. Default: ours (1, of rewards in {0, 1}).
     success: float = 1.0
-    # Mean earlier outcome below which a prompt is asked once more; 0: never. Default: ours.
+    # Mean earlier outcome below which a prompt is sampled again; 0: never. Default: ours.
     retry_below: float = 0.0
-    # How it is asked; empty: as the model can read. Default: ours (what is wrong, where it can).
+    # Words of the retry; empty: some that the model can read. Default: ours (say what is wrong).
     words: str = ""
     # Newest rollouts of a prompt that are stored; 0: all. Default: ours.
     capacity: int = 64
@@ -70,7 +71,7 @@ class BringBackOpposites:
         require(self, "retry_below")
 
     def init(self) -> dict[str, Any]:
-        """An empty store; nobody was asked once more in this step."""
+        """An empty store; no prompt of this step was sampled again."""
         return {"columns": {}, "asked": False, "too_long": 0}
 
     def __call__(
@@ -79,8 +80,8 @@ class BringBackOpposites:
     ) -> Result:  # fmt: skip
         if self.retry_below > 0 and "valid_K" in batch:
             raise UserError(
-                "bring_back_opposites asks once more by other words, which the episodes of an "
-                "environment do not take: set curation.retry_below=0"
+                "bring_back_opposites samples again with other words, which the episodes of an "
+                "environment do not support: set curation.retry_below=0"
             )
         everything_B, stored = torch.ones_like(scored_B), state["columns"]
         store = opened(stored, batch) if stored else None
@@ -109,7 +110,7 @@ class BringBackOpposites:
     def _opposites(
         self, batch: Batch, store: Batch | None, plain_P: Tensor, rng: torch.Generator
     ) -> tuple[Batch | None, list[int]]:
-        """Stored rollouts for the uniform groups, and the group that each of them comes to."""
+        """Stored rollouts for the uniform groups, and the group that each of them joins."""
         if store is None:
             return None, []
         num, group_B, scored_B = batch.size("P"), batch["group_B"], batch["scored_B"]

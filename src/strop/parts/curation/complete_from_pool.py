@@ -25,12 +25,12 @@ from strop.parts.curation._store import (
 class CompleteFromPool:
     """A prompt that fails all along learns from its newest success, however old that is.
 
-        of each prompt: its rollouts of the last `versions` steps that no update had, oldest first
-        it waits while they are fewer than `ready`, or all right
-        none right -> the oldest gives way to the newest success of the pool; without one it waits
-        more than `ready` -> so many at random, a right and a wrong one at least
+        of each prompt: its unused rollouts of the last `versions` steps, oldest first
+        fewer than `ready`, or all right -> the prompt waits
+        none right -> the newest success of the pool replaces the oldest; without one it waits
+        more than `ready` -> `ready` of them at random, at least one right and one wrong
 
-    Right: outcome >= success. What waits, and `capacity` successes of each prompt, stay in the
+    Right: outcome >= success. Waiting rollouts and `capacity` successes of each prompt stay in the
     pool. Earlier rollouts join the prompt's group with their log-probabilities, origin 4 (replay).
     Metrics: replay/stored, /drawn, /age_mean.
 
@@ -39,14 +39,14 @@ class CompleteFromPool:
     Source: arXiv 2509.23866 (experience pool); code Computer-use-agents/dart-gui (data manager).
     Differs from the source: no.
     Nearest part: bring_back_opposites, which adds where this replaces and never waits.
-    Edges: a prompt that is given fewer than `ready` waits for its next draws, and in vain where
-    these are more than `versions` steps away; unscored rollouts are neither stored nor counted; the
-    pool is in the checkpoint.
+    Edges: a prompt with fewer than `ready` rollouts waits for its next draws, and in vain if these
+    are `versions` or more steps away; unscored rollouts are neither stored nor counted; the pool is
+    in the checkpoint.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"removes_uniform_groups"})
-    # Rollouts of a prompt that an update takes; 0: as many as any step so far requested of the
-    # prompt that got most. Default: released code (8).
+    # Rollouts of a prompt that an update takes; 0: the most that any step so far requested of one
+    # prompt. Default: released code (8).
     ready: int = 8
     # Steps for which a rollout may wait, its own among them. Default: released code (2 versions).
     versions: int = 2
@@ -102,7 +102,7 @@ class CompleteFromPool:
     def _chosen(
         self, pool: Batch, used_B: Tensor, uid: int, ready: int, step: int, rng: torch.Generator
     ) -> list[int]:
-        """Rows of the pool that a prompt is trained on, `ready` of them; none: it waits."""
+        """The `ready` rows of the pool that a prompt is trained on; none if it waits."""
         own_B, right_B = uids_of(pool) == uid, pool["outcome_B"] >= self.success
         young_B = pool["made_at_B"] > step - self.versions
         rows = (own_B & young_B & ~used_B).nonzero().squeeze(1)
@@ -121,7 +121,7 @@ class CompleteFromPool:
         return sorted(rows.tolist())
 
     def _left(self, pool: Batch, step: int) -> Batch:
-        """What stays: what may still be used, and the newest successes of each prompt."""
+        """Rollouts that may still be used, and the newest successes of each prompt."""
         waits_B = ~pool["used_B"] & (pool["made_at_B"] > step + 1 - self.versions)
         good_B = pool["outcome_B"] >= self.success
         if self.max_age:

@@ -9,7 +9,7 @@ from strop.method.part import Curated, require
 
 @dataclass(frozen=True)
 class DropRolloutsOfStage:
-    """Rollouts that only served as a comparison are not trained on and not in any statistic.
+    """Rollouts that only served as a comparison are not trained on and enter no statistic.
 
         rollout i leaves the batch if stage_i == stage
 
@@ -20,7 +20,7 @@ class DropRolloutsOfStage:
     Edges: nothing of that stage -> keeps everything.
     """
 
-    # Phase of the strategy whose rollouts go. Default: ours (sample_with_greedy's greedy rows).
+    # Phase of the strategy whose rollouts leave. Default: ours (sample_with_greedy's greedy rows).
     stage: int = 1
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ class DropUniformGroups:
     Writes: rows to keep.
     Source: arXiv 2503.14476, sec. 3.2, eq. 11; code verl-project/verl-recipe dapo; keep_failed:
     arXiv 2509.18851, code nangongrui-ngr/NGRPO.
-    Differs from the source: asks for the missing prompts, not a whole batch again; when the rounds
+    Differs from the source: requests the missing prompts, not a whole batch again; when the rounds
     run out it continues with what there is; the released code raises (`strict`).
     Nearest part: none.
     Edges: no scored rollout -> dropped; no live group at all -> keeps nothing; with keep_failed a

@@ -13,7 +13,7 @@ from strop.parts.curation._refill import first_live, one_round
 
 @dataclass(frozen=True)
 class DropUniformStarts:
-    """Prompts whose rollouts are all worth the same at the start, or the end, take no place.
+    """Prompts whose rollouts all have the same value at the start, or the end, take no place.
 
         live: biased std of return_K at turn 0, or the last, over the group's scored rollouts
               > min_std, or one scored rollout
@@ -25,8 +25,8 @@ class DropUniformStarts:
     Reads: return_K [K] float, rollout_K [K] int, group_B [B] int, num_groups int, scored_B [B]
     bool.   Writes: rows to keep.
     Source: arXiv 2509.11543 (filter on the advantages' spread); arXiv 2602.05885 (last turn).
-    Differs from the source: asks for the missing prompts, not a whole batch again.
-    Nearest part: drop_uniform_groups, which looks at outcomes.
+    Differs from the source: requests the missing prompts, not a whole batch again.
+    Nearest part: drop_uniform_groups, which compares outcomes.
     Edges: no scored rollout -> dropped; when the rounds run out it continues with what there is. A
     restart loses nothing: the round count is 0 between steps.
     """
@@ -38,7 +38,7 @@ class DropUniformStarts:
     num_prompts: int = 0
     # Rounds of sampling a step, the first included; 1: no refill; 0: no limit. Default: ours.
     max_rounds: int = 10
-    # Whether each rollout's last turn is looked at, not turn 0. Default: paper (the first).
+    # Whether to compare each rollout's last turn, not turn 0. Default: paper (the first).
     last: bool = False
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Keep some rollouts from training, and say how well the critics foretell them."""
+"""Hold some rollouts out of training, and measure how well the critics predict them."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,15 +11,15 @@ from strop.batch.batch import Batch
 from strop.method.part import Curated, Result, require
 from strop.method.services import Scoring
 
-NEAR = 1e-9  # what counts as a whole number
+NEAR = 1e-9  # the tolerance for whole numbers
 
 
 @dataclass(frozen=True)
 class HoldOutRollouts:
-    """Episodes that nothing learns from tell whether critics foretell or have learnt by heart.
+    """Episodes that nothing learns from show whether critics generalise or have memorised.
 
         of n scored rollouts in their order the last n - int((1 - share) n) leave the step
-        by_prompt: all rollouts of prompts u leave for which floor((u + 1) share) > floor(u share)
+        by_prompt: all rollouts of a prompt u leave if floor((u + 1) share) > floor(u share)
         of these, for each head: mean cross-entropy of sigmoid(value) with [outcome > 0] before the
             step's updates, at the first policy token of each turn, or of each rollout (task_heads)
 
@@ -27,12 +27,12 @@ class HoldOutRollouts:
 
     Reads: batch, scored_B [B] bool; scoring.   Writes: rows to keep.
     Source: arXiv 2406.11896, code only: DigiRL-agent/digirl (validation trajectories).
-    Differs from the source: the loss is of this step's rollouts and of the critics before they
-    learn; there of ones drawn from all held out so far, afterwards. Its offline phase holds the
-    file's last episodes out, by_prompt every fifth prompt.
-    Nearest part: drop_rollouts_of_stage, which drops by where rollouts are from.
-    Edges: one scored rollout -> it stays, but by_prompt; nothing held out, or no critic -> no loss
-    is logged.
+    Differs from the source: the loss is of this step's rollouts, before the critics learn; there it
+    is of a draw from all rollouts held out so far, afterwards. Its offline phase holds out the
+    file's last episodes; by_prompt holds out every fifth prompt.
+    Nearest part: drop_rollouts_of_stage, which drops by the phase they come from.
+    Edges: one scored rollout -> it stays unless by_prompt; nothing held out, or no critic -> no
+    loss is logged.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset(
@@ -59,7 +59,7 @@ class HoldOutRollouts:
         return Result(Curated(~held_B, "held_out"), metrics=metrics)
 
     def _last(self, batch: Batch, scored_B: Tensor) -> Tensor:
-        """The rollouts [B] bool that are held out where they are scored."""
+        """The rollouts [B] bool that are held out if they are scored."""
         if self.by_prompt:
             uid_B = batch["uid_P"][batch["group_B"]].double()
             return ((uid_B + 1) * self.share + NEAR).floor() > (uid_B * self.share + NEAR).floor()

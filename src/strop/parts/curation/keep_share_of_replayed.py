@@ -1,4 +1,4 @@
-"""Hold the share of replayed groups in a step where it should be."""
+"""Hold the share of replayed groups in a step at a given value."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from strop.parts.curation._rows import REPLAY
 
 @dataclass(frozen=True)
 class KeepShareOfReplayed:
-    """A step's groups are replayed ones to a given share, drawn at random among those there are.
+    """A given share of a step's groups is replayed, drawn at random from the available ones.
 
         kept: all fresh groups, and of the replayed ones round(share / (1 - share) * fresh)
 

@@ -10,7 +10,7 @@ from strop.method.part import Curated, Result, require
 
 @dataclass(frozen=True)
 class KeepWidestGroups:
-    """Of the step's prompts those stay on which the policy is least of one mind.
+    """Only those of the step's prompts stay on which the policy's answers disagree most.
 
         spread_P = unbiased deviation of reward_B over the group's scored rollouts
         kept: the max(int(share * groups), 1) groups of the largest spread

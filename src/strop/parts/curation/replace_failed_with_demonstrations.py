@@ -19,10 +19,10 @@ class ReplaceFailedWithDemonstrations:
         c = scored rollouts of the group with outcome >= success
         c <= gate: the group's rollouts leave, one rollout of origin 2 (demonstration) comes in
         c > gate:  the group stays as it is
-        without replaces: the group's rollouts stay beside the demonstration
+        replaces off: the group's rollouts stay beside the demonstration
 
     The demonstration is the text in `column` of the prompt's row of the training data. It is graded
-    like a rollout; its log-probabilities of an engine are void (NaN).
+    like a rollout; log-probabilities that an engine would report are void (NaN).
     Metrics: demonstrations/prompts (groups replaced), /missing (failed without a demonstration).
 
     Reads: outcome_B [B] float, group_B [B] int, scored_B [B] bool; batch, texts (the rows of
@@ -30,8 +30,8 @@ class ReplaceFailedWithDemonstrations:
     Source: arXiv 2509.04419 (the per-prompt gate); both kinds in a group: arXiv 2504.14945.
     Differs from the source: a prompt whose row has no completion stays as it is.
     Nearest part: drop_uniform_groups, which drops such prompts.
-    Edges: no scored rollout -> stays; gate -1 -> nothing is replaced; data without the
-    column, or an answer longer than an answer may be -> UserError. Nothing lasts between steps.
+    Edges: no scored rollout -> stays; gate -1 -> nothing is replaced; data without the column, or
+    an answer over the token limit -> UserError. No state lasts between steps.
     """
 
     # Most right answers with which a prompt still counts as failed. Default: paper (0).

@@ -1,4 +1,4 @@
-"""Learn from rollouts drawn by the size of their advantage, earlier ones where too few are new."""
+"""Learn from rollouts drawn by the size of their advantage; earlier ones fill the gaps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,8 @@ class ReplayByAdvantage:
         effective: scored, A != 0;  wanted = floor(share * scored rollouts of this step)
         store <- the newest `capacity` of (store, this step's effective ones)
         min(wanted, effective) of this step's effective ones, P ~ |A|^exponent, with replacement
-        the rest from the store, P ~ (|A| + floor)^exponent, with replacement; before that all of
-            the store as often as it is smaller than what is missing
+        the rest from the store, P ~ (|A| + floor)^exponent, with replacement; a store smaller than
+            the rest is first taken whole, floor((rest - 1) / store size) times
 
     The policy tokens of earlier steps get origin 4 (replay); all rows keep A, logp_behavior_T and
     logp_sampler_T. Metrics: replay/stored, /drawn (from the store), /age_mean, /effective
@@ -38,7 +38,7 @@ class ReplayByAdvantage:
     share: float = 0.5
     # Rollouts that fit into the store; 0: `wanted`. Default: released code (VL-Rethinker).
     capacity: int = 0
-    # Power of the weights; 0: all alike. Default: released code (VL-Rethinker).
+    # Power of the weights; 0: all equal. Default: released code (VL-Rethinker).
     exponent: float = 1.0
     # Added to |A| in the store, units of A. Default: released code (VL-Rethinker).
     floor: float = 1e-4

@@ -18,7 +18,7 @@ class ReplayGroups:
     """A step learns from stored groups beside its fresh ones, each compared within itself.
 
         N fresh groups; from step `after` + 1 on round((1 - share) / share N) stored ones beside
-        them, drawn evenly without replacement from: the newest group of every prompt, whose mean
+        them, drawn evenly without replacement from the newest groups of all prompts, if their mean
         outcome is neither 0 nor 1
         store <- its newest capacity - N groups, then the fresh ones (0: capacity round(N / share))
 
@@ -76,7 +76,7 @@ class ReplayGroups:
         return Result(curated, {"columns": columns, "steps": state["steps"] + 1}, metrics)
 
     def _drawn(self, store: Batch, wanted: int, rng: torch.Generator) -> Batch:
-        """Stored groups at random: of each prompt the newest, unless all or nobody was right."""
+        """Stored groups at random: the newest of each prompt, if its mean is neither 0 nor 1."""
         num, uid_P = store.size("P"), store["uid_P"]
         key_P, keys = segments.key_of(uid_P)
         last_N = segments.extreme(torch.arange(num).double(), key_P, keys, largest=True)
@@ -87,7 +87,7 @@ class ReplayGroups:
         return store.keep(torch.isin(store["group_B"], rows))
 
     def _stored(self, stored: dict[str, Tensor], new: Batch, room: int) -> Batch | None:
-        """The store after the step; None: as it was."""
+        """The store after the step; None: it is unchanged."""
         if not new.size("B"):
             return None
         kept = max(room - new.size("P"), 0)

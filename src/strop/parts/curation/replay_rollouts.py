@@ -1,4 +1,4 @@
-"""Keep rollouts in a store that lasts over steps, and learn from what is drawn from it."""
+"""Keep rollouts in a store that lasts over steps, and learn from a draw of them."""
 
 from dataclasses import dataclass
 
@@ -23,9 +23,9 @@ from strop.parts.curation._store import (
 class ReplayRollouts:
     """A step learns from rollouts of earlier steps too, each in the group of its own step.
 
-        store <- store + this step's scored rollouts, but for those made max_age steps ago
+        store <- store + this step's scored rollouts, without those made max_age or more steps ago
         drawn: num_drawn of the store at random, each once, at most per_prompt of a prompt
-        keep_drawn off: what is drawn leaves the store
+        keep_drawn off: drawn rollouts leave the store
 
     The policy tokens of earlier steps get origin 4 (replay); logp_behavior_T, logp_sampler_T and
     version_T stay those of the policy that drew them. Metrics: replay/stored (rollouts in the store
@@ -36,18 +36,18 @@ class ReplayRollouts:
     (keep_drawn off, per_prompt, max_age).
     Differs from the source: 2402.19446 draws with replacement.
     Nearest part: replace_failed_with_demonstrations, the other part that adds rows.
-    Edges: 0 is no limit; a full store forgets the oldest; the store is in the checkpoint.
+    Edges: 0 is no limit; a full store drops the oldest; the store is in the checkpoint.
     """
 
     # Turns that fit into the store; 0: any number. Default: released code (ArCHer: 100000).
     capacity: int = 100_000
-    # Rollouts drawn in a step; 0: as many as may be. Default: ours (all).
+    # Rollouts drawn in a step; 0: as many as allowed. Default: ours (all).
     num_drawn: int = 0
     # Rollouts of a prompt drawn in a step; 0: any number. Default: ours (any).
     per_prompt: int = 0
     # Steps after which a rollout leaves; 0: never. Default: ours (never).
     max_age: int = 0
-    # Whether what is drawn stays in the store. Default: released code (ArCHer: yes).
+    # Whether drawn rollouts stay in the store. Default: released code (ArCHer: yes).
     keep_drawn: bool = True
 
     def __post_init__(self) -> None:

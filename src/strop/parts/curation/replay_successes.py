@@ -1,4 +1,4 @@
-"""Imitate the better rollouts of the last steps again, measured by what is usual by now."""
+"""Imitate the better rollouts of earlier steps again, measured against the current usual reward."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,23 +15,23 @@ from strop.parts.curation._store import as_rows, columns_of, joined, opened, put
 
 @dataclass(frozen=True)
 class ReplaySuccesses:
-    """Once enough good rollouts are stored they come back, with advantages of the current policy.
+    """Once enough good rollouts are stored, they come back with advantages of the current policy.
 
         P50 = median of the last `history` groups' mean rewards
         as soon as more than 1.5 size of the store have R > P50: A' = R - P50; of those with
         A' >= 0 a random power of two, at most size, come back with A', origin 4 (replay); the
         store is emptied;   normalize_std: A' = (R - P50) / (median of the groups' deviations +
-        1e-6);   decay > 0: A' = decay A, and all of the store count
+        1e-6);   decay > 0: A' = decay A, and all stored rollouts count
         then: store <- store made at most max_age steps ago + this step's with A > 0
 
-    What came back is a group apart and keeps its log-probabilities. Metrics: replay/stored,
-    /drawn, /age_mean, /baseline (P50).
+    Replayed rollouts stay in groups of their own and keep their log-probabilities. Metrics:
+    replay/stored, /drawn, /age_mean, /baseline (P50).
 
     Reads: batch, reward_B [B] float (R), made_advantage_B [B] float (A), scored_B [B] bool;
     stores, rng, state.   Writes: rows to add.
     Source: arXiv 2509.22601; code TencentYoutuResearch/SPEAR.
     Differs from the source: its history holds whole steps, so it may be a step longer; a median
-    deviation of 0, as where most groups have one outcome, divides nothing, and not by 1e-6.
+    deviation of 0 (most groups have one outcome) divides nothing, where its code divides by 1e-6.
     Nearest part: replay_by_advantage, which draws every step by the advantages of that time.
     Edges: no history -> P50 0; fewer than two with A' >= 0 -> none; state is in the checkpoint.
     """
@@ -44,7 +44,8 @@ class ReplaySuccesses:
     max_age: int = 10
     # Whether advantages are divided by the usual deviation. Default: released code (no).
     normalize_std: bool = False
-    # Factor of an advantage that is not computed again; 0: it is. Default: released code (scripts).
+    # Factor of the old advantage, kept in place of a new one; 0: a new one. Default: released code
+    # (scripts).
     decay: float = 0.0
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class ReplaySuccesses:
         return (store.size("B") if self.decay else int(good_B.sum())) > 1.5 * self.size
 
     def _drawn(self, store: Batch, usual: float, spread: float, rng: torch.Generator) -> Batch:
-        """A power of two of the store, with their current advantages."""
+        """A power of two of stored rollouts, with their current advantages."""
         if self.decay:
             advantage_B = self.decay * store["made_advantage_B"]
         else:
@@ -105,5 +106,5 @@ class ReplaySuccesses:
 
 
 def _median(values_N: Tensor) -> float:
-    """The 50th percentile; 0 of nothing."""
+    """The median; 0 if there are no values."""
     return float(values_N.quantile(0.5)) if len(values_N) else 0.0

@@ -17,19 +17,19 @@ from strop.support.exits import Exit
 
 @dataclass(frozen=True)
 class ResampleActions:
-    """What the policy would do now in states that it has been in is learnt from, unplayed.
+    """The policy learns from what it would do now in states it has visited, without playing it.
 
-        for each turn k of the rollouts: a fresh action, given all that came before turn k's
+        for each turn k of the rollouts: a fresh action, given all that came before that of turn k
         it is a rollout of one turn, origin 0; the tokens of the rollouts themselves get origin 4
 
-    A fresh action was never given to the environment: its reward is 0, its turn done.
+    No fresh action reaches the environment: its reward is 0, and its turn is done.
 
     Reads: batch, mask_T [T] bool, turn_T [T] int; sampling, rng.   Writes: rows to
     keep (all) and to add.
     Source: arXiv 2402.19446, sec. 3.3; code YifeiZhou02/ArCHer.
     Differs from the source: one action at each turn of a drawn episode, and the same ones serve
     the critic and the policy within a step.
-    Nearest part: replay_rollouts, which gives the episodes.
+    Nearest part: replay_rollouts, which supplies the episodes.
     Edges: a turn without action tokens, or no room for one in the context -> no fresh action.
     """
 
@@ -89,7 +89,7 @@ def _acted(
     events_of: Sequence[Sequence[Event]],
     seeds: Sequence[int],
 ) -> Batch:
-    """The rows with fresh actions in place of their own; `heard` are an engine's events."""
+    """The rows with fresh actions in place of their own. events_of: the engine's events of each."""
     num = len(contexts)
     given_B = torch.tensor([len(ids) for ids in contexts], dtype=torch.int64)
     events = list(chain.from_iterable(events_of))

@@ -15,7 +15,7 @@ from strop.parts.curation._rows import own_turns, turn_rows
 class SplitTreeIntoEdges:
     """Each segment of a tree learns once, with the text before it as its context.
 
-        edge: a turn of the rollout that it was drawn for
+        edge: a turn in the rollout for which it was drawn
         reward = its credit, which is the advantage_t of its tokens
         edges of credit 0 and of unscored rollouts leave
 
@@ -24,7 +24,7 @@ class SplitTreeIntoEdges:
     Source: arXiv 2505.23564; code only: AIFrameResearch/SPO (tree episode generator).
     Differs from the source: no.
     Nearest part: none.
-    Edges: shared tokens are those before fork_at_B; nothing of credit -> an empty batch.
+    Edges: shared tokens are those before fork_at_B; no edge with credit -> an empty batch.
     """
 
     def __call__(
@@ -33,7 +33,7 @@ class SplitTreeIntoEdges:
         num = batch.size("K")
         row_N = segments.rows_where(batch["mask_T"])
         policy_K = segments.count(batch["turn_T"], num, batch["mask_T"])
-        first_K = policy_K.cumsum(0) - policy_K  # of its policy tokens
+        first_K = policy_K.cumsum(0) - policy_K  # the index of its first policy token
         own_K = own_turns(batch) & scored_B[batch["rollout_K"]]
         credit_K = advantage_T.new_zeros(num)
         credit_K[own_K] = advantage_T[row_N[first_K[own_K]]]

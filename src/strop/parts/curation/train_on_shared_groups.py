@@ -29,32 +29,33 @@ FOREIGN = 1 << 40  # draw_P of groups that others drew
 
 @dataclass(frozen=True)
 class TrainOnSharedGroups:
-    """What one of several runs finds, all of them practise, whatever models they train.
+    """Several runs learn from one another's answers, whatever models they train.
 
         share: the step's prompts and the texts of their answers, in `folder`, under the name `node`
         candidates: groups that others have shared since the last step, of prompts of this run's
             data, with as many answers as its own and, by its own rewards, of different outcome
-        train on `foreign` candidates and `own` of the step's groups, both at random; on as many
-        more of its own as there are candidates too few
+        train on `foreign` candidates and `own` of the step's groups, both at random; further own
+            groups take the place of missing candidates
 
-    Texts become tokens by this run's tokenizer, with its end where an answer ended; no probability
-    of whoever drew them is known (NaN), and losses take them for the policy's own.
+    This run's tokenizer encodes the texts, with its stop token where an answer ended; the
+    log-probabilities of the policy that drew them are unknown (NaN), and losses treat them as the
+    policy's own.
     Metrics: shared/nodes, /groups (found), /live (candidates), /taken, /unreadable (files).
 
     Reads: batch, group_B [B] int, truncated_B [B] bool; texts, grading, sampling, state, rng.
     Writes: rows to keep and to add.
     Source: arXiv 2509.08721; code gensyn-ai/rl-swarm, gensyn-ai/genrl.
-    Differs from the source: only the newest step of each run is there, read once; own groups fill
-    missing foreign ones.
+    Differs from the source: only the newest step of each run is available, and read once; own
+    groups replace missing foreign ones.
     Nearest part: replace_failed_with_demonstrations, whose answers are in the data.
-    Edges: no folder -> the batch as it is; an answer longer than answers may be -> its group is no
-    candidate; of a prompt the columns that samplers wrote are those of the first one of the step; a
-    restart reads no file twice.
+    Edges: no folder -> the batch is unchanged; an answer over the token limit -> its group is no
+    candidate; prompt columns that samplers wrote are copied from the step's first prompt; a restart
+    reads no file twice.
     """
 
-    # Folder that all runs see; empty: none is shared with. Default: ours (there is no other run).
+    # Folder that all runs see; empty: nothing is shared. Default: ours (there is no other run).
     folder: str = ""
-    # Name of this run there, unlike all others'. Default: ours (none, which a folder needs).
+    # Name of this run there, different from all others. Default: ours (none; a folder needs one).
     node: str = ""
     # Own groups of a step that are trained on. Default: paper (4 of 8).
     own: int = 4
@@ -66,17 +67,17 @@ class TrainOnSharedGroups:
         require(self, "foreign", low=0)
         if self.folder and not re.fullmatch(r"[\w-]+", self.node):
             raise UserError(
-                f"train_on_shared_groups.node must be letters, digits, - and _, it is "
+                f"train_on_shared_groups.node must consist of letters, digits, - and _, it is "
                 f"{self.node!r}: give each run that shares the folder a name of its own"
             )
 
     @property
     def looks_outside(self) -> bool:
-        """Whether what it does depends on other runs."""
+        """Whether the result depends on other runs."""
         return bool(self.folder)
 
     def init(self) -> dict[str, Any]:
-        """Nothing was read."""
+        """The initial state: no file was read."""
         return {"read": {}}
 
     def __call__(
@@ -109,7 +110,7 @@ class TrainOnSharedGroups:
 
 
 def _rows(batch: Batch, groups: list[Shared], texts: Texts, sampling: Sampling) -> Batch:
-    """The groups as rollouts beside those of the batch, in their order."""
+    """The groups as rollouts with the columns of the batch, in their order."""
     members = [(place, answer) for place, g in enumerate(groups) for answer in g.answers]
     uids = [groups[place].uid for place, _ in members]
     rows = demonstration_rows(
@@ -127,7 +128,7 @@ def _rows(batch: Batch, groups: list[Shared], texts: Texts, sampling: Sampling) 
     }
     rows = rows.set(**{name: value for name, value in changed.items() if name in rows.columns})
     row = torch.arange(len(members))
-    return rows.take(row[:1]).join(rows.take(row[1:]))  # which makes equal (uid, draw) one group
+    return rows.take(row[:1]).join(rows.take(row[1:]))  # the join makes equal (uid, draw) one group
 
 
 def _live(rows: Batch) -> Tensor:

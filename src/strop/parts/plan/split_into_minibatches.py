@@ -16,7 +16,7 @@ class SplitIntoMinibatches:
     """More updates per rollout: each prompt group is trained on once per epoch.
 
         updates = num_epochs * num_minibatches; groups are shuffled again every epoch
-        replayed_last: groups with replayed tokens take no part in these; all of them together are
+        replayed_last: groups with replayed tokens take no part in these; all of them together form
         one more update after them
 
     Reads: batch.   Writes: updates (tokens_T each).
@@ -24,7 +24,7 @@ class SplitIntoMinibatches:
     Differs from the source: splits prompt groups, never a group.
     Nearest part: none.
     Edges: more mini-batches than groups -> the empty ones are left out; one update by default, on
-    the policy that sampled the rollouts; nothing replayed -> no update more.
+    the policy that sampled the rollouts; nothing replayed -> no further update.
     """
 
     # Passes over the rollouts. Default: paper (DeepSeekMath: a single update per exploration).

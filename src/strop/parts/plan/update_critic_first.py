@@ -1,4 +1,4 @@
-"""Teach the critic in small steps over the rollouts, then the policy with what it learnt."""
+"""Train the critic in small steps over the rollouts, then the policy with the new critic."""
 
 from dataclasses import dataclass
 
@@ -12,20 +12,20 @@ from strop.method.part import Update, Updates, require
 
 @dataclass(frozen=True)
 class UpdateCriticFirst:
-    """The policy follows advantages of the critic as it has become within the step.
+    """The policy follows the advantages of a critic that has already learnt from the same step.
 
         the rollouts, shuffled, in num_critic_updates mini-batches: one update of the critic each
         then, after warmup_steps, the rollouts with gradient, shuffled, in num_policy_updates: one
         update of the policy each
-        before every update values, targets and advantages are computed again
-        whole: every update is of all these rollouts
+        before every update, values, targets and advantages are recomputed
+        whole: every update uses all these rollouts
 
     Reads: batch; rng.   Writes: updates (tokens_T and terms each).
     Source: arXiv 2402.19446, algorithm 1; code YifeiZhou02/ArCHer; whole arXiv 2406.11896.
     Differs from the source: a step's rollouts are drawn once, not again for each update.
     Nearest part: split_into_minibatches, which updates both at once.
     Edges: fewer rollouts than updates -> an update each; no rollout with gradient -> the policy
-    stays; one policy update is of all rollouts with gradient.
+    stays; one policy update uses all rollouts with gradient.
     """
 
     # Updates of the critic in a step; 0: it stays as it is. Default: released code (50).
@@ -34,7 +34,7 @@ class UpdateCriticFirst:
     warmup_steps: int = 20
     # Updates of the policy in a step; 0: it stays. Default: released code (actor epochs: 3).
     num_policy_updates: int = 3
-    # Whether an update is of all rollouts, else of its share of them. Default: ours (its share).
+    # Whether an update uses all rollouts, else its share of them. Default: ours (its share).
     whole: bool = False
 
     def __post_init__(self) -> None:

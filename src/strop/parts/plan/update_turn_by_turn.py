@@ -1,4 +1,4 @@
-"""Update on one turn of all rollouts at a time, and tell earlier turns what later ones did."""
+"""Update on one turn of all rollouts at a time, and carry each update's effect to the next ones."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ from strop.method.part import Update, Updates, require, require_one_of
 
 @dataclass(frozen=True)
 class UpdateTurnByTurn:
-    """The turns of a rollout learn one after another, each given what those before it became.
+    """The turns of a rollout learn one after another, each weighted by the updates before it.
 
         M_i = 1;  for each turn k in order, over the rollouts that have it:
             one update, logp_old computed again before it, advantages times M_i
@@ -25,8 +25,8 @@ class UpdateTurnByTurn:
         num_rollouts int; rng.
     Writes: updates (tokens_T and factor_T each).
     Source: arXiv 2602.06554; code modelscope/AgentEvolver (branch seeupo).
-    Differs from the source: M is kept by rollout, where its balancing of rows can mix them up.
-    Nearest part: split_into_minibatches; its one update where every rollout has one turn.
+    Differs from the source: M is stored per rollout; its balancing of rows can mix them up.
+    Nearest part: split_into_minibatches; equal to one update of it if every rollout has one turn.
     Edges: a rollout without tokens in a turn keeps its M; M ends with the step.
     """
 
@@ -75,7 +75,7 @@ class UpdateTurnByTurn:
         return (factor_B * ratio_B).clamp(low, high)
 
     def _turns(self, index_K: Tensor, rng: torch.Generator) -> list[int]:
-        """The places of turns that there are, in the order of the updates."""
+        """The indices of turns that occur, in the order of the updates."""
         found = torch.unique(index_K)
         if self.order == "random":
             found = found[torch.randperm(found.shape[0], generator=rng).to(found.device)]

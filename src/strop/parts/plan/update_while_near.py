@@ -1,4 +1,4 @@
-"""Pass over a step's rollouts several times; one that has moved rests, its critic learns on."""
+"""Pass over a step's rollouts several times; a policy that moved far rests, its critic learns."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from strop.method.part import Update, Updates, require, require_one_of
 
 @dataclass(frozen=True)
 class UpdateWhileNear:
-    """The critic makes all its updates; the policy those before it is too far from its start.
+    """The critic makes all updates; the policy only those before it is too far from its start.
 
         num_epochs * num_minibatches updates, prompt groups shuffled again every epoch; the policy
         takes part while step > warmup_steps and kl <= max_kl
@@ -25,9 +25,9 @@ class UpdateWhileNear:
     Reads: batch, rng, logp_old_T [T] float where max_kl is not 0.
     Writes: updates (tokens_T and terms each).
     Source: arXiv 2504.16129; code jwliao-ai/MARFT (appo_trainer.py, tppo_trainer.py).
-    Differs from the source: it looks before an update, at that one's rollouts; equal to it with one
-    mini-batch.
-    Nearest part: split_into_minibatches; its updates where max_kl and warmup_steps are 0.
+    Differs from the source: it measures before an update, on that one's rollouts; equal to it with
+    one mini-batch.
+    Nearest part: split_into_minibatches; equal to it if max_kl and warmup_steps are 0.
     Edges: more mini-batches than groups -> the empty ones are left out; no turn with gradient ->
     kl 0; max_kl 0 -> never rests; nothing is measured then, nor after the last update.
     """
@@ -36,11 +36,11 @@ class UpdateWhileNear:
     num_epochs: int = 5
     # Updates of a pass. Default: released code (launch script: 1).
     num_minibatches: int = 1
-    # Divergence beyond which the policy rests, nats a unit. Default: released code (1e-3).
+    # Divergence beyond which the policy rests, nats per unit. Default: released code (1e-3).
     max_kl: float = 1e-3
     # Steps at the beginning in which the critic alone learns. Default: released code (none).
     warmup_steps: int = 0
-    # What the divergence is of: "turn" or "token". Default: released code (of actions).
+    # Unit of the divergence: "turn" or "token". Default: released code (of actions).
     unit: str = "turn"
 
     def __post_init__(self) -> None:
@@ -57,11 +57,11 @@ class UpdateWhileNear:
 
     @property
     def unread(self) -> frozenset[str]:
-        """The old log-probabilities where nothing is measured."""
+        """The old log-probabilities if nothing is measured."""
         return frozenset() if self._measures(0) else frozenset({"logp_old_T"})
 
     def _measures(self, number: int) -> bool:
-        """Whether the policy is looked at after the update of this number: another one follows."""
+        """Whether the policy is measured after the update of this index: if another one follows."""
         return self.max_kl > 0 and number + 1 < self.num_updates
 
     def __call__(
@@ -84,7 +84,7 @@ class UpdateWhileNear:
         return {"updates/of_policy": float(done)}
 
     def _pieces(self, batch: Batch, rng: torch.Generator) -> Iterator[Tensor]:
-        """The tokens [T] of each update; none where mini-batches are more than groups."""
+        """The tokens [T] of each update; none if there are more mini-batches than groups."""
         group_T, num = batch["group_T"], batch.size("P")
         for _ in range(self.num_epochs):
             order = torch.randperm(num, generator=rng).to(group_T.device)
@@ -92,7 +92,7 @@ class UpdateWhileNear:
                 yield segments.among(group_T, part, num) & batch["mask_T"]
 
     def _moved(self, batch: Batch, chosen_T: Tensor, change_T: Tensor) -> float:
-        """How far the policy is from where the step began, nats a turn or a token."""
+        """Divergence of the policy from the step's start, nats per turn or per token."""
         row_N = (chosen_T & batch["gradient_T"]).nonzero().squeeze(1)
         change_K = change_T[row_N].double()
         counts_K = torch.ones_like(change_K, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Answers that a probe made up, graded like rollouts."""
+"""Grades answers that a probe composed, like rollouts."""
 
 from collections.abc import Sequence
 from itertools import chain

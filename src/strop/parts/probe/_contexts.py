@@ -1,4 +1,4 @@
-"""Texts scored under contexts that no rollout has."""
+"""Scores texts under contexts that no rollout has."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -16,9 +16,9 @@ Context = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def mean_logp(scoring: Scoring, contexts: Sequence[Context]) -> Tensor:
-    """Mean log-probability [N] of each context's asked tokens under the current policy, nats.
+    """Mean log-probability [N] of each context's requested tokens under the current policy, nats.
 
-    Equal contexts are scored once. Both halves of a context hold a token.
+    Equal contexts are scored once. Both halves of a context need a token.
     """
     distinct = list(dict.fromkeys(contexts))
     if not distinct:
@@ -31,7 +31,7 @@ def mean_logp(scoring: Scoring, contexts: Sequence[Context]) -> Tensor:
 
 
 def _batch(contexts: Sequence[Context]) -> Batch:
-    """One rollout of one turn per context; the mask is on the asked tokens."""
+    """One rollout of one turn per context; the mask is on the requested tokens."""
     given_N = torch.tensor([len(given) for given, _ in contexts])
     size_N = given_N + torch.tensor([len(asked) for _, asked in contexts])
     row_N = torch.arange(len(contexts))

@@ -1,4 +1,4 @@
-"""Let every two candidates of a prompt be compared, and add the share that each has won."""
+"""Compare every two candidates of a prompt, and add the share of pairs that each has won."""
 
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,14 +14,14 @@ from strop.method.services import Grading, Texts
 
 @dataclass(frozen=True)
 class AddPairwiseWins:
-    """A candidate is worth what it is alone, and how many of the others it beats.
+    """A candidate is worth its own reward and the share of the others that it beats.
 
         reward_i <- reward_i + pairs that i has won / pairs of i that were judged
         a pair is judged twice, each candidate once in first place: the reward functions score it
-        with the other one's text in their column `opponent`; the larger score wins, equal: nobody
+        with the other one's text in their column `opponent`; the larger score wins, in a tie nobody
 
-    All pairs of a prompt's scored candidates, given answers among them.
-    Metrics: pairs/compared (pairs a group), pairs/frac_unjudged (pairs without both scores).
+    All pairs of a prompt's scored candidates are compared, given answers included.
+    Metrics: pairs/compared (pairs per group), pairs/frac_unjudged (pairs without both scores).
 
     Reads: batch (the answers), reward_B [B] float, scored_B [B] bool, group_B [B] int, num_groups
     int, grading, texts.
@@ -30,7 +30,7 @@ class AddPairwiseWins:
     Differs from the source: a pair costs two judgements of one score each (there one verdict).
     Nearest part: rank_in_tournament, whose rank is the whole reward.
     Edges: a pair without both scores is not counted; a candidate without a judged pair -> its own
-    reward; unscored rollouts are compared with nobody.
+    reward; unscored rollouts take part in no pair.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_B",)

@@ -1,4 +1,4 @@
-"""Begin a new segment of an answer at tokens that the policy found unlikely."""
+"""Start a new segment of an answer at tokens that the policy found unlikely."""
 
 import math
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class CutAtUnlikelyTokens:
     Reads: logp_behavior_T [T] float, mask_T [T] bool, rollout_T [T] int, num_rollouts int.
     Writes: cut_T [T] bool.
     Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
-    Differs from the source: no; a cut stands at the unlikely token, its prefix ends before it.
+    Differs from the source: no; a cut is at the unlikely token, and its prefix ends before it.
     Nearest part: mark_unlikely_tokens, which takes all of them.
-    Edges: a token whose probability is void (NaN) is none; no unlikely token -> no cut.
+    Edges: a token whose probability is void (NaN) does not count; no unlikely token -> no cut.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("cut_T",)
@@ -32,7 +32,7 @@ class CutAtUnlikelyTokens:
     )
     # Probability below which a token is unlikely. Default: paper (0.9).
     p0: float = 0.9
-    # Every so many unlikely tokens one cut. Default: paper (5).
+    # Unlikely tokens per cut. Default: paper (5).
     interval: int = 5
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Estimate what an answer's beginning is worth by finishing it several times."""
+"""Estimate the value of an answer's prefix by completing it several times."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,18 +16,18 @@ from strop.parts.probe._answers import grade, prefixes
 
 @dataclass(frozen=True)
 class EstimateValuesByContinuing:
-    """The value of a beginning is the mean outcome of fresh continuations of it.
+    """The value of a prefix is the mean outcome of fresh continuations of it.
 
         prefix_value_t = mean of the outcomes of num_continuations answers that begin with all
                          tokens before t, at every cut t;   NaN elsewhere
 
-    Equal beginnings of a prompt share one estimate. A continuation runs at the rollouts'
+    Equal prefixes of a prompt share one estimate. A continuation runs at the rollouts'
     temperature, without top-k, top-p or min-p, to the rollouts' own limit.
 
     Reads: batch (the tokens), cut_T [T] bool, max_length [] int, texts, grading,
     sampling.   Writes: prefix_value_T [T] float.
     Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
-    Differs from the source: continuations that a reward function gave no score are left out.
+    Differs from the source: continuations without a score are left out.
     Nearest part: back_up_tree_values, which needs no further answers.
     Edges: no continuation scored -> NaN, so no cut; no cut -> nothing is generated.
     """
@@ -43,7 +43,7 @@ class EstimateValuesByContinuing:
         ),
     )
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
-    # Answers for each beginning. Default: paper (9 for GSM8K, 4 for MATH).
+    # Continuations of each prefix. Default: paper (9 for GSM8K, 4 for MATH).
     num_continuations: int = 9
     # Outcome of a continuation that was cut off. Default: released code (0).
     unfinished: float = 0.0
@@ -76,7 +76,7 @@ class EstimateValuesByContinuing:
         self, distinct: list[tuple[int, int, tuple[int, ...]]], limit: int, texts: Texts,
         grading: Grading, sampling: Sampling, rng: torch.Generator,
     ) -> list[float]:  # fmt: skip
-        """Mean outcome of each beginning; NaN where no continuation has a score."""
+        """Mean outcome of each prefix; NaN if no continuation has a score."""
         num = len(distinct)
         seeds = iter(torch.randint(2**62, (num * self.num_continuations,), generator=rng).tolist())
         finished = sampling.sample(

@@ -15,14 +15,14 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class FindMarker:
-    """How early a rollout turned to its tool can be counted in tokens.
+    """Later parts see, in tokens, how early a rollout turned to its tool.
 
         marker_at_i = policy tokens of rollout i before the one in which the marker's text begins
                       (-1: the marker is not there)
 
     Reads: batch (the policy's tokens), texts.   Writes: marker_at_B [B] int.
     Source: arXiv 2508.19201 (position of the first code block).
-    Differs from the source: it does not say what begins a code block there.
+    Differs from the source: the source does not say what begins a code block.
     Nearest part: mark_step_ends, which marks tokens.
     Edges: found in the decoded text, so a marker of several tokens, or inside one, is found too;
     special tokens are not part of the text; text of other roles does not count.

@@ -1,4 +1,4 @@
-"""Find the blocks of an action in which a policy says whether, at what, and how it acts."""
+"""Find the blocks of an action that have its switch, its subgoal and the action itself."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,10 +20,10 @@ SWITCH, SUBGOAL, ACTION = 1, 2, 4
 
 @dataclass(frozen=True)
 class MarkSpans:
-    """A turn's tokens learn by what they decided: to take a new aim, the aim, or the action.
+    """A turn's tokens learn by what they decide: whether to switch, the subgoal, or the action.
 
         span_t = 1 in the switch block + 2 in the subgoal block + 4 in the action block
-        switch_k = the switch block says something that is none of `keep`
+        switch_k = the switch block has a text that is none of `keep`
         subgoal_k: equal for turns with the same tokens in the subgoal block, 0 without one
 
     A block is the text from its opening tag to the first closing one after it, tags included.
@@ -33,8 +33,8 @@ class MarkSpans:
     Source: arXiv 2602.16165; code JonP07/HiPER-agent (hiper_hae/hier_mask.py).
     Differs from the source: no.
     Nearest part: find_marker.
-    Edges: no switch block, or an empty one -> keeps; no action block -> every policy token of the
-    turn is in it; a block that is not closed is none; only policy tokens count.
+    Edges: no switch block, or an empty one -> no switch; no action block -> every policy token of
+    the turn is in it; a block that is not closed is none; only policy tokens count.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("span_T", "switch_K", "subgoal_K")
@@ -51,8 +51,7 @@ class MarkSpans:
     subgoal_tags: tuple[str, ...] = ("<subgoal>", "</subgoal>")
     # Text before and after the action. Default: released code.
     action_tags: tuple[str, ...] = ("<action>", "</action>")
-    # Words of a switch that continues the subgoal, in either case. Default: released
-    # code.
+    # Words of a switch that keep the subgoal, in upper or lower case. Default: released code.
     keep: tuple[str, ...] = ("KEEP",)
 
     def __post_init__(self) -> None:
@@ -91,11 +90,11 @@ class MarkSpans:
 
 
 class _Turns(Said):
-    """The text of all turns, and where each turn stands in it."""
+    """The text of all turns, and the position of each turn in it."""
 
     def __init__(self, id_N: Tensor, size_K: np.ndarray, texts: Texts) -> None:
         super().__init__(id_N, texts)
-        self.stop_K = size_K.cumsum()  # first token behind a turn, and its first letter
+        self.stop_K = size_K.cumsum()  # the first token after each turn
         self.first_K = self.stop_K - size_K
         border = np.concatenate([[0], self.end_N])
         self.from_K, self.to_K = border[self.first_K], border[self.stop_K]
@@ -103,9 +102,9 @@ class _Turns(Said):
     def blocks(
         self, opening: str, closing: str, else_all: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Turns that have a block, and its letters: from where a tag opens to where one closes.
+        """Turns that have a block, and its characters, from the opening tag to the closing one.
 
-        else_all: in a turn without one, all of its letters.
+        else_all: in a turn without a block, all of its characters.
         """
         begin_K = self._next(opening, self.from_K)
         end_K = self._next(closing, begin_K + len(opening)) + len(closing)
@@ -116,7 +115,7 @@ class _Turns(Said):
         return np.flatnonzero(has_K), begin_K[has_K], end_K[has_K]
 
     def _next(self, wanted: str, from_K: np.ndarray) -> np.ndarray:
-        """The first place at or behind a letter where this stands; the text's end where none is."""
+        """The first position of `wanted` at or after each character; without one the text's end."""
         found = np.append(self.find(wanted), len(self.text))
         next_K: np.ndarray = found[np.searchsorted(found, np.minimum(from_K, len(self.text)))]
         return next_K
@@ -124,17 +123,17 @@ class _Turns(Said):
     def tokens(
         self, turn_M: np.ndarray, begin_M: np.ndarray, end_M: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens that have letters of a block: the first, and the first one behind them."""
+        """The tokens that have characters of a block: the first, and the first one after them."""
         first_M = np.searchsorted(self.end_N, begin_M, side="right")
         stop_M = np.searchsorted(self.begin_N, end_M, side="left")
-        # Of a block that is its whole turn also tokens without letters of their own.
+        # A block that is its whole turn includes tokens without characters of their own.
         whole_M = (begin_M == self.from_K[turn_M]) & (end_M == self.to_K[turn_M])
         first_M = np.where(whole_M, self.first_K[turn_M], first_M)
         return first_M, np.where(whole_M, self.stop_K[turn_M], stop_M)
 
 
 def _inside(first_M: np.ndarray, stop_M: np.ndarray, num: int) -> np.ndarray:
-    """1 for tokens [N] from a first one to before its stop, else 0; these follow each other."""
+    """1 for tokens [N] from each first one to before its stop, else 0; the ranges are in order."""
     border = np.stack([first_M, stop_M], axis=1).ravel()
     sizes = np.diff(border, prepend=0, append=num)
     return np.repeat(np.arange(len(sizes)) % 2, sizes)

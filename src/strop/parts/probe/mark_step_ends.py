@@ -28,7 +28,7 @@ class MarkStepEnds:
     Source: arXiv 2601.03823 (a full stop and a blank line inside the thinking block).
     Differs from the source: no.
     Nearest part: cut_at_unlikely_tokens.
-    Edges: no marker in an answer -> no step; a token that brings the marker and more text after it
+    Edges: no marker in an answer -> no step; a token that has the marker and more text after it
     ends no step.
     """
 
@@ -65,7 +65,7 @@ class MarkStepEnds:
 def _completed(
     decoded: Said, wanted: str, answer_N: np.ndarray, from_B: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens with which a text becomes complete in an answer, and the letter behind it."""
+    """Tokens with which a text becomes complete in an answer, and the position after it."""
     begin = decoded.find(wanted)
     stop = begin + len(wanted)
     token = np.searchsorted(decoded.end_N, stop)

@@ -1,4 +1,4 @@
-"""How much the hidden states of a rollout's tokens point the same way."""
+"""Measure how much the hidden states of a rollout's tokens point the same way."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,14 +14,14 @@ from strop.method.services import Scoring
 
 @dataclass(frozen=True)
 class MeasureAngles:
-    """A rollout that the policy sees as one thing has angles near 1, a varied one near 0.
+    """A rollout whose tokens have similar states has an angle near 1, a varied one near 0.
 
         angle_i = mean over tokens s <= t of its context of cos(x_s, x_t), prompt included
         x: last hidden states of the policy that is about to be trained
 
     Reads: batch; scoring.   Writes: angle_B [B] float.
     Source: arXiv 2506.02281; code wangqinsi1/GAINRL.
-    Differs from the source: the last layer's output, there what its MLP reads.
+    Differs from the source: the last layer's output, there the input of its MLP.
     Nearest part: measure_state_ranks.
     Edges: one token -> 1; no token -> 0. It costs a forward pass of the policy.
     """

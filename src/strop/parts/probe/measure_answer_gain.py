@@ -22,13 +22,13 @@ class MeasureAnswerGain:
         P_k = exp(mean logp of the reference answer's tokens after the tokens before action k)
 
     The current policy scores the answer, teacher forced, after `opening`: after the prompt for P_0,
-    after turn k and its feedback for P_{k+1}. Equal beginnings of a prompt are scored once.
+    after turn k and its feedback for P_{k+1}. Equal contexts of a prompt are scored once.
 
     Reads: batch (the tokens), outcome_B [B] float, rollout_K [K] int; texts (with the
     prompts' rows), scoring.   Writes: reward_K [K] float.
     Source: arXiv 2510.14967; code GuoqingWang1/IGPO.
     Differs from the source: the outcome is the environment's, with the reward functions' part.
-    Nearest part: probe_answers, which asks for answers instead of scoring the right one.
+    Nearest part: probe_answers, which samples answers instead of scoring the right one.
     Edges: no room for the answer in the context, or a row without one -> a gain of 0; of several
     references the first counts; prompts without the column -> UserError.
     """

@@ -18,7 +18,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class MeasureFeedbackGain:
-    """A turn is worth what its feedback made of the next action.
+    """A turn is worth the effect of its feedback on the next action.
 
         gain_k = mean over the tokens of action k+1 of logp(token | feedback k)
                                                      - logp(token | placeholder)
@@ -32,7 +32,7 @@ class MeasureFeedbackGain:
     Differs from the source: no.
     Nearest part: measure_answer_gain, which scores the right answer instead of the next action.
     Edges: a rollout's last turn, and a turn without feedback -> 0; the gain may be negative;
-    characters that the tokenizer does not know are its unknown token in the placeholder.
+    characters of the placeholder that the tokenizer does not know become its unknown token.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("gain_K",)
@@ -95,7 +95,7 @@ def _hide(
 
 
 def _frame(episodes: Episodes, last: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What stands before and after any observation's text: what two of them have in common."""
+    """The tokens before and after any observation's text: those that two of them share."""
     one, other = episodes.observation_ids("0", last), episodes.observation_ids("1", last)
     return _common(one, other), _common(one[::-1], other[::-1])[::-1]
 

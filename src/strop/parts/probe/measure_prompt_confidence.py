@@ -1,4 +1,4 @@
-"""How sure the policy is of each prompt, by its least likely tokens."""
+"""Measure how sure the policy is of each prompt, by its least likely tokens."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,14 +18,14 @@ class MeasurePromptConfidence:
 
         prompt_confidence_i = exp(mean logp of the `share` least likely tokens of i's prompt)
 
-    The prompt are the tokens before the first policy token; its own first token has no
-    log-probability and is left out. Of n tokens floor(share n) count, one at least. One forward
-    pass over the prompt of every group, by its first rollout.
+    The prompt is the tokens before the first policy token; its own first token has no
+    log-probability and is left out. Of n tokens floor(share n) count, at least one. It costs one
+    forward pass over the prompt of every group, as in its first rollout.
 
     Reads: batch (the token ids), scoring.
     Writes: prompt_confidence_B [B] float.
     Source: arXiv 2602.05281 (confidence in the prompt).
-    Differs from the source: its exact form is not known; this is that of the answer.
+    Differs from the source: its exact form is not known; this is the form for the answer.
     Nearest part: none.
     Edges: a prompt of one token -> 1.
     """

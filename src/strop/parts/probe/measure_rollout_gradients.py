@@ -16,19 +16,21 @@ CLAMP_NATS = 20.0
 
 @dataclass(frozen=True)
 class MeasureRolloutGradients:
-    """Rollouts get their importance weight and the length of their score, for a baseline.
+    """Rollouts get their importance weight and the norm of their score, for a baseline.
 
         sequence_is_weight_i = exp(clamp(sum_t (logp_old_t - logp_behavior_t), -20, 20))
         grad_norm_i = || gradient of sum_t logp_t in the trained weights ||_2
 
-    One backward pass a rollout, over the groups whose rewards differ alone: others learn nothing
-    from any baseline, and get the norm 0. The sum is over policy tokens, not their mean.
+    It costs one backward pass per rollout, only in groups whose rewards differ: others learn
+    nothing from any baseline, and get the norm 0. The sum is over policy tokens and not divided by
+    their number.
 
     Reads: batch, logp_old_T, logp_behavior_T [T] float, mask_T [T] bool, rollout_T [T] int,
     reward_B [B] float, scored_B [B] bool, group_B [B] int, num_groups int; scoring (gradients).
     Writes: sequence_is_weight_B, grad_norm_B [B] float.
     Source: arXiv 2602.17616; code mit-han-lab/vcpo (megatron_actor).
-    Differs from the source: norms are taken before the update, the code's in it, group by group.
+    Differs from the source: norms are computed before the update; the code computes them in it,
+    group by group.
     Nearest part: weigh_by_engine_ratio, whose unit "sequence" has the same weights.
     Edges: a void logp_behavior (NaN) adds 0; no policy token -> weight 1, norm 0.
     """

@@ -1,4 +1,4 @@
-"""How many directions an answer's hidden states use, and how that number grows."""
+"""Measure how many directions an answer's hidden states use, and how that number grows."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,7 +17,7 @@ TINY = 1e-8
 
 @dataclass(frozen=True)
 class MeasureStateRanks:
-    """Later parts see how widely each rollout's thoughts spread, how fast, and how ever faster.
+    """Later parts see how widely a rollout's states spread, how fast, and how that speed changes.
 
         ER(Z) = exp(-sum_j p_j ln(p_j + 1e-8)), p = s / (sum s + 1e-8), s the singular values of Z
                 with its column means removed;  0 for fewer than 2 tokens
@@ -25,7 +25,7 @@ class MeasureStateRanks:
         d_j = m_j - mean(m_1 .. m_{j-1}), j >= 2
         rank_speed_B = mean d_j;  rank_turn_B = mean (d_j - d_{j-1});  0 where there is none
 
-    Z are the states of the policy tokens behind the last norm. One forward pass without gradient;
+    Z are the states of the policy tokens after the last norm. One forward pass without gradient;
     only one micro-batch's states exist at a time.
 
     Reads: batch (the tokens), scoring (hidden states).
@@ -45,7 +45,7 @@ class MeasureStateRanks:
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Tokens from one prefix to the next. Default: released code (40).
     stride: int = 40
-    # Last tokens that prefixes are taken of; 0: all. Default: released code (512).
+    # Last tokens from which prefixes are taken; 0: all. Default: released code (512).
     window: int = 512
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ class MergeSimilarStates:
     """Turns of a prompt whose observations are nearly the same get one state.
 
         a turn joins the first cluster whose first member has ratio(observations) >= threshold,
-        else it begins one; state_k <- the state of the cluster's first member
+        else it starts one; state_k <- the state of the cluster's first member
 
     The ratio is that of difflib's SequenceMatcher over the observations' tokens, 2 M / (n + m) for
     M matching tokens; turns are taken in row order, within a prompt's group.
@@ -27,7 +27,7 @@ class MergeSimilarStates:
     Source: arXiv 2505.10978; code langfengQ/verl-agent (similarity of anchor states).
     Differs from the source: it compares characters of texts.
     Nearest part: none.
-    Edges: threshold 1 joins equal observations alone; equal states always join.
+    Edges: threshold 1 joins only equal observations; equal states always join.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("state_K",)

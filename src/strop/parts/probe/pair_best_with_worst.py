@@ -15,12 +15,12 @@ class PairBestWithWorst:
 
         preferred_i = 1 where reward_i is its group's largest, -1 where it is the smallest, else 0
 
-    Of equals the last is the best and the first the worst.
+    Of ties the last is the best and the first the worst.
 
     Reads: reward_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: preferred_B [B] int.
     Source: arXiv 2601.21343, sec. 2 (chosen and rejected of online DPO).
-    Differs from the source: no; what it does with equal scores is not said there.
+    Differs from the source: no; it does not say what it does with equal scores.
     Nearest part: none.
     Edges: all equal, or one scored rollout -> no pair, all 0, unless ties_count; unscored -> 0.
     """

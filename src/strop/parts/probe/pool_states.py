@@ -1,4 +1,4 @@
-"""What the policy's last layer holds of an answer, as one vector."""
+"""Pool the states of the policy's last layer over an answer into one vector."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,7 +13,7 @@ from strop.method.services import Scoring
 
 @dataclass(frozen=True)
 class PoolStates:
-    """Later parts see each answer as one vector of the policy's own: a head can stand on it.
+    """Later parts see each answer as one vector of the policy's states, as input for a head.
 
         state_B = mean over the answer's policy tokens of Z_t / sqrt(D)
 
@@ -22,9 +22,9 @@ class PoolStates:
 
     Reads: batch (the tokens), scoring (hidden states).
     Writes: state_BM [B, D] float.
-    Source: none, ours. What reward models stand on is the state of the last token.
+    Source: none, ours. Reward models use the state of the last token.
     Differs from the source: no.
-    Nearest part: measure_state_ranks, which says how many directions the states use.
+    Nearest part: measure_state_ranks, which counts the directions that the states use.
     Edges: an answer without a token -> 0.
     """
 

@@ -1,4 +1,4 @@
-"""Ask for the answer after every step: how sure and how right is it by now?"""
+"""Force an answer after every step, and measure how sure and how right it is by then."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ COLUMNS = ("answer", "answers")
 
 @dataclass(frozen=True)
 class ProbeAnswers:
-    """After each step an answer is forced, several times; sure and right ones raise the potential.
+    """After each step several answers are forced; sure and right ones raise the potential.
 
         potential_t = 1.5 acc conf + 0.5 acc - conf    in [-1, 1], at step ends; NaN elsewhere
         conf = mean over answers of exp(-mean over their tokens of H)
         acc = mean over answers and over the reference's tokens m of p(reference_m at place m);
               of several references, the largest mean over tokens counts for each answer
 
-    H and p are of the 20 likeliest tokens, before the temperature; places that an answer does not
-    have, and tokens that are not among the 20, count as p = 0.
+    H and p are of the 20 likeliest tokens, before the temperature; positions that an answer does
+    not have, and tokens that are not among the 20, count as p = 0.
 
     Reads: batch (the tokens), step_end_T [T] bool; texts (with the prompts' rows),
     sampling.   Writes: potential_T [T] float.
@@ -54,17 +54,17 @@ class ProbeAnswers:
     )
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     needs: ClassVar[frozenset[str]] = frozenset({"top"})  # of the engine
-    # Text that asks for the answer; empty: a heading and the start of a box, or "=" where the
-    # tokenizer has not these letters. Default: paper (the former).
+    # Text that asks for the answer; empty: a heading and the start of a box, or "=" if the
+    # tokenizer lacks these characters. Default: paper (the former).
     opening: str = ""
     # Column of the prompt's row with the right answer, or with a list of right ones; empty: answer,
-    # or answers where there is none. Default: ours (the usual names).
+    # or answers if there is none. Default: ours (the usual names).
     reference: str = ""
     # Answers after each step. Default: paper (5).
     num_answers: int = 5
     # Most tokens of an answer. Default: paper (10).
     max_tokens: int = 10
-    # Of the answers' softmax. Default: paper (0.6).
+    # Temperature of the answers' softmax. Default: paper (0.6).
     temperature: float = 0.6
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Read the critic's value of a turn at the token where it is foretold."""
+"""Read the critic's value of a turn at the token where it is predicted."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,15 +16,15 @@ PLACES = ("first", "last", "action", "segment", "next", "begin")
 
 @dataclass(frozen=True)
 class ReadTurnValue:
-    """A turn as a whole has a value: the critic's at one of its tokens, and is learnt there.
+    """A turn has one value, which the critic predicts, and learns, at one of its tokens.
 
         value_k = value at the place of turn k,   at_t = t is that place
 
     By `place`: the turn's "first" or "last" policy token; "action": the token after the subgoal
     block, without one that after the switch block, else the first (the last where the turn ends
     with the block); "segment": the first, marked only where the turn begins a segment (the first
-    of its rollout, or a switch); "next": the first of the turn after it in its rollout, 0 after
-    the last; "begin": the first of its rollout's first turn, marked in that turn alone.
+    of its rollout, or a switch); "next": the first of the turn after it in its rollout, 0 after the
+    last, never marked; "begin": the first of its rollout's first turn, marked only in that turn.
 
     Reads: value_T [T] float, mask_T [T] bool, turn_T [T] int, rollout_K [K] int; span_T [T] int for
     "action", switch_K [K] bool for "segment", origin_T [T] int where `origins` are given.
@@ -49,7 +49,7 @@ class ReadTurnValue:
 
     @property
     def any_of(self) -> tuple[tuple[str, ...], ...]:
-        """What says where a turn's action or subgoal begins."""
+        """The columns that say where a turn's action or subgoal begins."""
         return {"action": (("span_T",),), "segment": (("switch_K",),)}.get(self.place, ())
 
     def __call__(

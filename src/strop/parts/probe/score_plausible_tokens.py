@@ -1,4 +1,4 @@
-"""How likely the sampled token is once the implausible ones are cut away."""
+"""Measure how likely the sampled token is once the implausible ones are cut."""
 
 from dataclasses import dataclass
 from typing import ClassVar

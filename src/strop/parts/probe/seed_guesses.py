@@ -19,7 +19,7 @@ class SeedGuesses:
     Source: none; it is how draws inside a loss are the same for all sizes of micro-batches.
     Differs from the source: no.
     Nearest part: none.
-    Edges: none; nothing lasts between steps.
+    Edges: none; no state lasts between steps.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("guess_seed_T",)

@@ -21,8 +21,8 @@ class ShowAnswerToReference:
         logp_ref_t = log pi_ref(token t | words filled with prompt and answer, tokens before t)
 
     So the policy's own weights, as they were when the run began, are a teacher of the policy.
-    Whatever is read of the reference in the step is behind these prompts: its likelihood of the
-    drawn token and its whole distribution.
+    All that the step reads from the reference follows these prompts: its likelihood of the drawn
+    token and its whole distribution.
 
     Reads: uid_P [P] int; texts (with the prompts' rows).   Writes: prompt_ref_PL [P, L] int.
     Source: arXiv 2601.18734 (the teacher's prompt has a verified solution); 2601.19897 (a
@@ -34,8 +34,8 @@ class ShowAnswerToReference:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prompt_ref_PL",)
-    # What the reference is asked, of a chat in place of the last message; {prompt} is the prompt's
-    # text, {answer} the answer. Default: ours (as the model can read).
+    # Text that the reference reads, in a chat in place of the last message; {prompt} is the
+    # prompt's text, {answer} the answer. Default: ours (one that the model can read).
     words: str = ""
     # Column of the prompt's row that is shown. Default: ours (the usual name).
     column: str = "answer"

@@ -20,7 +20,7 @@ class ScaleStepByRollouts:
     Reads: scored_B [B] bool.   Writes: lr_scale.
     Source: arXiv 2510.01180 (lr sqrt(B_new / B_0)).
     Differs from the source: counts the rollouts that curation left, there those sampled.
-    Nearest part: shrink_step_by_sample_size, which goes by their weights.
+    Nearest part: shrink_step_by_sample_size, which uses their weights.
     Edges: no scored rollout -> 1.
     """
 

@@ -36,8 +36,8 @@ class ShrinkStepBySampleSize:
             percent=True,
         ),
     )
-    # Share of the rollouts from which the step is whole. Default: released code (1; 0.55 for tool
-    # use over several turns).
+    # Share of the rollouts from which the full step is taken. Default: released code (1; 0.55 for
+    # tool use over several turns).
     base: float = 1.0
     # "sqrt" (for Adam) or "linear". Default: released code.
     rule: str = "sqrt"

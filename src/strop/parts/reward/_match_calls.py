@@ -1,4 +1,4 @@
-"""How alike two tool calls are, and which call of a rollout stands for which reference call."""
+"""Similarity of tool calls, and the matching of a rollout's calls with reference calls."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ ROUNDS = 1000  # of Sinkhorn's scaling
 def similarity(call: Call, reference: Call) -> float:
     """From 0 (another tool) to 1 (the same call).
 
-        S = (1 + J + equal) / (2 + n)   where the names are equal but for case, else 0
+        S = (1 + J + equal) / (2 + n)   if the names are equal up to case, else 0
 
     J: names of arguments in both / in either; n: arguments of the reference, equal: those whose
     value is the same in the call. Both have a `name` and `arguments`.
@@ -49,7 +49,7 @@ def assign_best(scores: Sequence[Sequence[float]], unmatched: float) -> list[flo
 
 
 def assign_greedily(scores: Sequence[Sequence[float]], unmatched: float) -> list[float]:
-    """Each call's score when the most alike free pair is taken again and again."""
+    """Each call's score when the most similar free pair is matched repeatedly."""
     pairs = [(score, p, g) for p, row in enumerate(scores) for g, score in enumerate(row)]
     got = [unmatched] * len(scores)
     calls, references = set[int](), set[int]()
@@ -84,5 +84,5 @@ def transport(scores: Sequence[Sequence[float]], regularisation: float) -> list[
 
 
 def _log_scale(logits: Tensor, dim: int, num: int) -> Tensor:
-    """What to add so that the sums of exp over `dim` are 1 / num."""
+    """The summand after which the sums of exp over `dim` are 1 / num."""
     return -torch.logsumexp(logits, dim, keepdim=True) - torch.tensor(float(num)).log()

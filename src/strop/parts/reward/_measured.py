@@ -1,4 +1,4 @@
-"""Numbers by name: a reward function's own, or a column that one has logged for its rollouts."""
+"""Finds numbers by name: a reward function's own, or a column that one logged for its rollouts."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from strop.support.errors import UserError
 def measured(
     who: str, name: str, reward_BM: Tensor, rollout_uid_B: Tensor, grading: Grading, log: Log
 ) -> Tensor:
-    """The numbers [B] of that name; a missing one is NaN. Raises UserError where there are none."""
+    """The numbers [B] of that name; a missing one is NaN. Raises UserError if there are none."""
     if name in grading.reward_names:
         return reward_BM[:, grading.reward_names.index(name)]
     if name not in log.logged:

@@ -1,4 +1,4 @@
-"""Windows of high entropy in answers, and what a prompt's difficulty makes their number worth."""
+"""Windows of high entropy in answers, and the worth of their number by a prompt's difficulty."""
 
 import torch
 from torch import Tensor
@@ -14,22 +14,22 @@ TOLERANCE, BEND, TEMPERATURE, CAP = (
     (2.0, 2.5, 3.0),
     (1, 1, 1.2),
 )
-WRONG = (0.6, 0.8, 1.0)  # what a wrong answer's bonus is scaled by
+WRONG = (0.6, 0.8, 1.0)  # scale of a wrong answer's bonus
 EPS = 1e-8
 
 
 def word_of(text: str) -> str:
-    """A token's text without the marks and spaces at its ends, in small letters."""
+    """A token's text without the marks and spaces at its ends, in lower case."""
     return text.lstrip("\u2581\u0120").strip().lower()
 
 
 def window_means(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Mean entropy [N] of the `width` tokens from each on, and whether the rollout has so many."""
+    """Mean entropy [N] of `width` tokens from each on, and whether the rollout has that many."""
     num = entropy_N.shape[0]
     until = entropy_N.new_zeros(num + 1, dtype=torch.float64)
     torch.cumsum(entropy_N, 0, dtype=torch.float64, out=until[1:])
     sum_N = until[:num].neg()
-    inside = max(num - width + 1, 0)  # the other windows would end behind the last token
+    inside = max(num - width + 1, 0)  # the other windows would end after the last token
     sum_N[:inside] += until[num + 1 - inside :]
     sum_N[inside:] += until[-1]
     whole_N = torch.zeros_like(rollout_N, dtype=torch.bool)
@@ -39,7 +39,7 @@ def window_means(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tens
 
 
 def means_after(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """Mean entropy [N] of the `width` tokens after each, and whether the rollout has so many."""
+    """Mean entropy [N] of the `width` tokens after each, and whether the rollout has that many."""
     mean_N, whole_N = window_means(entropy_N, rollout_N, width)
     same_N = rollout_N.roll(-1) == rollout_N
     same_N[-1:] = False
@@ -49,9 +49,9 @@ def means_after(entropy_N: Tensor, rollout_N: Tensor, width: int) -> tuple[Tenso
 def whole_or_usual(
     mean_N: Tensor, whole_N: Tensor, entropy_N: Tensor, rollout_N: Tensor, num: int
 ) -> Tensor:
-    """Window means [N]; without room for a window the mean of its rollout's others.
+    """Window means [N]; a token without room for a window gets the mean of its rollout's windows.
 
-    In a rollout without any window the entropy of its first token.
+    In a rollout without any window it gets the entropy of the first token.
     """
     usual_B = segments.mean(mean_N, rollout_N, num, whole_N)
     some_B = segments.count(rollout_N, num, whole_N) > 0
@@ -75,7 +75,7 @@ def covered(begins_N: Tensor, width: int) -> Tensor:
 
 
 def difficulty(right_B: Tensor, group_B: Tensor, num_groups: int, scored_B: Tensor) -> Tensor:
-    """EASY where 2/3 of a group's scored rollouts are right or more, MEDIUM from 1/3, else HARD."""
+    """EASY if 2/3 or more of a group's scored rollouts are right, MEDIUM from 1/3, else HARD."""
     share_P = segments.mean(right_B.double(), group_B, num_groups, scored_B)
     return ((share_P < 2 / 3).long() + (share_P < 1 / 3).long())[group_B]
 
@@ -88,7 +88,7 @@ def paper_cost(excess_B: Tensor, difficulty_B: Tensor) -> Tensor:
 
 def code_bonus(excess_B: Tensor, target_B: Tensor, difficulty_B: Tensor, right_B: Tensor,
                weight: float | Tensor) -> Tensor:  # fmt: skip
-    """What the released code adds to the reward; `weight` is each rollout's alpha."""
+    """The bonus that the released code adds to the reward; `weight` is each rollout's alpha."""
 
     def of(table: tuple[float, ...]) -> Tensor:
         return torch.tensor(table, dtype=excess_B.dtype, device=excess_B.device)[difficulty_B]

@@ -1,4 +1,4 @@
-"""Pairs of a prompt's rollouts, how a linear reward fits what is preferred, and the gradients."""
+"""Pairs of a prompt's rollouts, the loss of a linear reward on their preferences, and gradients."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ from strop.batch import segments
 class PreferredPairs:
     """Ordered pairs [B, B] of rollouts that are compared, under a reward with these weights.
 
-    share: what a pair counts: all of a prompt's together as much as those of another. gap: reward
-    of the row's rollout less the column's. liked: 1, 1/2 or 0 where the row's preference is above,
-    equal or below.
+    share: the weight of a pair; the pairs of each prompt have the same total. gap: reward of the
+    row's rollout minus the column's. liked: 1, 1/2 or 0 if the row's preference is above, equal to
+    or below the column's.
     """
 
     feature_BM: Tensor
@@ -55,7 +55,7 @@ class PreferredPairs:
         return (residual_BB.sum(1) - residual_BB.sum(0)) @ self.feature_BM
 
     def implicit(self) -> Tensor:
-        """What the weights' change of the rollouts' distribution adds to it, [M], at price 1.
+        """The gradient [M] through the weights' effect on the rollouts' distribution, at price 1.
 
         Sum of share * loss * (phi_i + phi_j - 2 * mean of the prompt's other phi).
         """
@@ -69,7 +69,7 @@ class PreferredPairs:
         return weight_B @ off_BM
 
     def metrics(self) -> dict[str, float]:
-        """Mean loss, and the share of decided pairs that the reward orders alike."""
+        """Mean loss, and the share of decided pairs that the reward orders the same way."""
         decided_BB = (self.share_BB > 0) & (self.liked_BB != 0.5)
         alike_BB = decided_BB & ((self.gap_BB > 0) == (self.liked_BB == 1)) & (self.gap_BB != 0)
         found = {"parl/loss": float((self.share_BB * self.loss_BB).sum())}

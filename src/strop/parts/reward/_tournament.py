@@ -1,4 +1,4 @@
-"""Tournaments inside a group: generators that yield the pairs of a round and are sent scores."""
+"""Tournaments inside a group: generators that yield the pairs of a round and receive scores."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
@@ -9,7 +9,7 @@ Tournament: TypeAlias = Generator[list[Pair], list[tuple[float, float]], list[fl
 
 
 def against_anchor(num: int) -> Generator[list[Pair], list[tuple[float, float]], list[list[float]]]:
-    """Everyone plays player 0; returns the list of scores that each player has."""
+    """Everyone plays player 0; returns the list of scores of each player."""
     pairs = [(0, other) for other in range(1, num)]
     scores: list[list[float]] = [[] for _ in range(num)]
     _note(scores, pairs, (yield pairs))
@@ -27,9 +27,9 @@ def anchor(num: int, released: bool = False) -> Tournament:
 def elimination(num: int, released: bool = False) -> Tournament:
     """Seeds from the anchor's round, then single elimination.
 
-    Without a power of two the best seeds have byes; `released`: empty places of the bracket are
-    left out and who remains is paired in order, the odd one out at the end having the bye and then
-    going first.
+    Unless their number is a power of two, the best seeds have byes; `released`: empty places of the
+    bracket are left out and the rest are paired in order; an odd one at the end has the bye and
+    comes first in the next round.
     """
     scores = yield from against_anchor(num)
     seeds = _seeded(scores)
@@ -79,7 +79,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _seeded(scores: Sequence[Sequence[float]]) -> list[int]:
-    """Players by their mean score, best first; of equal ones the first."""
+    """Players by their mean score, best first; ties keep the players' order."""
     return sorted(range(len(scores)), key=lambda player: -_mean(scores[player]))
 
 

@@ -1,4 +1,4 @@
-"""Train the weights of the reward so that the policy that is best for them agrees with a judge."""
+"""Train the reward's weights so that the policy that is optimal for them agrees with a judge."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,10 +16,10 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class LearnRewardWeights:
-    """Rewards weigh what they must for the policy that follows them to be preferred.
+    """Rewards get the weights for which the policy that follows them is preferred.
 
-        r_i = sum_m nu_m phi_{i,m}, phi: the given rewards but the preference, and the answer's
-                state where a part before has pooled it (pool_states): nu is a head on it
+        r_i = sum_m nu_m phi_{i,m}, phi: the given rewards except the preference, and the answer's
+                state if an earlier part has pooled it (pool_states): nu is a head on it
         y_ij = 1, 1/2 or 0 where rollout i's preference is above, equal to or below j's
         L_ij = -y_ij log s(r_i - r_j) - (1 - y_ij) log s(r_j - r_i), s the logistic function
         g = mean_ij (s(r_i - r_j) - y_ij)(phi_i - phi_j) + decay nu
@@ -28,15 +28,15 @@ class LearnRewardWeights:
 
     Means are over a prompt's pairs, then over prompts. The last line of g is the implicit term: the
     best policy for E r - beta KL(policy || reference) is reference exp(r / beta) / Z, so nu moves
-    its log-probability of i by (phi_i - E phi) / beta. nu begins at the rewards' weights, and at 0
-    for states. Metrics: parl/loss (mean L), /agreement (share of decided pairs that r orders
-    alike), /weight/{name}, /head (length of the states' weights).
+    its log-probability of i by (phi_i - E phi) / beta. nu starts at the rewards' weights, and at 0
+    for states. Metrics: parl/loss (mean L), /agreement (share of decided pairs that r orders as the
+    judge does), /weight/{name}, /head (length of the states' weights).
 
     Reads: reward_BM [B, M] float (NaN: 0), rollout_uid_B, group_B [B] int, scored_B [B] bool,
-    state_BM [B, D] float where there is one; grading (names), log, state.
+    state_BM [B, D] float if there is one; grading (names), log, state.
     Writes: reward_B, preference_B [B], feature_BM [B, .] float.
     Source: arXiv 2308.02585 (bilevel objective and its gradient).
-    Differs from the source: the reward is linear in phi; the answer of the policy is that of its
+    Differs from the source: the reward is linear in phi; the policy's response is that of its
     optimum in the space of distributions, where the source inverts the Hessian in its parameters.
     Nearest part: score_with_verifiers, whose weights stay.
     Edges: no preference (NaN) -> in no pair; fewer than 3 rollouts in a group -> no implicit term;
@@ -48,13 +48,13 @@ class LearnRewardWeights:
         Column("preference_B", "float", "what a judge thinks of the rollout; NaN: nothing"),
         Column("feature_BM", "float", "rewards and states that trained weights add up", door=None),
     )
-    # Reward function, or what one logs, that says what is preferred. Default: ours.
+    # Reward function, or column that one logs, that has the preferences. Default: ours.
     preference: str = "preference"
     # Learning rate of the weights. Default: ours (not found).
     lr: float = 0.1
-    # Steps of the policy for one of the weights. Default: ours (not found).
+    # Steps of the policy per step of the weights. Default: ours (not found).
     every: int = 1
-    # Share of the weights that is taken away each time, the paper's Z. Default: ours (none).
+    # Weight decay, the paper's Z. Default: ours (none).
     decay: float = 0.0
     # Price of leaving the reference in the policy's objective; 0: no implicit term. Default: ours.
     beta: float = 0.05
@@ -65,7 +65,7 @@ class LearnRewardWeights:
         require(self, "every", low=1)
 
     def init(self) -> dict[str, Any]:
-        """No weight known, no step done."""
+        """The initial state: no weights, no step."""
         return {"weights": torch.zeros(0, dtype=torch.float64), "steps": 0}
 
     def __call__(

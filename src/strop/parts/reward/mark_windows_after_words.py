@@ -13,31 +13,31 @@ from strop.method.part import Result, require
 from strop.method.services import Scoring, Texts
 from strop.parts.reward import _open_windows as windows
 
-KEEP = 0.99  # of the threshold at each step
+KEEP = 0.99  # share of the threshold that stays at each step
 
 
 @dataclass(frozen=True)
 class MarkWindowsAfterWords:
-    """Windows of high mean entropy behind words of reasoning are counted and marked.
+    """Windows of high mean entropy after words of reasoning are counted and marked.
 
         window of t = the `width` tokens after t;  open: the likeliest token at t is one of `words`
         and its mean of H >= tau;  H = -sum_{j in top} p_j log p_j - r log r, r = 1 - sum p_j
         tau <- 0.99 tau + 0.01 median over the rollouts of the 95% quantiles of their window means,
-        those of H without -r log r; a step counts by the tau of the steps before it
+        those of H without -r log r; a step uses the tau of the steps before it
         windows_i = open windows,  window_cost_i = sum over these of (mean - tau)
 
     p is of the policy at the start of the step: one forward pass over the rollouts. A token's text
-    counts without the marks and spaces at its ends, in small letters.
+    is compared without the marks and spaces at its ends, in lower case.
     Metrics: ares/windows_mean, ares/threshold.
 
     Reads: batch (the tokens), mask_T [T] bool, rollout_T [T] int, scored_B [B] bool, num_rollouts
     int, scoring, texts, state.   Writes: windows_B, window_cost_B [B] float, in_window_T [T] bool.
     Source: code only: shawn0728/ARES (the method of arXiv 2510.08457).
-    Differs from the source: the first step's tau is its own (there a validation's); the list of
-    words (data/crucial_token_final_version.json there) is the user's to give.
+    Differs from the source: the first step's tau is its own (there a validation's); the user gives
+    the list of words (data/crucial_token_final_version.json there).
     Nearest part: mark_open_windows, which has the paper's windows.
     Edges: without words every token counts; a window ends with its rollout; a token without room
-    for one has the mean of its rollout's, in a rollout without any H of the first token.
+    for one gets the mean of its rollout's windows, or H of the first token if there are none.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("windows_B", "window_cost_B", "in_window_T")
@@ -46,7 +46,7 @@ class MarkWindowsAfterWords:
     width: int = 4
     # Words that may open a window, with spaces between them; empty: any. Default: ours (any).
     words: str = ""
-    # Likeliest tokens whose probabilities count singly. Default: released code.
+    # Likeliest tokens whose probabilities count individually. Default: released code.
     num_top: int = 10
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Pay each turn for the tool calls that the task's reference calls hold."""
+"""Pay each turn for tool calls that match the task's reference calls."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,23 +23,24 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class MatchReferenceCalls:
-    """A turn earns how alike its tool calls are to the reference calls that they stand for.
+    """A turn earns the similarity of its tool calls to the reference calls matched with them.
 
         reward_k = mean over the calls of turn k of S(call, its reference)
         reward_i <- reward_i + sum_k (change of reward_k)
 
     S = (1 + J + equal) / (2 + n) for the same tool, else 0: J the Jaccard index of the arguments'
     names, equal of the n arguments of the reference have the same value. By `matching`, over all
-    calls of a rollout: "exact" (one to one, the largest sum), "greedy" (one to one, the most alike
-    first) or "soft" (each call gets its share of an optimal transport, which sums to 1 at most).
+    calls of a rollout: "exact" (one to one, the largest sum), "greedy" (one to one, the most
+    similar first) or "soft" (each call gets its share of an optimal transport, which sums to 1 at
+    most).
 
     Reads: batch (the actions' tokens), reward_K [K] float, reward_B [B] float; texts (the
     prompts' rows), episodes (the actions' calls).   Writes: reward_K [K] float, reward_B [B] float.
     Source: arXiv 2601.10712; code quchangle1/MatchTIR.
     Differs from the source: a turn without calls keeps what the environment paid for it, so the
-    answer's score is the environment's; the source pays 0, and F1 where an answer stands.
+    answer's score is the environment's; the source pays 0, and F1 for an answer.
     Nearest part: score_with_verifiers, which comes before it.
-    Edges: a call that cannot be read is like none; a row without references keeps its rewards.
+    Edges: a call that cannot be read matches none; a row without references keeps its rewards.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_K", "reward_B")
@@ -90,7 +91,7 @@ class MatchReferenceCalls:
         return Result((paid_K, changed_B), metrics=metrics)
 
     def _scores(self, calls: Sequence[Call], references: Sequence[Call]) -> list[float]:
-        """What each call of a rollout earns."""
+        """The score of each call of a rollout."""
         if not calls or not references:
             return [self.unmatched] * len(calls)
         table = [[similarity(call, each) for each in references] for call in calls]
@@ -114,8 +115,8 @@ class MatchReferenceCalls:
             return None
         if self.matching == "exact" and len(found) > MOST_EXACT:
             raise UserError(
-                f"prompt {uid} has {len(found)} reference calls, the best assignment is searched "
-                f"up to {MOST_EXACT}: set reward.matching=greedy"
+                f"prompt {uid} has {len(found)} reference calls, but the best assignment is "
+                f"searched for at most {MOST_EXACT}: set reward.matching=greedy"
             )
         references = episodes.read_calls(found)
         if not all(each.name for each in references):

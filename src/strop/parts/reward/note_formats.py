@@ -1,4 +1,4 @@
-"""Write down in which form each answer is given."""
+"""Record the form of each answer."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,8 +21,8 @@ class NoteFormats:
 
     Reads: rollout_uid_B [B] int; batch, texts.   Writes: format_B [B] int.
     Source: arXiv 2505.20258 (direct answer, short reasoning, code, long reasoning).
-    Differs from the source: the marks may be any; what is needed for a form to be known, too.
-    Nearest part: note_profiles, which writes down numbers.
+    Differs from the source: the marks may be any, and so may the text that a known form needs.
+    Nearest part: note_profiles, which records numbers.
     Edges: several marks -> the first in the list; no marks -> every answer has the form 0.
     """
 
@@ -36,12 +36,12 @@ class NoteFormats:
             random="key:3",
         ),
     )
-    # Texts that tell a form, the first that is found decides. Default: paper (its tags).
+    # Texts that identify a form; the first that is found decides. Default: paper (its tags).
     marks: tuple[str, ...] = ("<LONG_COT>", "<CODE>", "<COT>")
     # Text without which the form is unknown; empty: none. Default: ours (none; the paper's is
     # <ANSWER>).
     needed: str = ""
-    # Longest part of the text that is looked at, characters; 0: all. Default: ours.
+    # Characters at the text's start that are searched; 0: all. Default: ours.
     within: int = 0
 
     def __post_init__(self) -> None:

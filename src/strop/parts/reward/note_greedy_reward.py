@@ -1,4 +1,4 @@
-"""Tell every rollout what the greedy answer of its prompt earned."""
+"""Give every rollout the reward of its prompt's greedy answer."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,10 +12,10 @@ from strop.method.part import Result
 
 @dataclass(frozen=True)
 class NoteGreedyReward:
-    """The greedy rollout's reward becomes a column, so that the rollout itself can go.
+    """The greedy rollout's reward becomes a column, so that the rollout itself can leave.
 
         greedy_reward_i = mean reward of the scored rollouts of its group in stage 1
-        scored_i <- scored_i and there is one
+        scored_i <- scored_i and there is such a rollout
 
     Reads: reward_B [B] float, stage_B [B] int, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: greedy_reward_B [B] float, scored_B [B] bool.

@@ -1,4 +1,4 @@
-"""Write down what the reward function measured of each program."""
+"""Record what the reward function measured of each program."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -26,7 +26,7 @@ class NoteProfiles:
     Source: arXiv 2602.05885 (what its kernel server reports).
     Differs from the source: no.
     Nearest part: score_with_verifiers, which writes scores only.
-    Edges: nothing of that name -> UserError that says what there is.
+    Edges: nothing of that name -> UserError that lists the known names.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("correct_B", "speedup_B", "profiled_B", "decoy_B")

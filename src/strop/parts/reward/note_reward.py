@@ -1,4 +1,4 @@
-"""Write the reward down where an advantage that stays with its rollout is made of it."""
+"""Copy the reward into the column of the advantage that stays with its rollout."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,17 +10,17 @@ from strop.batch.columns import Column
 
 @dataclass(frozen=True)
 class NoteReward:
-    """A rollout's advantage among its own peers is there before curation; here it begins.
+    """A rollout's advantage among its own peers is computed before curation; it starts here.
 
         made_advantage_i = reward_i
 
-    Parts of the advantage stage stand after it, named to read and write made_advantage_B.
+    Parts of the advantage stage follow it, set to read and write made_advantage_B.
 
     Reads: reward_B [B] float.   Writes: made_advantage_B [B] float.
-    Source: code only: TIGER-AI-Lab/VL-Rethinker (what is stored has its advantage).
+    Source: code only: TIGER-AI-Lab/VL-Rethinker (stored rollouts have their advantage).
     Differs from the source: no.
     Nearest part: rescale_reward, which changes the reward itself.
-    Edges: unscored rollouts -> what their reward is, the parts after it make 0 of it.
+    Edges: unscored rollouts -> their reward, which the parts after it set to 0.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("made_advantage_B",)

@@ -1,4 +1,4 @@
-"""Keep the weights of the reward functions for parts that add rewards up themselves."""
+"""Store the weights of the reward functions for parts that add rewards up themselves."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ from strop.method.services import Grading
 
 @dataclass(frozen=True)
 class NoteRewardWeights:
-    """Nothing is rewarded: later parts see what each reward function counts in the outcome.
+    """No reward changes: later parts see the weight of each reward function in the outcome.
 
         reward_weight_im = weight_m of the run
 

@@ -1,4 +1,4 @@
-"""Write down what the environment measured of each turn's program."""
+"""Record what the environment measured of each turn's program."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ class NoteTurnProfiles:
     """Measurements that an environment gives with an action become columns of its turn.
 
         correct_k, decoy_k = measure != 0;  speedup_k, profiled_k as measured (missing: NaN)
-        key_k = a number of the rollout's uid and the turn's index alone, for draws
+        key_k = a number that depends on the rollout's uid and the turn's index alone, for draws
 
     Reads: rollout_uid_B [B] int, rollout_K, index_K [K] int; log (measures of Observation).
     Writes: correct_K, decoy_K [K] bool, speedup_K, profiled_K [K] float, key_K [K] int.
     Source: arXiv 2602.05885 (what its kernel server reports after each turn).
     Differs from the source: no.
     Nearest part: note_profiles, whose measurements are of a whole rollout.
-    Edges: a turn without measures ran no program: not correct, no speedup; no turn that has any ->
+    Edges: a turn without measures ran no program: not correct, no speedup; no turn with any ->
     UserError.
     """
 
@@ -64,7 +64,7 @@ class NoteTurnProfiles:
         found = {name: torch.tensor([each.get(name, math.nan) for each in measured], device=device)
                  for name in MEASURES}  # fmt: skip
         flags = {name: found[name].nan_to_num() != 0 for name in ("correct", "decoy")}
-        # Half of a uid's 62 bits is enough to tell rollouts apart; an index is far below 2^20.
+        # The bits of a uid that remain distinguish rollouts; an index is far below 2^20.
         key_K = (rollout_uid_B[rollout_K] << 20) + index_K
         numbers = (found["speedup"], found["profiled"])
         return Result((flags["correct"], *numbers, flags["decoy"], key_K))

@@ -18,14 +18,14 @@ class PenaliseFlawedAnswers:
         reward_i <- reward_i - penalty   where outcome_i >= success and the judge names a step
 
     The judge is a reward function called `flaw` (weight 0 keeps it out of the sum), or any that
-    logs `flaw` with log_extra: the index of the first wrong step, -1 where there is none. What it
-    could not say (None) counts as no flaw. It may leave wrong answers alone.
+    logs `flaw` with log_extra: the index of the first wrong step, -1 where there is none. A missing
+    judgement (None) counts as no flaw. It may skip wrong answers.
 
     Reads: reward_B, outcome_B [B] float, reward_BM [B, M] float, rollout_uid_B [B] int; grading
     (names), log.   Writes: reward_B [B] float.
     Source: arXiv 2510.22543, eq. 5; code verl-project/verl-recipe (fapo).
     Differs from the source: no.
-    Nearest part: rescale_reward; put it first to have rewards of -1 and 1, as the source has.
+    Nearest part: rescale_reward; put it first to have rewards of -1 and 1, as in the source.
     Edges: nothing called flaw -> UserError; outcome_B stays as it was, so evaluations do not see
     the penalty.
     """

@@ -1,4 +1,4 @@
-"""Make answers that come close to the length limit worth less, the closer the less."""
+"""Lower the reward of answers near the length limit, more so the closer they come."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class PenaliseOverlongSoftly:
-    """Inside the last tokens before the limit the reward falls in a straight line.
+    """Over the last tokens before the limit the reward falls linearly.
 
         reward_i <- reward_i + min(-(length_i - (L_max - L_buf)) / L_buf * factor, 0)
 
@@ -19,7 +19,7 @@ class PenaliseOverlongSoftly:
     Source: arXiv 2503.14476, eq. 13; code verl-project/verl-recipe dapo.
     Differs from the source: beyond L_max it keeps falling, as in the released code (the paper
     has -1 there); lengths count policy tokens only.
-    Nearest part: drop_truncated_rollouts, which takes them out instead.
+    Nearest part: drop_truncated_rollouts, which removes them instead.
     Edges: length up to L_max - L_buf -> reward unchanged; outcome_B stays as it was; unscored
     rewards stay as they are.
     """

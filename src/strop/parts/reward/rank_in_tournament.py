@@ -15,23 +15,24 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class RankInTournament:
-    """An answer earns by whom of its peers it beats, not by a score of its own.
+    """An answer earns by the peers that it beats, not by a score of its own.
 
         a pair is judged twice, each answer once in first place: the reward functions score it
         with the other one's text in their column `opponent`
         seeds: everyone plays rollout 0; then single elimination, byes to the best seeds
-        rank: champion first, then losers from the last round back, in a round by mean score
+        rank: champion first, then losers from the last round back, within a round by mean score
         reward = 1 - rank / (N - 1), rank from 0
-        round_robin, and "code" with anchor: equal ones share the better rank, and the worst rank
-        stands for N - 1; all equal -> 0
+        round_robin, and "code" with anchor: ties share the better rank, and the worst rank takes
+        the place of N - 1; all equal -> 0
 
-    Metrics: tournament/matches (pairs a group), tournament/frac_unjudged (pairs without a score).
+    Metrics: tournament/matches (pairs per group), tournament/frac_unjudged (pairs without a score).
 
     Reads: batch, grading, texts.   Writes: reward_BM [B, 1], outcome_B,
     reward_B [B] float, scored_B [B] bool.
     Source: arXiv 2601.06487; code Alibaba-NLP/qqr (reward_models/arena).
-    Differs from the source: where a judgement fails the pair is a tie at its other scores' mean
-    (there 5 of 10); byes and ties, see source_form; Swiss and double elimination are left out.
+    Differs from the source: a pair with a failed judgement is a tie at the mean of the round's
+    scores (there 5 of 10); byes and ties, see source_form; Swiss and double elimination are left
+    out.
     Nearest part: score_with_verifiers, which scores each answer alone.
     Edges: group of one -> UserError; a rollout that no judgement reached -> unscored.
     """
@@ -40,7 +41,7 @@ class RankInTournament:
     facts: ClassVar[frozenset[str]] = frozenset({"order_matters"})
     # "elimination", "anchor" (the seeds alone) or "round_robin". Default: paper.
     scheme: str = "elimination"
-    # "paper", or "code": byes to who is left over and not to the best seeds, and equal scores
+    # "paper", or "code": byes go to those left over and not to the best seeds, and equal scores
     # against the anchor share a rank. Default: paper (a seeded bracket).
     source_form: str = "paper"
 
@@ -88,7 +89,7 @@ class RankInTournament:
 def _judge(
     batch: Batch, grading: Grading, texts: list[str], rows: list[tuple[int, int]], judged_B: Tensor
 ) -> tuple[list[tuple[float, float]], int]:
-    """Both scores of each pair of rollouts, and how many pairs lack one; marks who was judged."""
+    """Both scores of each pair of rollouts, and how many pairs lack one; marks judged rollouts."""
     if not rows:
         return [], 0
     order = [row for pair in rows for row in pair]

@@ -1,4 +1,4 @@
-"""Give answers that were cut off a rank where no answer of the prompt is right."""
+"""Rank the answers that were cut off if no answer of the prompt is right."""
 
 from dataclasses import dataclass
 
@@ -16,14 +16,14 @@ class RankTruncatedByEntropy:
         i beats j: peak_i > peak_j and all_i < all_j
         reward_i <- best (1 - k_i / (N - 1)),  k_i = rank by the number beaten, 0 for the most
 
-    N: truncated rollouts of the prompt; equals share the mean of their ranks. Only where every
-    scored rollout of the prompt has outcome < success. Entropies are the engine's.
+    N: truncated rollouts of the prompt; ties share the mean of their ranks. It applies only if
+    every scored rollout of the prompt has outcome < success. Entropies are the engine's.
 
     Reads: reward_B, outcome_B [B] float, group_B [B] int, num_groups int, scored_B, truncated_B [B]
     bool, entropy_behavior_T [T] float, rollout_T [T] int, mask_T [T] bool.
     Writes: reward_B [B] float.
     Source: arXiv 2601.19620, sec. 3.2 (structural entropy ranking).
-    Differs from the source: ranks of equals are ours, and peak_share and best (not stated there).
+    Differs from the source: the ranks of ties, peak_share and best are ours (not stated there).
     Nearest part: none.
     Edges: one truncated rollout -> best; none, or a right answer -> reward stays; outcome stays.
     """

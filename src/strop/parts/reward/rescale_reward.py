@@ -17,8 +17,8 @@ class RescaleReward:
     Source: code only: lblaoke/entrocraft (its mathematics reward is -1 or 1).
     Differs from the source: no.
     Nearest part: none.
-    Edges: outcome_B stays as it was. A baseline after it takes the shift away again, a division
-    by the deviation the scale.
+    Edges: outcome_B stays as it was. A baseline after it removes the shift again, a division by the
+    deviation removes the scale.
     """
 
     # Factor. Default: ours (0 and 1 become -1 and 1).

@@ -17,23 +17,23 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class RewardAgreementInSets:
-    """However a question is put, the answer is to be the same.
+    """The answer should be the same, however the question is worded.
 
         reward_i <- agreement * r_i + label * reward_i
         r_i = mean over the rollouts m of the set's other prompts of sim(answer_i, answer_m)
-        sim "exact": equal texts, spaces at the ends aside; "bleu": geometric mean of the clipped
-        precisions of words and pairs of words, times the brevity penalty
+        sim "exact": equal texts apart from spaces at the ends; "bleu": geometric mean of the
+        clipped precisions of words and pairs of words, times the brevity penalty
 
     Metric: agreement/mean. The set is a column of the data; add_paraphrases draws whole sets.
 
     Reads: reward_B [B] float, group_B [B] int, uid_P [P] int, scored_B [B] bool; batch, texts
     (with the rows of the data).   Writes: reward_B [B] float.
     Source: arXiv 2510.04392 (group similarity reward).
-    Differs from the source: read through notes; its cheaper form, with sampled partners, is left
-    out. Rollouts of equal number per prompt weigh as there.
+    Differs from the source: known from notes; its cheaper form, with sampled partners, is left out.
+    With equally many rollouts per prompt the weights are the same.
     Nearest part: rescale_reward.
     Edges: a set of one, or no scored partner -> r 0; unscored rewards stay as they are; one empty
-    answer for everything would agree fully: keep a label above 0. outcome_B stays as it was.
+    answer for everything would agree fully: keep label above 0. outcome_B stays as it was.
     """
 
     # Weight of agreement, reward units. Default: ours (1; the paper's was not found).
@@ -84,12 +84,12 @@ class RewardAgreementInSets:
 
 
 def _whole(text: str) -> list[str]:
-    """A text as one word: likeness is equality then."""
+    """A text as one word, so that similarity is equality."""
     return [text.strip()]
 
 
 def _numbered(words_B: Iterable[Sequence[str]], set_B: Tensor) -> tuple[Tensor, Tensor]:
-    """The words of all answers [N], a number for each of a set, and the words of an answer [B]."""
+    """The words of all answers [N], numbered within each set, and the number of words [B]."""
     known: list[dict[str, int]] = [{} for _ in range(segments.count_of(set_B))]
     numbers, sizes = [], []
     for words, place in zip(words_B, set_B.tolist(), strict=True):
@@ -105,7 +105,7 @@ def _likeness(word_N: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Answers [M], others [M] that they share a word with, and the similarity to these [M]."""
     num = size_B.shape[0]
     text_N = torch.repeat_interleave(torch.arange(num), size_B)
-    often_N = torch.bincount(word_N)[word_N] > 1  # others are shared by nobody
+    often_N = torch.bincount(word_N)[word_N] > 1  # no two answers share the others
     one_M, other_M, words_M = _shared(word_N[often_N], text_N[often_N], num)
     pairs_N = often_N[1:] & often_N[:-1] & (text_N[1:] == text_N[:-1])
     pair_L, _ = segments.key_of(word_N[:-1][pairs_N], word_N[1:][pairs_N])
@@ -120,9 +120,9 @@ def _likeness(word_N: Tensor, size_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _shared(item_N: Tensor, text_N: Tensor, num: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Texts [M] with others [M], themselves too, and how many of their items are the same [M].
+    """Texts [M] with others [M], including themselves, and their number of shared items [M].
 
-    An item that a text has several times is as often in common as in the one that has it less.
+    An item that occurs several times is shared as often as it occurs in the text with fewer.
     """
     nth_N = segments.order_within(*segments.key_of(text_N, item_N))
     item_N, num_items = segments.key_of(item_N, nth_N)

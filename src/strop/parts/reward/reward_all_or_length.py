@@ -13,7 +13,7 @@ TOO_LONG, ENOUGH = -2.0, 0.2
 
 @dataclass(frozen=True)
 class RewardAllOrLength:
-    """An answer that meets every condition earns more than the points of each.
+    """An answer that meets every condition earns more than the sum of their points.
 
         s = reward_i + bonus * [every reward function that gave a number gave at least 1]
         long_at 0:        reward_i <- s
@@ -25,7 +25,7 @@ class RewardAllOrLength:
     Reads: reward_B [B] float, reward_BM [B, M] float, length_B [B] int.   Writes: reward_B.
     Source: arXiv 2508.03178; code only: Qihoo360/Light-IF (IF.py).
     Differs from the source: no.
-    Nearest part: penalise_overlong_softly, which only takes away, near the limit.
+    Nearest part: penalise_overlong_softly, which only subtracts, near the limit.
     Edges: no function gave a number -> no bonus; outcome_B stays as it was.
     """
 

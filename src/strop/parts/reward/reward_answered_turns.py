@@ -1,4 +1,4 @@
-"""Pay for turns that the environment answered, while a schedule says so."""
+"""Pay for turns that the environment answered, for as long as a schedule says."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ from strop.method.schedule import Schedule
 
 @dataclass(frozen=True)
 class RewardAnsweredTurns:
-    """Using tools pays for itself at first, so that the policy learns to before it pays off.
+    """Tool use earns a bonus at first, so that the policy learns it before it pays off.
 
         reward_i <- reward_i + weight * min(1, rate * answered_i),  answered_i = turns_i - 1
 
-    A turn is answered where another one follows it: what comes before the final answer.
+    A turn is answered if another one follows it: all turns before the final answer.
     Metric: reward/turn_bonus (mean of what was added).
 
     Reads: reward_B [B] float, scored_B [B] bool, rollout_K [K] int, num_rollouts int.
@@ -27,9 +27,9 @@ class RewardAnsweredTurns:
     Edges: one turn -> nothing is added; weight 0 -> all stays; unscored rollouts stay.
     """
 
-    # Of a turn, reward units. Default: paper (0.1).
+    # Bonus of a turn, reward units. Default: paper (0.1).
     rate: float = 0.1
-    # What the bonus counts; may change over the run. Default: ours (all of it).
+    # Weight of the bonus; may change over the run. Default: ours (all of it).
     weight: float | Schedule = 1.0
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from strop.method.part import Result
 
 @dataclass(frozen=True)
 class RewardAsTeam:
-    """Who answers first helps who answers with that in sight, for both are paid for both.
+    """The first answer learns to help the second, which reads it: each is paid for both.
 
         reward_i <- sum of reward_j over the scored answers j of i's conversation
 

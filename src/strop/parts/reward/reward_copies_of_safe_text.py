@@ -1,4 +1,4 @@
-"""Pay for leaving a safe text as it is, and for what is made of an unsafe one."""
+"""Pay for leaving a safe text unchanged, and for rewriting an unsafe one well."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,10 +17,10 @@ SAFE, ORIGINAL = "safe", "completion"
 
 @dataclass(frozen=True)
 class RewardCopiesOfSafeText:
-    """A rewriter learns to keep its hands off what is good, and to mend the rest.
+    """A rewriter learns to leave good texts alone, and to mend the rest.
 
         the row's `safe` is true: reward_i = 1 where the answer is the row's `completion`, else 0
-        else: reward_i stays, what the reward functions make of the rewritten text
+        else: reward_i stays, the reward functions' score of the rewritten text
 
     Spaces around the texts do not count.
 

@@ -10,7 +10,7 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class RewardImprovement:
-    """What a second attempt repairs earns more than what was right at once.
+    """A second attempt that repairs the first earns more than one that was right at once.
 
         reward_2 <- reward_2 + alpha (reward_2 - reward_1);   reward_1 stays
 
@@ -22,7 +22,7 @@ class RewardImprovement:
     Writes: reward_B [B] float.
     Source: arXiv 2409.12917, sec. 5.2 (reward shaping).
     Differs from the source: no.
-    Nearest part: rescale_reward, which knows one rollout alone.
+    Nearest part: rescale_reward, which looks at one rollout alone.
     Edges: a first attempt that is missing or unscored -> reward_2 stays; alpha 0 -> all stays.
     """
 

@@ -21,24 +21,24 @@ class RewardMajorityAnswer:
         reward_i = 1 if answer_i is the most frequent answer of the scored rollouts of its group
         (with leave_one_out: of the others), else 0
         form="share": reward_i = log p, p the share of answer_i among the answers of its group;
-        less the group's mean, which is -H, and not divided, it follows -grad H: the entropy of
-        answers falls, of which the vote is the hard form
+        minus the group's mean, which is -H, and not divided, it follows -grad H: the entropy of
+            answers falls; the vote is the hard form of this
 
-    Of equally frequent answers the one that was given first. The reward functions still run: what
-    they say stays in outcome_B and in the log, nothing is learned from it.
+    Ties go to the answer that was given first. The reward functions still run: their scores stay in
+    outcome_B and in the log, but nothing is learned from them.
     Metrics: majority/share (votes for the majority), /right (majorities that they call right).
 
     Reads: batch (the texts), group_B [B] int, scored_B [B] bool, outcome_B [B] float, texts,
-    (what a final answer is).   Writes: reward_B [B] float.
+    grading (what a final answer is).   Writes: reward_B [B] float.
     Source: arXiv 2504.16084 (majority votes as labels, TTRL); 2503.11650 (entropy of clusters).
     Differs from the source: no; form="share" is derived from the abstract of the second.
     Nearest part: score_with_verifiers, which reads the labels.
     Edges: no answer -> no vote and 0, with form="share" the group's mean; a lone rollout agrees
-    with itself, or with nobody where leave_one_out; unscored -> no vote.
+    with itself, or with nobody under leave_one_out; unscored -> no vote.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"order_matters"})
-    # Whether a rollout's own vote counts for it. Default: paper (it does).
+    # Whether a rollout's own vote does not count for it. Default: paper (it counts).
     leave_one_out: bool = False
     # What agreement pays: "majority", or "share" by how many agree. Default: paper.
     form: str = "majority"
@@ -47,7 +47,7 @@ class RewardMajorityAnswer:
         require_one_of(self, "form", ("majority", "share"))
         if self.form == "share" and self.leave_one_out:
             raise UserError(
-                "reward_majority_answer: a share counts the own vote: leave leave_one_out away"
+                "reward_majority_answer: a share counts a rollout's own vote: set leave_one_out off"
             )
 
     def __call__(
@@ -102,8 +102,8 @@ class RewardMajorityAnswer:
 
 
 def _log_share(votes: Counter[str], answer: str | None) -> float:
-    """log p of an answer; without one the mean over those that there are, so that nothing is learnt
-    from what cannot be read.
+    """log p of an answer; without one the mean over the answers that were read, so that nothing is
+    learnt from those that cannot be read.
     """
     total = votes.total()
     if answer is not None:

@@ -15,10 +15,10 @@ FORMS = ("product", "sum", "episodic", "global")
 
 @dataclass(frozen=True)
 class RewardNewStates:
-    """An episode is paid for going where it has not been yet, the more the rarer that was before.
+    """An episode is paid for visiting states that are new to it, more for those rare in the run.
 
         e_k = 1 where turn k is the first of its rollout in its state, else 0
-        g_k = 1 / sqrt(N_k),  N_k: turns in the state in earlier steps, and 1
+        g_k = 1 / sqrt(N_k),  N_k: 1 + the turns in the state in earlier steps
         b_k = e_k g_k ("product"), e_k + mix g_k ("sum"), e_k ("episodic"), g_k ("global")
         reward_i <- reward_i + beta sum_k b_k / s,   s: deviation of all b so far, this step's too
 
@@ -32,7 +32,7 @@ class RewardNewStates:
     state.   Writes: reward_B [B] float.
     Source: arXiv 2306.03236 (count form), code facebookresearch/e3b.
     Differs from the source: a rollout's bonuses are summed into its one reward; N grows between
-    steps, so that rollouts of a step are paid alike; the forms by learnt embeddings are not here.
+    steps, so that rollouts of a step are paid alike; the forms with learnt embeddings are left out.
     Nearest part: reward_answered_turns, which pays for turns wherever they lead.
     Edges: all b of one value -> s is 1; unscored rollouts stay; counts are in the checkpoint.
     """
@@ -41,7 +41,7 @@ class RewardNewStates:
     beta: float = 1.0
     # "product", "sum", "episodic" or "global". Default: paper (product).
     form: str = "product"
-    # What the global part counts in a sum. Default: released code (1).
+    # Weight of the global part in a sum. Default: released code (1).
     mix: float = 1.0
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class RewardNewStates:
         require_one_of(self, "form", FORMS)
 
     def init(self) -> dict[str, Any]:
-        """No state seen, no bonus paid."""
+        """The initial state: no state visited, no bonus paid."""
         none = torch.zeros(0, dtype=torch.int64)
         return {"states": none, "counts": none, "moments": (0, 0.0, 0.0)}
 
@@ -105,7 +105,7 @@ def first_visits(state_K: Tensor, rollout_K: Tensor) -> Tensor:
 
 
 def _more(moments: tuple[int, float, float], x_K: Tensor) -> tuple[int, float, float]:
-    """Count, mean and sum of squared distances from it, with more numbers."""
+    """Count, mean and sum of squared distances from it, updated with more numbers."""
     count, mean, squares = moments
     if not len(x_K):
         return moments

@@ -1,4 +1,4 @@
-"""Ask for few open choices on easy prompts and for many on hard ones."""
+"""Reward few open choices on easy prompts and many on hard ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
 from strop.parts.reward import _open_windows as windows
 
-KEEP = 0.9  # of a target at each step
+KEEP = 0.9  # share of a target that stays at each step
 ALPHA_LR, ALPHA_MOST = 0.05, 2.0  # of the released code
 COSTLY = 0.5  # nats above the threshold, of the released code
 
@@ -34,15 +34,15 @@ class RewardOpenWindows:
     Writes: reward_B [B], kl_weight_T [T] float, difficulty_B [B] int.
     Source: arXiv 2510.08457, sec. 3.2; "code" is shawn0728/ARES.
     Differs from the source: how the paper's targets are carried over is ours; the released code
-    never hands over what its relaxed weight depends on, so there it is 1.
+    never passes on what its relaxed weight depends on, so there it is 1.
     Nearest part: penalise_overlong_softly.
-    Edges: paper: no target yet -> this step's mean, so D is about it; unscored rewards stay.
+    Edges: paper: no target yet -> this step's mean, so lambda is 0; unscored rewards stay.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_B", "kl_weight_T", "difficulty_B")
     # "paper" or "code". Default: paper.
     variant: str = "paper"
-    # alpha: most that the code's form adds or takes at first, reward units. Default: released code.
+    # alpha: most that the code's form changes at first, reward units. Default: released code.
     weight: float = 0.5
     # KL weight where it is relaxed. Default: released code (the paper says below 1).
     relax: float = 0.67
@@ -104,7 +104,7 @@ class RewardOpenWindows:
         scored_B: Tensor,
         state: Mapping[str, tuple[float, ...]],
     ) -> Tensor:
-        """What a wrong answer's reward changes by."""
+        """The change of a wrong answer's reward."""
         mean_D = segments.mean(windows_B, difficulty_B, 3, scored_B)
         carried_D = mean_D.new_tensor(state["target"])
         target_D = torch.where(carried_D >= 0, carried_D, mean_D)
@@ -133,7 +133,7 @@ class RewardOpenWindows:
 def _over_prompts(
     windows_B: Tensor, difficulty_B: Tensor, group_B: Tensor, scored_B: Tensor, num_groups: int
 ) -> tuple[Tensor, Tensor]:
-    """Mean windows of the prompts of each difficulty [3], and of which there are any."""
+    """Mean windows of the prompts of each difficulty [3], and whether there are any."""
     mean_P = segments.mean(windows_B, group_B, num_groups, scored_B)
     some_P = segments.count(group_B, num_groups, scored_B) > 0
     of_P = difficulty_B[segments.first(group_B, num_groups)]
@@ -141,7 +141,7 @@ def _over_prompts(
 
 
 def _moved(alpha: tuple[float, ...], over_D: Tensor, seen_D: Tensor) -> tuple[float, ...]:
-    """The caps after a step whose windows were so many more than their target."""
+    """The caps after a step whose windows exceeded their target by `over_D`."""
     signs = (1, 1, -1)
     rows = zip(alpha, over_D.tolist(), signs, seen_D.tolist(), strict=True)
     return tuple(

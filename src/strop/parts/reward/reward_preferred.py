@@ -9,14 +9,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RewardPreferred:
-    """An answer that the data prefer, or show alone, has reward 1, one that they reject 0.
+    """An answer that the data prefer, or show alone, has reward 1; a rejected one has reward 0.
 
         reward_i = 1 if preferred_i > 0 else 0
 
     Reads: preferred_B [B] int.   Writes: outcome_B, reward_B [B] float, scored_B [B] bool.
     Source: none; it makes given answers rollouts like any other.
     Differs from the source: no.
-    Nearest part: score_with_verifiers, which asks reward functions.
+    Nearest part: score_with_verifiers, which calls reward functions.
     Edges: none; every row is scored.
     """
 

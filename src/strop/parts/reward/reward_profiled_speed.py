@@ -1,4 +1,4 @@
-"""Pay for programs that are right, fast, and fast by their own doing."""
+"""Pay for programs that are right, fast, and fast through their own code."""
 
 from dataclasses import dataclass
 

@@ -28,7 +28,7 @@ class RewardReusedSkills:
     Edges: a chain of one answer -> no bonus; unscored answers stay, and make no reuse.
     """
 
-    # Of a reuse, reward units. Default: ours (half of a success; not found).
+    # Bonus of a reuse, reward units. Default: ours (half of a success; not found).
     bonus: float = 0.5
     # Reward of an answer without a skill. Default: paper (-1).
     missing: float = -1.0

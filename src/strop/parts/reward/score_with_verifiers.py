@@ -10,7 +10,7 @@ from strop.method.services import Grading
 
 @dataclass(frozen=True)
 class ScoreWithVerifiers:
-    """A rollout's reward is the weighted sum of what the reward functions say of its text.
+    """A rollout's reward is the weighted sum of the reward functions' scores of its text.
 
         outcome_i = sum_m weight_m * reward_{i,m} over the functions that gave a number
 
@@ -22,7 +22,7 @@ class ScoreWithVerifiers:
     scored_B [B] bool, exit_B [B] int: why it has that score.
     Source: none; the reward signature is that of TRL's trainers.
     Differs from the source: a verifier that crashes, hangs or raises on an answer gives it
-    reward.on_failure; one that fails for what the answer cannot have made leaves it unscored.
+    reward.on_failure; one that fails for a reason outside the answer leaves it unscored.
     Nearest part: none.
     Edges: unscored rollouts have outcome 0 and scored_B false; a restart loses nothing.
     """

@@ -1,4 +1,4 @@
-"""Pay a rollout by several things that its environment measured of the last action."""
+"""Pay a rollout by several measurements that its environment took of the last action."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,14 @@ class WeighMeasures:
     Reads: reward_B [B] float, rollout_uid_B [B] int; log (measures of Observation).
     Writes: reward_B [B] float.
     Source: arXiv 2505.12768 (composite reward).
-    Differs from the source: what is measured is the environment's to say.
+    Differs from the source: the environment decides what is measured.
     Nearest part: score_with_verifiers, whose components are reward functions.
-    Edges: no names -> reward_B as it is; a measure that a rollout lacks counts 0, and one that all
-    of them lack is a UserError; outcome_B stays what the environment paid.
+    Edges: no names -> reward_B is unchanged; a measure that a rollout lacks counts 0, and one that
+    all of them lack is a UserError; outcome_B stays what the environment paid.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_B",)
-    # What the measures are called. Default: ours (one of the source's five).
+    # Names of the measures. Default: ours (one of the source's five).
     names: tuple[str, ...] = ("execution",)
     # The weight of each. Default: paper (that one's).
     weights: tuple[float, ...] = (3.0,)

@@ -11,7 +11,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class WeighRewardsByPhase:
-    """What counts most at the beginning of a run gives way to what counts most at its end.
+    """The rewards that matter most early in a run give way to those that matter most late in it.
 
         reward_i <- sum_m w_m reward_im, over the rewards that apply to rollout i
         w = first while step <= share * num_steps, then second
@@ -21,14 +21,14 @@ class WeighRewardsByPhase:
     Source: arXiv 2510.01586 (safety weighs more in the first half, the task in the second).
     Differs from the source: its weights were not found.
     Nearest part: rescale_reward; equal to it with one reward and equal weights.
-    Edges: no weights in a phase -> reward_B as it is; no reward applies to a rollout -> 0;
+    Edges: no weights in a phase -> reward_B is unchanged; no reward applies to a rollout -> 0;
     unscored -> unchanged; outcome_B stays as it was.
     """
 
-    # Weights of the rewards in their order, the environment's own first. Default: ours (as they
-    # are: the source's were not found).
+    # Weights of the rewards in their order, the environment's own first. Default: ours (none; the
+    # source's were not found).
     first: tuple[float, ...] = ()
-    # The same afterwards. Default: ours (as they are).
+    # The same afterwards. Default: ours (none).
     second: tuple[float, ...] = ()
     # Share of the run's steps that is the first part. Default: paper (half).
     share: float = 0.5

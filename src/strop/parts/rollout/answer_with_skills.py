@@ -29,7 +29,7 @@ class Chain:
     rows: list[tuple[Answer, int, bool]] = field(default_factory=list)
 
     def goes_on(self, stage: int) -> bool:
-        """Whether there is an answer of this stage."""
+        """Whether the chain has an answer at this stage."""
         return stage < len(_uids(self.draw)) and not self.rows[-1][0].failed
 
 
@@ -40,20 +40,20 @@ class AnswerWithSkills(SamplingFields):
         stage 0: y_0 ~ pi(. | x_0);   stage m: y_m ~ pi(. | words(library, x_m))
         library: the skills of all answers of the chain so far with outcome >= 1
 
-    A skill is a match of `skill` in an answer, with its `name`. A later answer calls it where
-    `call` with its name stands outside of skills that are defined there, and no other of that name
-    is; one that is no more than its name is called where it stands. Each task is a row in the
-    group of its own prompt, so the G chains of a draw share a baseline at each stage.
+    A skill is a match of `skill` in an answer, with its `name`. A later answer calls it if `call`
+    with its name occurs outside the skills that the answer defines, none of which has that name; a
+    skill that is only its name is called wherever it occurs. Each task is a row in the group of its
+    own prompt, so the G chains of a draw share a baseline at each stage.
 
     Reads: draws (chain_similar_prompts gives them their chain); texts, rng; the reward (of each
     stage).   Writes: the token, turn, rollout and prompt tables, stage_B, chain_B [B] int, called_B
     [B] int (sum of 2^stage of the stages whose skills it calls), skilful_B [B] bool (it defines or
     calls one).
     Source: arXiv 2512.17102 (sequential rollout, skill library).
-    Differs from the source: one answer a task, without a second try after an error.
+    Differs from the source: one answer per task, without a second try after an error.
     Nearest part: sample_two_attempts, which stays at one prompt.
     Edges: nothing saved, or no room for the library -> the prompt alone; a failed request ends its
-    chain. Of two skills of one name the later stands. Stateless.
+    chain. Of two skills of one name the later one stays. Stateless.
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "stage_B", "chain_B", "called_B", "skilful_B")
@@ -67,7 +67,7 @@ class AnswerWithSkills(SamplingFields):
     skill: str = PYTHON
     # How a skill is called. Default: ours (functions of Python).
     call: str = "{name}("
-    # The prompt, made of {library} and {prompt}. Default: ours (no more than what must be there).
+    # The prompt, made of {library} and {prompt}. Default: ours (the least that is needed).
     words: str = "{library}\n{prompt}"
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class AnswerWithSkills(SamplingFields):
         return _written(draws, chains), None
 
     def _note(self, chain: Chain, stage: int, answer: Answer, outcome: float, texts: Texts) -> None:
-        """Record what an answer calls and defines; its skills are kept if it is right."""
+        """Record what an answer calls and defines; its skills are stored if it is right."""
         text = texts.decode(answer.ids, special=False)
         found = skills_in(text, self.skill)
         rest = re.sub(self.skill, "", text)
@@ -139,7 +139,7 @@ def _written(draws: Sequence[Draw], chains: Sequence[Chain]) -> Batch:
         own = [chain for chain in chains if chain.place == place]
         for stage in range(max(len(chain.rows) for chain in own)):
             here = [(stage, chain) for chain in own if stage < len(chain.rows)]
-            number = draw.draw + stage * (4096 + place)  # apart from that prompt's own draws
+            number = draw.draw + stage * (4096 + place)  # distinct from that prompt's own draws
             uid = _uids(draw)[stage]
             groups.append(draw._replace(uid=uid, num_rollouts=len(here), draw=number))
             rows += here

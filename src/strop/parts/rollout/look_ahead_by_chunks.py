@@ -16,7 +16,7 @@ from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 @dataclass
 class _Answer:
-    """An answer on its way: what was kept of it, and the seed of the candidate that was last."""
+    """An answer in progress: the part kept so far, and the seed of the last candidate."""
 
     kept: Answer
     seed: int
@@ -24,12 +24,12 @@ class _Answer:
     ended: bool = False
 
     def candidate(self, seed: int, window: int) -> Request:
-        """At most `window` tokens after what was kept."""
+        """A request for at most `window` tokens after the part kept so far."""
         left = self.kept.request.max_tokens - len(self.kept.ids)
         return self.kept.more(min(window, left), seed=seed, keep=True)
 
     def keep(self, found: Answer, num_tokens: int, context_tokens: int) -> None:
-        """Keep the first tokens of a candidate, and continue or end where it has no more."""
+        """Keep the first tokens of a candidate, and end the answer if it has no more."""
         more = len(found.ids) > num_tokens
         events = found.first(num_tokens).events if more else found.events
         self.seed, self.last = found.request.seed, found
@@ -43,30 +43,33 @@ class _Answer:
 class LookAheadByChunks(SamplingFields):
     """Answers take the path on which the policy will be surest, a chunk at a time.
 
-        candidate k: up to (1 + chunks_ahead) chunk_tokens tokens after what was kept
-        v_k = exp(mean log p of its tokens);   one ~ softmax(v / select_temperature), 0: the largest
-        kept: its first chunk_tokens tokens, until an answer's end is kept
+        candidate k: up to (1 + chunks_ahead) chunk_tokens tokens after the kept part
+        v_k = exp(mean log p of its tokens)
+        choice ~ softmax(v / select_temperature); at 0 the largest v
+        kept: the choice's first chunk_tokens tokens, until an answer's end is kept
 
-    The kept candidate becomes the first of the next step (its seed stays); the others are new.
+    The chosen candidate is also the first of the next step (its seed stays); the others are new.
     Reads: draws.   Writes: the token, turn, rollout and prompt tables.
     Source: arXiv 2410.17195; its code chang-github-00/llm-predictive-decoding (MPC_Sample).
-    Differs from the source: 1. chunks of so many tokens, not lines; 2. no threshold on v; 3. all
-    earlier candidates that fit what was kept are chosen from again there; 4. the tokens are learnt.
+    Differs from the source: 1. chunks of a fixed number of tokens, not lines; 2. no threshold on v;
+    3. there the choice includes all earlier candidates that begin with the kept part; 4. here the
+    policy trains on the tokens.
     Nearest part: sample_independently; equal to it when num_candidates is 1.
-    Edges: what is chosen has no known distribution: its logp_behavior_T is void (NaN), but with one
-    candidate. p is at `temperature`, cut as the tokens are. A stop string that begins in a kept
-    chunk and ends after it is not seen. As many rounds of generation as chunks. Stateless.
+    Edges: chosen tokens have no known distribution: their logp_behavior_T is void (NaN), except
+    with one candidate. p is at `temperature`, with the sampler's cuts. A stop string that begins in
+    a kept chunk and ends after it is not seen. There are as many rounds of generation as chunks.
+    Stateless.
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Candidates that are tried at each step. Default: released code.
     num_candidates: int = 8
-    # Tokens kept at each step. Default: ours (short tasks; more where answers are long).
+    # Tokens kept at each step. Default: ours (for short tasks; long answers need more).
     chunk_tokens: int = 4
-    # Chunks that are drawn after it to judge by; 0: it is judged alone. Default: released code.
+    # Chunks that are drawn after it to judge it by; 0: it is judged alone. Default: released code.
     chunks_ahead: int = 2
-    # Of the choice between probabilities; 0: always the largest. Default: released code.
+    # Temperature of the choice between candidates; 0: always the largest. Default: released code.
     select_temperature: float = 0.1
 
     def __post_init__(self) -> None:
@@ -104,7 +107,7 @@ class LookAheadByChunks(SamplingFields):
         return batch, None, {"foresight/frac_switched": others / max(chunks, 1)}
 
     def _choose(self, found: Sequence[Answer], rng: torch.Generator) -> int:
-        """The index of the kept candidate, of those that did not fail where there are any."""
+        """The index of the chosen candidate, among those that did not fail if there are any."""
         logps = [[x for event in each.events for x in event.logp] for each in found]
         value = torch.tensor(
             [math.exp(sum(x) / len(x)) if x else 0.0 for x in logps], dtype=torch.float64

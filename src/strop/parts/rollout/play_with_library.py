@@ -52,11 +52,11 @@ class PlayWithLibrary(PlayingFields):
         shown(x) = the `top` functions of the library nearest to prompt x (BM25)
         library <- library and the functions of actions that ran without an error
 
-    In an environment with the tool `python`. What is shown, and what the episode has defined,
-    stands before the code of a call. The library of a step is that of its beginning, so that all
-    rollouts of a prompt see the same. A function is counted where it was shown, by the episode's
-    reward and by how far that is above the prompt's earlier ones; `prune` drops those that do not
-    help; of two that are named by the same words the shorter stays. Metrics: library/functions,
+    It needs an environment with the tool `python`. The shown functions, and those that the episode
+    has defined, are put before the code of a call. The library stays the same during a step, so
+    that all rollouts of a prompt see the same. Functions that were shown are credited with the
+    episode's reward and its gain over the prompt's earlier ones; `prune` drops those that do not
+    help; of two whose names have the same words the shorter stays. Metrics: library/functions,
     /shown, /reused, /egl (new functions / calls, over the run), /egl_step (of this call alone).
 
     Reads: draws, texts, episodes, state.   Writes: what play_turns does.
@@ -64,16 +64,17 @@ class PlayWithLibrary(PlayingFields):
     Differs from the source: 1. functions are kept between calls, variables are not; 2. nothing is
     reranked or rewritten by a model; 3. prune="lift" and the defaults are ours.
     Nearest part: play_turns; equal to it while the library is empty.
-    Edges: no room for what is shown -> the prompt alone; episodes that are not scored count
-    nothing. The library is in the checkpoint; an evaluation plays without it, by play_turns.
+    Edges: no room for the functions -> the prompt alone; unscored episodes do not count. The
+    library is in the checkpoint; an evaluation plays without it, by play_turns.
     """
 
     writes: ClassVar[tuple[str, ...]] = PLAYED
     # Functions shown. Default: ours (ReMe: 5, then reranked).
     top: int = 3
-    # What drops a function: "lift", "utility" or "none". Default: ours (lift; ReMe's is utility).
+    # Rule that drops functions: "lift", "utility" or "none". Default: ours (lift; ReMe's is
+    # utility).
     prune: str = "lift"
-    # Showings from which one may be dropped. Default: ours (not stated).
+    # Showings from which a function may be dropped. Default: ours (not stated).
     least: int = 5
     # Share of successes below which "utility" drops one. Default: ours (not stated).
     share: float = 0.5
@@ -86,7 +87,7 @@ class PlayWithLibrary(PlayingFields):
         require_one_of(self, "prune", ("lift", "utility", "none"))
 
     def init(self) -> State:
-        """Nothing is written. Raises UserError without the package that finds functions."""
+        """An empty library. Raises UserError without the package that finds functions."""
         library.nearest({"none": {"text": "def none"}}, "none", 1)
         return {"library": {}, "played": (), "prompts": {}, "written": 0, "calls": 0, "steps": 0}
 

@@ -1,4 +1,4 @@
-"""What the parts share that choose a step's prompts by a number of each."""
+"""Shared by the parts that rank the prompts and choose a step's from them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from strop.method.part import Draw, require
 
 
 def check_size(part: object) -> None:
-    """Raise UserError unless there are prompts and rollouts."""
+    """Raise UserError unless num_prompts and num_rollouts are at least 1."""
     for name in ("num_prompts", "num_rollouts"):
         require(part, name, low=1)
 
@@ -20,7 +20,7 @@ def check_size(part: object) -> None:
 class ChosenPrompts:
     """How many prompts a step draws, and rollouts of each.
 
-    The state has `drawn`, the prompts of this step so far: a refill takes others while there are.
+    The state has `drawn`, the prompts of this step so far: a refill takes others if there are any.
     """
 
     # Prompts a step. Default: ours (the shipped model on a CPU).
@@ -43,10 +43,10 @@ class ChosenPrompts:
         why: Callable[[int], str],
         usual: int = 0,
     ) -> tuple[tuple[Draw, ...], dict[str, Any]]:
-        """Draws of the first prompts of `ranked`, from its beginning again where it is too short.
+        """Draws of the first prompts of `ranked`, which starts over if it is too short.
 
-        A refill passes over what this step has drawn, unless that is all there is. usual: prompts
-        where no number is requested; 0: num_prompts.
+        A refill skips the prompts that this step has drawn, unless there are no others. usual:
+        number of prompts if none is requested; 0: num_prompts.
         """
         drawn: tuple[int, ...] = () if num_wanted is None else state["drawn"]
         before = set(drawn)
@@ -60,7 +60,7 @@ class ChosenPrompts:
 def draw_by_weight(log_weight_N: Tensor, num: int, rng: torch.Generator) -> list[int]:
     """`num` rows without replacement, each next one with P ~ exp(log_weight) among those left.
 
-    The rows of the largest log_weight + Gumbel noise; weights that would underflow have a place.
+    Takes the rows of the largest log_weight + Gumbel noise, so that no weight underflows.
     """
     uniform_N = torch.rand(log_weight_N.shape, generator=rng, dtype=torch.float64)
     noise_N = -(-uniform_N.clamp(1e-300, 1 - 1e-16).log()).log()

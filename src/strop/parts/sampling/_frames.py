@@ -1,4 +1,4 @@
-"""Turns of the data as frames of episodes: their order, and what the policy makes of each."""
+"""Turns of the data as frames of episodes: their order, and the policy's features of each."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from strop.support.errors import UserError
 
 
 def in_order(pool: tuple[int, ...], texts: Texts) -> tuple[list[int], Tensor, Tensor]:
-    """Prompts by episode, then turn; their episodes, from 0, and stages. Raises UserError."""
+    """Prompts sorted by episode and turn, their episodes (from 0) and stages. Raises UserError."""
     found = []
     for uid in sorted(pool):
         row = texts.row(uid)

@@ -31,7 +31,7 @@ def presample(
 ) -> Presampled:
     """`num` answers to each prompt by the engine's current weights, at the rollouts' temperature.
 
-    The batch has one rollout of one turn an answer; those of a prompt are one group.
+    The batch has one rollout of one turn per answer; those of a prompt are one group.
     """
     asked = [uid for uid in uids for _ in range(num)]
     seeds = torch.randint(2**62, (len(asked),), generator=rng).tolist()
@@ -79,7 +79,7 @@ def success_of(
 ) -> dict[int, float]:
     """The share of `num` answers to each prompt whose outcome is `success` or more.
 
-    Prompts without a scored answer are not in it.
+    Prompts without a scored answer are left out.
     """
     found = presample(texts, grading, sampling, uids, num, rng)
     rates = {}

@@ -1,7 +1,7 @@
-"""Good and bad turns by how much nearer they came to the end.
+"""Classifies turns as good or bad by how much closer they came to the end.
 
 Source: arXiv 2602.09021 (stage advantage); code OpenDriveLab/kai0. There the rows are frames of a
-robot's demonstrations; here they are turns of a language agent. All tensors are [N], one entry a
+robot's demonstrations; here they are turns of a language agent. All tensors are [N], one entry per
 turn, the turns of an episode together and in order.
 """
 
@@ -20,7 +20,7 @@ def stage_progress(stage_N: Tensor, episode_N: Tensor, num_stages: int) -> Tenso
     """What an estimator learns: (stage + place within the stage) / num_stages, in [0, 1).
 
     stage_N counts from 0; the place is the turn's share of the stage's turns in its episode.
-    Raises UserError for a stage that is not there.
+    Raises UserError for a stage outside 0 to num_stages - 1.
     """
     if stage_N.numel() and not 0 <= int(stage_N.min()) <= int(stage_N.max()) < num_stages:
         raise UserError(f"stages must be numbers from 0 to {num_stages - 1}")
@@ -40,7 +40,8 @@ def look_ahead(
     """Progress over the next `horizon` turns, or to the last one, in [-1, 1].
 
     value_N: progress of every turn (its difference is taken); or `estimator`, which estimates the
-    progress between two rows. Fewer turns than the horizon: scaled up to it; none: 0.
+    progress between two rows. With fewer turns left than the horizon it is scaled up; with none it
+    is 0.
     """
     if horizon < 1 or (value_N is None) == (estimator is None):
         raise UserError("look_ahead takes value_N or an estimator, and a horizon of at least 1")
@@ -60,7 +61,7 @@ def look_ahead(
 def top_share(advantage_N: Tensor, percent: float = 70.0, stage_N: Tensor | None = None) -> Tensor:
     """Whether a turn [N] bool is among the top `percent` percent, of all or of its stage's turns.
 
-    Of n turns the round(n percent / 100) with the largest advantages are; of equal ones the first.
+    Of n turns the round(n percent / 100) with the largest advantages are; ties go to the first.
     """
     if not 0 <= percent <= 100:
         raise UserError(f"percent must lie between 0 and 100, it is {percent}")

@@ -16,7 +16,7 @@ LR = 1e-3
 
 @dataclass(frozen=True)
 class ProgressEstimator:
-    """f(a, b) of two frames' features [N, F]: predicted progress of b less that of a.
+    """f(a, b) of two frames' features [N, F]: predicted progress of b minus that of a.
 
     f(a, b) = w2 . gelu(W1 [z_a; z_b] + b1) + b2, z the standardised features
     """
@@ -36,8 +36,8 @@ def fit(
 ) -> tuple[ProgressEstimator, float]:
     """An estimator trained on random pairs of frames of one episode, and its mean square error.
 
-    Least squares of f(a, b) on progress_b - progress_a by Adam, `num_steps` times 256 pairs of two
-    different frames; the error is of as many fresh ones.
+    Adam fits f(a, b) to progress_b - progress_a by least squares, in `num_steps` steps of 256 pairs
+    of different frames; the error is measured on 256 fresh pairs.
     """
     size = feature_NF.shape[1]
     drawn = torch.randn(2 * size, WIDTH, generator=rng, dtype=torch.float64)
@@ -70,7 +70,7 @@ def fit(
 
 
 def pairs(episode_N: Tensor) -> Callable[[int, torch.Generator], tuple[Tensor, Tensor]]:
-    """Draws rows of frames, and of another frame of each one's episode; frames alone take no part.
+    """A function that draws frames, each with another one of its episode; lone frames are left out.
 
     Raises ValueError where every episode has one frame only.
     """
@@ -87,7 +87,7 @@ def pairs(episode_N: Tensor) -> Callable[[int, torch.Generator], tuple[Tensor, T
     def draw(num: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         first = able[torch.randint(able.numel(), (num,), generator=rng)]
         size = size_N[first]
-        # A place other than its own, all alike: one of the size - 1 that follow it in a circle.
+        # A place other than its own, uniformly: one of the size - 1 that follow it in a circle.
         ahead = 1 + (torch.rand(num, generator=rng) * (size - 1)).long()
         place = (place_N[first] + torch.minimum(ahead, size - 1)) % size
         return first, order[start_N[first] + place]

@@ -1,4 +1,4 @@
-"""What the policy makes of prompts alone."""
+"""The policy's hidden states of prompts without answers."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,6 +1,6 @@
-"""Features of prompts, trained to foretell a policy's success: queries over an embedder's states.
+"""Features of prompts, trained to predict a policy's success: queries over an embedder's states.
 
-A file of an adapter names the embedder that it was trained over.
+An adapter's file names the embedder that it was trained with.
 """
 
 import functools
@@ -68,7 +68,7 @@ class QueryAdapter(nn.Module):
 
 
 def pair_loss(logit_N: Tensor, outcome_N: Tensor, alpha: float) -> Tensor:
-    """What an adapter is trained on; even rows are solved prompts, each before one that is not.
+    """The training loss of an adapter; even rows are solved prompts, each before a failed one.
 
         alpha mean(-log sigmoid(s_solved - s_failed)) + (1 - alpha) CE,  s: log-odds of success
         CE = -mean(y log sigmoid(s) + (1 - y) log sigmoid(-s))
@@ -83,7 +83,7 @@ def pair_loss(logit_N: Tensor, outcome_N: Tensor, alpha: float) -> Tensor:
 def by_kernel(
     history_NF: Tensor, success_N: Tensor, feature_MF: Tensor, bandwidth: float, weight: float
 ) -> Tensor:
-    """Success [M] that a history of features of length 1 lets expect of others.
+    """Success [M] expected of other prompts, given a history; all features have length 1.
 
     (weight m + sum_j k_j y_j) / (weight + sum_j k_j), k = exp((cosine - 1) / bandwidth), m = mean y
     """
@@ -97,7 +97,7 @@ def by_kernel(
 def embedder(name: str) -> Embed:
     """The last hidden states of a frozen transformers model, from a folder or a name.
 
-    Raises UserError where it cannot be loaded.
+    Raises UserError if it cannot be loaded.
     """
     from transformers import AutoModel, AutoTokenizer
 
@@ -134,7 +134,7 @@ class Features:
 
     @property
     def width(self) -> int:
-        """Numbers of a text."""
+        """The number of features of a text."""
         return self.adapter.static.numel()
 
     @torch.no_grad()
@@ -152,7 +152,7 @@ def read(path: str) -> Features:
 
 @functools.lru_cache(maxsize=4)
 def _read(path: str, changed: int) -> Features:
-    """The same, once for each change of the file."""
+    """Reads the file once for each change of it."""
     try:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = file.metadata()

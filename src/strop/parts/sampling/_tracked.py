@@ -1,4 +1,4 @@
-"""What is known of prompts before a step: how their answers ended in earlier steps."""
+"""What is known of prompts before a step: the success of their earlier answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ from strop.batch.segments import find
 
 @dataclass(frozen=True)
 class Tracked:
-    """Sums over each prompt's earlier answers, as they count at the beginning of a step.
+    """Sums over each prompt's earlier answers, as they count at the start of a step.
 
-    All are [N] float64 of the prompts `uid_N`, sorted. right_N, wrong_N: answers, faded.
-    success_N: mean success so far, as the tracker takes it. answers_N: all answers ever scored.
+    All are [N] float64, one entry per prompt of the sorted `uid_N`. right_N, wrong_N: numbers of
+    answers, faded. success_N: mean success so far, by the tracker's rule. answers_N: all answers
+    ever scored.
     """
 
     uid_N: Tensor
@@ -24,7 +25,7 @@ class Tracked:
     answers_N: Tensor
 
     def of(self, uids: Sequence[int]) -> "Tracked":
-        """The same of the prompts `uids`, in their order; sums 0, success NaN of unseen ones."""
+        """The sums of the prompts `uids`, in their order; unseen ones: 0, and success NaN."""
         uid_N = torch.tensor(list(uids), dtype=torch.int64)
         row_N, known_N = find(self.uid_N, uid_N)
 

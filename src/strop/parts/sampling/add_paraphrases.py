@@ -9,19 +9,19 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class AddParaphrases:
-    """Wherever a prompt is practised, the other prompts of its set are practised beside it.
+    """Whenever a prompt is practised, the other prompts of its set are practised with it.
 
         draws <- draws and, after each, one of every other prompt in the pool with the same set
 
     The set is a column of the training data, equal in all wordings of a question. A prompt that
-    was drawn already is not drawn again. It follows a part that draws prompts.
+    was drawn already is not drawn again. This part follows one that draws prompts.
 
     Reads: draws, pool; texts (the rows of the data).   Writes: draws.
     Source: arXiv 2510.04392 (paraphrase sets).
     Differs from the source: no.
     Nearest part: draw_in_shuffled_order, which it follows.
     Edges: a set of one -> unchanged; data without the column -> UserError. A step then has more
-    prompts than requested; nothing lasts between steps.
+    prompts than requested; no state lasts between steps.
     """
 
     # Column of the data that names a prompt's set. Default: ours.

@@ -1,4 +1,4 @@
-"""Give every class of difficulty its own number of rollouts, at the same number in all."""
+"""Give every class of difficulty its own number of rollouts, with the total unchanged."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def split(
     """Rollouts n_b of each class: sum_b sizes_b n_b nearest to `total`, then the best score.
 
     arms: for each class the score of least, least + 1, ... rollouts; the sum of them is the score.
-    Of two totals equally near, the better score counts; of equal scores the fewer rollouts first.
+    Of two totals equally near, the better score wins; of equal scores the fewer rollouts first.
     """
     found: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for name, size in sizes.items():
@@ -40,24 +40,24 @@ def split(
 
 @dataclass(frozen=True)
 class AllocateByBins:
-    """Classes whose rollouts have paid off get more of them from those whose have not.
+    """Classes whose rollouts have paid off get more, at the expense of the others.
 
         p_b(n) = (1 - gamma) softmax_n(eta scores_b(n)) + gamma / arms,  n in least..most
         every prompt of class b gets n_b rollouts: maximise sum_b log p_b(n_b) subject to
         sum_b prompts_b n_b = the draws' rollouts, exactly, by dynamic programming
 
-    Metrics: bins/rollouts_{n} (n_b; 0 without a prompt), budget/target (the draws' rollouts of a
+    Metrics: bins/rollouts_{n} (n_b; 0 without a prompt), budget/target (the draws' rollouts per
     prompt), budget/spent (those given).
 
     Reads: draws (their bin_B).   Writes: draws.
     Source: arXiv 2601.19280 (rollout budget); code kishanpb/verl-gdro (group_dro_grpo.py).
-    Differs from the source: its code gives the budgets to the last step's classes by place, so to
-    other prompts.
-    Nearest part: allocate_by_failures, which goes by a prior of each prompt.
+    Differs from the source: its code matches the budgets with the last step's classes by position,
+    so with other prompts.
+    Nearest part: allocate_by_failures, which uses a prior of each prompt.
     Edges: no exact split -> the nearest total; prompts of class -1 keep theirs, outside the budget.
     """
 
-    # Scores of least..most rollouts, class by class; none: all alike. Default: ours (its control).
+    # Scores of least..most rollouts, class by class; none: all equal. Default: ours (its control).
     scores: tuple[float, ...] = ()
     # Fewest rollouts of a prompt. Default: released code (2).
     least: int = 2
@@ -65,7 +65,7 @@ class AllocateByBins:
     most: int = 12
     # How much a score counts. Default: released code (0.65).
     eta: float = 0.65
-    # Share of the even distribution. Default: released code (0.01).
+    # Share of the uniform distribution. Default: released code (0.01).
     gamma: float = 0.01
 
     def __post_init__(self) -> None:

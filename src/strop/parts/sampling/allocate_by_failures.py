@@ -13,7 +13,7 @@ def expected_failures(num: int, success: float) -> float:
 
 
 def allocate(priors: list[float], total: int, least: int, most: int) -> list[int]:
-    """Rollouts of each prompt: `least`, then one by one where U grows most, `most` at the most."""
+    """Rollouts of each prompt: `least`, then one by one where U grows most, up to `most`."""
     sizes = [least] * len(priors)
     for _ in range(total - sum(sizes)):
         gains = [
@@ -29,7 +29,7 @@ def allocate(priors: list[float], total: int, least: int, most: int) -> list[int
 
 @dataclass(frozen=True)
 class AllocateByFailures:
-    """Prompts that are half within reach get the rollouts that sure and hopeless ones would waste.
+    """Prompts partly within reach get the rollouts that solved and hopeless ones would waste.
 
         maximise sum_i U(B_i, prior_i) with sum B_i = the draws' rollouts, B_i in [least, most],
         greedily;  U(B, p) = B (1 - p) (1 - (1 - p)^(B - 1))
@@ -40,8 +40,8 @@ class AllocateByFailures:
     Source: arXiv 2602.03584 (rollout budget).
     Differs from the source: no; the formula is known from a note on the paper.
     Nearest part: predict_success_from_history, which writes the prior.
-    Edges: U is convex where p B is small, so hopeless prompts may starve at `least` and equal
-    priors below about 1/2 share unequally; of equal gains the first prompt's counts.
+    Edges: U is convex where p B is small, so hopeless prompts may stay at `least` and equal
+    priors below about 1/2 share unequally; equal gains -> the first prompt.
     """
 
     # Fewest rollouts of a prompt. Default: paper (2).

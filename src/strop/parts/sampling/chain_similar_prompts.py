@@ -12,16 +12,16 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class ChainSimilarPrompts:
-    """What is learnt at a prompt can show its use at the next one.
+    """What is learnt on one prompt can prove useful on the next.
 
         chain of a draw: length - 1 other prompts of its scenario, at random, each once
 
-    It follows a part that draws prompts, and a rollout part that answers chains follows it.
+    It follows a part that draws prompts, and needs a rollout part that answers chains.
 
     Reads: draws, pool; texts (the rows of the data); rng.   Writes: draws, which carry `chain`.
     Source: arXiv 2512.17102 (sequential rollout over a chain of similar tasks).
     Differs from the source: no.
-    Nearest part: add_paraphrases, whose prompts stand beside the drawn one.
+    Nearest part: add_paraphrases, whose prompts are drawn in addition.
     Edges: a scenario with too few prompts -> a shorter chain; data without the column -> UserError.
     """
 
@@ -56,6 +56,6 @@ class ChainSimilarPrompts:
             raise UserError(
                 f"a prompt of the training data has no {self.column}: give every row a column "
                 f"{self.column!r} that is equal in similar prompts, or set sampling.column='' "
-                "where all are"
+                "if all are similar"
             )
         return str(scenario)

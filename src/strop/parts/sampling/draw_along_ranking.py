@@ -13,32 +13,32 @@ from strop.parts.sampling._chosen import ChosenPrompts, draw_by_weight
 from strop.parts.sampling._prompts import each_prompt, prompt_batch
 from strop.support.errors import UserError
 
-MOST = 1000.0  # ranks that the centre moves in a step, released code
+MOST = 1000.0  # most ranks that the centre moves at once, released code
 
 
 @dataclass(frozen=True)
 class DrawAlongRanking(ChosenPrompts):
-    """Prompts whose tokens point the same way come first, then those ever further apart.
+    """Prompts whose tokens' states point the same way come first, then ever more diverse ones.
 
         once, with the weights at that time: score_i = mean cosine of the last hidden states among
         the prompt's own tokens + inter_weight * mean cosine between these and the preamble's tokens
-        rank j: by falling score;  P(j) ~ exp(-((j - mu) / width)^2 / 2), `period` ranks without
-        replacement, which the steps take as they were drawn; where fewer are left than a step takes
-        mu <- mu + clip(pace tanh(gain (acc - target)) + pace tanh(gain C), 0, 1000), and again;
+        rank j: by falling score; steps take `period` ranks in the order in which they were drawn,
+        P(j) ~ exp(-((j - mu) / width)^2 / 2) without replacement; if too few are left for a step:
+        mu <- mu + clip(pace tanh(gain (acc - target)) + pace tanh(gain C), 0, 1000), a new draw;
         signal = (gain, target)
         acc: mean outcome of their scored rollouts, C: mean of their angle_B
 
-    The preamble are the tokens that all prompts begin with. Metrics: draw/rank (mean rank of those
+    The preamble is the tokens that all prompts begin with. Metrics: draw/rank (mean rank of those
     drawn / prompts), /centre (mu / prompts).
 
     Reads: pool, texts, scoring, rng, state, num_wanted; outcome_B, angle_B [B] float, scored_B [B]
     bool after a step (update).   Writes: draws.
     Source: arXiv 2506.02281; code wangqinsi1/GAINRL.
-    Differs from the source: the last layer's output, there what its MLP reads; mu stays within the
-    ranking; its code takes a period by rank, lower triangles of a fixed prefix, and halves acc.
-    Nearest part: draw_in_shuffled_order; like it where width is very large.
+    Differs from the source: the last layer's output, there the input of its MLP; mu stays within
+    the ranking; its code takes a period by rank, lower triangles of a fixed prefix, and halves acc.
+    Nearest part: draw_in_shuffled_order; like it if width is very large.
     Edges: no common beginning -> the second term is 0; nothing scored -> mu stays; a period shorter
-    than a step -> a step; ranking, mu and what is left of the period are in the checkpoint.
+    than a step -> the step's size; ranking, mu and the rest of the period are in the checkpoint.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
@@ -46,7 +46,7 @@ class DrawAlongRanking(ChosenPrompts):
     pace: float = 500.0
     # Ranks within which most draws lie. Default: released code (1000).
     width: float = 1000.0
-    # Steepness of both signals, and accuracy from which the first one moves mu. Default: released
+    # Steepness of both signals, and accuracy above which the first one moves mu. Default: released
     # code.
     signal: tuple[float, float] = (2.0, 0.5)
     # Weight of the preamble's term. Default: paper (1; its code has 8).
@@ -64,7 +64,7 @@ class DrawAlongRanking(ChosenPrompts):
         require(self, "period", low=1)
 
     def init(self) -> dict[str, Any]:
-        """Nothing ranked or drawn: sums of outcomes and angles, and their number of rollouts."""
+        """Nothing is ranked or drawn; `told`: sums of outcomes and angles, number of rollouts."""
         return {**super().init(), "ranking": (), "centre": 0.0, "left": (), "told": (0.0, 0.0, 0)}
 
     def __call__(
@@ -91,7 +91,7 @@ class DrawAlongRanking(ChosenPrompts):
     def _next_period(
         self, state: dict[str, Any], wanted: int, rng: torch.Generator
     ) -> dict[str, Any]:
-        """The centre after a period, and the ranks of the next one behind what is left of it."""
+        """Moves the centre after a period, and adds the next period's ranks to those left."""
         outcome, angle, count = state["told"]
         num, centre, left = len(state["ranking"]), state["centre"], state["left"]
         if count:
@@ -103,9 +103,9 @@ class DrawAlongRanking(ChosenPrompts):
         return {**state, "centre": centre, "left": (*left, *more), "told": (0.0, 0.0, 0)}
 
     def ranked(self, pool: tuple[int, ...], texts: Texts, scoring: Scoring) -> tuple[int, ...]:
-        """The prompts by falling score; of equal ones the pool's order."""
+        """The prompts by falling score; ties keep the pool's order."""
         prompts = [texts.prompt_ids(uid) for uid in pool]
-        places = zip(*prompts, strict=False)  # all that the shortest prompt has
+        places = zip(*prompts, strict=False)  # as far as the shortest prompt goes
         alike = [len(set(tokens)) == 1 for tokens in places] if len(pool) > 1 else [False]
         shared = min([*alike, False].index(False), min(map(len, prompts)) - 1)
 
@@ -121,7 +121,7 @@ class DrawAlongRanking(ChosenPrompts):
     def update(
         self, outcome_B: Tensor, angle_B: Tensor, scored_B: Tensor, state: dict[str, Any]
     ) -> dict[str, Any]:
-        """What the period's rollouts came to so far."""
+        """Adds the outcomes and angles of a step's rollouts to the sums of the period."""
         outcome, angle, count = state["told"]
         outcome += float(outcome_B[scored_B].double().sum())
         angle += float(angle_B[scored_B].double().sum())

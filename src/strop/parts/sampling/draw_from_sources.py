@@ -14,7 +14,7 @@ from strop.support.errors import UserError
 
 
 class Source(NamedTuple):
-    """A source of the data: its prompts are so many of the pool, from a place on."""
+    """A source of the data: its prompts are `size` ones of the pool from index `begin` on."""
 
     name: str
     weight: float
@@ -35,7 +35,7 @@ class DrawFromSources:
     Source: none; mixtures of data sets by weight.
     Differs from the source: no.
     Nearest part: draw_in_shuffled_order; equal to it with one source.
-    Edges: one source, or none that is named -> all prompts are one; the state (order, cursor and
+    Edges: one source, or none named -> all prompts form one; the state (order, cursor and
     epoch of each) is in the checkpoint, so a restart loses nothing.
     """
 

@@ -1,4 +1,4 @@
-"""Train on the prompts that are solved least often, of all or of those before."""
+"""Train on the prompts that are solved least often, among all or among those used so far."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,8 +15,8 @@ from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 class DrawHardestPrompts(DrawInShuffledOrder):
     """Rollouts go where the policy still fails.
 
-        as `keep` becomes another: the `keep` prompts of the lowest success of those drawn from
-            until then, in shuffled order;   keep 0: all prompts, nothing is measured
+        when `keep` changes: the `keep` prompts of the lowest success among those drawn from until
+            then, in shuffled order;   keep 0: all prompts, nothing is measured
         success: mean of [outcome >= success] over num_answers answers, drawn at that step
 
     In the phases of a recipe, each with a `keep` of its own, the set becomes smaller phase by
@@ -25,15 +25,15 @@ class DrawHardestPrompts(DrawInShuffledOrder):
     Reads: pool, texts, grading, sampling, rng, state.   Writes: draws.
     Source: arXiv 2511.06307 (Pre-GRPO: phases on the problems with a low pass rate).
     Differs from the source: its number of answers was not found.
-    Nearest part: draw_solvable_prompts, which leaves the hopeless out.
+    Nearest part: draw_solvable_prompts, which leaves hopeless ones out.
     Edges: equal success -> the pool's order; no scored answer -> as if never solved; a keep above
-    what there is -> all of them. Prompts and order are in the checkpoint.
+    their number -> all of them. Prompts and order are in the checkpoint.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
     # Prompts to draw from; 0: all. Default: ours (all; a recipe says how many).
     keep: int = 0
-    # Answers that decide who stays. Default: ours (8).
+    # Answers that decide which prompts stay. Default: ours (8).
     num_answers: int = 8
     # Outcome from which an answer is right. Default: ours (1, of rewards in {0, 1}).
     success: float = 1.0

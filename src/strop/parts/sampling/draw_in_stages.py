@@ -16,20 +16,20 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class DrawInStages(DrawInShuffledOrder):
-    """The policy meets what it can learn from with what the easier prompts have taught it.
+    """The policy meets harder prompts with what the easier ones have taught it.
 
         prompts by rising difficulty, cut into num_stages parts of about equal size
         stage floor(progress * num_stages), at most the last: the prompts of that part alone, in
         shuffled order
-        difficulty: the column of the data, or 1 - the share of [outcome >= 1] over num_answers
-            answers to each prompt before the first step where `column` is empty
+        difficulty: the column of the data; if `column` is empty, 1 - the share of [outcome >= 1]
+            over num_answers answers to each prompt before the first step
 
     Metrics: draw/stage (from 0), draw/difficulty (mean of the prompts drawn).
 
     Reads: pool, texts, grading, sampling, rng, state.   Writes: draws.
     Source: arXiv 2508.11360 (stages by difficulty), known in words only.
     Differs from the source: its labels and when stages change were not found.
-    Nearest part: draw_in_shuffled_order, which it is with one stage.
+    Nearest part: draw_in_shuffled_order; equal to it with one stage.
     Edges: equal difficulty -> the pool's order; a row without the column, or with one that is no
     number -> UserError; no scored answer -> as if never solved; more stages than prompts ->
     UserError. Difficulty and order are in the checkpoint.
@@ -41,7 +41,7 @@ class DrawInStages(DrawInShuffledOrder):
     num_stages: int = 3
     # How far the curriculum is, 0 to 1. Default: ours (as far as the run).
     progress: float | Schedule = Linear(0.0, 1.0)  # noqa: RUF009 (frozen)
-    # Answers to each prompt where difficulty is measured. Default: ours (4).
+    # Answers to each prompt if difficulty is measured. Default: ours (4).
     num_answers: int = 4
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class DrawInStages(DrawInShuffledOrder):
 
     @property
     def facts(self) -> frozenset[str]:
-        """Answers are sampled where difficulty is measured."""
+        """Answers are sampled if difficulty is measured."""
         return frozenset() if self.column else frozenset({"samples_again"})
 
     def init(self) -> dict[str, Any]:

@@ -18,15 +18,16 @@ EPS = 1e-4
 
 @dataclass(frozen=True)
 class DrawNearTargetSuccess(ChosenPrompts):
-    """A few prompts are tried out, and their neighbours among all prompts judged by them.
+    """A few prompts are measured, and all prompts are judged by their measured neighbours.
 
         every `every` steps: d_j of `references` prompts drawn evenly, num_rollouts answers each
         a_j = softmax_j(z . z_j / sqrt(F));  base = sum_j a_j d_j;  d = slope base + shift
-        P ~ exp(-|d - target| / tau) without replacement, as many as the steps until then need
+        P ~ exp(-|d - target| / tau) without replacement, as many as the steps until the next
+        prediction need
         step: num_prompts * share prompts; all num_prompts in the first `every` steps
 
     z: mean over the prompt's tokens of the last hidden states of the first policy, standardised
-    over the prompts, then of mean 0 and deviation 1 itself. slope, shift: least squares over the
+    over the prompts, then scaled to mean 0 and deviation 1. slope, shift: least squares over the
     references, each predicted from the others. Metrics: draw/success (mean d of the prompts drawn),
     reference/success (mean d_j), reference/error (mean |predicted - d_j|).
 
@@ -35,16 +36,16 @@ class DrawNearTargetSuccess(ChosenPrompts):
     Differs from the source: its adapter on another model's embeddings, and its calibration, were
     trained on answers of several models; here neither is trained.
     Nearest part: draw_uncertain_prompts, which only knows prompts that it drew.
-    Edges: references 0 -> half of num_prompts; all alike in success, or fewer than two scored ->
-    all prompts alike; embeddings and predictions are in the checkpoint.
+    Edges: references 0 -> half of num_prompts; references of equal success, or fewer than two
+    scored -> equal chances; embeddings and predictions are in the checkpoint.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"samples_again", "scores_again"})
     # Steps between two predictions. Default: released code (2).
     every: int = 2
-    # Prompts that are tried out. Default: released code (256 of 512, so half of num_prompts).
+    # Prompts that are measured. Default: released code (256 of 512, so half of num_prompts).
     references: int = 0
-    # Success that is wanted. Default: paper (1/2).
+    # The target success. Default: paper (1/2).
     target: float = 0.5
     # Distance from it at which a prompt is e times less likely. Default: released code (1e-3).
     tau: float = 1e-3
@@ -60,7 +61,7 @@ class DrawNearTargetSuccess(ChosenPrompts):
         require(self, "share", low=EPS, high=1.0)
 
     def init(self) -> dict[str, Any]:
-        """Nothing read, nothing predicted."""
+        """The initial state: nothing is embedded or predicted."""
         return {**super().init(), "steps": 0, "z_NF": None, "success": {}, "ranked": (),
                 "used": (), "told": {}}  # fmt: skip
 
@@ -105,7 +106,7 @@ def embedded(pool: tuple[int, ...], texts: Texts, scoring: Scoring) -> Tensor:
 
 
 def attended(z_NF: Tensor, known_KF: Tensor, success_K: Tensor, *, apart: bool = False) -> Tensor:
-    """base [N] of every row; apart: the rows are the known ones, each seen from the others."""
+    """base [N] of every row; apart: the rows are the known ones, each predicted from the others."""
     alike_NK = (z_NF.double() @ known_KF.double().T) / z_NF.shape[1] ** 0.5
     if apart:
         alike_NK = alike_NK.fill_diagonal_(-torch.inf)
@@ -114,12 +115,12 @@ def attended(z_NF: Tensor, known_KF: Tensor, success_K: Tensor, *, apart: bool =
 
 
 def calibrated(base: Tensor, temperature: float = 1.0, bias: float = 0.0) -> Tensor:
-    """sigmoid(logit(base) / temperature + bias), base held within 1e-4 and 1 - 1e-4."""
+    """sigmoid(logit(base) / temperature + bias), base clamped to 1e-4 and 1 - 1e-4."""
     return torch.sigmoid(base.clamp(EPS, 1 - EPS).logit() / temperature + bias)
 
 
 def predict(z_NF: Tensor, known: dict[int, float]) -> tuple[Tensor, dict[str, float]]:
-    """d [N] of every row from the measured success of some, and the metrics of that."""
+    """d [N] of every row from the measured success of some, and its metrics."""
     rows = torch.tensor(list(known), dtype=torch.int64)
     success_K = torch.tensor(list(known.values()), dtype=torch.float64)
     mean = float(success_K.mean()) if known else 0.0

@@ -15,12 +15,12 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class DrawSolvablePrompts(DrawInShuffledOrder):
-    """Prompts out of the policy's reach take no rollouts: they would only be cost and noise.
+    """Prompts out of the policy's reach get no rollouts, which would only be cost and noise.
 
         c_i = answers with outcome >= success among num_answers of the policy at the first step
         kept: c_i > threshold, max - min of its outcomes > spread, and with drop_mastered also
               c_i < the answers scored
-        then the kept prompts in shuffled order, as draw_in_shuffled_order
+        then the kept prompts in shuffled order, as in draw_in_shuffled_order
 
     The filter runs once, when a task begins; a prompt that becomes solvable later stays out.
     Metric: data/frac_pool_kept (kept prompts / prompts of the pool).
@@ -29,7 +29,7 @@ class DrawSolvablePrompts(DrawInShuffledOrder):
     Source: arXiv 2507.05386 (RIF-RFT); arXiv 2504.16656, sec. 3.2 (spread 0: advantages not all 0).
     Differs from the source: its number of answers and threshold were not seen.
     Nearest part: draw_in_shuffled_order; equal to it when threshold and spread are -1.
-    Edges: prompts without a scored answer stay; none left -> UserError. What was found is in the
+    Edges: prompts without a scored answer stay; none left -> UserError. The kept prompts are in the
     checkpoint, so a restart loses nothing.
     """
 
@@ -42,7 +42,7 @@ class DrawSolvablePrompts(DrawInShuffledOrder):
     success: float = 1.0
     # Whether prompts that are always solved are left out too. Default: paper (no).
     drop_mastered: bool = False
-    # What a prompt's best and worst outcome must differ by more than; -1: any. Default: ours (any).
+    # Difference that a prompt's best and worst outcome must exceed; -1: any. Default: ours (any).
     spread: float = -1.0
 
     def __post_init__(self) -> None:

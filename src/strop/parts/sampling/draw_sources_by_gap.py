@@ -1,4 +1,4 @@
-"""Draw prompts from several sources, the more often the more there is to learn from them."""
+"""Draw prompts from several sources, more often from those with more to learn."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,26 +16,26 @@ class DrawSourcesByGap(DrawFromSources):
     """A source that teaches more is practised more often, and none is ever left out.
 
         v_k = mean of 4 s (1 - s) over the source's prompts whose success s is known; none: 1
-        b = argmax v;   gamma = scale t^power, t the draws so far and one more
+        b = argmax v;   gamma = scale t^power, t: 1 + the draws so far
         P_k = 1 / (K + gamma (v_b - v_k)) for k != b of the K sources;   P_b = 1 - sum of the others
 
     Inverse-gap weighting, the rule of a contextual bandit over a regression; here the regression is
-    the mean of what was seen. Within a source prompts come as in draw_from_sources. The chance of
-    each prompt is stored with its rollouts (draw/sample_probability). Metrics: those of
+    the mean over earlier answers. Within a source prompts come as in draw_from_sources. The chance
+    of each prompt is stored with its rollouts (draw/sample_probability). Metrics: those of
     draw_from_sources, sources/{name}/value (v), /probability (P).
 
     Reads: pool, texts, tracked, state, rng, num_wanted.   Writes: draws.
     Source: arXiv 2412.00569 (its rule is that of VowpalWabbit/vowpal_wabbit).
-    Differs from the source: arms are sources of prompts, and what they are worth is how undecided
-    their answers are, not a regression over features.
+    Differs from the source: arms are sources of prompts, and their value is how undecided their
+    answers are, not a regression over features.
     Nearest part: draw_from_sources; equal to it at scale 0 with equal weights.
-    Edges: weights of the data do not count; one source -> all its prompts; equal v -> the first is
-    b, and all have P 1 / K.
+    Edges: the weights of the data are ignored; one source -> all its prompts; equal v -> the first
+    is b, and all have P 1 / K.
     """
 
-    # What a gap counts after the first draw. Default: released code (10).
+    # Weight of a gap at the first draw. Default: released code (10).
     scale: float = 10.0
-    # How that grows with the draws. Default: released code (1/2).
+    # Power of the draws by which it grows. Default: released code (1/2).
     power: float = 0.5
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Begin a run with more prompts than a step trains on, so that slow ones need not be waited for."""
+"""Start a run with more prompts than a step trains on, so that no step waits for slow ones."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,24 +11,24 @@ from strop.method.part import Draw, Result, require
 
 @dataclass(frozen=True)
 class DrawSparePrompts:
-    """More prompts are under way than a step takes; which of them it takes is the rollout's choice.
+    """More prompts are under way than a step takes; the rollout part chooses which it takes.
 
-        first step: draws <- draws and share * as many others of the pool, at random, spare_B 1
-        later: the draws as they are; what the first step left over is still under way
+        first step: draws <- the N draws and share N others of the pool, at random, spare_B 1
+        later: the draws unchanged; what the first step left over is still under way
 
     Reads: draws, pool, num_wanted; rng.   Writes: draws, spare_B [B] float.
     Source: arXiv 2509.18521 (chunk larger than target); code RLsys-Foundation/APRIL.
     Differs from the source: the further prompts are drawn at random, beside the epoch's order.
     Nearest part: draw_in_shuffled_order, which it follows.
-    Edges: share 0 -> the draws; a pool that is too small is passed through again; the state says
-    that there were some, so a restart draws none twice.
+    Edges: share 0 -> the draws; a pool that is too small is passed through again; the state records
+    that some were drawn, so a restart draws none twice.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("spare_B",)
     declares: ClassVar[tuple[Column, ...]] = (
         Column("spare_B", "float", "1: drawn beyond what a step trains on", "share", door=None),
     )
-    # Prompts beyond the step's, of each of its own. Default: released code (64 under way for 32).
+    # Spare prompts per prompt of the step. Default: released code (64 under way for 32).
     share: float = 1.0
 
     def __post_init__(self) -> None:

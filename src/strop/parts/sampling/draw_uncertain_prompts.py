@@ -14,7 +14,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class DrawUncertainPrompts(ChosenPrompts):
-    """Prompts come that are neither solved nor hopeless, as far as is known of them.
+    """The drawn prompts are those that seem neither solved nor hopeless.
 
         p_i ~ Beta(right_i + 1, wrong_i + 1) for every prompt of the pool (Thompson sampling)
         I_i = p_i^a (1 - p_i)^b;  the num_prompts prompts of the largest I
@@ -25,8 +25,8 @@ class DrawUncertainPrompts(ChosenPrompts):
     Reads: pool, tracked, rng, state, num_wanted.   Writes: draws.
     Source: arXiv 2511.18902 (a 1, b 2; 1 and 1: its symmetric form; greedy: its ablation).
     Differs from the source: no.
-    Nearest part: draw_in_shuffled_order, which asks nothing.
-    Edges: of equal I those of the pool's front; more wanted than there are -> all of them again; a
+    Nearest part: draw_in_shuffled_order, which needs no estimate.
+    Edges: equal I -> the first of the pool; more wanted than there are -> all of them again; a
     refill takes the next best that this step has not drawn.
     """
 
@@ -39,7 +39,7 @@ class DrawUncertainPrompts(ChosenPrompts):
         super().__post_init__()
         if len(self.powers) != 2 or not all(power >= 0 for power in self.powers):
             raise UserError(
-                f"draw_uncertain_prompts.powers must be two numbers from 0 on: {self.powers}"
+                f"draw_uncertain_prompts.powers must be two numbers of at least 0: {self.powers}"
             )
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Before the first step, see how often the untrained policy solves each prompt."""
+"""Before the first step, measure how often the untrained policy solves each prompt."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,10 +22,10 @@ class EstimateSuccessFirst:
 
     Reads: draws, pool, texts, grading, sampling, rng, state.
     Writes: the draws, with first_success_B [B] float for their rollouts.
-    Source: arXiv 2512.18215 (samples before training start its tracker).
+    Source: arXiv 2512.18215 (samples before training initialise its tracker).
     Differs from the source: no.
     Nearest part: draw_in_shuffled_order, which chooses the prompts.
-    Edges: what was found is in the checkpoint, so a restart loses nothing.
+    Edges: the estimates are in the checkpoint, so a restart loses nothing.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("first_success_B",)
@@ -42,7 +42,7 @@ class EstimateSuccessFirst:
         require(self, "num_answers", low=0)
 
     def init(self) -> dict[str, Any]:
-        """Nothing asked yet."""
+        """The initial state: no prompt is answered."""
         return {"success": {}, "asked": False}
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Begin as many prompts as have ended, so that always as many are under way."""
+"""Start as many prompts as have ended, so that the number under way stays constant."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,11 +18,11 @@ class FillFreePlaces:
 
     Reads: draws, num_wanted; observes pending_B [B] bool, group_B [B] int.   Writes: draws.
     Source: arXiv 2506.15050 (a pool of constant size).
-    Differs from the source: a place is a prompt's, with all of its rollouts; there an answer's.
+    Differs from the source: a place holds a prompt with all its rollouts, there one answer.
     Nearest part: draw_spare_prompts, for a strategy from which a fixed number of prompts leaves.
-    Edges: nothing pending -> the draws; a prompt that finds no place is passed over until the
-    sampler before it comes to it again; what a curation asks for is drawn whole; the number of
-    places taken is in the checkpoint.
+    Edges: nothing pending -> the draws; a prompt that finds no place is skipped until the sampler
+    before it draws it again; all prompts that a curation requests are drawn; the number of places
+    taken is in the checkpoint.
     """
 
     writes: ClassVar[tuple[str, ...]] = ()
@@ -38,5 +38,5 @@ class FillFreePlaces:
         return Result(draws[: max(free, 0)], state, {"pool/new_prompts": float(max(free, 0))})
 
     def observe(self, pending_B: Tensor, group_B: Tensor, state: dict[str, int]) -> dict[str, int]:
-        """The places of prompts that continue."""
+        """Counts the places of prompts that continue."""
         return {"taken": len(set(group_B[pending_B].tolist()))}

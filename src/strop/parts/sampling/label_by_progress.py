@@ -19,24 +19,24 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class LabelByProgress(DrawInShuffledOrder):
-    """Every turn of the data is good or bad by how much nearer it came to the end, and labelled so.
+    """Every turn of the data is labelled good or bad by how much closer it came to the end.
 
         progress_n = (stage_n + share of the stage's turns before n) / stages
         f(a, b): a small network on the policy's states after two prompts of one episode, trained on
             progress_b - progress_a of random pairs
         relative: A_n = f(n, n + gap);  absolute: A_n = f(0, n + gap) - f(0, n); each times
             horizon / gap, clipped to [-1, 1], gap = min(horizon, turns left), 0 at the last turn
-        label 1 for the `percent` percent of largest A, else 0, each stage by itself where there are
-            several; or, with num_slices, which of so many equal bins
+        label 1 for the `percent` percent of largest A, else 0, stage by stage if there are several;
+            or, with num_slices, the index of one of so many equal bins
 
-    Rows have the columns `episode` and `stage` (from 0), and stand in order, or have `turn`. Then
-    the prompts are drawn as draw_in_shuffled_order draws them, each with its label.
+    Rows need the columns `episode` and `stage` (from 0), and `turn` unless they are in order. The
+    prompts are then drawn as in draw_in_shuffled_order, each with its label.
     Metrics: progress/rmse of f, progress/frac_good (labels 1, or of the upper half of the bins).
 
     Reads: pool, texts, scoring, rng, state.   Writes: draws, with label_B [B] float.
     Source: arXiv 2602.09021 (stage advantage); code OpenDriveLab/kai0.
     Differs from the source: turns in place of a robot's frames; f is a small network on the states
-    of the policy that enters, there a whole model is tuned.
+    of the initial policy, there a whole model is tuned.
     Nearest part: draw_in_shuffled_order; equal to it but for the label.
     Edges: a horizon beyond the episode -> to its last turn. Labels are in the checkpoint.
     """
@@ -46,7 +46,7 @@ class LabelByProgress(DrawInShuffledOrder):
         Column("label_B", "float", "how good its answer is said to be", random="uniform"),
     )
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
-    # Turns that a turn is judged by. Default: released code (50 frames).
+    # Turns after a turn by which it is judged. Default: released code (50 frames).
     horizon: int = 50
     # Percent of the turns that are good. Default: released code (70).
     percent: float = 70.0

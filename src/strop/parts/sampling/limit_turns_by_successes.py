@@ -1,4 +1,4 @@
-"""End episodes of a task at the turn by which its longest success was over."""
+"""Limit the episodes of a prompt to the turns of its longest success so far."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ class LimitTurnsBySuccesses:
         no success yet: as many as the environment allows
 
     Never more than the environment allows; each player's turns count. Rollout parts that play
-    episodes from their beginning, as play_turns, read it.
+    episodes from their beginning, such as play_turns, read it.
     Metrics: turns/limit (mean, of the draws that have one), turns/frac_limited (of all draws).
 
     Reads: draws, state; uid_P [P], group_B [B], rollout_K [K] int, outcome_B [B] float, scored_B
@@ -26,14 +26,14 @@ class LimitTurnsBySuccesses:
     Source: arXiv 2509.23866 (dynamic trajectory length).
     Differs from the source: no; that tasks without a success have the usual limit is inferred.
     Nearest part: spare_solved_prompts, which limits how many rollouts there are.
-    Edges: a longer success than the limit cannot come, so limits fall only by `most`; what was
-    seen, keyed by uid, is in the checkpoint.
+    Edges: no success can be longer than the limit, so a limit stays once it is set; the longest
+    successes, keyed by uid, are in the checkpoint.
     """
 
     carries: ClassVar[tuple[str, ...]] = ("max_turns",)
     # Fewest turns that are allowed. Default: paper (10).
     least: int = 10
-    # Most of a prompt that has a success. Default: paper (50).
+    # Most turns of a prompt that has a success. Default: paper (50).
     most: int = 50
     # Outcome from which a rollout is a success. Default: ours (1, of rewards in {0, 1}).
     success: float = 1.0

@@ -1,4 +1,4 @@
-"""Before sampling, guess how often the policy solves each prompt from how it did on like ones."""
+"""Before sampling, predict each prompt's success from the policy's results on similar ones."""
 
 import zlib
 from dataclasses import dataclass
@@ -28,17 +28,17 @@ class PredictSuccessFromHistory:
         adapter: f by queries over an embedder's states, trained on histories of other policies
         classifier: its chances in place of the kernel's
 
-    Nothing is trained in the run: what is known of the policy is the history that it is shown.
+    Nothing is trained in the run; all that is known of the policy is the history.
     Metric: prior/mean.
 
     Reads: draws; texts; state; uid_P [P], group_B [B] int, outcome_B [B] float, scored_B
     [B] bool of all that was sampled (observe).   Writes: the draws, with prior_B [B] float.
     Source: arXiv 2602.03584 (success from the policy's history, in context).
-    Differs from the source: the kernel, where it has a tabular classifier, and pieces of text are
-    the defaults; labels are means, there thresholds.
-    Nearest part: estimate_success_first, which samples answers to know.
-    Edges: an empty history -> 1/2; a classifier is asked once outcomes on both sides of 1/2 are
-    known, until then it is the kernel. The history is in the checkpoint.
+    Differs from the source: the defaults are the kernel, where it has a tabular classifier, and
+    pieces of text; labels are means, there thresholded.
+    Nearest part: estimate_success_first, which samples answers to measure it.
+    Edges: an empty history -> 1/2; a classifier is used once outcomes on both sides of 1/2 are
+    known, and the kernel until then. The history is in the checkpoint.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prior_B",)
@@ -47,15 +47,15 @@ class PredictSuccessFromHistory:
     )
     # Prompts of the history. Default: paper (256).
     context: int = 256
-    # Distance of texts at which their outcomes stop telling of each other. Default: ours (0.1).
+    # Distance of texts beyond which outcomes hardly inform each other. Default: ours (0.1).
     bandwidth: float = 0.1
-    # Prompts that the history's mean counts for. Default: ours (1).
+    # Number of prompts that the history's mean counts as. Default: ours (1).
     weight: float = 1.0
     # File of an adapter that `strop.evaluation.success_forecast.fit_adapter` wrote; "": pieces of
     # text. Default: ours (none, the embedder is a download).
     adapter: str = ""
-    # `file.py:function` of (features [N, F], successes [N], features [M, F]) -> chances [M], as of
-    # a TabPFN; "": the kernel. Default: ours (none).
+    # `file.py:function` of (features [N, F], successes [N], features [M, F]) -> chances [M], such
+    # as a TabPFN's; "": the kernel. Default: ours (none).
     classifier: str = ""
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ class RehearseMasteredPrompts:
         each step: the place of a mastered prompt goes to another prompt, in shuffled order, and
         num_stored stored answers come in as draws of one rollout
 
-    What is stored is the trainer's own log-probability at the rollouts' temperature. Metrics:
+    The stored log-probabilities are the trainer's own at the rollouts' temperature. Metrics:
     rehearsal/mastered (share of the pool), /stored (answers in the store).
 
     Reads: draws, pool, texts, grading, sampling, scoring, rng, state, num_wanted.

@@ -1,4 +1,4 @@
-"""Put each prompt drawn into a class of difficulty by how its answers went so far."""
+"""Put each drawn prompt into a class of difficulty by its success so far."""
 
 import bisect
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ APART = -1
 
 @dataclass(frozen=True)
 class SortBySuccess:
-    """Prompts that go about equally well share a class, and change it only for good reason.
+    """Prompts of about equal success share a class, and change it only on clear evidence.
 
-        class: edges at most the prompt's success (0 of one that was never drawn); 0 is the hardest
+        class: the number of edges <= the prompt's success (0 if never drawn); 0 is the hardest
         a prompt that has a class leaves it upwards over an edge e only where success >= e + margin,
         downwards only where success <= e - margin
 
@@ -25,10 +25,10 @@ class SortBySuccess:
     Reads: draws, tracked, state.   Writes: the draws, with bin_B [B] int.
     Source: arXiv 2601.19280 (online difficulty classes); code kishanpb/verl-gdro.
     Differs from the source: its code takes a move over several edges at once, or not at all, by
-    the margin at the lower class's upper edge ("code"); here each edge is asked ("paper").
-    Nearest part: track_success, which knows the success.
-    Edges: set_apart: success 0 or 1 exactly, once drawn -> -1, no class; what a prompt's class is
-    lasts, by uid, and is in the checkpoint.
+    the margin at the lower class's upper edge ("code"); here each edge is checked ("paper").
+    Nearest part: track_success, which measures the success.
+    Edges: set_apart: success 0 or 1 exactly, once drawn -> -1, no class; the classes, keyed by uid,
+    last over steps and are in the checkpoint.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("bin_B",)
@@ -42,7 +42,7 @@ class SortBySuccess:
     margin: float = 0.03
     # Whether prompts never or always solved are in no class. Default: paper (no).
     set_apart: bool = False
-    # Several edges at once: "paper" or "code". Default: paper (each is asked).
+    # Several edges at once: "paper" or "code". Default: paper (each is checked).
     source_form: str = "paper"
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from strop.parts.sampling._tracked import Tracked
 
 @dataclass(frozen=True)
 class SpareSolvedPrompts:
-    """Rollouts go where success is open; of what is mostly solved a few will do.
+    """Rollouts go where success is open; a few are enough for mostly solved prompts.
 
         s: success of the prompt's earlier answers;  N: its rollouts as drawn
         s < threshold, or not known: N;   else min(N, max(least, int(9 / s - 7)))
@@ -18,7 +18,7 @@ class SpareSolvedPrompts:
     Reads: draws, tracked.   Writes: draws.
     Source: arXiv 2509.23866 (dynamic rollout number); code Computer-use-agents/dart-gui.
     Differs from the source: no; the threshold is the paper's (released code: 1.0).
-    Nearest part: allocate_by_failures, which shares a fixed number out.
+    Nearest part: allocate_by_failures, which distributes a fixed number.
     Edges: N below least -> N.
     """
 
@@ -41,7 +41,7 @@ class SpareSolvedPrompts:
         return Result(spared, metrics=metrics)
 
     def _spared(self, draw: Draw, success: float) -> Draw:
-        """The draw with as many rollouts as its success leaves."""
+        """The draw with the number of rollouts that its success allows."""
         if not success >= self.threshold:
             return draw
         size = min(draw.num_rollouts, max(self.least, int(9 / success - 7 + 1e-9)))

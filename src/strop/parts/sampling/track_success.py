@@ -16,7 +16,7 @@ COUNTS = ("right", "wrong", "answers")
 
 @dataclass(frozen=True)
 class TrackSuccess:
-    """Whoever chooses prompts, or gives them rollouts, finds how they went so far.
+    """Parts that choose prompts, or allocate rollouts, can read the prompts' success so far.
 
         after each step, of a prompt with n scored answers, c of them right:
             right <- keep right + c;   wrong <- keep wrong + n - c
@@ -24,9 +24,9 @@ class TrackSuccess:
         success: right / (right + wrong); with a window, the mean of the last `window` entries,
             each the share c / n of a step ("mean"), or whether c > 0 ("any")
 
-    All that was sampled counts, also what curation drops; what it brings back from a store does
-    not. Sampling parts of the same chain get it as `tracked`. Metrics: tracked/prompts (known),
-    /success (mean, of drawn prompts that are known), /frac_new (draws of unknown ones).
+    All sampled rollouts count, also those that curation drops; those that it brings back from a
+    store do not. Sampling parts of the same chain get it as `tracked`. Metrics: tracked/prompts
+    (known), /success (mean, of drawn prompts that are known), /frac_new (draws of unknown ones).
 
     Reads: draws, state; uid_P [P], group_B [B] int, outcome_B [B] float, scored_B [B] bool of all
     that was sampled (observe).
@@ -43,13 +43,13 @@ class TrackSuccess:
                random="uniform"),
         Column("past_answers_B", "float", "the prompt's earlier answers", random="positive"),
     )  # fmt: skip
-    # What is left of a prompt's sums when it is drawn again. Default: ours (all).
+    # Share of a prompt's sums that stays when it is drawn again. Default: ours (all).
     keep: float = 1.0
-    # What is left of them after each step in which it is not drawn. Default: ours (all).
+    # Share of them that stays after each step in which it is not drawn. Default: ours (all).
     fade: float = 1.0
-    # Steps with the prompt that its success is the mean of; 0: of all, faded. Default: ours (all).
+    # Steps with the prompt over which its success is averaged; 0: all, faded. Default: ours (all).
     window: int = 0
-    # What a step is in the window: "mean" or "any". Default: ours (the mean).
+    # Entry of a step in the window: "mean" or "any". Default: ours (the mean).
     entry: str = "mean"
     # Outcome from which an answer is right. Default: ours (1, of rewards in {0, 1}).
     success: float = 1.0
@@ -128,7 +128,7 @@ class TrackSuccess:
         return {"steps": step + 1, "uid": uid_N, "step": last_N, **sums, "entries": entries}
 
     def _fitted(self, entries: Tensor) -> Tensor:
-        """The newest entries that the window holds, where it was another one before."""
+        """The newest entries that fit into the window, whose size may have changed."""
         missing = max(self.window - entries.shape[1], 0)
         empty = entries.new_full((entries.shape[0], missing), float("nan"))
         return torch.cat([empty, entries], dim=1)[:, entries.shape[1] + missing - self.window :]

@@ -11,7 +11,7 @@ from strop.method.part import Selected, require
 
 @dataclass(frozen=True)
 class DropDoubtfulRollouts:
-    """Neither right answers that surprise the reference nor wrong ones that it is sure of teach.
+    """Right answers that surprise the reference, and wrong ones that it is sure of, do not teach.
 
         perplexity_i = exp(-mean_{t in i} logp_ref_t)
         right: keeps its gradient if perplexity_i <= high; wrong: if perplexity_i >= low

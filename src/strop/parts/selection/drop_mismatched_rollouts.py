@@ -1,4 +1,4 @@
-"""Do not learn from what engine and trainer see differently."""
+"""Do not learn where engine and trainer disagree about probabilities."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class DropMismatchedRollouts:
         x_t = logp_old_t - logp_sampler_t;   k1 = x, k2 = x^2 / 2, k3 = exp(x) - 1 - x
         s = the measure: k of the token, or its sum, mean or largest value in the turn or rollout
         stays if lowest <= exp(clamp(s, -20, 20)) <= highest for k1, if s <= highest for k2, k3
-        of what stays, a turn goes that has a token with exp(x_t) < veto
+        of what stays, a turn goes if one of its tokens has exp(x_t) < veto
 
     The bounds of k1 are on trainer / engine (verl's are on its inverse). Both log-probabilities are
     at the temperature, without the sampler's cuts. Metrics: mismatch/dropped_fraction (of the
@@ -47,7 +47,7 @@ class DropMismatchedRollouts:
     # token_, turn_sum_, turn_mean_, turn_max_, seq_sum_, seq_mean_ or seq_max_ and k1, k2 or k3.
     # Default: paper (the geometric mean of a rollout).
     measure: str = "seq_mean_k1"
-    # Whether what goes still counts in averages. Default: paper (no).
+    # Whether dropped tokens still count in averages. Default: paper (no).
     still_counts: bool = False
 
     def __post_init__(self) -> None:

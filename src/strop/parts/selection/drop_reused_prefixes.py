@@ -10,7 +10,7 @@ from strop.method.part import Selected
 
 @dataclass(frozen=True)
 class DropReusedPrefixes:
-    """What a rollout took over from another one is its prompt: the other alone learns it.
+    """Tokens that a rollout took over from another are its prompt: only the other learns them.
 
         the first fork_at tokens of an answer neither learn nor count in averages
         in_both: nor do they in the answer that they were taken from
@@ -20,7 +20,8 @@ class DropReusedPrefixes:
     Source: arXiv 2508.11016 (code: a branch's prompt has the reused tokens); in_both 2601.03715.
     Differs from the source: no.
     Nearest part: keep_origins, which decides by who wrote a token.
-    Edges: no fork -> everything stays; the other one was left out of the batch -> nobody learns it.
+    Edges: no fork -> everything stays; the other one was left out of the batch -> no rollout learns
+    them.
     """
 
     # Whether the other one does not learn them either. Default: paper (it does).

@@ -10,19 +10,20 @@ from strop.method.part import Result, Selected, require
 
 @dataclass(frozen=True)
 class DropUnprofiledRollouts:
-    """Right answers that leave the work to others are dropped, the lazier the likelier.
+    """Right programs that leave the work to other code are dropped, more often the more they do so.
 
         keep_i with probability clip((profiled_i - tau) / width, 0, 1) if correct_i and not decoy_i
         all others stay; width 0: keep_i if profiled_i >= tau
 
     Whether a rollout goes depends on its own uid, the seed and the step, not on the other rows.
-    With enough_speedup a rollout that is so fast stays anyway.
+    With enough_speedup a rollout of at least that speedup stays anyway.
     Metrics: profile/dropped_fraction (of the correct rollouts), /mean (their profiled share).
 
     Reads: correct_B, decoy_B [B] bool, profiled_B, speedup_B [B] float, rollout_uid_B [B] int,
     mask_T [T] bool, rollout_T [T] int; rng.   Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2602.05885 (profiling-based rejection); code hkust-nlp/KernelGYM.
-    Differs from the source: no; columns of turns in place of those of rollouts draw for each turn.
+    Differs from the source: no; with columns of turns in place of those of rollouts it draws for
+    each turn.
     Nearest part: drop_truncated_rollouts.
     Edges: tau -inf -> keeps everything; unknown share (NaN) counts as 0.
     """

@@ -1,4 +1,4 @@
-"""Do not train on rollouts that the policy was unsure of, once it is a sure one."""
+"""Do not train on rollouts that the policy was unsure of, if its first policy was sure."""
 
 import math
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ class DropUnsureRollouts:
     """Rollouts of high mean entropy have no gradient; they still count in averages.
 
         rollout i keeps its gradient if mean_{t in i} entropy_old_t <= threshold, or
-        initial > threshold: a policy that begins above it is never held to it
+        initial > threshold: a policy that starts above it is never held to it
 
     `initial` is the entropy of the first policy; below 0 it is the mean of this very step.
-    carry_metric_forward hands it on from the first step.
+    carry_metric_forward carries it over from the first step.
 
     Reads: entropy_old_T [T] float, mask_T [T] bool, rollout_T [T] int, scored_B [B] bool.
     Writes: gradient_T, denominator_T [T] bool.
-    Source: arXiv 2508.03772; code winstonsmith1897/GTPO (0.7, whatever the entropy began at).
+    Source: arXiv 2508.03772; code winstonsmith1897/GTPO (0.7, whatever the initial entropy).
     Differs from the source: no; an initial entropy at the threshold counts as below it.
-    Nearest part: drop_doubtful_rollouts, which asks the reference and the reward.
+    Nearest part: drop_doubtful_rollouts, which uses the reference and the reward.
     Edges: no policy token -> nothing to lose.
     """
 

@@ -12,7 +12,7 @@ from strop.method.part import Result, Selected, require
 
 @dataclass(frozen=True)
 class KeepConfidentErrors:
-    """Tokens that the policy expects, or is open about, are not learned and do not count.
+    """Tokens that the policy expects, or is unsure about, are not learned and do not count.
 
         d_t = -logp_old_t - caution * entropy_old_t
         kept are the max(int(share * N), 1) tokens of largest d
@@ -24,9 +24,9 @@ class KeepConfidentErrors:
     Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2508.03178; code Qihoo360/Light-IF (custom_entropy_trainer.py).
     Differs from the source: d is that at the start of the step, equal to the current one at one
-    update a step; over the update, the source's over what one device holds.
+    update a step; the share is of the update, the source's of the tokens on one device.
     Nearest part: keep_high_entropy_tokens; keeps everything when share is 1.
-    Edges: no token with gradient -> empty masks; any of equal ones.
+    Edges: no token with gradient -> empty masks; ties are broken arbitrarily.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})

@@ -17,7 +17,7 @@ class KeepHighEntropyTokens:
 
         quantile: kept if entropy_old_t >= the (1 - share)-quantile (linear between neighbours)
         topk: kept are the max(int(share * N), 1) tokens of highest entropy
-        by_advantage: |advantage_t| * entropy_old_t stands in place of the entropy
+        by_advantage: |advantage_t| * entropy_old_t takes the place of the entropy
         others: those that would lose their gradient keep it, the others lose it
 
     Over the N tokens that still have a gradient: of the step as a selection, of the update on a
@@ -25,14 +25,14 @@ class KeepHighEntropyTokens:
     The metric `entropy_control/threshold` is the smallest entropy kept, nats.
 
     Reads: entropy_old_T [T] float, gradient_T [T] bool, denominator_T [T] bool; advantage_T [T]
-    float where by_advantage.
+    float if by_advantage.
     Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2506.01939, eq. 6; "full" code only: huggingface/trl grpo_trainer.py; "topk"
     code only: CarlanLark/Lp-Reg-dev; by_advantage arXiv 2509.22115.
     Differs from the source: entropy is that at the start of the step, the released codes' that of
     the current forward pass (equal at one update a step); never of a micro-batch.
     Nearest part: none; keeps everything when share is 1 (nothing with others).
-    Edges: no token with gradient -> empty masks; topk takes any of equal ones.
+    Edges: no token with gradient -> empty masks; topk breaks ties arbitrarily.
     """
 
     # Share of the tokens that is kept; may change over the run. Default: paper (0.2).

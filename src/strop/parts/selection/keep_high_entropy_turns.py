@@ -10,7 +10,7 @@ from strop.method.part import Result, Selected, require
 
 @dataclass(frozen=True)
 class KeepHighEntropyTurns:
-    """Turns that were routine keep out of the update; those with a choice in them stay.
+    """Routine turns stay out of the update; turns with a choice in them learn.
 
         H_k = mean of entropy_old_t over the turn's tokens with gradient
         turn k stays if H_k >= the `level`-quantile (linear) of the turns of its group

@@ -22,13 +22,14 @@ class KeepInsideEntropyBand:
     Metrics: entropy_control/low, /high, /entropy (nats), /direction (d), /kept_fraction.
 
     Reads: entropy_old_T [T] float, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int,
-    num_rollouts int, and scored_B [B] bool where there.
+    num_rollouts int, and scored_B [B] bool if present.
     Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2604.26326, algorithm 1.
     Differs from the source: no (its released code swaps the estimator instead).
     Nearest part: none; keeps everything when the band is (-inf, inf).
     Edges: advantage 0 -> kept; unscored rollouts are in neither H nor the kept rows; no policy
-    token -> H 0; nothing left -> empty masks and kept_fraction 0. Edges that cross: the upper one.
+    token -> H 0; nothing left -> empty masks and kept_fraction 0. If the edges cross, the upper one
+    counts.
     """
 
     # Lower edge, nats; may change over the run. Default: paper (hyperparameter table).

@@ -1,4 +1,4 @@
-"""Spend no training on rollouts that say next to nothing."""
+"""Spend no training on rollouts that teach next to nothing."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,15 @@ class KeepLargeAdvantages:
 
         rollout i stays if |advantage_i| >= smallest        (positive_only: advantage_i >= smallest)
 
-    With `multiple` the number kept is rounded up to a multiple of it, never beyond what there is,
+    With `multiple` the number kept is rounded up to a multiple of it, never beyond the scored ones,
     by keeping the next ones in order of |advantage|; then some small ones stay.
 
-    Reads: advantage_B [B] float, scored_B [B] bool where there, mask_T [T] bool, rollout_T [T]
+    Reads: advantage_B [B] float, scored_B [B] bool if present, mask_T [T] bool, rollout_T [T]
     int.   Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2502.01600; code apple/ml-loop (where `multiple` is the number of workers).
-    Differs from the source: with multiple 1 nothing is kept where everything is small.
+    Differs from the source: with multiple 1 nothing is kept if everything is small.
     Nearest part: keep_inside_entropy_band.
-    Edges: unscored rollouts go; of equal ones at the edge of a multiple the first stay.
+    Edges: unscored rollouts go; ties at the edge of a multiple -> the first stay.
     """
 
     # Smallest absolute advantage that stays, reward units. Default: released code (0.01).

@@ -9,7 +9,7 @@ from strop.method.part import Selected
 
 @dataclass(frozen=True)
 class KeepMarkedTokens:
-    """Tokens that the advantage is not meant for neither learn nor count in averages.
+    """Unmarked tokens, for which the advantage is not meant, neither learn nor count in averages.
 
         token t stays in gradient and denominator if learning_t
 

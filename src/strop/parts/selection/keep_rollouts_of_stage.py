@@ -9,7 +9,7 @@ from strop.method.part import Selected, require
 
 @dataclass(frozen=True)
 class KeepRolloutsOfStage:
-    """Rollouts of the strategy's other phases neither learn nor count, here.
+    """Rollouts of the strategy's other phases neither learn nor count in this selection.
 
         token t stays in gradient and denominator if the stage of its rollout is `stage`
 

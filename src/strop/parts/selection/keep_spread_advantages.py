@@ -13,19 +13,19 @@ from strop.method.schedule import Schedule
 
 @dataclass(frozen=True)
 class KeepSpreadAdvantages:
-    """Of all rollouts those stay that together have the largest variance of advantages.
+    """The subset of the rollouts with the largest variance of advantages stays.
 
         kept = the k largest and the n - k smallest advantages, n = max(round(share * size), 1),
         with the k in 0..n that gives the kept ones the largest variance (the smallest such k)
 
-    That is the best subset of n there is. Advantages stay as they are.
+    That is the best subset of n rollouts. Advantages stay as they are.
     Metrics: spread/variance_before and spread/variance_kept, means over the sets chosen from.
 
-    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool where there,
+    Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool if present,
     mask_T [T] bool, rollout_T [T] int.   Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2509.22115 (cross-group sampling); within groups arXiv 2504.13818.
-    Differs from the source: a share of the rollouts where it has a number; ties, which it does not
-    settle, go to the first rows.
+    Differs from the source: a share of the rollouts where the source has a number; ties, which it
+    does not settle, go to the first rows.
     Nearest part: keep_large_advantages; keeps everything scored when share is 1.
     Edges: unscored rollouts go; advantages of 0 stay only when n is larger than the others' number.
     """
@@ -79,7 +79,7 @@ def _split(
     """How many of the kept are the largest [P] int, and the variance of the kept [P]."""
     widest = int(size_P.max()) if size_P.numel() else 0
     empty_PW = values_B.new_zeros((size_P.shape[0], widest + 1))
-    place = (key_B[where_B], rank_B[where_B] + 1)  # one row a set, ascending, behind a 0
+    place = (key_B[where_B], rank_B[where_B] + 1)  # one row per set, ascending, after a 0
     sums = [
         empty_PW.index_put(place, power_B[where_B]).cumsum(1)
         for power_B in (values_B, values_B.square())

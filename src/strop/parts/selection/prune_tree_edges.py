@@ -1,4 +1,4 @@
-"""Learn from fewer of a tree's edges: not at some depths, and deep down from the extremes alone."""
+"""Learn from fewer of a tree's edges: none at some depths, and only the extremes deep down."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,21 +13,22 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class PruneTreeEdges:
-    """Edges of a tree are sampled and scored, and left out of the gradient.
+    """Some edges of a tree are sampled and scored, but left out of the gradient.
 
         depth: those at a depth of `depths` go, a window that moves up by one depth every `interval`
-               steps until its first one stands at `below`
+               steps until its first one is at `below`
         width: of those at depth `below` or deeper, over all trees, floor(share * n) and at least
                two stay: half of them the best, half the worst
 
-    An edge is a rollout of one turn, as split_tree_into_edges makes them.
+    An edge is a rollout of one turn, as split_tree_into_edges creates them.
     Metrics: tree/frac_edges_pruned.
 
     Reads: depth_T [T] int, advantage_B [B] float, scored_B [B] bool, mask_T [T] bool, rollout_T [T]
     int, step [] int.
     Writes: gradient_T, denominator_T [T] bool.
     Source: arXiv 2509.06040; code only: Fredreic1849/BranchGRPO (width mode 2).
-    Differs from the source: its width has steps behind the last split, here the last depths.
+    Differs from the source: its width is pruned at steps after the last split, here at the last
+    depths.
     Nearest part: keep_spread_advantages.
     Edges: unscored rollouts go; of equal advantages the first rows count as higher; depth before
     width.

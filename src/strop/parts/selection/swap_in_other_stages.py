@@ -12,20 +12,20 @@ from strop.method.part import Result, Selected, require
 
 @dataclass(frozen=True)
 class SwapInOtherStages:
-    """A few rollouts drawn in another way take the place of plain ones; the rest of them go.
+    """A few good rollouts of other phases replace plain ones; the others of these phases go.
 
         s = min(most, good) for rollouts of stage 1, min(most // 2, good) for those of stage 2;
         good: rollouts of these stages with an advantage above 0
-        s good ones stay, s plain ones (stage 0) go, and all others of these stages
+        s good ones stay; s plain ones (stage 0) go, and so do all others of these stages
 
-    Which stay and which go follows rollout_uid, which says nothing of the rollout.
+    Which stay and which go follows rollout_uid, which does not depend on the answer.
 
-    Reads: advantage_B [B] float, stage_B, rollout_uid_B [B] int, scored_B [B] bool where there,
+    Reads: advantage_B [B] float, stage_B, rollout_uid_B [B] int, scored_B [B] bool if present,
     mask_T [T] bool, rollout_T [T] int.   Writes: gradient_T, denominator_T [T] bool.
     Source: code only: 597358816/AEPO (the method of arXiv 2510.08141).
     Differs from the source: it takes the first rows of each, and fails where none is good.
     Nearest part: keep_large_advantages.
-    Edges: no other stage -> keeps everything; fewer plain ones than s -> all of them go.
+    Edges: no other stage -> keeps all scored ones; fewer plain ones than s -> all of them go.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})

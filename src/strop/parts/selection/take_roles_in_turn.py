@@ -10,7 +10,7 @@ from strop.method.part import Selected, require
 
 @dataclass(frozen=True)
 class TakeRolesInTurn:
-    """Agents learn one after another: what the others did is there, but not learnt from.
+    """Agents learn one after another: the others' turns are present, but not learnt from.
 
         a = floor((step - 1) / interval) mod n, roles 0 to n - 1 in the step's turns
         token t stays in gradient and denominator if the role of its turn is a
@@ -20,7 +20,7 @@ class TakeRolesInTurn:
     Source: arXiv 2504.16129; code jwliao-ai/MARFT (agent_iteration_interval).
     Differs from the source: steps of training are counted, there the environments' steps.
     Nearest part: keep_rollouts_of_stage, which decides by the rollout and for the whole run.
-    Edges: one role -> keeps everything; the current role is not there -> empty masks.
+    Edges: one role -> keeps everything; the current role has no turn -> empty masks.
     """
 
     # Steps before the next role's turn. Default: released code (launch script).

@@ -29,6 +29,7 @@ from strop.tracking.metrics_file import lines_until, read_metrics
 from strop.tracking.watch import NAME as TRACKING
 from strop.tracking.watch import WRITTEN, forget
 from strop.training.learner.token_trace import Tokens
+from strop.training.record.ending import NAME as END
 from strop.training.record.fingerprint import NAME as FINGERPRINT
 from strop.training.record.likeness import NAME as LIKENESS
 from strop.training.record.likeness import Likeness
@@ -41,8 +42,8 @@ from strop.training.services.texts import RunTexts
 GIVEN = "given"  # folder of data that a script passed in place of files
 REPORT = "report.html"
 OWN = (
-    LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, TRACKING, *WRITTEN, "rollouts", "tokens", "stores",
-    "checkpoints", REPORT,
+    LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, END, TRACKING, *WRITTEN, "rollouts", "tokens",
+    "stores", "checkpoints", REPORT,
 )  # fmt: skip
 
 
@@ -135,7 +136,8 @@ class Record:
 
     def discard(self) -> None:
         """Delete what `create` made and the first lines of a run that never made a step."""
-        for name in ("config.toml", "metrics.jsonl", LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS):
+        ours = (LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, END)
+        for name in ("config.toml", "metrics.jsonl", *ours):
             (self.folder / name).unlink(missing_ok=True)
         forget(self.folder)
         for name in ("stores", GIVEN):

@@ -1,4 +1,4 @@
-"""The card's numbers, the norm by hand, and that it stops the gradient of nothing else."""
+"""The card's numbers, the norm by hand, and that it blocks no other gradient."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The critic's loss by hand, its gradient, and where none flows."""
+"""The critic's loss by hand, its gradient, and where the gradient is zero."""
 
 import pytest
 import torch

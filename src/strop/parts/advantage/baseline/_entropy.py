@@ -1,4 +1,4 @@
-"""The entropy of a step that the parts which act on its signs compare with a target."""
+"""The entropy of a step, which parts that weigh or drop signs compare with a target."""
 
 from torch import Tensor
 
@@ -14,9 +14,9 @@ def entropy_of_step(
     rollout_T: Tensor,
     scored_B: Tensor,
 ) -> float:
-    """What is given, nats, else the mean of entropy_old over the scored policy tokens.
+    """`batch_entropy` where given, else the mean entropy_old of the scored policy tokens; nats.
 
-    Raises UserError where there is neither.
+    Raises UserError where neither is given.
     """
     if batch_entropy is not None:
         return float(batch_entropy)

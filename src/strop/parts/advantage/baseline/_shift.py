@@ -8,9 +8,9 @@ from strop.batch import segments
 def shift_of(
     advantage_B: Tensor, reward_B: Tensor, group_B: Tensor, num_groups: int, scored_B: Tensor
 ) -> dict[str, float]:
-    """What `advantage_B` differs by from what the group's mean would have left of `reward_B`.
+    """Mean absolute difference between `advantage_B` and `reward_B` less the mean of its group.
 
-    Its mean size over scored rollouts with a scored peer: a group of one has no mean to leave.
+    Only scored rollouts with a scored peer count: a group of one has no mean to compare with.
     """
     plain_B = segments.centred(reward_B, group_B, num_groups, scored_B)
     peers_B = scored_B & (segments.count(group_B, num_groups, scored_B) > 1)[group_B]

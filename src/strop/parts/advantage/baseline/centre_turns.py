@@ -14,21 +14,22 @@ KEYS = ("index", "state", "group", "last", "role", "player", "batch")
 
 @dataclass(frozen=True)
 class CentreTurns:
-    """A turn learns from how much better it went than its peers: equal place, state, role, ...
+    """A turn learns from how much better it went than its peers: same place, state, role, ...
 
         advantage_k = (score_k - mean_{j like k} score_j) / (std_{j like k} score_j + eps)
 
-    Peers by `key`: "index" turns of the prompt's group at the same position, "state" those that
-    met the same state, "group" all of the group, "last" the group's last turns of a rollout apart
-    from its other turns, "role" or "player" all turns of that one in the step (one player where no
-    column says), "batch" all turns of the step. With leave_one_out the mean is over the others.
+    Peers by `key`: "index" turns of the prompt's group at the same position, "state" those in the
+    same state, "group" all turns of the group, "last" the group's last turns of rollouts among
+    themselves and the other turns among themselves, "role" or "player" all turns of the step with
+    that role or player (one player where no column names them), "batch" all turns of the step.
+    With leave_one_out the mean is over the others.
 
     Reads: values_K [K] float (return_K unless renamed), rollout_K, index_K, group_K [K] int,
     scored_B [B] bool; state_K or role_K [K], player_B [B] int where the key needs it.
     Writes: advantage_K [K] float.
     Source: arXiv 2505.10978, eq. 7 (key "state"); arXiv 2602.05885 (leave_one_out, "index").
     Differs from the source: no.
-    Nearest part: subtract_group_mean, its kin over rollouts.
+    Nearest part: subtract_group_mean, which does the same over rollouts.
     Edges: a turn without peers -> by `singleton`; equal peers -> 0; turns of unscored rollouts ->
     0 and outside the statistics.
     """

@@ -13,17 +13,17 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class CompareBudgets:
-    """Answers learn to stay within their budget, and prompts to be answered with the right one.
+    """The policy learns to stay within a budget, and to give each prompt the right one.
 
         f1(n, b) = beta cos(pi n / 2L) - |n - b| / L,   f2(b) = beta cos(pi b / 2L)
         R_i = 0 if wrong or n_i > L;  f1(n_i, b_i) if n_i > b_i;  else f2(b_i);  a reward < 0 stays
         advantage_i = (mean_{j of i's budget} R_j - f2(b_i)) + (R_i - mean_g) / (std_g + eps)
 
-    The first term is one of the group's rollouts of the same budget, the second of all. "code":
-    R = min(f1, f2) for every n, and the first term counts twice.
+    The first term compares with the group's rollouts of the same budget, the second with all of
+    them. "code": R = min(f1, f2) for every n, and the first term counts twice.
 
     Reads: advantage_B [B] float (the reward), budget_B, length_B [B] int, group_B [B] int,
-    num_groups int, scored_B [B] bool, and correct_B [B] bool where there (else reward > 0);
+    num_groups int, scored_B [B] bool, and correct_B [B] bool where given (else reward > 0);
     max_length [] int where L is 0.
     Writes: advantage_B.
     Source: arXiv 2507.15844 (budget-aware reward, hierarchical advantage); code ZJU-REAL/HBPO.
@@ -33,8 +33,8 @@ class CompareBudgets:
     second term; unscored rollouts -> 0 and in no mean.
     """
 
-    # L, tokens; longer answers earn nothing; 0: the run's longest answer. Default: ours (it is
-    # that in the paper, where it is 4096).
+    # L, tokens: longer answers earn nothing; 0: the run's longest answer. Default: ours (in the
+    # paper too it is the longest answer, 4096).
     L: int = 0
     # Height of the cosines, reward units. Default: paper (4).
     beta: float = 4.0
@@ -51,7 +51,7 @@ class CompareBudgets:
 
     @property
     def unread(self) -> frozenset[str]:
-        """A length of its own stands in for the run's."""
+        """The run's longest answer is not read where L is set."""
         return frozenset({"max_length"}) if self.L else frozenset()
 
     def __call__(

@@ -13,13 +13,13 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class CompareHalves:
-    """Whichever half earns more, answers with high entropy (or long ones) or the others, gains.
+    """The half that earns more gains: answers with high entropy (or long ones), or the others.
 
         advantage_i = mu * inter_i + (1 - mu) * intra_i,   intra_i = reward_i - mean of own half
         inter_i = reward_i - mean of the other half + beta (upper half) or - beta (lower half)
-    The lower half are the floor(G / 2) rollouts of lowest metric, equal ones in row order. With
-    alpha inter is, metric "length": alpha reward_i - mean (upper), reward_i - alpha mean (lower);
-    else: reward_i - alpha mean (upper), alpha reward_i - mean (lower).
+    The lower half is the floor(G / 2) rollouts of lowest metric, equal ones in row order. With
+    alpha, inter for "length" is alpha reward_i - mean (upper) and reward_i - alpha mean (lower),
+    for other metrics reward_i - alpha mean (upper) and alpha reward_i - mean (lower).
     mu_from "reward": mu is the mean reward of the step; "failure": 1 - that; "mu": the field.
 
     Reads: advantage_B [B] float, length_B, group_B [B] int, num_groups int, scored_B [B] bool,
@@ -37,7 +37,7 @@ class CompareHalves:
     mu: float | Schedule = 1.0
     # Where mu comes from: "mu", "reward" or "failure". Default: released code (the number).
     mu_from: str = "mu"
-    # Preference for one half; below 1 that for high entropy, or for short. Default: paper (1).
+    # Preference for one half: below 1 for high entropy, or for short answers. Default: paper (1).
     alpha: float = 1.0
     # Head start of the upper half, in reward units. Default: released code (0).
     beta: float = 0.0

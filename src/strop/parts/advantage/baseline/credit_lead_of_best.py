@@ -12,7 +12,7 @@ from strop.method.part import Result
 
 @dataclass(frozen=True)
 class CreditLeadOfBest:
-    """The winner of a prompt is what raises the best of k answers; the others teach nothing.
+    """Only the winner of a prompt raises the best of k answers; the others teach nothing.
 
         advantage_i = reward_i - second best reward of the group if i is the best, else 0
 

@@ -11,7 +11,7 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class FuseNoisePrior:
-    """Where rewards hardly differ, rollouts that saw the prompt clearly are taken for better ones.
+    """Where rewards hardly differ, rollouts that saw the prompt clearly count as better ones.
 
         norm(x) = (x - mean_g) / (std_g + eps), std with n - 1
         P = p_alpha / (std_g(reward)^2 + p_alpha);  K = min(P / (P + r), 1)
@@ -22,9 +22,9 @@ class FuseNoisePrior:
     Reads: advantage_B [B] float (the reward), noise_level_B [B] float, group_B [B] int, num_groups
     int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2510.21122; code Artanic30/NoisyGRPO (noisy_grpo_trainer.py).
-    Differs from the source: its mask of noisy rollouts that beat the worst clean one, off there,
-    is left out.
-    Nearest part: divide_by_group_std; r towards infinity is grpo but for eps, counted twice.
+    Differs from the source: its mask of noisy rollouts that beat the worst clean one, which is off
+    there, is left out.
+    Nearest part: divide_by_group_std; for large r it is grpo, with eps counted twice.
     Edges: group of one -> 0; equal rewards -> the prior alone, right or wrong (0 where
     learn_from_uniform is false); equal levels -> grpo but for eps; unscored rollouts -> 0.
     """
@@ -45,7 +45,7 @@ class FuseNoisePrior:
 
     @property
     def facts(self) -> frozenset[str]:
-        """Groups of one outcome teach, unless an option says not."""
+        """Groups of one outcome teach unless learn_from_uniform is false."""
         return frozenset({"learns_from_uniform_groups"} if self.learn_from_uniform else ())
 
     def __call__(

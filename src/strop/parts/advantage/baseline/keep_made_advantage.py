@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class KeepMadeAdvantage:
-    """A rollout that comes back, or comes twice, is not compared again with the rollouts beside it.
+    """A replayed or repeated rollout is not compared again with the rollouts now beside it.
 
         advantage_i <- made_advantage_i
 
@@ -17,7 +17,7 @@ class KeepMadeAdvantage:
     Source: code only: TIGER-AI-Lab/VL-Rethinker (stored rows keep their advantages).
     Differs from the source: no.
     Nearest part: subtract_group_mean, which compares with the group as it is now.
-    Edges: no such column, as where all rollouts are new -> advantages stay; unscored rollouts -> 0.
+    Edges: no made_advantage_B (all rollouts are new) -> advantages stay; unscored rollouts -> 0.
     """
 
     def __call__(

@@ -16,14 +16,14 @@ class LearnOneSignOutsideEntropyBand:
 
         H > h_high: advantage_i <- max(reward_i, 0)
         H < h_low:  advantage_i <- reward_i if reward_i <= 0 else positive_weight * reward_i
-        else:       advantage_i as the chain before has it
+        else:       advantage_i unchanged
 
     H is batch_entropy where given, else the mean of entropy_old over the scored policy tokens of
-    the step. There is no baseline out of the band, so groups of one outcome teach too.
+    the step. There is no baseline outside the band, so groups of one outcome teach too.
     Metrics: entropy_control/low, /high, /entropy (nats), /direction (+1 above, -1 below).
 
     Reads: advantage_B, reward_B [B] float, scored_B [B] bool; entropy_old_T [T] float, mask_T
-    [T] bool, rollout_T [T] int; batch_entropy [] float where there.   Writes: advantage_B.
+    [T] bool, rollout_T [T] int; batch_entropy [] float where given.   Writes: advantage_B.
     Source: code only: lblaoke/entrocraft:verl/trainer/ppo/core_algos.py (grpo_range, nsr, raftpp).
     Differs from the source: its shipped band is inverted; the default here is the paper's.
     Nearest part: keep_inside_entropy_band, which rejects rollouts and keeps their advantages.
@@ -34,7 +34,7 @@ class LearnOneSignOutsideEntropyBand:
     h_low: EntropyTarget = Linear(0.6, 0.4)  # noqa: RUF009 (frozen)
     # Upper edge, nats; may change over the run. Default: paper (hyperparameter table).
     h_high: EntropyTarget = Linear(0.7, 0.5)  # noqa: RUF009 (frozen)
-    # What is left of positive rewards below the band. Default: released code (nsr).
+    # Factor on positive rewards below the band. Default: released code (nsr).
     positive_weight: float = 0.0
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class NormaliseEachReward:
-    """Right but badly formatted differs from wrong but well formatted.
+    """A right but badly formatted answer differs from a wrong but well formatted one.
 
         advantage_i = sum_m weight_m * (reward_im - mean_g reward_m) / (std_g reward_m + eps)
 
@@ -20,7 +20,7 @@ class NormaliseEachReward:
     give (NaN) adds 0 and is outside its mean and deviation.
 
     Reads: reward_BM [B, M] float, group_B [B] int, num_groups int, scored_B [B] bool;
-    reward_weight_BM [B, M] float where there and `weights` is empty.
+    reward_weight_BM [B, M] float where given and `weights` is empty.
     Writes: advantage_B [B] float.
     Source: arXiv 2601.05242 (group reward-decoupled normalisation); code verl-project/verl and
     huggingface/trl (normalize_then_sum).

@@ -16,21 +16,21 @@ class RankRightAboveWrong:
         push_ij = 1 / tau * sigmoid(-(confidence_i - confidence_j) / tau), i right, j wrong
         advantage_i = sum_j push_ij        advantage_j = -sum_i push_ij
 
-    confidence is the mean of logp_old over the policy tokens of a rollout. It is the gradient of
+    confidence is the mean of logp_old over the policy tokens of a rollout. The advantages descend
     the sum over pairs of log(1 + exp(-(confidence_i - confidence_j) / tau)), a smooth count of
-    pairs in the wrong order. Right: reward >= success.
+    pairs in the wrong order: they are minus its gradient. Right: reward >= success.
 
     Reads: reward_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool, logp_old_T [T]
     float, rollout_T [T] int, mask_T [T] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2604.12632 (the loss over pairs and its weights).
-    Differs from the source: inferred are the sum over pairs, the factor 1 / tau, the old policy's
-    confidence and the wrong answers' side.
+    Differs from the source: the sum over pairs, the factor 1 / tau, the old policy's confidence and
+    the wrong answers' side are inferred.
     Nearest part: subtract_group_mean; G / (2 tau) times it for large tau and rewards of 0 and 1.
     Edges: no right or no wrong answer in a group -> 0; the sum over a group is 0; unscored
     rollouts -> 0 and in no pair; an answer without policy tokens has confidence 0 nats.
     """
 
-    # Width of what counts as about as likely, nats. Default: paper (1.5B model; 0.5 at 7B).
+    # Gap of confidences that counts as about equal, nats. Default: paper (1.5B model; 0.5 at 7B).
     tau: float = 0.6
     # "sum" over the pairs, or "mean" over those of the group. Default: ours (not in the source).
     pair_reduction: str = "sum"

@@ -24,8 +24,8 @@ class ShrinkMeanToPrior:
     Reads: advantage_B [B] float (the reward, 0 to 1), prior_B [B] float, group_B [B] int,
     num_groups int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2603.10848.
-    Differs from the source: known from a note on the paper; whether it divides by a deviation, or
-    leaves the rollout out of its mean, was not seen: neither here.
+    Differs from the source: known only from a note on the paper, which does not show whether it
+    divides by a deviation or leaves the rollout out of its mean; neither is done here.
     Nearest part: subtract_group_mean; twice that where the prior is far from what was seen.
     Edges: groups of one outcome teach; unscored rollouts -> 0 and outside the mean.
     """

@@ -24,9 +24,9 @@ class SubtractExcessConfidence:
     scored_B [B] bool, logp_old_T [T] float, rollout_T [T] int, mask_T [T] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2602.05281 (advantage re-weighting by generative probabilities).
-    Differs from the source: how many tokens the share is, is inferred.
+    Differs from the source: how the share is rounded to tokens is inferred.
     Nearest part: subtract_kl_to_reference, whose price is the distance to a reference.
-    Edges: no policy token -> confidence 1; unscored rollouts -> 0; all right -> not 0.
+    Edges: no policy token -> confidence 1; unscored rollouts -> 0; a group all right -> not 0.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"advantage_mean_is_not_zero"})

@@ -13,7 +13,7 @@ from strop.parts.advantage.baseline._shift import shift_of
 
 @dataclass(frozen=True)
 class SubtractGroupLogMeanExp:
-    """A rollout learns from how it did beside a baseline between the group's mean and its best.
+    """A rollout learns from its lead over a baseline between the group's mean and its best.
 
         advantage_i = reward_i - tau log mean_{j in group} exp(reward_j / tau)
 

@@ -17,7 +17,7 @@ class SubtractGroupMean:
         advantage_i = reward_i - (sum_{j in group} reward_j + n best) / (G + n),  n = num_imagined
         leave_one_out: the sum is over j != i, and G - 1 stands for G
 
-    With imagined rollouts of the best reward an answer learns that it fell short of it also where
+    With imagined rollouts of the best reward an answer learns that it fell short of it even where
     all answers are wrong; a group's advantages then add up to less than 0, so nothing after this
     part may centre them again.
 
@@ -25,8 +25,8 @@ class SubtractGroupMean:
     Writes: advantage_B [B] float.
     Source: arXiv 2402.03300, sec. 4.1.2 (the numerator of the outcome advantage); leave_one_out
     arXiv 2402.14740 (RLOO); num_imagined arXiv 2509.18851, code nangongrui-ngr/NGRPO.
-    Differs from the source: no. In ragged groups leave_one_out is not one factor for all: it is
-    G / (G - 1) times the mean's.
+    Differs from the source: no. leave_one_out multiplies a group's advantages by
+    G / (G - 1), which is not one factor for groups of unlike sizes.
     Nearest part: subtract_group_median; equal to it in groups whose mean is their median.
     Edges: group of one -> by `singleton`; all equal (and, with imagined ones, equal to best) ->
     exactly 0; unscored rollouts -> 0 and outside the mean.
@@ -48,13 +48,13 @@ class SubtractGroupMean:
 
     @property
     def facts(self) -> frozenset[str]:
-        """Imagined rollouts move the mean, also where all that there are are alike."""
+        """Imagined rollouts move the mean, even where all real rewards of a group are equal."""
         moved = {"advantage_mean_is_not_zero", "learns_from_uniform_groups"}
         return frozenset(moved) if self.num_imagined else frozenset()
 
     @property
     def unlogged(self) -> frozenset[str]:
-        """The distance from the group's mean where the baseline is that."""
+        """The baseline's distance from the group's mean, where it is that mean."""
         plain = not self.leave_one_out and not self.num_imagined
         return frozenset({"advantage/baseline_shift"} if plain else ())
 

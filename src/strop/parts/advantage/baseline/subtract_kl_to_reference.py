@@ -20,7 +20,7 @@ class SubtractKlToReference:
     (rloo_trainer.py).
     Differs from the source: no.
     Nearest part: penalise_kl_to_reference with estimator k1, a loss term instead of a reward.
-    Edges: no policy token -> unchanged; stands before the baseline, which then spreads it.
+    Edges: no policy token -> unchanged; it stands before the baseline, which spreads the price.
     """
 
     # Reward units per nat. Default: released code (TRL).

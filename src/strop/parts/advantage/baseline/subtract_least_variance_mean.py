@@ -24,11 +24,11 @@ class SubtractLeastVarianceMean:
     int, scored_B [B] bool.   Writes: advantage_B [B] float.
     Source: arXiv 2602.17616 (optimal off-policy baseline); code mit-han-lab/vcpo
     (compute_opob_baseline).
-    Differs from the source: no; the cap is what the code does beside its intention: its gradients
+    Differs from the source: no; the cap is what the code does against its intention: its gradients
     already carry the truncated weight.
     Nearest part: subtract_length_weighted_mean, whose weights are lengths.
-    Edges: group of one -> 0; all equal, or no weight -> exactly 0 where rewards are equal;
-    unscored rollouts -> 0 and outside the mean.
+    Edges: group of one -> 0; all equal -> exactly 0, also where no rollout has weight; unscored
+    rollouts -> 0 and outside the mean.
     """
 
     # Added to the sum of the weights. Default: released code.
@@ -36,7 +36,7 @@ class SubtractLeastVarianceMean:
     # Share of the weight at either end whose rewards are moved in; 0: none. Default: released code
     # (none; its winsorised form has 0.05).
     winsor: float = 0.0
-    # Weights count once more, cut here, as in the released code; 0: not. Default: paper (not).
+    # Cap of a further factor w^2 of W, as in the released code; 0: none. Default: paper (none).
     cap: float = 0.0
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class SubtractLeastVarianceMean:
     def _held(
         self, reward_B: Tensor, weight_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor
     ) -> Tensor:
-        """Rewards held between the first at which winsor and 1 - winsor of the weight is met."""
+        """Rewards clamped to those at which the summed weight reaches winsor and 1 - winsor."""
         order = torch.argsort(reward_B, stable=True)
         order = order[torch.argsort(group_B[order], stable=True)]
         group, weight, reward = group_B[order], weight_B[order], reward_B[order]

@@ -23,12 +23,12 @@ class SubtractOptimalTokenMean:
     squared norm of the score in the logits; rho is rollout_is_weights where given, else 1.
 
     Reads: advantage_T, logp_old_T, sum_pi_squared_old_T [T] float, group_T, rollout_T [T] int,
-    num_groups int, mask_T [T] bool, scored_B [B] bool; rollout_is_weights_T [T] float where there.
+    num_groups int, mask_T [T] bool, scored_B [B] bool; rollout_is_weights_T [T] float where given.
     Writes: advantage_T [T] float.
     Source: arXiv 2602.07078; code verl-project/verl core_algos.py (optimal_token_baseline).
     Differs from the source: no; rollouts without policy tokens are not counted in a group.
-    Nearest part: subtract_length_weighted_mean, one mean a rollout with lengths as weights.
-    Edges: group of one -> as it was; unscored rollouts -> 0 and in no mean.
+    Nearest part: subtract_length_weighted_mean, one mean for whole rollouts, weighed by lengths.
+    Edges: group of one -> unchanged; unscored rollouts -> 0 and in no mean.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_T",)
@@ -43,7 +43,7 @@ class SubtractOptimalTokenMean:
     # Which tokens are counted to find a token's place: "policy" or "any". Default: released code
     # (its form for several turns; both agree where no other token stands between).
     counted: str = "policy"
-    # Whether nothing is subtracted where one rollout alone is left. Default: released code.
+    # Whether nothing is subtracted where only one rollout is left. Default: released code.
     handle_zero_tail: bool = True
     # Added to the sum of the weights. Default: released code (verl).
     eps: float = 1e-8

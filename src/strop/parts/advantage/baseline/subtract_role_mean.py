@@ -1,4 +1,4 @@
-"""Centre each rollout's reward on the mean of those who had the same role."""
+"""Centre each rollout's reward on the mean of rollouts in the same role."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,18 +13,18 @@ from strop.parts.advantage.baseline._shift import shift_of
 
 @dataclass(frozen=True)
 class SubtractRoleMean:
-    """A player learns from how much better it did than those of its role did on average.
+    """A player learns from how much better it did than players of its role did on average.
 
         advantage_i = reward_i - mean_{j: same role, same pool} reward_j
 
-    The pool is the prompt's group. With episode_B in its place it is the game, where those of one
-    team then share a baseline; with role_B in its place it is the whole step.
+    The pool is the prompt's group. With episode_B in its place the pool is the game, where players
+    of one team then share a baseline; with role_B it is the whole step.
 
     Reads: advantage_B [B] float, role_B, pool_B (group_B unless renamed) [B] int, scored_B [B]
     bool.   Writes: advantage_B [B] float.
     Source: arXiv 2510.01586 (abstract: agents of one functional group share a mean-return
     baseline).
-    Differs from the source: it does not say over what the mean is taken.
+    Differs from the source: the source does not say over what the mean is taken.
     Nearest part: subtract_group_mean; equal to it where all have one role.
     Edges: alone in its pool -> 0; all equal -> exactly 0; unscored rollouts -> 0 and outside the
     mean.

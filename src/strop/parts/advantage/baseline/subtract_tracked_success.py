@@ -25,13 +25,13 @@ class SubtractTrackedSuccess:
         rho = forget[1] - min(K / target, 1) (forget[1] - forget[0]), the middle before the first K;
         code: that only where K > target, else forget[0] + K / target (forget[1] - forget[0])
 
-    K: mean over the last `window` steps of the KL to the reference a token (k3), the mean of the
-    rollouts' means; of the steps before (paper), or this one among them (code).
-    whole_B: one key for all rollouts of the step, 0; tracked_B: the V taken away; drift_B: the
-    KL of the whole rollout, below 0 where it is not known.
+    K: mean over the last `window` steps of the KL to the reference per token (k3), which is the
+    mean of the rollouts' means; without the current step (paper), or with it (code).
+    whole_B: one key for all rollouts of the step, 0; tracked_B: the V subtracted; drift_B: the KL
+    of the whole rollout, below 0 where it is not known.
 
     Reads: advantage_B, outcome_B [B] float, scored_B [B] bool, group_B [B], uid_P [P] int, mask_T,
-    rollout_T, length_B; logp_old_T, logp_ref_T [T], first_success_B [B] float where there; state.
+    rollout_T, length_B; logp_old_T, logp_ref_T [T], first_success_B [B] float where given; state.
     Writes: advantage_B, tracked_B, drift_B [B] float, whole_B [B] int.
     Source: arXiv 2512.18215; code ruiiu/MSSR.
     Differs from the source: its rule for rho ("code") jumps at the target, is lowest at 0 and
@@ -48,7 +48,7 @@ class SubtractTrackedSuccess:
     )
     # Lowest and highest rho. Default: released code.
     forget: tuple[float, float] = (0.875, 0.96)
-    # KL a token at which the past counts least, nats. Default: released code.
+    # KL per token at which the past counts least, nats. Default: released code.
     target: float = 0.01
     # Steps that the KL is averaged over. Default: released code (10; its config's 20 is not used).
     window: int = 10
@@ -70,7 +70,7 @@ class SubtractTrackedSuccess:
         return {"uid": none.long(), "right": none, "wrong": none, "kl": []}
 
     def rho(self, kl: list[float]) -> float:
-        """What remains of the past after a step, from the KLs that count."""
+        """The share of the past counts that remains after a step, from the KLs of recent steps."""
         low, high = self.forget
         if not kl:
             return (low + high) / 2

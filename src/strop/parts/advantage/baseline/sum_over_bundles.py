@@ -1,4 +1,4 @@
-"""Score rollouts of several prompts together, as papers of several questions."""
+"""Score rollouts of several prompts together, like exam papers of several questions."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,11 +22,11 @@ class SumOverBundles:
     with fewer prompts than the largest is scaled up to that number.
 
     Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool; bundle_B,
-    rollout_uid_B [B] int where there.
+    rollout_uid_B [B] int where given.
     Writes: advantage_B, bundle_score_B [B] float (Z_j of the rollout's slot), slot_B [B] int (-1:
     none), bundle_B [B] int.
     Source: arXiv 2510.00911; code RTkenny/RiskPO.
-    Differs from the source: no; bundles of unlike sizes are ours to scale.
+    Differs from the source: no; the scaling of bundles of unlike sizes is ours.
     Nearest part: subtract_group_mean, which compares the rollouts of one prompt.
     Edges: rollouts beyond the fewest, and unscored ones, are in no slot and get 0; size 1 -> Z is
     the rollout's reward.

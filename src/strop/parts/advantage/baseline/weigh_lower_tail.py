@@ -22,8 +22,8 @@ class WeighLowerTail:
         CVaR = -(a - Z)+ / (alpha + 1e-6);    advantage = (weight CVaR + RVaR) / (weight + 1)
 
     Quantiles are tracked over the run, q <- q + rate (level - share of Z < q) after a step, from
-    those of the first step's bundles on; with rate 0 they are each bundle's own. Given q_alpha
-    and q_beta are taken as they are.
+    those of the first step's bundles on; with rate 0 they are each bundle's own. Where
+    given, q_alpha and q_beta are used as they are.
 
     Reads: bundle_score_B [B] float, slot_B, bundle_B [B] int; q_alpha, q_beta [] float where
     given; state.   Writes: advantage_B [B] float.
@@ -114,7 +114,7 @@ class WeighLowerTail:
 
 
 def _slots(score_B: Tensor, slot_B: Tensor, key_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Score and key [slots] of every slot, whose rollouts have them alike."""
+    """Score and key [slots] of every slot, which all of its rollouts share."""
     row_N = (slot_B >= 0).nonzero().squeeze(1)
     slot_N, num = segments.key_of(slot_B[row_N])
     score_N = segments.mean(score_B[row_N], slot_N, num)

@@ -22,15 +22,15 @@ class WeighSignsByEntropyError:
     Metrics: entropy_control/entropy, /error (nats), /tilt (alpha).
 
     Reads: reward_B [B] float, scored_B [B] bool; entropy_old_T [T] float, mask_T [T] bool,
-    rollout_T [T] int; batch_entropy [] float where there.   Writes: advantage_B.
+    rollout_T [T] int; batch_entropy [] float where given.   Writes: advantage_B.
     Source: code only: lblaoke/entrocraft:verl/trainer/ppo/core_algos.py (entropic); the method is
     that of arXiv 2511.15248.
     Differs from the source: no.
     Nearest part: learn_one_sign_outside_entropy_band, which drops a sign instead of weighing it.
-    Edges: unscored rollouts -> 0, not in H; reward 0 -> 0; |alpha| > 1 turns a sign round.
+    Edges: unscored rollouts -> 0, not in H; reward 0 -> 0; |alpha| > 1 flips a sign.
     """
 
-    # What entropy is held at, nats; may change over the run. Default: released code.
+    # Entropy to hold, nats; may change over the run. Default: released code.
     target: EntropyTarget = 0.5
     # Weight of this step's error, per nat. Default: released code.
     gain: float = 1.0

@@ -1,4 +1,4 @@
-"""What a critic's value stands for beyond the end of rollouts that were cut."""
+"""Metrics of the critic's value that replaces what follows the end of cut rollouts."""
 
 from torch import Tensor
 
@@ -6,7 +6,7 @@ FRACTION, VALUE = "bootstrap/frac_rollouts", "bootstrap/value_mean"
 
 
 def unlogged(bootstraps: bool) -> frozenset[str]:
-    """What is not logged where no cut rollout counts as continuing."""
+    """The metrics that are not logged where no cut rollout counts as continuing."""
     return frozenset() if bootstraps else frozenset({FRACTION, VALUE})
 
 

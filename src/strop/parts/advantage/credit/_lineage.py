@@ -9,9 +9,9 @@ from strop.batch import segments
 
 
 class Pairs(NamedTuple):
-    """Every rollout with every rollout of its group, itself included; a rollout's pairs together.
+    """Every rollout with every rollout of its group, itself included; a rollout's pairs adjacent.
 
-    The two have the first `common_N` tokens of their answers from one and the same draw.
+    Both took the first `common_N` tokens of their answers from the same draw.
     """
 
     one_N: Tensor
@@ -19,7 +19,7 @@ class Pairs(NamedTuple):
     common_N: Tensor
 
     def where(self, kept_N: Tensor) -> "Pairs":
-        """Only some of the pairs."""
+        """The pairs that `kept_N` selects."""
         return Pairs(*(column[kept_N] for column in self))
 
 
@@ -28,7 +28,7 @@ def pairs_of(
 ) -> Pairs:
     """All pairs within groups. A rollout shares with its parent the tokens before its fork.
 
-    Rollouts without a common ancestor share nothing, be their tokens equal or not. Raises
+    Rollouts without a common ancestor share nothing, even if their tokens are equal. Raises
     ValueError when a parent lies in another group or is its own descendant.
     """
     one_N, other_N = segments.pairs(group_B, num_groups)
@@ -43,9 +43,9 @@ def pairs_of(
 def _taken_from(
     group_B: Tensor, parent_B: Tensor, fork_at_B: Tensor, length_B: Tensor, size_P: Tensor
 ) -> Tensor:
-    """How many first tokens of a rollout [B] stand in each rollout of its group [G] or before it.
+    """How many first tokens a rollout [B] has from each rollout of its group [G] or its ancestors.
 
-    Its own length for itself, 0 for those that it does not descend from.
+    The rollout's own length for itself, 0 for rollouts that it does not descend from.
     """
     place_B = segments.order_within(group_B, size_P.shape[0])
     widest = int(size_P.max()) if size_P.numel() else 0
@@ -65,15 +65,15 @@ def _taken_from(
 
 
 def node_values(pairs: Pairs, reward_B: Tensor) -> Tensor:
-    """Per pair [N], the mean reward of all rollouts that go through the place where it parts.
+    """Per pair [N], the mean reward of all rollouts that go through the place where the pair parts.
 
     These are the rollouts that share at least `common` tokens with the pair's first one; equal
     rewards give exactly their value.
     """
     if not pairs.one_N.numel():
         return reward_B.new_zeros(0)
-    # A rollout's pairs from the longest shared text to the shortest: those before a pair, and
-    # those that share as much, go through its place.
+    # A rollout's pairs are sorted from the longest shared text to the shortest: those before a
+    # pair, and those that share as much, go through its place.
     longest = int(pairs.common_N.max())
     key_N, order_N = in_order(pairs.one_N * (longest + 1) - pairs.common_N)
     one_N, reward_N = pairs.one_N[order_N], reward_B[pairs.other_N[order_N]]
@@ -96,7 +96,7 @@ def node_values(pairs: Pairs, reward_B: Tensor) -> Tensor:
 
 
 def in_order(key_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys from the smallest on, and their rows; of equal ones in the order of rows."""
+    """Keys in ascending order, and their rows; equal keys stay in the order of rows."""
     if key_N.device.type != "cpu" or not key_N.numel():
         return torch.sort(key_N, stable=True)
     order = key_N.numpy().argsort(kind="stable")
@@ -108,8 +108,8 @@ class Stretches(NamedTuple):
     """The answers cut at the places where rollouts part: a stretch for each of `Pairs`.
 
     order_M: the pairs by rollout, then by place; a rollout's own end is the last of its places.
-    follows_M: whether a stretch of the same rollout is before. size_M: its policy tokens, 0 where
-    several part at one place; tokens behind the last place belong to the last stretch.
+    follows_M: whether a stretch of the same rollout comes before. size_M: its policy tokens, 0
+    where several rollouts part at one place; tokens after the last place are in the last stretch.
     """
 
     order_M: Tensor
@@ -118,7 +118,7 @@ class Stretches(NamedTuple):
 
 
 def stretches(pairs: Pairs, tokens_B: Tensor) -> Stretches:
-    """The stretches of rollouts of `tokens_B` policy tokens; there is a pair at least."""
+    """The stretches of rollouts with `tokens_B` policy tokens; there must be at least one pair."""
     _, order_M = in_order(pairs.one_N * segments.count_of(pairs.common_N) + pairs.common_N)
     one_M = pairs.one_N[order_M]
     follows_M = torch.cat([one_M.new_zeros(1, dtype=torch.bool), one_M[1:] == one_M[:-1]])

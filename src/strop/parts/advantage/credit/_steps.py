@@ -1,4 +1,4 @@
-"""Answers cut into steps, each from a place whose value is known to the next one."""
+"""Answers cut into steps, each from one place with a known value to the next."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ from strop.batch import segments
 
 
 class Steps(NamedTuple):
-    """The steps of all rollouts, a rollout's together and in order.
+    """The steps of all rollouts, those of a rollout adjacent and in order.
 
     row_N: the token at which a step begins; rollout_N: its rollout. step_T: the step of a token,
-    where inside_T: tokens before the first known value of their rollout are in none.
+    valid where inside_T: tokens before the first known value of their rollout are in no step.
     """
 
     row_N: Tensor
@@ -21,7 +21,7 @@ class Steps(NamedTuple):
     inside_T: Tensor
 
     def after(self, before_N: Tensor, final_N: Tensor) -> Tensor:
-        """The value [N] behind each step: that before the next one, or its rollout's final one."""
+        """The value [N] after each step: the next step's first one, or the rollout's final one."""
         next_N = torch.cat([self.rollout_N[1:], self.rollout_N.new_full((1,), -1)])
         return torch.where(next_N == self.rollout_N, before_N.roll(-1), final_N)
 
@@ -31,7 +31,7 @@ class Steps(NamedTuple):
 
 
 def rise_metrics(steps: Steps | None, rise_N: Tensor, scored_B: Tensor) -> dict[str, float]:
-    """Steps of a scored rollout, and how far one moves the value: the mean size of `rise_N`."""
+    """Steps per scored rollout, and how far a step moves the value: the mean size of `rise_N`."""
     num = 0 if steps is None else steps.row_N.shape[0]
     return {
         "steps/per_rollout": num / max(int(scored_B.sum()), 1),

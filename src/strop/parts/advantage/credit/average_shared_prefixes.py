@@ -10,7 +10,7 @@ from strop.parts.advantage.credit._lineage import node_values, pairs_of, stretch
 
 @dataclass(frozen=True)
 class AverageSharedPrefixes:
-    """A token that several rollouts have from one draw learns by what they earned together.
+    """A token that several rollouts took from one draw learns from what they earned together.
 
         advantage_t = mean of advantage_j over the group's rollouts j that have token t by descent
 

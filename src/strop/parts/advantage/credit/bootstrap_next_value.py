@@ -1,4 +1,4 @@
-"""Expect of an action its reward and what the state after it is worth."""
+"""Expect an action to return its reward plus the value of the state after it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ from strop.method.part import require
 
 @dataclass(frozen=True)
 class BootstrapNextValue:
-    """The critic's value of an action should be one step of experience and then what it expects.
+    """The critic's target for an action is one step of experience and its own value after that.
 
         return_k = r_k + gamma * next_k,   0 in place of next_k where the episode was done
 

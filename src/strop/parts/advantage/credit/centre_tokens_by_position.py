@@ -12,7 +12,7 @@ from strop.method.part import require
 
 @dataclass(frozen=True)
 class CentreTokensByPosition:
-    """A token is credited with the rewards from there on, less the group's at the same place.
+    """A token is credited with the rewards from there on, less the group's mean at that place.
 
         return_t = reward_t + gamma return_{t+1}
         advantage_t = return_t - mean of the group's returns at t's place
@@ -77,10 +77,10 @@ class CentreTokensByPosition:
         return torch.where(mask_T & counts_T, centred_T, 0)
 
     def _returns(self, reward_T: Tensor, rollout_T: Tensor, mask_T: Tensor) -> Tensor:
-        """The rewards from each token on [T]; what they lie in is written over."""
+        """The sum of rewards from each token on [T]; `reward_T` is overwritten."""
         if not self.reset_at_masked:
             return segments.reward_to_go(reward_T, rollout_T, self.gamma)
-        # Of tokens that are not the policy's, only those right before one have a return.
+        # Of tokens that are not the policy's, only those right before a policy token have a return.
         goes_on_T = rollout_T[1:] == rollout_T[:-1]
         before_T = mask_T[1:] & goes_on_T & ~mask_T[:-1]
         counts_T = mask_T.clone()

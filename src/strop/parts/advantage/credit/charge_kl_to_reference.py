@@ -12,11 +12,11 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class ChargeKlToReference:
-    """Leaving the reference costs where it happens, so a critic learns which tokens it pays for.
+    """A token pays where it leaves the reference, so a critic learns which tokens cost.
 
         reward_t = -coef * d_t + [t is the last policy token of its rollout i] advantage_i
-        d_t = KL(old || reference)_t over the vocabulary, or with `full` false logp_old_t -
-        logp_ref_t, whose mean that is
+        d_t = KL(old || reference)_t over the vocabulary; with `full` false logp_old_t -
+        logp_ref_t, whose expected value is that KL
 
     advantage_i is the rollout's reward: the part stands before any baseline.
     Metrics: price/kl (sum over a rollout's policy tokens, mean over rollouts, nats), price/coef.
@@ -42,7 +42,7 @@ class ChargeKlToReference:
 
     @property
     def unread(self) -> frozenset[str]:
-        """The columns of the other form."""
+        """The columns that only the other form reads."""
         return frozenset({"logp_old_T", "logp_ref_T"} if self.full else {"kl_ref_old_T"})
 
     def __call__(

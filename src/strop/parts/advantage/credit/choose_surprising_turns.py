@@ -1,4 +1,4 @@
-"""Choose the turns that went better than foretold, in episodes that did."""
+"""Choose the turns that went better than predicted, in the episodes that did so most."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,7 @@ MARGIN = 0.05  # of the released code
 
 @dataclass(frozen=True)
 class ChooseSurprisingTurns:
-    """Learnt is from good actions alone: those after which success is likelier than before.
+    """Only good actions teach: those after which success is likelier than before.
 
         V = sigmoid(log-odds): V_h before turn h of H, 0 after the last; U before the first
         r = [outcome > 0];  m_h = lam^(H - h) r
@@ -32,8 +32,8 @@ class ChooseSurprisingTurns:
     Source: arXiv 2406.11896, eq. 3 and sec. 4; code DigiRL-agent/digirl.
     Differs from the source: no.
     Nearest part: estimate_turn_advantage, which weighs every turn and chooses none.
-    Edges: an episode of one turn -> not chosen (A <= 1 / H); ties at the share -> all of them;
-    unscored rollouts -> not chosen.
+    Edges: an episode of one turn -> not chosen (A <= 1 / H) except by "code"; ties at the share ->
+    all of them; unscored rollouts -> not chosen.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_T", "learning_T", "return_T")
@@ -44,7 +44,7 @@ class ChooseSurprisingTurns:
     lam: float = 0.5
     # Share of the rollouts that are learnt from. Default: released code (a quantile of 0.9).
     share: float = 0.1
-    # "paper" or "code", its other advantage. Default: paper.
+    # "paper", or "code" with its other advantage. Default: paper.
     source_form: str = "paper"
     # Whether episodes are chosen by their outcome alone. Default: ours (no; the released code's
     # offline phase does).
@@ -57,12 +57,12 @@ class ChooseSurprisingTurns:
 
     @property
     def unread(self) -> frozenset[str]:
-        """What was foretold of the task counts only where episodes are compared with it."""
+        """The value of the task is read only where episodes are compared with it."""
         return frozenset({"value_task_K"} if self.by_outcome else ())
 
     @property
     def any_of(self) -> tuple[tuple[str, ...], ...]:
-        """Without `by_outcome` there is what was foretold."""
+        """Without `by_outcome` the value of the task is required."""
         return () if self.by_outcome else (("value_task_K",),)
 
     def __call__(

@@ -11,7 +11,7 @@ from strop.batch.columns import Column
 
 @dataclass(frozen=True)
 class CompareActionWithState:
-    """An action learns by what two critics agree on that it adds.
+    """An action learns from what two critics agree that it adds.
 
         advantage_k = min(Q_1, Q_2) - min(V_1, V_2)      of turn k, without gradient
 

@@ -23,8 +23,8 @@ class CreditBetweenForks:
     Reads: reward_B [B] float, scored_B [B] bool, group_B, parent_B, fork_at_B, length_B [B] int,
     num_groups int, rollout_T [T] int, mask_T [T] bool.   Writes: advantage_T [T] float.
     Source: arXiv 2601.05053, sec. 3.2.
-    Differs from the source: a node is its prefix; the released code takes nodes of two branches at
-    the same position for one.
+    Differs from the source: a node is its prefix; the released code treats nodes of two branches
+    at the same position as one.
     Nearest part: spread_evenly; equal to it after subtract_group_mean when nothing forks.
     Edges: equal rewards -> exactly 0; unscored -> 0 and in no mean; a rollout whose parent left
     the batch counts as one that began at the prompt.

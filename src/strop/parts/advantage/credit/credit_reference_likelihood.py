@@ -20,7 +20,7 @@ class CreditReferenceLikelihood:
 
     r is 0 on tokens of the environment, which count as steps of the discount. E[r_t] = -KL(old ||
     reference)_t over the token, so b_t takes the expected part out of the token's own reward; it
-    depends on what stands before the token alone and changes no expected gradient.
+    depends only on what stands before the token and changes no expected gradient.
 
     Reads: logp_old_T, logp_ref_T [T] float, mask_T [T] bool, rollout_T [T] int, advantage_T [T]
     float where it adds, kl_ref_old_T [T] float where centred.
@@ -28,8 +28,8 @@ class CreditReferenceLikelihood:
     Source: arXiv 2306.08543, eq. 3 (gamma 1); Lu and Thinking Machines Lab, "On-Policy
     Distillation" (2025; gamma 0); arXiv 2605.07865 (centred).
     Differs from the source: no.
-    Nearest part: penalise_kl_to_reference, a loss term; with estimator k1 it has no gradient but
-    through the ratio.
+    Nearest part: penalise_kl_to_reference, a loss term; with estimator k1 it has no gradient
+    except through the ratio.
     Edges: masked tokens get 0.
     """
 
@@ -51,7 +51,7 @@ class CreditReferenceLikelihood:
 
     @property
     def unread(self) -> frozenset[str]:
-        """What the fields make unnecessary."""
+        """The columns that the fields make unnecessary."""
         needed = {"kl_ref_old_T": self.centre, "advantage_T": self.adds}
         return frozenset(name for name, is_read in needed.items() if not is_read)
 

@@ -1,4 +1,4 @@
-"""Pay the step at which an answer turned to where it ended with all that was gained from there."""
+"""Pay the step that turned an answer towards its outcome with all that was gained from there."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,12 +10,12 @@ from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
 from strop.parts.advantage.credit._steps import Steps, rise_metrics, steps_of
 
-TIE = 1e-5  # gains in reward units that are as far apart as this differ
+TIE = 1e-5  # reward units; gains that are at least this far apart differ
 
 
 @dataclass(frozen=True)
 class CreditTurningPoints:
-    """A step earns what the value rose by; one that turned it for good, all that came after it.
+    """A step earns the rise of the value; one that turned it for good earns all later rises too.
 
         steps of a rollout: from a known prefix value R_{t-1} to the next one R_t; R_n = its reward
         d_t = R_t - R_{t-1}, s_t = sign(d_t) sign(R_n - R_0)
@@ -24,8 +24,8 @@ class CreditTurningPoints:
         advantage_t = (r_t - mean) / (std + eps) over the prompt's rollouts at their t-th step,
                       between -clamp and clamp
 
-    balance: where turns of rollouts that rose and of ones that fell both occur, as many of each,
-    those of the largest |R_n - R_0| first (to 1e-5), of equal ones the first rows.
+    balance: where turns of rollouts that rose and of ones that fell both occur, as many of each
+    stay: those of the largest |R_n - R_0| (to 1e-5), of equal ones the first rows.
 
     Reads: prefix_value_T [T] float (NaN: not known), reward_B [B] float, scored_B [B] bool,
     rollout_T, group_T [T] int, mask_T [T] bool; cut_T [T] bool where given.
@@ -100,8 +100,8 @@ class CreditTurningPoints:
         return self._kept(turn_N, whole_N) if self.balance else turn_N
 
     def _kept(self, turn_N: Tensor, whole_N: Tensor) -> Tensor:
-        """The turns that stay: as many up as down, the largest first; all where one side is."""
-        whole_N = (whole_N.double() / TIE).round()  # alike in every precision of the scores
+        """The turns that stay: as many up as down, the largest first; all if one side is empty."""
+        whole_N = (whole_N.double() / TIE).round()  # equal in every precision of the scores
         up_M = segments.rows_where(turn_N & (whole_N > 0))
         down_M = segments.rows_where(turn_N & (whole_N < 0))
         fewest = min(up_M.shape[0], down_M.shape[0])

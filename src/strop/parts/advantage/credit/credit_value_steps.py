@@ -17,8 +17,8 @@ class CreditValueSteps:
         advantage_t = V_next - V_last
 
     V_last: the value at the last cut at or before t; V_next: at the next cut of the rollout, else
-    its reward. A cut is a token with a known value (of the tokens before it), and where cut_T is
-    there only such tokens. With normalize_std: / (value_std at V_last + eps).
+    its reward. A cut is a token with a known value (of the tokens before it); where cut_T is
+    given, only its tokens are cuts. With normalize_std: / (value_std at V_last + eps).
 
     Reads: prefix_value_T [T] float (NaN: not known), reward_B [B] float, scored_B [B] bool,
     rollout_T [T] int, mask_T [T] bool; cut_T [T] bool and value_std_T [T] float where given.

@@ -15,9 +15,9 @@ class DiscountTurnRewards:
 
         return_k = sum_{j >= k} gamma^(j - k) value_j - invalid_penalty [action k not understood]
 
-    With `whole` every turn's score is the sum over all turns of its rollout, minus its penalty. By
-    `stop` the sum ends "after" the first turn whose action was not the wanted one, or "before" it,
-    and such a turn then has its own value alone.
+    With `whole` every turn's score is the sum over all turns of its rollout, minus its penalty.
+    `stop` ends the sum "after" the first turn whose action was not the wanted one, or "before" it:
+    such a turn then has its own value alone.
 
     Reads: values_K [K] float (reward_K unless renamed), rollout_K [K] int, num_rollouts int;
     valid_K [K] bool where invalid_penalty is not 0; match_K [K] bool where `stop` is not "never".
@@ -47,7 +47,7 @@ class DiscountTurnRewards:
 
     @property
     def any_of(self) -> tuple[tuple[str, ...], ...]:
-        """Which actions were the wanted ones, where that ends a sum."""
+        """The column of wanted actions, where an unwanted one ends a sum."""
         return () if self.whole or self.stop == "never" else (("match_K",),)
 
     def __call__(

@@ -25,7 +25,7 @@ class EstimateGeneralisedAdvantage:
     it was cut off.
 
     Reads: value_T [T] float, mask_T [T] bool, rollout_T [T] int, scored_B [B] bool, reward_T [T]
-    float or advantage_B [B] float, pending_B [B] bool if any, truncated_B [B] bool where
+    float or advantage_B [B] float, pending_B [B] bool if given, truncated_B [B] bool where
     bootstrap_truncated.
     Writes: advantage_T, return_T [T] float.
     Source: arXiv 1506.02438, eq. 16; pending rollouts arXiv 2506.15050 (EGAE).
@@ -38,7 +38,7 @@ class EstimateGeneralisedAdvantage:
     writes: ClassVar[tuple[str, ...]] = ("advantage_T", "return_T")
     # Discount of a token. Default: released code (verl).
     gamma: float = 1.0
-    # How far surprises reach back: 0 to the token before, 1 to all. Default: released code (verl).
+    # How far surprises reach back: 0 nowhere, 1 to all tokens. Default: released code (verl).
     lam: float = 1.0
     # Whether a rollout that was cut off counts as continuing. Default: paper (1506.02438: ended).
     bootstrap_truncated: bool = False
@@ -49,7 +49,7 @@ class EstimateGeneralisedAdvantage:
 
     @property
     def unlogged(self) -> frozenset[str]:
-        """The value with which cut rollouts continue where they end."""
+        """The metrics of cut rollouts, where these count as ended."""
         return unlogged(self.bootstrap_truncated)
 
     def __call__(
@@ -90,7 +90,7 @@ class EstimateGeneralisedAdvantage:
     def _after(
         self, value_N: Tensor, key_N: Tensor, truncated_B: Tensor | None, pending_B: Tensor | None
     ) -> Tensor:
-        """What is expected after the token, were it the last of its rollout [N]."""
+        """The value expected after the token if it is the last of its rollout [N]."""
         on_N = torch.zeros_like(key_N, dtype=torch.bool)
         if pending_B is not None:
             on_N = segments.at(pending_B, key_N)

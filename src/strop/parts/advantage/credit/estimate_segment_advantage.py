@@ -13,7 +13,7 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class EstimateSegmentAdvantage:
-    """A subgoal is credited with how its segment, as one long turn, went against expectations.
+    """A subgoal is credited with how much better than expected its segment, as one turn, went.
 
         delta_s = sum_{j in s} gamma^j r_j + gamma^d V_{s+1} - V_s        (d turns in segment s)
         A_s = delta_s + gamma^d lam_seg A_{s+1},   return_s = A_s + V_s, at the segment's first turn
@@ -27,7 +27,7 @@ class EstimateSegmentAdvantage:
     bool; switch_value_K [K] float where there.   Writes: segment_advantage_K, segment_return_K (0
     but at first turns), switch_advantage_K, switch_return_K [K] float.
     Source: arXiv 2602.16165; code JonP07/HiPER-agent (hiper_hae/core_hae.py).
-    Differs from the source: no. The paper's text has a switch credited by V_high - V_low.
+    Differs from the source: no. The paper's text credits a switch with V_high - V_low.
     Nearest part: estimate_turn_advantage; equal to it where every turn switches.
     Edges: turns of unscored rollouts -> 0; values get no gradient.
     """
@@ -81,7 +81,7 @@ class EstimateSegmentAdvantage:
         ahead_K = torch.where(ends_K & ~done_K, ahead_K, 0)
         gain_K = reward + self.gamma * ahead_K
         surprise_K = gain_K - torch.where(begins_K, value_K, 0)
-        # Over the rollout, turn by turn: a boundary costs lam_seg, an episode's end everything.
+        # Credit passes a segment's boundary times lam_seg, and the end of an episode not at all.
         carried_K = torch.full_like(value_K, self.gamma)
         carried_K = torch.where(ends_K, carried_K * self.lam_seg, carried_K).masked_fill(done_K, 0)
         credit_K = segments.reward_to_go(surprise_K, rollout_K, carried_K)

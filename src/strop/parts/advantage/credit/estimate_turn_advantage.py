@@ -20,8 +20,8 @@ class EstimateTurnAdvantage:
         advantage_k = delta_k + gamma * lam * advantage_{k+1};   return_k = advantage_k + V_k
 
     next_k = V_{k+1}. A turn that switches begins a segment: credit stops before it, and the turn
-    before it looks ahead to entry_value_K of it, what a new segment is worth. After a turn that is
-    done: 0; after the last turn of a rollout that is not: 0, or V_k with bootstrap_truncated.
+    before it looks ahead to its entry_value_K, the value of a new segment. After a turn that is
+    done: 0; after the last turn of a rollout that is not done: 0, or V_k with bootstrap_truncated.
 
     Reads: value_K, reward_K [K] float, rollout_K [K] int, done_K [K] bool, scored_B [B] bool;
     switch_K [K] bool and entry_value_K [K] float where turns form segments.
@@ -50,7 +50,7 @@ class EstimateTurnAdvantage:
 
     @property
     def unlogged(self) -> frozenset[str]:
-        """The value with which cut episodes continue where they end."""
+        """The metrics of cut episodes, where these count as ended."""
         return unlogged(self.bootstrap_truncated)
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Credit every turn by its own reward, those without one with half."""
+"""Credit every turn by its own reward, and a turn without one with half."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from strop.method.part import require
 
 @dataclass(frozen=True)
 class MapTurnRewards:
-    """A turn's reward raises its credit from 1/2 to 1, small rewards by most.
+    """A turn's reward raises its credit from 1/2 to 1, fastest while it is small.
 
         credit_k = 1/2 + 1/2 (1 - exp(-bend reward_k)) / (1 - exp(-bend))
 
@@ -23,7 +23,7 @@ class MapTurnRewards:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("credit_K",)
-    # How soon the credit has risen. Default: released code (2).
+    # How fast the credit rises. Default: released code (2).
     bend: float = 2.0
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ class PlaceTurnRewards:
     Reads: reward_K [K] float, turn_T [T] int, mask_T [T] bool.   Writes: reward_T [T] float.
     Source: arXiv 2504.16129; code jwliao-ai/MARFT (token_level_buffer.py).
     Differs from the source: no.
-    Nearest part: sum_later_rewards, which has them there and adds them up.
+    Nearest part: sum_later_rewards, which places them alike and adds them up.
     Edges: a turn without a policy token loses its reward.
     """
 

@@ -12,7 +12,7 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class PraiseAndBlame:
-    """Right answers are made likelier by one weight, wrong ones unlikelier by another.
+    """Right answers are made likelier by one weight, wrong ones less likely by another.
 
         advantage_t = positive * gamma ** (policy tokens of the rollout after t) if right
         advantage_t = -negative if wrong;   right: reward >= success
@@ -34,7 +34,7 @@ class PraiseAndBlame:
     positive: float = 0.1
     # Weight of wrong answers. Default: paper.
     negative: float = 1.0
-    # Discount of a token, of praise alone. Default: released code.
+    # Discount of a token, for praise alone. Default: released code.
     gamma: float = 1.0
     # Reward from which an answer is right. Default: released code (1).
     success: float = 1.0

@@ -1,4 +1,4 @@
-"""Price what a turn decides: keeping its aim, changing it unsaid, actions not understood."""
+"""Price what a turn decides: keeping its subgoal, changing it silently, unclear actions."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class ShapeSegmentRewards:
-    """A turn that keeps its subgoal pays for it, more if it writes another one all the same.
+    """A turn that keeps its subgoal pays for it, and pays more if it still writes another one.
 
         shaped_k = r_k + c_keep' [keeps] - c_inv [action not understood] + c_cons [keeps, but the
         subgoal differs from the turn's before];   c_keep' = c_keep, or c_keep / turns of rollout

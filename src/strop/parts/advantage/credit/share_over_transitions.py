@@ -23,8 +23,8 @@ class ShareOverTransitions:
     Differs from the source: equality of keys is exact; a repeat inside one rollout counts again;
     nothing is normalised afterwards (all three inferred).
     Nearest part: centre_turns with key "state", which compares what such turns led to.
-    Edges: a transition that occurs once keeps its rollout's advantage; the state after a rollout's
-    last turn is its own kind; turns of unscored rollouts -> 0 and outside the means.
+    Edges: a transition that occurs once keeps its rollout's advantage; the end of a rollout counts
+    as a state of its own; turns of unscored rollouts -> 0 and outside the means.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_K",)

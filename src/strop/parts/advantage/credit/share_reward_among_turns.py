@@ -11,7 +11,7 @@ from strop.method.part import require
 
 @dataclass(frozen=True)
 class ShareRewardAmongTurns:
-    """Who acted earlier is paid less of what all earned together: at 0 the last turn has all of it.
+    """Earlier turns are paid less of what all earned together; at share 0 the last turn gets all.
 
         reward_k <- share^(turns that follow k in its rollout) * advantage_i
 
@@ -27,7 +27,7 @@ class ShareRewardAmongTurns:
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_K",)
-    # Of the reward, for each turn that follows. Default: released code ("equal": the last alone).
+    # Factor for each turn that follows. Default: released code ("equal": the last alone).
     share: float = 0.0
 
     def __post_init__(self) -> None:

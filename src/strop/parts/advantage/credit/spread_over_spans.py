@@ -12,13 +12,13 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class SpreadOverSpans:
-    """Actions, subgoals and switches are credited apart, each by its own advantage of the turn.
+    """Actions, subgoals and switches are credited separately, each by an advantage of its own.
 
         advantage_t = A_k [t in the action] + S_k [t in the subgoal, k begins a segment]
                       + W_k [t in the switch];       learning_t = t in one of these
 
     With normalize, A, S and W are first (x - mean) / (std + eps) over the batch's turns that have
-    tokens of theirs, std with n.
+    such tokens, std with n.
 
     Reads: advantage_K (A), segment_advantage_K (S), switch_advantage_K (W) [K] float, switch_K [K]
     bool, rollout_K [K] int, turn_T [T] int, mask_T [T] bool, scored_B [B] bool; span_T

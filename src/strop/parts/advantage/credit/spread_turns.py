@@ -31,7 +31,7 @@ class SpreadTurns:
         Column(
             "second_advantage_K",
             "float",
-            "another advantage of a turn, of other peers",
+            "another advantage of a turn, among other peers",
             "reward",
             door=None,
         ),

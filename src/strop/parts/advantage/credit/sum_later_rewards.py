@@ -12,7 +12,7 @@ from strop.method.part import require
 
 @dataclass(frozen=True)
 class SumLaterRewards:
-    """A token is credited with what its rollout earned at it and after it, later rewards less.
+    """A token is credited with what its rollout earned from it on, later rewards counting less.
 
         return_t = reward_t + gamma * return_{t+1}
 

@@ -23,7 +23,7 @@ class BlameOverconfidentErrors:
     Reads: advantage_B [B] float, logp_old_T, logp_ref_T [T] float, rollout_T [T] int, mask_T [T]
     bool.   Writes: advantage_B [B] float.
     Source: arXiv 2602.21420 (the confidence penalty).
-    Differs from the source: inferred are the sum over tokens and the old policy's confidence.
+    Differs from the source: the sum over tokens and the old policy's confidence are inferred.
     Nearest part: subtract_kl_to_reference, which charges every rollout for leaving the reference.
     Edges: no policy token -> gain 0; nothing after it may centre the advantages again.
     """

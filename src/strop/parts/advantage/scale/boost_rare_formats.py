@@ -18,8 +18,8 @@ class BoostRareFormats:
         advantage_i = alpha_i reward_i
         alpha_i = 1 + boost * (G / F_i - 1) * (1 + cos(pi step / num_steps)) / 2
 
-    F_i of the G scored rollouts of the group have the format of i. It stands at the head of a
-    chain. A format below 0 is unknown: its reward is 0.
+    F_i of the G scored rollouts of the group have the format of i. The part stands first in
+    a chain. A format below 0 is unknown: its reward is 0.
 
     Reads: reward_B [B] float, format_B [B] int, group_B [B] int, num_groups int, scored_B [B] bool,
     step, num_steps [] int.   Writes: advantage_B [B] float.

@@ -24,7 +24,7 @@ class DampPraiseWhileWeak:
     Source: arXiv 2602.05548, eq. 13; code Yu7-code/A-GRAE.
     Differs from the source: no; the two forms are `source_form`.
     Nearest part: shift_weight_to_hard_prompts, which weighs prompts and not signs.
-    Edges: omega >= alpha -> as it was; unscored rollouts -> 0, in no mean; a reward
+    Edges: omega >= alpha -> unchanged; unscored rollouts -> 0, in no mean; a reward
     outside [0, 1] -> UserError.
     """
 

@@ -24,8 +24,8 @@ class DivideByGroupMad:
     Reads: advantage_B [B] float, group_B [B] int, num_groups int, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2601.22582; nonzero_rescale code only: lotusroot-kim/MC-GRPO.
-    Differs from the source: it divides by eps where the MAD is 0, which makes +-1000 of rewards of
-    0 and 1; the standard deviation there, and `floor`, are ours (floor=1e-12 is as the source).
+    Differs from the source: it divides by eps where the MAD is 0, which makes +-1000 of rewards 0
+    and 1; the standard deviation there, and `floor`, are ours (floor=1e-12 is as the source).
     Nearest part: divide_by_group_std.
     Edges: group of one -> advantage / (floor + eps); all equal -> 0; unscored rollouts -> 0 and
     outside the medians.
@@ -35,7 +35,7 @@ class DivideByGroupMad:
     eps: float = 1e-3
     # Smallest MAD, in reward units; 0: none, a MAD of 0 is replaced. Default: ours.
     floor: float = 0.0
-    # Hand a group's zero advantages' share to the others. Default: released code (math trainer).
+    # Whether other advantages get the share of zero ones. Default: released code (math trainer).
     nonzero_rescale: bool = False
     # G in that factor; 0: the group's scored rollouts. Default: ours (equal when all are scored).
     group_size: int = 0

@@ -11,16 +11,16 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class DivideByRewardStd:
-    """Prompts keep their weight against each other; a step of like rewards is not blown up alone.
+    """Prompts keep their weight against each other: no group of similar rewards is blown up alone.
 
         advantage_i <- advantage_i / (std of all scored rewards of the step, biased, + eps)
 
     Reads: advantage_B [B] float, reward_B [B] float, scored_B [B] bool.
     Writes: advantage_B [B] float.
     Source: arXiv 2604.06916 (global_std); code NVlabs/Sana.
-    Differs from the source: the std is taken to be biased, which its code was not read for.
+    Differs from the source: the std is assumed to be biased; the code was not read for that.
     Nearest part: divide_by_group_std; equal to its biased form with one group.
-    Edges: all rewards equal -> divided by eps; unscored rollouts do not count -> 0.
+    Edges: all rewards equal -> divided by eps; unscored rollouts -> 0 and outside the deviation.
     """
 
     # Added to the deviation. Default: released code (1e-4).

@@ -19,7 +19,7 @@ class FavourGroupsWithLongSuccesses:
         worthwhile: max length of right ones > mean length of wrong ones, success <= max_success
 
     Right: reward > correct_threshold. With max_length, wrong ones of that length or more are left
-    out of the mean. Form "text": no right one -> not worthwhile, no wrong one -> worthwhile;
+    out of the mean. source_form "text": no right one -> not worthwhile, no wrong one -> worthwhile;
     "vision": the other way round.
 
     Reads: advantage_B, reward_B [B] float, length_B, group_B [B] int, num_groups int, scored_B [B]
@@ -27,7 +27,7 @@ class FavourGroupsWithLongSuccesses:
     Source: arXiv 2602.10019; code ShadeCloak/ADORA (form "text" in LLM, "vision" in ADORA_VL).
     Differs from the source: no; max_success is the paper's second criterion, not in the code.
     Nearest part: scale_by_signal_share, one factor for the whole step.
-    Edges: nobody right and nobody wrong -> weights[1]; unscored rollouts -> 0 and not looked at.
+    Edges: no right and no wrong answer -> as for no right one; unscored rollouts -> 0, not counted.
     """
 
     # Factors of worthwhile groups and of the others. Default: released code (1 and 0.1).
@@ -39,7 +39,7 @@ class FavourGroupsWithLongSuccesses:
     max_length: int = 0
     # Largest share of right answers of a worthwhile group. Default: released code (any).
     max_success: float = 1.0
-    # What a group of one kind is. Default: released code ("text").
+    # How a group of only one kind counts. Default: released code ("text").
     source_form: str = "text"
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from strop.method.part import Result, require
 
 @dataclass(frozen=True)
 class FavourSureRollouts:
-    """A rollout whose tokens were more open than its group's learns less.
+    """A rollout whose tokens had more entropy than its group's learns less.
 
         advantage_i <- advantage_i * (1 + (mean_{j in group} H_j - H_i) / (mean_j H_j + eps))
 
@@ -23,7 +23,7 @@ class FavourSureRollouts:
     Source: arXiv 2508.11356 (entropy-based advantage reshaping).
     Differs from the source: the mean is taken over the group, which is inferred; the paper does
     not say what becomes of a negative factor.
-    Nearest part: blame_overconfident_errors, which asks the reference.
+    Nearest part: blame_overconfident_errors, which compares with the reference.
     Edges: group of one, or equal entropies -> unchanged; unscored -> 0 and outside the mean.
     """
 

@@ -1,4 +1,4 @@
-"""Praise right answers more that the policy found less likely than the group's others."""
+"""Praise right answers more if the policy found them less likely than others of their group."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ class FavourUnlikelySuccesses:
     Differs from the source: no.
     Nearest part: favour_sure_rollouts, which goes the other way.
     Edges: likelier than the mean -> no bonus; group of one -> none; tokens whose log-probability
-    is void (NaN), and rollouts of such alone -> in no mean, no bonus; unscored -> 0.
+    is void (NaN), and rollouts with no other token -> in no mean, no bonus; unscored -> 0.
     """
 
     # Size of the bonus, units of the advantage. Default: paper (2.5).

@@ -20,7 +20,7 @@ class FixPraiseOfSuccesses:
     Source: arXiv 2601.03715; code only there: success by the reward, praise 1.
     Differs from the source: its text gives 3 to the best rewards.
     Nearest part: weigh_signs.
-    Edges: unscored rollouts -> 0; a group of successes alone is learnt from.
+    Edges: unscored rollouts -> 0; a group with successes only still teaches.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset(

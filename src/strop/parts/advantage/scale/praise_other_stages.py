@@ -1,4 +1,4 @@
-"""Learn from the good rollouts of another phase alike, and not at all from its bad ones."""
+"""Learn equally from all good rollouts of another phase, and not at all from its bad ones."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ from strop.method.part import require
 
 @dataclass(frozen=True)
 class PraiseOtherStages:
-    """Rollouts of a later phase are imitated where they are better than their group, or ignored.
+    """Rollouts of a later phase are imitated where they are better than their group, else ignored.
 
         advantage_i <- praise if advantage_i > smallest, else 0, for i of a stage above 0
 
@@ -24,7 +24,7 @@ class PraiseOtherStages:
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"advantage_mean_is_not_zero"})
-    # Advantage from which (not included) a rollout is good, reward units. Default: released code.
+    # Advantage above which a rollout is good, reward units. Default: released code.
     smallest: float = 0.05
     # Advantage of the good ones. Default: released code.
     praise: float = 1.0

@@ -15,7 +15,7 @@ class ScaleBySignalShare:
 
         advantage_i <- advantage_i * B / max(rollouts with a signal, 1) / f_norm
 
-    B are the scored rollouts of the step. A rollout has a signal when its reward is not 0
+    B is the number of scored rollouts of the step. A rollout has a signal when its reward is not 0
     ("code") or its advantage is not 0 ("paper"). The metric `advantage/signal_factor` is B / ....
 
     Reads: advantage_B [B] float, reward_B [B] float, scored_B [B] bool.
@@ -23,11 +23,11 @@ class ScaleBySignalShare:
     Source: arXiv 2504.02546 (the gradient's bias from groups of one outcome); code
     verl-project/verl core_algos.py.
     Differs from the source: no; the two forms are `source_form`.
-    Nearest part: divide_by_group_std, whose factor is of the group.
+    Nearest part: divide_by_group_std, whose factor differs by group.
     Edges: no signal at all -> times B; unscored rollouts -> 0 and in neither count.
     """
 
-    # Constant that divides. Default: released code (verl).
+    # Constant to divide by. Default: released code (verl).
     f_norm: float = 1.0
     # What counts as a signal: "code" or "paper". Default: released code (verl). With rewards of
     # 0 and 1 the code's factor is 1 / accuracy, with -1 and 1 it is always 1.

@@ -75,7 +75,7 @@ class ShareAmongBundle:
 
 
 def _of_slots(score_B: Tensor, bundle_B: Tensor, slot_B: Tensor, where_B: Tensor) -> Tensor:
-    """Deviation [B] of the scores of each rollout's bundle, a score a slot; 1 for a single one."""
+    """Deviation [B] of the scores of each rollout's bundle, one per slot; 1 for a single one."""
     row_N = where_B.nonzero().squeeze(1)
     num = segments.count_of(bundle_B)
     slot_N, num_slots = segments.key_of(slot_B[row_N])

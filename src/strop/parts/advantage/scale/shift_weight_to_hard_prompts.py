@@ -13,7 +13,7 @@ from strop.parts.advantage.scale._success import success_of_groups, success_of_s
 
 @dataclass(frozen=True)
 class ShiftWeightToHardPrompts:
-    """The better the step as a whole, the more the prompts weigh that are seldom solved.
+    """The better the step as a whole, the more weight have prompts that are seldom solved.
 
         advantage_i <- advantage_i / 2 * (omega / sqrt(p) + (1 - omega) / sqrt(1 - p))
 
@@ -26,7 +26,7 @@ class ShiftWeightToHardPrompts:
     Source: arXiv 2602.05548, eq. 11 and 12; code Yu7-code/A-GRAE.
     Differs from the source: no; the two forms are `source_form`.
     Nearest part: divide_by_group_std, after which every prompt weighs the same.
-    Edges: p of 0 or 1 -> as it was; unscored rollouts -> 0, in no mean; a reward
+    Edges: p of 0 or 1 -> unchanged; unscored rollouts -> 0, in no mean; a reward
     outside [0, 1] -> UserError.
     """
 

@@ -14,11 +14,11 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class WeighBins:
-    """Prompts of the classes that go worst push hardest, as an adversary would have it.
+    """Prompts of the classes that go worst push hardest, as an adversary would choose.
 
         omega_b = exp(eta score_b)
         paper: w_b = min(omega_b, cap)
-        code: q_b = (1 - gamma) omega_b / sum omega + gamma / classes, over the classes there are;
+        code: q_b = (1 - gamma) omega_b / sum omega + gamma / classes, over the classes present;
             w_b = min(q_b, cap) / its mean over the scored rollouts, at most cap
         advantage_i <- advantage_i * w of its class;   bin_weight_i: that w
 

@@ -1,11 +1,11 @@
-"""How far good and bad rollouts of a group say the same: what `protect_shared_tokens` asks."""
+"""How long good and bad rollouts of a group agree, as `protect_shared_tokens` needs it."""
 
 import torch
 from torch import Tensor
 
 from strop.batch import segments
 
-PLACES = 8  # that are looked at first
+PLACES = 8  # compared first
 
 
 def conflict_length(
@@ -17,12 +17,12 @@ def conflict_length(
     good_B: Tensor,
     id_N: Tensor,
 ) -> Tensor:
-    """First tokens of a rollout [B] that all stand in a good and in a bad one of its group.
+    """Number of first tokens of a rollout [B] that good and bad ones of its group both have.
 
-    A rollout's tokens are `size_B` rows of `id_N`, from `first_B` on by steps of `step`. Looked at
-    are eight places, then eight times as many, till no rollout's tokens are all in conflict: all
-    at once would be a sort of every token, where conflicts mostly end within some, and by fewer at
-    a time the device is waited for more often.
+    A rollout's tokens are `size_B` rows of `id_N`, from `first_B` on by steps of `step`. Eight
+    places are compared first, then eight times as many, until every rollout has met a token out of
+    conflict or its end. All places at once would sort every token, although conflicts mostly end
+    early; fewer at a time would wait for the device more often.
     """
     num, row_B = size_B.shape[0], torch.arange(size_B.shape[0], device=size_B.device)
     length_B, open_B, low, high = torch.zeros_like(size_B), size_B > 0, 0, PLACES

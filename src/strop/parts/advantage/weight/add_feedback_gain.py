@@ -20,7 +20,7 @@ class AddFeedbackGain:
         advantage_t <- advantage_t + weight exp(-decay epoch) g ratio z_t
         g = sigmoid(-std_g(reward) / temperature)
         z_t = (v_t - mean_g) / (std_g + eps) over the group's tokens with v_t != 0, else 0
-        v_t = gain_k / policy tokens of turn k;   deviation = (eps, whether z has it)
+        v_t = gain_k / policy tokens of turn k;   deviation = (eps, whether z is divided)
         ratio = min(1, max(std(advantage_t) + eps, 1) / (std(z) + eps)) over the step's tokens
 
     Reads: advantage_T [T], reward_B [B] float, gain_K [K] float, turn_T, rollout_T, group_T [T]
@@ -42,7 +42,7 @@ class AddFeedbackGain:
     weight: float = 0.5
     # Deviation of the group's rewards at which the gate has mostly closed. Default: paper (0.5).
     temperature: float = 0.5
-    # What is added to deviations, and whether z is divided by its own, else centred alone. Default:
+    # What is added to deviations, and whether z is divided by its own, else only centred. Default:
     # released code.
     deviation: tuple[float, bool] = (1e-6, True)
     # How fast the weight falls with the epochs. Default: paper (0: not).
@@ -54,7 +54,7 @@ class AddFeedbackGain:
         require(self, "weight", low=0.0)
         require(self, "temperature", low=1e-9)
         if self.deviation[0] < 0:
-            raise UserError(f"add_feedback_gain.deviation begins with at least 0: {self.deviation}")
+            raise UserError(f"add_feedback_gain.deviation begins below 0: {self.deviation}")
         require(self, "decay", low=0.0)
         require(self, "epoch", low=0.0)
 

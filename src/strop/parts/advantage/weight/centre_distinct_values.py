@@ -11,7 +11,7 @@ from strop.method.part import require, require_one_of
 
 @dataclass(frozen=True)
 class CentreDistinctValues:
-    """A token learns from how its advantage compares with the different ones its player had.
+    """A token learns from how its advantage compares with the distinct ones of its player.
 
         advantage_t <- (advantage_t - mean_{v in V} v) / (std_{v in V} v + eps)
 

@@ -17,14 +17,14 @@ class FavourShortRightAnswers:
         advantage_t <- advantage_t - |advantage_t| * (1 - ((L_s - b) / (L_i - b)) ** alpha)
 
     for tokens t >= b of a right answer i of length L_i > L_s; s: the group's shortest right one,
-    b: the tokens that i and s share by descent. Of several shortest ones that which shares most.
+    b: the tokens that i and s share by descent. Of several shortest ones s shares most.
 
     Reads: advantage_T [T] float, reward_B [B] float, scored_B [B] bool, group_B, parent_B,
     fork_at_B, length_B [B] int, num_groups int, rollout_T [T] int, mask_T [T] bool.
     Writes: advantage_T.
     Source: arXiv 2601.05053, sec. 3.3.
     Differs from the source: right is reward >= success; the released code takes every reward
-    other than 0, and so wrong answers at -1.
+    other than 0, which includes wrong answers at -1.
     Nearest part: none.
     Edges: alpha 0, fewer than two right answers, the shortest itself -> unchanged; unscored -> 0.
     """

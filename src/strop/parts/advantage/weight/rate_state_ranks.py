@@ -1,4 +1,4 @@
-"""Rate rollouts by whether their hidden states spread wider than usual, or ever faster."""
+"""Rate rollouts by whether their hidden states spread wider than usual, or faster and faster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ NAMES = ("rank", "rank_speed", "rank_turn")
 
 @dataclass(frozen=True)
 class RateStateRanks:
-    """Rollouts that explore, or exploit at a rising pace, are due a bonus on their tokens.
+    """Rollouts that explore, or exploit at a rising pace, get a bonus on their tokens.
 
         dev(x) = clip((x - mu) / (|mu| + 1e-8), -5, 5);  b = sigmoid(gain * dev(rank_turn))
         bonus_t = weight * relu(b * tanh(dev(rank)) + (1 - b) * tanh(dev(rank_speed)))
 
     mu: mean of the earlier steps' means over scored rollouts, mu <- (1 - rate) mu + rate * (mean of
     the step before), after use, from 0; without an earlier step the bonus is 0. weight is 1, or
-    with by_score 1 - (s + 1) / 2, s the like mean of rewards, held within [0, 1].
+    with by_score 1 - (s + 1) / 2, s the same mean of rewards, held within [0, 1].
 
     Reads: rank_B, rank_speed_B, rank_turn_B, reward_B [B] float, scored_B [B] bool, rollout_T [T]
     int, mask_T [T] bool, state.   Writes: bonus_T [T] float.
     Source: arXiv 2509.23808; code hf618/VERL (reward_manager_versions.py, ray_trainer.py).
-    Differs from the source: every policy token has the bonus; its code's last one (last_token).
+    Differs from the source: every policy token has the bonus, in its code the last (last_token).
     Nearest part: add_capped_bonus, which adds it.
     Edges: unscored -> 0 and outside the means; the state is in the checkpoint.
     """

@@ -1,4 +1,4 @@
-"""Judge a token by what its turn's advantage is beyond what was expected at that token."""
+"""Judge a token by how far its turn's advantage exceeds what was expected at that token."""
 
 from dataclasses import dataclass
 

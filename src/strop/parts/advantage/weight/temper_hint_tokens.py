@@ -13,7 +13,7 @@ HINT = 3  # origin_T
 
 @dataclass(frozen=True)
 class TemperHintTokens:
-    """A token of a hint learns as far as it is as uncertain as the policy's own continuation.
+    """A hint token learns more, the closer its entropy is to that of the policy's continuation.
 
         advantage_t <- advantage_t * min(H_t, H_i) / max(H_t, H_i)   for hint tokens, A_t > 0
         advantage_t <- 0                                             for hint tokens, A_t < 0
@@ -29,7 +29,7 @@ class TemperHintTokens:
     Edges: no hint -> unchanged; a rollout that is all hint, or both entropies 0 -> factor 1.
     """
 
-    # Whether entropy tempers at all. Default: paper (yes).
+    # Whether entropy tempers hint tokens. Default: paper (yes).
     by_entropy: bool = True
     # Whether hint tokens of bad rollouts are left alone. Default: paper (yes).
     never_unlearn: bool = True

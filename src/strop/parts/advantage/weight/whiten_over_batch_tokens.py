@@ -17,8 +17,8 @@ class WhitenOverBatchTokens:
         advantage_t <- (advantage_t - mean) / sqrt(variance + eps)
 
     Mean and variance (n - 1) are over the policy tokens of all scored rollouts of the step, so
-    long answers move them more than short ones; of each adapter over its own, where a run trains
-    several.
+    long answers move them more than short ones. Where a run trains several adapters, each has the
+    mean and variance of its own tokens.
 
     Reads: advantage_T [T] float, mask_T [T] bool, rollout_T [T] int, scored_B [B] bool; adapter_T
     [T] int where there are several adapters.

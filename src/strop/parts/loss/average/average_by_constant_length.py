@@ -40,7 +40,7 @@ class AverageByConstantLength:
 
     @property
     def unread(self) -> frozenset[str]:
-        """A length of its own stands in for the run's."""
+        """The run's longest answer is not read where length is set."""
         return frozenset({"max_length"}) if self.length else frozenset()
 
     def __call__(

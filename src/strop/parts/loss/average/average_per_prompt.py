@@ -15,7 +15,7 @@ class AveragePerPrompt:
         share_t = denominator_t / (counting rollouts of its prompt * counting prompts)
 
     A rollout counts when one of its tokens does, a prompt when one of its rollouts does; so what
-    a selection takes out of the denominator changes neither sum nor count, also where it leaves
+    a selection takes out of the denominator enters neither sum nor count, even where it leaves
     nothing of a prompt.
 
     Reads: denominator_T [T] bool, rollout_T [T] int, group_B [B] int, num_groups int.

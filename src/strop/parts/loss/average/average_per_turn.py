@@ -10,7 +10,7 @@ from strop.batch import segments
 
 @dataclass(frozen=True)
 class AveragePerTurn:
-    """A token of a long turn weighs less than one of a short turn, a turn of a long episode too.
+    """Tokens of long turns weigh less than those of short ones, as do turns of long episodes.
 
         share_t = denominator_t / (tokens of its turn that count * turns of its rollout that count
                                    * rollouts that count)

@@ -26,10 +26,10 @@ def clip(
     high: Bound,
     centre: float | Tensor = 1.0,
 ) -> Clipped:
-    """min(rho A, clip(rho, low, high) A); `low` and `high` are numbers, or one a token.
+    """min(rho A, clip(rho, low, high) A); `low` and `high` are numbers, or one per token.
 
-    At a tie the gradient follows the unclipped branch. Metrics tell tokens held below the centre
-    from those above.
+    At a tie the gradient follows the unclipped branch. Metrics distinguish tokens held below the
+    centre from those above it.
     """
     free_T = ratio_T * advantage_T
     bound_T = ratio_T.clamp(low, high) * advantage_T
@@ -44,8 +44,8 @@ def clip(
 
 
 def dual_clipped(clipped: Clipped, advantage_T: Tensor, dual_clip_c: float) -> Clipped:
-    """The same, but at least dual_clip_c * A where A < 0, which bounds what a bad token's ratio can
-    do; unchanged for 0.
+    """The objective raised to dual_clip_c * A where A < 0 and it is lower, which bounds what a bad
+    token's ratio can do; unchanged if dual_clip_c is 0.
     """
     if not dual_clip_c:
         return clipped
@@ -61,7 +61,7 @@ def unlogged(dual_clip_c: float) -> frozenset[str]:
 
 
 def steps(first: float, last: float, step: float, to_the_end: bool) -> Tensor:
-    """first, first + step, ... up to `last`, with a tolerance; and `last` itself if so wished."""
+    """first, first + step, ... up to `last`, with a tolerance; `last` too if `to_the_end`."""
     num = max(int((last - first) / step + 1e-6), 0)
     steps_S = first + step * torch.arange(num + 1, dtype=torch.float64)
     if to_the_end and last > float(steps_S[-1]) + 1e-9:

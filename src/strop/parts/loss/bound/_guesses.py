@@ -1,4 +1,4 @@
-"""Numbers that a token's seed fixes, so that draws do not depend on how rows are split."""
+"""Random numbers from the seed of a token, so that draws do not depend on how rows are split."""
 
 import torch
 from torch import Tensor

@@ -34,7 +34,7 @@ class Pairs(NamedTuple):
 def pairs_of(
     preferred_B: Tensor, group_B: Tensor, num_groups: int, rollout_T: Tensor, learns_T: Tensor
 ) -> Pairs:
-    """Every preferred answer with every rejected one of its prompt; none of them without tokens."""
+    """Every preferred answer with every rejected one of its prompt, both with learning tokens."""
     count_B = segments.count(rollout_T, group_B.shape[0], learns_T)
     row_N = segments.rows_where((preferred_B != 0) & (count_B > 0))
     one_M, other_M = (row_N[place] for place in segments.pairs(group_B[row_N], num_groups))

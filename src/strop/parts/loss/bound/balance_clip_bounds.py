@@ -23,13 +23,13 @@ class BalanceClipBounds:
         least dual_clip_c * A_t where A_t < 0
         P, N = sums of |objective_t| over A_t > 0 and A_t < 0, before the dual clip
         "paper": tokens weighed by the sampling policy's probability; c_high rises to its last
-                 bound, then c_low, until P / (P + N) >= target; past no last bound
-        "code": unweighted; c_low first, then c_high, until P / N >= target; ends on last bounds
+                 bound, then c_low, until P / (P + N) >= target; never past a last bound
+        "code": unweighted; c_low first, then c_high, until P / N >= target; ends on the last bounds
 
     Sums are over gradient_T of the update. Metrics: bapo/c_low, bapo/c_high.
 
     Reads: log_ratio_T, logp_T, advantage_T [T] float, gradient_T [T] bool, and logp_behavior_T
-    [T] float where there (else logp_T - log_ratio_T).   Writes: objective_T [T] float.
+    [T] float where given (else logp_T - log_ratio_T).   Writes: objective_T [T] float.
     Source: arXiv 2510.18927; code WooooDyy/BAPO.
     Differs from the source: sums are of the update, the code's of a micro-batch over all ranks.
     Nearest part: clip_both_sides; equal to it when first and last bounds are equal.
@@ -58,7 +58,7 @@ class BalanceClipBounds:
 
     @property
     def unlogged(self) -> frozenset[str]:
-        """What a dual clip holds where there is none."""
+        """The metric of the dual clip, where there is none."""
         return unlogged(self.dual_clip_c)
 
     def __call__(

@@ -21,8 +21,8 @@ class BoundRatioSoftly:
     Source: arXiv 2511.20347 (the soft gate); code verl-project/verl core_algos.py (sapo).
     Differs from the source: no.
     Nearest part: clip_both_sides; equal gradient to it while the ratio is 1.
-    Edges: advantage 0 -> objective 0. The value at ratio 1 is 2 A / tau, so losses of different
-    tau do not compare.
+    Edges: advantage 0 -> objective 0. The value at ratio 1 is 2 A / tau, so losses with
+    different tau cannot be compared.
     """
 
     scope: ClassVar[str] = "token"

@@ -23,7 +23,7 @@ class ClipAroundOldRatio:
     Reads: log_ratio_T, advantage_T, logp_old_T, logp_behavior_T [T] float.
     Writes: objective_T [T] float.
     Source: arXiv 2507.06892 (its policy loss for mixed rollouts); arXiv 2506.05316 (relative).
-    Differs from the source: two widths where both have one.
+    Differs from the source: two widths where both sources have one.
     Nearest part: clip_both_sides; equal to it where the step's policy drew the token.
     Edges: a void (NaN) logp_behavior -> c 1; advantage 0 -> objective 0.
     """

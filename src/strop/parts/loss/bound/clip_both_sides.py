@@ -41,7 +41,7 @@ class ClipBothSides:
 
     @property
     def unlogged(self) -> frozenset[str]:
-        """What a dual clip holds where there is none."""
+        """The metric of the dual clip, where there is none."""
         return unlogged(self.dual_clip_c)
 
     def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Result:

@@ -19,11 +19,11 @@ class DropDriftedBlame:
         keep_t = 1 where A_t >= 0 or K <= threshold, else 0
         K = mean_{s in rollout of t} (logp_behavior_s - logp_s), detached
 
-    Without logp_behavior, or where it is void (NaN), it is the ratio's own denominator. K is of the
-    current policy, computed again in every update.
+    Without logp_behavior, or where it is void (NaN), the ratio's denominator replaces it. K is that
+    of the current policy, computed again in every update.
 
     Reads: log_ratio_T, logp_T, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int,
-    num_rollouts int, and logp_behavior_T [T] float where there.   Writes: objective_T [T] float.
+    num_rollouts int, and logp_behavior_T [T] float where given.   Writes: objective_T [T] float.
     Source: arXiv 2512.02556, eq. 9; code huggingface/trl (off_policy_mask_threshold).
     Differs from the source: no.
     Nearest part: clip_both_sides; equal to it when threshold is inf.

@@ -1,4 +1,4 @@
-"""Keep a few tokens that would cost the most entropy from learning."""
+"""Exclude from learning a few of the tokens that would cost the most entropy."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,7 +23,7 @@ class DropHighCovarianceTokens:
     Means and N are over gradient_T of the update; tokens that the clip holds are no candidates.
     `dropped_T` replaces the draw, `candidate_T` the candidates, `num_drop` their number.
 
-    Reads: log_ratio_T [T], logp_T [T], advantage_T [T] float, gradient_T [T] bool, and where there
+    Reads: log_ratio_T [T], logp_T [T], advantage_T [T] float, gradient_T [T] bool, and where given
     dropped_T [T] bool, candidate_T [T] bool, num_drop [] int.   Writes: objective_T [T] float.
     Source: arXiv 2505.22617, eq. 10 to 12, listing 1.
     Differs from the source: means and N are of the update, the released code's of a micro-batch.

@@ -13,15 +13,15 @@ TINY = 1e-8
 
 @dataclass(frozen=True)
 class GateByDivergence:
-    """A token stops learning when its probability, not its ratio, has moved as it was to.
+    """A token stops learning when its probability, not its ratio, has moved as far as it may.
 
         objective_t = sg[min(rho_t, ratio_cap) * valid_t] * A_t * logp_t;   p = exp(logp)
         "tv": a good token is valid while p - p_old <= clip_high, a bad one while >= -clip_low
         "kl": K = p_old log(p_old / p) + (1 - p_old) log((1 - p_old) / (1 - p)); a good token is
               valid while K <= clip_high or p <= p_old, a bad one while K <= clip_low or p >= p_old
 
-    rho and p_old = p / rho are of the token: the term's ratio is ratio_per_token. A rare token may
-    become many times likelier, a common one may not.
+    rho and p_old = p / rho are the token's own: the term's ratio is ratio_per_token. A rare token
+    may become many times likelier, a common one may not.
 
     Reads: log_ratio_T, logp_T, advantage_T [T] float.   Writes: objective_T [T] float.
     Source: arXiv 2602.04879; code verl-project/verl:verl/trainer/ppo/core_algos.py (dppo).
@@ -32,7 +32,7 @@ class GateByDivergence:
 
     scope: ClassVar[str] = "token"
     facts: ClassVar[frozenset[str]] = frozenset({"silent_at_zero_advantage"})
-    # "tv" (difference of probabilities) or "kl" (nats), both of token or not. Default: paper (tv).
+    # "tv" (probabilities) or "kl" (nats), both of "this token or another". Default: paper (tv).
     divergence: str = "tv"
     # How far a bad token may move; probability or nats. Default: released code (example, tv).
     clip_low: float = 0.15

@@ -23,14 +23,14 @@ class GateBySequenceWeight:
 
     w is the engine's weight min(exp(logp_old - logp_behavior), engine_cap) of a token, 1 where it
     is void or engine_cap is 0; log w_s too is held between log 1e-8 and 20. It stands inside the
-    gate: no correction goes beside it.
+    gate, so no correction is applied beside it.
 
     Reads: log_ratio_T, logp_T, advantage_T [T] float, mask_T [T] bool, rollout_T [T] int,
     num_rollouts int; logp_old_T, logp_behavior_T [T] float with engine_cap.
     Writes: objective_T [T] float.
     Source: arXiv 2602.10693; code huggingface/trl:trl/trainer/grpo_trainer.py (vespo).
-    Differs from the source: no. W is the product over tokens: long answers leave the gate fast.
-    Nearest part: bound_ratio_softly, with a gate of each token.
+    Differs from the source: no. W is a sum over tokens, so long answers leave the gate fast.
+    Nearest part: bound_ratio_softly, which gates each token.
     Edges: advantage 0 -> objective 0; no finite weight -> 0; no policy token -> W 0.
     """
 
@@ -39,7 +39,7 @@ class GateBySequenceWeight:
     good: tuple[float, float] = (2.0, 3.0)
     # k and l where it is negative. Default: released code (TRL).
     bad: tuple[float, float] = (3.0, 2.0)
-    # Largest engine weight of a token, a ratio; 0: they are left out. Default: ours (left out).
+    # Largest engine weight of a token, a ratio; 0: it is left out. Default: ours (left out).
     engine_cap: float = 0.0
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ class KeepGradientAboveClip(ClipBothSides):
     Differs from the source: the gradient is kept on tokens of high entropy, as the paper says;
     that code keeps it on those of low entropy. Statistics are of the update, not a micro-batch.
     Nearest part: clip_both_sides; equal to it when weight is 0 and kept "none".
-    Edges: all entropies equal -> Z = 0; weight * Z below -1 turns a sign round.
+    Edges: all entropies equal -> Z = 0; weight * Z below -1 flips a sign.
     """
 
     scope: ClassVar[str] = "update"

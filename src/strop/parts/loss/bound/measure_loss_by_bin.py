@@ -1,4 +1,4 @@
-"""Tell how large the clipped surrogate loss is in each class of difficulty."""
+"""Measure the clipped surrogate loss in each class of difficulty."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,14 +13,14 @@ from strop.parts.loss.bound._bounds import clip
 
 @dataclass(frozen=True)
 class MeasureLossByBin:
-    """The loss of easy and of hard prompts is seen apart, as it is before classes are weighed.
+    """The losses of easy and hard prompts are seen separately, before classes are weighed.
 
         objective_t = min(rho_t A_t, clip(rho_t, 1 - clip_low, 1 + clip_high) A_t)
         A_t: the advantage without its class's weight;  rho = exp(log_ratio)
 
-    It stands in a term of coefficient 0. Metrics: bins/loss_{n} and bins/share_{n}, sums over the
-    tokens of rollouts of class n of -objective / the rollout's tokens, and of 1 / its tokens, both
-    / all tokens: the first over the second is the mean over rollouts of their mean loss.
+    The part stands in a term of coefficient 0. Metrics: bins/loss_{n} and bins/share_{n}, sums over
+    the tokens of class n of -objective / the rollout's tokens, and of 1 / its tokens, both / all
+    tokens: the first over the second is the mean over rollouts of their mean loss.
 
     Reads: log_ratio_T, advantage_T [T] float, bin_B, rollout_T, length_B int, bin_weight_B [B]
     float where there.   Writes: objective_T [T] float.

@@ -26,7 +26,7 @@ class PenaliseHighCovarianceTokens:
     Source: arXiv 2505.22617, eq. 13 and 14, listing 1.
     Differs from the source: means and N are of the update, the released code's of a micro-batch.
     Nearest part: drop_high_covariance_tokens, which draws from a band and clips the others.
-    Edges: no token with gradient -> none penalised; of equal covariances any.
+    Edges: no token with gradient -> none penalised; among equal covariances any.
     """
 
     facts: ClassVar[frozenset[str]] = frozenset({"order_breaks_ties"})

@@ -19,19 +19,19 @@ class PreferAboveThreshold:
         objective of a prompt = mean over its pairs of
             log sigmoid(beta d_chosen - delta) + log sigmoid(-(beta d_rejected - delta))
 
-    It stands on the answers' tokens in equal shares, so any average of sequence sums fits.
+    The answers' tokens share the objective equally, so any average of sequence sums fits.
     Metric: preference/reward_mean (of beta d over both answers of the pairs).
 
     Reads: logp_T, logp_ref_T [T] float, preferred_B, group_B [B] int (1 preferred, -1 rejected),
     num_groups int, rollout_T [T] int, gradient_T [T] bool.   Writes: objective_T [T] float.
     Source: arXiv 2404.04656 (BCO), as arXiv 2411.10442 mixes it in.
     Differs from the source: delta is an option; a control moves it to the mean of the steps so far.
-    Nearest part: prefer_over_reference, which sees the difference of the two alone.
+    Nearest part: prefer_over_reference, which sees only the difference of the two.
     Edges: policy = reference, delta 0 -> 2 log(1/2); a prompt without both kinds -> 0, no gradient.
     """
 
     scope: ClassVar[str] = "update"
-    # Strength with which the reference holds, per nat. Default: paper (0.1, arXiv 2411.10442).
+    # Strength of the pull to the reference, per nat. Default: paper (0.1, arXiv 2411.10442).
     beta: float = 0.1
     # The threshold, in the units of beta d. Default: ours (its value before the first step).
     delta: float = 0.0

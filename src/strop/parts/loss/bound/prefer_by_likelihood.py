@@ -29,7 +29,7 @@ class PreferByLikelihood:
             sigmoid: (1 - label_smoothing) log sigmoid(z) + label_smoothing log sigmoid(-z)
             hinge:   -max(0, 1 - z)
 
-    It stands on the answers' tokens in equal shares, so any average of sequence sums fits.
+    The answers' tokens share the objective equally, so any average of sequence sums fits.
     Metrics: preference/accuracy, /reward_chosen, /reward_rejected (beta a), /margin.
 
     Reads: logp_T [T] float, preferred_B, group_B [B] int (1 preferred, -1 rejected), num_groups

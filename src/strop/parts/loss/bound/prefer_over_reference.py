@@ -30,7 +30,7 @@ class PreferOverReference:
             hinge:   -max(0, 1 - z)
             ipo:     -(d_chosen - d_rejected - 1 / (2 beta))^2, d divided by the answer's tokens
 
-    It stands on the answers' tokens in equal shares, so any average of sequence sums fits.
+    The answers' tokens share the objective equally, so any average of sequence sums fits.
     Metrics: preference/accuracy, /reward_chosen, /reward_rejected (beta d), /margin.
 
     Reads: logp_T, logp_ref_T [T] float, preferred_B, group_B [B] int (1 preferred, -1 rejected),
@@ -45,7 +45,7 @@ class PreferOverReference:
     scope: ClassVar[str] = "update"
     charts: ClassVar[tuple[LineChart, ...]] = CHARTS
     panel: ClassVar[tuple[str, ...]] = PANEL
-    # Strength with which the reference holds, per nat. Default: paper (0.1).
+    # Strength of the pull to the reference, per nat. Default: paper (0.1).
     beta: float = 0.1
     # "sigmoid", "hinge" or "ipo". Default: paper (eq. 7).
     loss_type: str = "sigmoid"

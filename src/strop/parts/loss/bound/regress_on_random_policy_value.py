@@ -25,13 +25,13 @@ class RegressOnRandomPolicyValue:
     bool, rollout_T [T] int.   Writes: objective_T [T] float.
     Source: arXiv 2509.24981; code tinnerhrhe/ROVER (core_algos.py).
     Differs from the source: its clip of Q and its loss per answer, both off there, are left out.
-    Nearest part: follow_advantage; equal gradient to 2 tau of it while the ratio is 1.
+    Nearest part: follow_advantage; 2 tau times its gradient while the ratio is 1.
     Edges: last token of a turn -> next 0; advantage 0 still learns where the ratio is not 1.
     """
 
     scope: ClassVar[str] = "rollout"
     detached: ClassVar[frozenset[str]] = frozenset({"mean_logp_T"})
-    # Advantage units a nat of log-ratio stands for. Default: released code (1).
+    # Advantage units per nat of log-ratio. Default: released code (1).
     tau: float = 1.0
     # Weight of what comes after the token. Default: released code (1).
     kappa: float = 1.0

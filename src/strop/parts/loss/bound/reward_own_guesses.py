@@ -13,19 +13,19 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class RewardOwnGuesses:
-    """At every token of an answer the policy's own guesses are rewarded where they are the token.
+    """At every token of an answer the policy's own guesses are rewarded where they hit the token.
 
         a_1..a_n ~ pi' = softmax(logq / temperature), detached;   r(a) = 1 if a = id_t else wrong
         objective_t = mean_k r(a_k) logq(a_k)
         num_guesses 0: its expectation, sum_a pi'(a) r(a) logq(a)
 
-    One step of policy gradient at each place of the answer, whose tokens are the state.
+    It is one step of policy gradient at each place of the answer, whose tokens are the state.
 
     Reads: logq_TV [T, V] float, id_T [T] int, guess_seed_T [T] int where num_guesses is above 0.
     Writes: objective_T [T] float.
     Source: arXiv 2509.26313.
-    Differs from the source: wrong and temperature are known as slightly below 0 and slightly above
-    1 only; the expectation is ours.
+    Differs from the source: wrong and temperature are known only as slightly below 0 and slightly
+    above 1; the expectation is ours.
     Nearest part: shape_by_likelihood with shape power, gamma 1 and advantage 1: its gradient, times
     1 - wrong, is the expectation's at temperature 1. follow_log_likelihood weighs every token 1.
     Edges: a guess that is impossible is never made; guesses above 0 without seeds -> UserError.
@@ -36,7 +36,7 @@ class RewardOwnGuesses:
     num_guesses: int = 256
     # Reward of a wrong guess. Default: ours (paper: slightly below 0, its number was not found).
     wrong: float = -0.1
-    # Of the distribution that guesses are drawn from. Default: ours (paper: slightly above 1).
+    # Temperature of the guesses. Default: ours (paper: slightly above 1).
     temperature: float = 1.1
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ class ShapeByLikelihood:
     Source: arXiv 2504.14945 (policy shaping); code TsinghuaC3I/Unify-Post-Training.
     Differs from the source: no; its form with known target probabilities is left out.
     Nearest part: follow_advantage, which weighs every token alike, likely or not.
-    Edges: advantage 0 -> objective 0; p -> 0 -> no gradient, but gamma's in p_logp.
+    Edges: advantage 0 -> objective 0; p -> 0 -> no gradient, except gamma's in p_logp.
     """
 
     scope: ClassVar[str] = "token"

@@ -23,7 +23,7 @@ class ShieldUnlikelyTokens(ClipBothSides):
         objective_t = that of clip_both_sides - coef * I_t * D_t
         paper: I_t = pi_t < the share-quantile of pi, A_t < 0 and proxy_t > 0
         code: I_t = pi_t among the int(share * n) lowest of the n tokens with A < 0, and below
-        proxy_t; two such tokens at least; their objective is rho * A - coef * D, without clip
+        proxy_t; int(share * n) >= 2; their objective is rho * A - coef * D, without clip
         D_t = k3 = exp(d) - d - 1, d = logp_proxy_t - logp_t; or min_p_kl_t (divergence "full")
 
     Quantile and counts are over gradient_T of the update, of the current policy.
@@ -34,7 +34,7 @@ class ShieldUnlikelyTokens(ClipBothSides):
     Differs from the source: k3 of the sampled token is the default, as in its code, where the
     paper writes the whole divergence; the code's counts are of a micro-batch.
     Nearest part: clip_both_sides; equal to it where share is 0, in "paper" also
-    where coef is.
+    where coef is 0.
     Edges: d is held within 20 nats; the code's k3 above 10 has no gradient.
     """
 

@@ -13,7 +13,7 @@ from strop.parts.loss.bound._bounds import clip
 
 @dataclass(frozen=True)
 class ShrinkByClippingBias:
-    """An update is made smaller by the size of what its clip has cut off.
+    """An update is shrunk by the size of what its clip has cut off.
 
         objective_t = min(rho_t A_t, clip(rho_t, 1 - clip_low, 1 + clip_high) A_t) / norm
         norm = || 1{t clipped} rho_t A_t / |y_t| ||_2 over gradient_T of the update, |y_t| such

@@ -30,7 +30,7 @@ class WeighByMixtureRatio:
 
     scope: ClassVar[str] = "token"
     facts: ClassVar[frozenset[str]] = frozenset({"silent_at_zero_advantage"})
-    # How much less a token counts that the policy expects; 0: all alike. Default: paper (0.5).
+    # How much less an expected token counts; 0: all alike. Default: paper (0.5).
     gamma: float = 0.5
     # Share of the constant 1 in the estimate of the unknown policy. Default: paper (one half).
     uniform: float = 0.5

@@ -23,7 +23,7 @@ class WidenClipByEntropy(ClipBothSides):
         where h <= 0 and rho is inside; A elsewhere
         objective_t = min(rho A', clip(rho, 1 - low, 1 + high) A'), with the dual clip of A'
 
-    Over gradient_T of the update; quantiles are of nearest rank; h and A' carry no gradient.
+    h is over gradient_T of the update; quantiles are of nearest rank; h and A' have no gradient.
     Metrics: those of clip_both_sides, hapo/signal_mean (h) and hapo/advantage_factor_mean (A'/A).
 
     Reads: log_ratio_T, advantage_T, entropy_T [T] float, gradient_T [T] bool.
@@ -81,7 +81,7 @@ class WidenClipByEntropy(ClipBothSides):
         one_T = segments.one_key(gradient_T)
         middle = segments.nearest_rank(log_T, one_T, 1, self.quantile, gradient_T)
         off_T = torch.where(gradient_T, log_T - middle, 0)
-        # 0 outside gradient_T is neither the most nor the least that counts.
+        # The 0 outside gradient_T leaves the clamped maximum and minimum as they are.
         most = segments.extreme(off_T, one_T, 1)
         least = segments.extreme(off_T, one_T, 1, largest=False)
         tiny = torch.finfo(off_T.dtype).tiny

@@ -12,13 +12,13 @@ from strop.method.part import Result, require, require_one_of
 from strop.support.errors import UserError
 
 CLAMP_NATS = 20.0
-ROUNDING = 1e-4  # of a weight that is truncated to nearly itself, which no metric counts
+ROUNDING = 1e-4  # share of a weight; a truncation by less than that counts in no metric
 UNITS = ("token", "turn", "turn-mean", "sequence", "sequence-mean")
 
 
 @dataclass(frozen=True)
 class WeighByEngineRatio:
-    """What old weights or another engine drew counts as if the trainer had drawn it.
+    """Tokens that old weights or another engine drew count as if the trainer had drawn them.
 
         x_t = logp_old_t - logp_behavior_t;   w = exp(clamp(X, -20, 20)), X of t's unit: x_t, or
         the sum or mean of x over the policy tokens of its turn or rollout
@@ -31,7 +31,7 @@ class WeighByEngineRatio:
     num_rollouts, num_turns int.   Writes: correction_T [T] float.
     Source: code only: verl-project/verl:verl/trainer/ppo/rollout_corr_helper.py (rollout_is).
     Differs from the source: a void logp_behavior (NaN) adds 0; a unit of voids has weight 1.
-    Nearest part: drop_mismatched_rollouts, which takes out what it finds and weighs nothing.
+    Nearest part: drop_mismatched_rollouts, which removes rollouts and weighs nothing.
     Edges: what is masked keeps its place in averages; masked tokens -> 1; no gradient.
     """
 
@@ -44,7 +44,7 @@ class WeighByEngineRatio:
             percent=True,
         ),
     )
-    # What has one weight: token, turn, turn-mean, sequence, sequence-mean (a geometric mean).
+    # The unit with one weight: token, turn, turn-mean, sequence, sequence-mean (a geometric mean).
     # Default: released code (verl).
     unit: str = "token"
     # Smallest weight, a ratio. Default: released code (verl, TRL: none).

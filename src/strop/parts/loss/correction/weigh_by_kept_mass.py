@@ -1,4 +1,4 @@
-"""Weigh tokens by the share of the policy that the cuts of the draw had left."""
+"""Weigh tokens by the share of the policy's probability that the draw's cuts left."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,19 @@ from strop.method.part import Result
 
 @dataclass(frozen=True)
 class WeighByKeptMass:
-    """What top-p, top-k or min-p drew counts as often as the whole policy would have drawn it.
+    """Tokens that top-p, top-k or min-p drew count as often as the whole policy would draw them.
 
         w_t = exp(logp_sampler_t - logp_behavior_t) = sum_{j in S_t} p_t(j)
-        S_t: tokens left of the draw;  p_t: the engine's whole distribution at the temperature
+        S_t: tokens left to draw from;  p_t: the engine's whole distribution at the temperature
 
-    The importance ratio of the whole policy to the cut one, token by token: their own quotient
-    inside S_t, and what lies outside is never drawn. Metric: correction/mean.
+    It is the importance ratio of the whole policy to the cut one, token by token: their quotient
+    inside S_t; tokens outside are never drawn. Metric: correction/mean.
 
     Reads: logp_sampler_T, logp_behavior_T [T] float, mask_T [T] bool.
     Writes: correction_T [T] float.
     Source: code only: verl-project/verl:verl/trainer/ppo/rollout_corr_helper.py (rollout_is).
-    Differs from the source: both are the engine's, so the weight is of the cut alone, at most 1,
-    and needs no bound; age and rounding are left to the ratio.
+    Differs from the source: both log-probabilities are the engine's, so the weight corrects the cut
+    alone, is at most 1 and needs no bound; age and rounding are left to the ratio.
     Nearest part: weigh_by_engine_ratio; equal to it (unit "token") where the trainer is the engine.
     Edges: nothing cut -> 1; a void log-probability (NaN) -> 1; masked tokens -> 1; no gradient.
     """

@@ -22,8 +22,8 @@ class CoverReference:
         js:      u ln u - (u + 1) ln((u + 1) / 2)    mean: twice the Jensen-Shannon divergence
         alpha:   (u^(1 - alpha) - (1 - alpha) u - alpha) / (alpha (alpha - 1))
 
-    alpha -> 1 is KL(ref || policy), alpha -> 0 KL(policy || ref). It means a divergence on tokens
-    of the reference alone. ln u is held within +-20 and the value within +-10.
+    alpha -> 1 is KL(ref || policy), alpha -> 0 KL(policy || ref). It is a divergence only
+    on tokens that the reference drew. ln u is held within +-20 and the value within +-10.
 
     Reads: logp_T [T] float, logp_ref_T [T] float.   Writes: objective_T [T] float (nats).
     Source: arXiv 2509.07430; code seamoke/DPH-RL (core_algos.py).
@@ -36,7 +36,7 @@ class CoverReference:
     scope: ClassVar[str] = "token"
     # "forward", "js" or "alpha". Default: paper (DPH-F; DPH-JS is its other main form).
     divergence: str = "forward"
-    # Of the divergence "alpha", between 0 and 1. Default: paper (0.2).
+    # Parameter of the divergence "alpha", between 0 and 1. Default: paper (0.2).
     alpha: float = 0.2
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Pull the openest tokens of an answer, and the most settled ones, towards its other tokens."""
+"""Pull the most and the least uncertain tokens of an answer towards its other tokens."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -19,12 +19,12 @@ class PenaliseFullKlToReference:
 
     With top_k the sums are over the k likeliest tokens of one of the two; what is left of each
     distribution is one further token ("tail"), or is given to the k in proportion ("renormalise").
-    With the tail the divergence is one, of a coarser vocabulary, and never above that of all.
+    With the tail it is a true divergence, over a coarser vocabulary, never above that of all.
 
     Reads: logq_TV [T, V] float, logq_ref_TV [T, V] float.   Writes: objective_T [T] float (nats).
     Source: arXiv 2402.03300, sec. 4.1.1 (reverse; the divergence that its estimator k3 stands for);
     arXiv 2306.13649, eq. 1 (jensen_shannon); arXiv 2604.13016 (top_k of the current policy).
-    Differs from the source: exact in the vocabulary, where the first has the sampled token. A sum
+    Differs from the source: exact over the vocabulary; the first has the sampled token. A sum
     over top_k alone, without what is left, is no divergence (it can be below 0) and not offered.
     Nearest part: penalise_kl_to_reference with estimator k2, whose expected gradient under the
     current policy is that of "reverse".
@@ -64,7 +64,7 @@ class PenaliseFullKlToReference:
         return Result(-divergence_T, metrics={"kl": divergence_T.detach()})
 
     def _coarse(self, log_TV: Tensor, top_TK: Tensor) -> Tensor:
-        """The distribution over the chosen tokens and, with the tail, one that is all others."""
+        """The distribution over the chosen tokens and, with the tail, one token for all others."""
         log_TK = log_TV.gather(-1, top_TK)
         if self.others == "renormalise":
             return log_TK - log_TK.logsumexp(-1, keepdim=True)
@@ -82,7 +82,7 @@ class PenaliseFullKlToReference:
 
 
 def _kl(one_TV: Tensor, other_TV: Tensor) -> Tensor:
-    """KL(one || other) [T]; what is impossible under the first adds 0, and no NaN to gradients."""
+    """KL(one || other) [T]; a token impossible under the first adds 0, and no NaN to gradients."""
     possible_TV = one_TV > -torch.inf
     gap_TV = torch.where(possible_TV, one_TV - other_TV, 0)
     return (one_TV.exp() * gap_TV).sum(-1)

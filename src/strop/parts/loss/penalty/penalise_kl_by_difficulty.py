@@ -1,4 +1,4 @@
-"""Hold the policy near a frozen reference, on prompts of each difficulty as hard as is right."""
+"""Hold the policy near a frozen reference, with a strength for each difficulty of prompts."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,11 +25,11 @@ class PenaliseKlByDifficulty:
     Source: arXiv 2510.08457, sec. 3.2.
     Differs from the source: no.
     Nearest part: penalise_kl_to_reference; equal to it with estimator k3 and all weights 1.
-    Edges: as there.
+    Edges: as in penalise_kl_to_reference.
     """
 
     declares: ClassVar[tuple[Column, ...]] = (
-        Column("kl_weight_T", "float", "what the divergence counts there", random="positive"),
+        Column("kl_weight_T", "float", "weight of the divergence", random="positive"),
         Column("difficulty_B", "int", "of its prompt: 0 easy, 1 medium, 2 hard", random="key:3"),
     )
     scope: ClassVar[str] = "token"

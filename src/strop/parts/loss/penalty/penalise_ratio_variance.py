@@ -12,13 +12,13 @@ from strop.method.part import Result
 
 @dataclass(frozen=True)
 class PenaliseRatioVariance:
-    """Answers to a prompt cost how differently their probabilities moved from a reference.
+    """Answers to a prompt pay for how differently their probabilities moved from a reference.
 
         d_i = sum over the answer's tokens of (logp - logp_ref)
         objective of a prompt = -1/2 sum_i (d_i - mean d)^2 / (k - 1) over its k answers
 
-    What all answers of a prompt have in common is free, so no normaliser is needed. It stands on
-    the answers' tokens in equal shares, so any average of sequence sums fits.
+    What all answers of a prompt have in common is free, so no normaliser is needed. The answers'
+    tokens share the objective equally, so any average of sequence sums fits.
 
     Reads: logp_T, logp_ref_T [T] float, group_B [B] int, num_groups int, rollout_T [T] int,
     num_rollouts int, gradient_T [T] bool.   Writes: objective_T [T] float (nats squared).

@@ -14,19 +14,19 @@ from strop.support.errors import UserError
 
 @dataclass(frozen=True)
 class PullNucleusEntropy:
-    """The entropy of the openest choices is pulled to an anchor, from above and from below.
+    """The entropy of the most open choices is pulled to an anchor, from above and from below.
 
         objective = -(mean - anchor)^2, or +mean (pull "up");   Hp_t: entropy of the nucleus
         mean = over rollouts of the mean of Hp_t over {t: Hp_t > the rollout's quantile of Hp}
 
-    The nucleus is the smallest set of likeliest tokens of mass top_p, renormalised; with below the
-    largest set of mass at most top_p. Mean over gradient_T of the update; metric siren/entropy.
+    The nucleus is the smallest set of likeliest tokens of mass top_p, renormalised; with `below`
+    the largest set of mass at most top_p. Mean over gradient_T of the update; metric siren/entropy.
 
     Reads: gradient_T [T] bool, rollout_T [T] int, num_rollouts int; nucleus_entropy_T [T] float, or
-    logq_TV [T, V] float where it is not there (padded calls).
+    logq_TV [T, V] float where it is not given (padded calls).
     Writes: objective_T [T] float (nats^2).
     Source: code only: Linn3a/siren (the method of arXiv 2509.25133).
-    Differs from the source: its nucleus is the one of below, empty where one token has more mass;
+    Differs from the source: its nucleus is that of `below`, empty where one token has more mass;
     the square is of the update's mean, its code's of a micro-batch's.
     Nearest part: reward_entropy; equal to it (per sequence) with top_p 1, quantile 0, pull "up",
     up to the one token that is not above the quantile.
@@ -73,7 +73,7 @@ class PullNucleusEntropy:
         return Result(objective.expand(gradient_T.shape), metrics=metrics)
 
     def _mean(self, entropy_T: Tensor, gradient_T: Tensor, rollout_T: Tensor, num: int) -> Tensor:
-        """Over rollouts, of the mean over their openest choices []."""
+        """The mean [] over rollouts of the mean entropy of their most open choices."""
         level_B = segments.quantile(entropy_T.detach(), rollout_T, num, self.quantile, gradient_T)
         open_T = gradient_T & (entropy_T.detach() > level_B[rollout_T])
         mean_B = segments.mean(entropy_T, rollout_T, num, open_T)

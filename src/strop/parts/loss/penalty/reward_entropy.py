@@ -17,7 +17,7 @@ class RewardEntropy:
         objective_t = entropy_t, and with a corridor: - smooth * alpha * P_t
         P_t = relu(corridor[0] * past - entropy_t) + relu(entropy_t - corridor[1] * past)
 
-    A corridor lets tokens pay that leave the surroundings of the run's past; past is the mean
+    With a corridor, tokens that leave the surroundings of the run's past pay; past is the mean
     entropy of the steps so far, as carry_metric_forward sets it.
 
     Reads: entropy_T [T] float.   Writes: objective_T [T] float (nats).
@@ -54,7 +54,7 @@ class RewardEntropy:
 
     @property
     def unlogged(self) -> frozenset[str]:
-        """What is outside a corridor where there is none."""
+        """The metric of tokens outside the corridor, where there is none."""
         return frozenset() if self.corridor else frozenset({"epo/outside_mean"})
 
     def __call__(self, entropy_T: Tensor) -> Result:

@@ -26,7 +26,7 @@ class RewardEntropyByCovariance:
     num_rollouts int; max_length [] int where length is not 0.
     Writes: objective_T [T] float (nats).
     Source: arXiv 2508.03178; code Qihoo360/Light-IF (compute_entropy_with_cov).
-    Differs from the source: cov is that at the start of the step, equal to the current one at one
+    Differs from the source: cov is that at the start of the step, equal to the current one with one
     update a step; its code lets gradient through logp in c_t and takes means of a micro-batch, and
     has no length.
     Nearest part: reward_entropy; equal to it times scale / length when cov is the same everywhere.
@@ -38,8 +38,8 @@ class RewardEntropyByCovariance:
     scale: float = 10.0
     # Largest weight of a token. Default: released code (ub).
     ceiling: float = 5.0
-    # Longest answer that both are meant for, tokens; 0: they stay as they are, whatever an answer's
-    # length. Default: ours (0).
+    # Longest answer that the two are meant for, tokens; 0: they are the same for any longest
+    # answer. Default: ours (0).
     length: int = 0
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ class RatioPerSequence:
 
     @property
     def unread(self) -> frozenset[str]:
-        """Turns where rollouts are the unit."""
+        """The columns of turns, where rollouts are the unit."""
         return frozenset({"turn_T", "num_turns"}) if self.unit == "rollout" else frozenset()
 
     def __call__(

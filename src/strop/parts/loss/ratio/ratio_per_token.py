@@ -15,8 +15,8 @@ class RatioPerToken:
 
         log_ratio_t = clamp(logp_t - logp_old_t, -clamp_nats, clamp_nats)
 
-    Reads: logp_T [T] float, logp_old_T [T] float; a use of it may name logp_behavior_T in place of
-    the latter: the ratio is then over the policy that drew the token.
+    Reads: logp_T [T] float, logp_old_T [T] float; a recipe may name logp_behavior_T in place of
+    the latter: the ratio is then to the policy that drew the token.
     Writes: log_ratio_T [T] float (nats).
     Source: arXiv 1707.06347, sec. 3.
     Differs from the source: clamped to +-20 nats before exp, as verl does, against overflow.

@@ -1,4 +1,4 @@
-"""Teach the critic to foretell success."""
+"""Teach the critic to predict success."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,14 +9,14 @@ from torch.nn.functional import logsigmoid
 
 @dataclass(frozen=True)
 class ClassifySuccess:
-    """The critic's number is the log-odds of success, and learns from how it ended.
+    """The critic's output is the log-odds of success, and learns from how the episode ended.
 
         objective_t = G_t log sigmoid(V_t) + (1 - G_t) log sigmoid(-V_t)
 
     Reads: value_T [T] float (current; log-odds), return_T [T] float (0 or 1).
     Writes: objective_T [T] float (nats).
     Source: arXiv 2406.11896 (cross-entropy of both critics); code DigiRL-agent/digirl.
-    Differs from the source: one logit, there two classes.
+    Differs from the source: one logit, where the source has two classes.
     Nearest part: regress_value, whose value is the return itself.
     Edges: returns get no gradient; a target between 0 and 1 -> the mean of both losses.
     """

@@ -22,7 +22,7 @@ class RegressValue:
     Writes: objective_T [T] float (reward units squared).
     Source: code only: verl-project/verl core_algos.py (compute_value_loss), huggingface/trl
     ppo_trainer.py; delta arXiv 2504.16129 (jwliao-ai/MARFT util.py, huber_loss).
-    Differs from the source: a value more than delta above its return costs too (there nothing). At
+    Differs from the source: a value more than delta above its return costs too (nothing there). At
     a tie the gradient follows the unclipped branch.
     Nearest part: none.
     Edges: V = G -> 0; returns and old values get no gradient; at the step's first update V = V_old
@@ -33,7 +33,7 @@ class RegressValue:
     # Most useful change of a value within a step, in reward units; 0: any. Default: released code
     # (verl).
     clip: float = 0.5
-    # Error beyond which the cost is a line, in reward units; 0: nowhere. Default: ours (nowhere).
+    # Error beyond which the cost is linear, in reward units; 0: nowhere. Default: ours (nowhere).
     delta: float = 0.0
 
     def __post_init__(self) -> None:
