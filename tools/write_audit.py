@@ -44,7 +44,7 @@ d is the change of the logits over the rate, J the expected reward, H the entrop
 
 | column | meaning |
 | --- | --- |
-| scale | `<E d, grad J> / abs(grad J)^2`: the mean step along the true gradient, in multiples of it |
+| scale | `<E d, grad J> / abs(grad J)^2`: the mean step along the true gradient, as a multiple |
 | easy, hard | the scale for prompts of success 0.7 and 0.1, over that at 0.3 |
 | bias | length of the mean step's part across the gradient, over its part along the gradient |
 | noise | standard deviation of the step, over the length of its mean |
@@ -94,8 +94,8 @@ another softmax on the same tree, of success 0.7. All answers have three tokens 
 four (64 answers), so that an average over tokens has one denominator. A step has one answer, and
 the table shows medians of five trees, policies and teachers. Most of these methods compute another
 gradient: that of the divergences at all tokens, as if no token changed which others follow it.
-`token bias` is the bias relative to that one. For `opsd` the policy after a hint is another softmax,
-too.
+`token bias` is the bias relative to that one. For `opsd` the policy after a hint is also another
+softmax.
 
 | recipe | cosine | bias | token bias | noise | stale | four |
 | --- | --- | --- | --- | --- | --- | --- |
