@@ -44,7 +44,7 @@ d is the change of the logits over the rate, J the expected reward, H the entrop
 
 | column | meaning |
 | --- | --- |
-| scale | `<E d, grad J> / abs(grad J)^2`: the mean step along the true gradient, as a multiple |
+| scale | `<E d, grad J> / abs(grad J)^2`: the mean step along grad J, over the length of grad J |
 | easy, hard | the scale for prompts of success 0.7 and 0.1, over that at 0.3 |
 | bias | length of the mean step's part across the gradient, over its part along the gradient |
 | noise | standard deviation of the step, over the length of its mean |
