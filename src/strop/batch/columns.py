@@ -225,7 +225,7 @@ STANDARD: tuple[Column, ...] = (
            door=("advantages",)),
     Column("uid_P", "int", "prompt, stable over the run", "", "rollout", door=("groups",),
            random="distinct"),
-    Column("draw_P", "int", "which draw of that prompt", "", "rollout", door=("groups",)),
+    Column("draw_P", "int", "index of the draw of that prompt", "", "rollout", door=("groups",)),
     Column("max_length", "int", "most tokens of an answer", "tokens", "trainer", door=("length",),
            presumed=True, random="9"),
     Column("step", "int", "training step, counted from 1", "steps", "trainer", random="3"),
