@@ -190,6 +190,17 @@ def test_a_metric_with_the_name_of_a_steps_own_is_refused(strop, lab, tmp_path):
     assert "part say_reward gives the metric reward, which every step has of its own" in result.err
 
 
+def test_two_parts_that_give_one_metric_are_named(strop, lab, tmp_path):
+    first = SAYS.replace('"reward": 7.0', '"mine/x": 7.0')
+    (tmp_path / "first.py").write_text(first)
+    (tmp_path / "second.py").write_text(first.replace("SayReward", "SayToo"))
+    own = f'"{tmp_path}/first.py:SayReward" | "{tmp_path}/second.py:SayToo"'
+    chain = f"advantage=subtract_group_mean | {own} | spread_evenly"
+    result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
+    assert result.code == 2
+    assert "the parts say_reward and say_too both give the metric mine/x" in result.err
+
+
 @pytest.mark.parametrize("rate", ["1e300", "'linear(0.01, 1e300)'"])
 def test_a_learning_rate_without_bounds_stops_the_run(rate, strop, lab, tmp_path):
     folder = tmp_path / "run"

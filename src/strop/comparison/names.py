@@ -60,7 +60,7 @@ def number_of(key: str, scoring: Scoring) -> Number:
         return Number("steps below the band", _band(scoring))
     if key.startswith("mean/"):
         name = key.removeprefix("mean/")
-        return Number(f"{name}, mean over the steps", "of metrics.jsonl, see docs/METRICS.md")
+        return Number(f"{name}, mean over the steps", "of metrics.jsonl")
     if found := re.fullmatch(r"(reached|steps|sampled|seconds) to (.*)", key):
         return _to_target(*found.groups())
     return Number(key, "as validation logs it, see docs/METRICS.md")

@@ -15,7 +15,7 @@ FEWEST_STEPS = 30  # minimum length of a run to judge its course
 
 def entropy(run: Any) -> Finding:
     """How entropy changed, and what moves it."""
-    question = "Why does entropy fall?"
+    question = "How does entropy move, and why?"
     values = run.series("entropy")
     if not values:
         return Finding(question, "unknown", "The metrics have no entropy.")

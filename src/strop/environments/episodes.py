@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 from strop.environments.base import SHOWN, Environment, EnvironmentSource, Observation, steps_all
 from strop.environments.tools import ToolAnswer
+from strop.support.about import SOURCE
 from strop.support.errors import RunStopped
 from strop.support.exits import Exit
 from strop.support.http import RETRIED
+from strop.support.loading import where_raised
 
 T = TypeVar("T")
 # Classes of errors that libraries raise where something could not be reached: Python, urllib,
@@ -340,8 +342,8 @@ class Episodes:
             problem = f"gave {getattr(answer, lacking[0])!r} as {lacking[0]}"
         elif not isinstance(answer.role, numbers.Integral):
             problem = f"gave {answer.role!r} as role"
-        elif not all(abs(reward) < HUGE for reward in (answer.reward, *answer.rewards)):
-            problem = f"gave the reward {answer.rewards or answer.reward}"
+        elif not all(map(_is_reward, (answer.reward, *answer.rewards))):
+            problem = f"gave the reward {answer.rewards or answer.reward!r}: give finite numbers"
         elif not all(math.isfinite(number) for number in answer.measures.values()):
             problem = f"gave the measures {dict(answer.measures)}"
         elif not all(isinstance(each, ToolAnswer) for each in answer.answers):
@@ -384,6 +386,14 @@ async def _never_leaving(call: Callable[[], Any]) -> Any:
         raise ItExited("it was cancelled from inside") from None
 
 
+def _is_reward(value: Any) -> bool:
+    """Whether the value is a number of a size that can be averaged."""
+    try:
+        return not isinstance(value, str) and abs(float(value)) < HUGE
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def _is_text(value: Any) -> bool:
     """Whether the value is a text that can be encoded in UTF-8."""
     if not isinstance(value, str):
@@ -408,10 +418,11 @@ def failed(name: str, exit: Exit, where: str, error: BaseException) -> Observati
     rewards count.
     """
     by_rule = exit.is_policys
-    why = (
-        f"environment {name} failed at {where}: {in_words(error)}. Correct it; an "
-        "action that it cannot read should be answered with valid=False"
-    )
+    place = where_raised(error)
+    raised = f" ({place})" if not place.startswith(str(SOURCE)) else ""
+    why = f"environment {name} failed at {where}: {in_words(error)}{raised}. Correct it"
+    if exit is not Exit.START_FAILED:
+        why += "; an action that it cannot read should be answered with valid=False"
     return Observation("", done=by_rule, truncated=not by_rule, exit=exit, why=why)
 
 

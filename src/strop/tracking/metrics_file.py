@@ -35,6 +35,8 @@ def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
 
 def check_recorded(folder: Path) -> None:
     """Raise UserError when the folder has no metrics and so is not a run."""
+    if not folder.exists():
+        raise UserError(f"{folder} does not exist: give the folder that training wrote")
     if not (folder / NAME).is_file():
         raise UserError(
             f"{folder} is not a run: it has no {NAME}; give the folder that training wrote"

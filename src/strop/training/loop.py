@@ -379,10 +379,9 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
 
 
 def _noting_end(run: Run) -> AbstractContextManager[None]:
-    """Inside, the first process writes how the run ends."""
-    return ending.noting(
-        run.record.folder, lambda: ending.Ending(run.done, run.finished), run.ranks.first
-    )
+    """Inside, the first process writes how the run ends, unless it had ended before."""
+    writes = run.ranks.first and not run.finished
+    return ending.noting(run.record.folder, lambda: ending.Ending(run.done, run.finished), writes)
 
 
 def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:

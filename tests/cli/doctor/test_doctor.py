@@ -179,7 +179,7 @@ def test_entropy_that_falls(ask: Any, tmp_path: Path, last: float, status: str) 
     run = make_run(tmp_path / "run", entropy=lambda step: 0.8 + (last - 0.8) * (step - 1) / 11)
     code, findings = ask(run)
 
-    found = findings["Why does entropy fall?"]
+    found = findings["How does entropy move, and why?"]
     assert found["status"] == status
     assert found["numbers"]["last"] == pytest.approx(last)
     assert found["numbers"]["positive share at last"] == 0.5
