@@ -25,7 +25,7 @@ ROWS, PAGE = DOCS / "evidence" / "atlas", DOCS / "ATLAS.md"
 REGIMES = {
     "tiny": "One update a step, 16 prompts with 8 answers, 100 steps of `tiny` on Countdown",
     "four": "`tiny` on Countdown, four updates a step, a learning rate from 1e-3 to 0, 100 steps",
-    "own": "The options under which alone a recipe is itself, for it and for `grpo`",
+    "own": "`tiny`, with the options under which alone a recipe is itself, for it and for `grpo`",
     "worked": "`tiny-worked` on puzzles with worked answers, 8 prompts with 8 answers, 40 steps",
     "corridor": "Episodes in the corridor, 16 with 8 each, 100 steps",
 }
@@ -126,6 +126,22 @@ def lines_of(pairs: Mapping[str, list[Pair]], stages: Mapping[str, Sequence[str]
     return lines
 
 
+def _repeated(pairs: Mapping[str, list[Pair]]) -> list[str]:
+    """Groups of recipes, `grpo` among them, whose runs have the same final scores and curves."""
+    columns = ("seed", "pass@1", "pass@16", "sampled", "curve")
+    by_numbers: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for name, several in pairs.items():
+        ours, theirs = (
+            tuple(tuple(row[column] for column in columns) for row in rows)
+            for rows in zip(*((pair.ours, pair.theirs) for pair in several), strict=True)
+        )
+        by_numbers.setdefault(ours, []).append(name)
+        if ours == theirs:
+            by_numbers[ours].insert(0, "grpo")
+    found = [sorted(set(names)) for names in by_numbers.values()]
+    return [", ".join(f"`{name}`" for name in names) for names in found if len(names) > 1]
+
+
 def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> list[str]:
     """The recipes that failed, ended lower or were not decided, and those that ended higher, with
     their cost.
@@ -138,6 +154,10 @@ def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> 
     for verdict, told in (("lower", "below"), ("not decided", "undecided against"), ("", few)):
         names = ", ".join(f"`{name}`" for name, each in verdicts.items() if each == verdict)
         lines += [f"- {regime}, {told} `grpo`: {names}"] if names else []
+    lines += [
+        f"- {regime}, equal numbers in every run, so their difference is not at work here: {names}"
+        for names in _repeated(pairs)
+    ]
     for name in (name for name, each in verdicts.items() if each == "higher"):
         cost = f"{_ratio(pairs[name], 'sampled')} times the tokens"
         same = f"at equal sampled tokens {_at(pairs[name], 'sampled_at')}"

@@ -24,47 +24,48 @@ HEADER = """# What each method does on average, by enumeration
 
 `strop audit RECIPE` runs a method's own step (reward, curation, advantage, selection, loss, update:
 the trainer's code) on a policy so small that every group of answers can be listed, and compares the
-mean of all steps with the true gradient of the expected reward. It says what a method aims at and
-how noisily; it says nothing about networks, whose tokens share weights, nor about long runs.
+mean of all steps with the true gradient of the expected reward. It shows what a method aims at and
+how noisy its step is, but nothing about networks, whose tokens share weights, or long runs.
 
 ![What some methods make of easy and of hard prompts, and bias and noise of all](pictures/audit.png)
 
-The picture is of the table below (`python tools/draw_pictures.py audit` draws it): on the left how
+The picture shows the table below (`python tools/draw_pictures.py audit` draws it): on the left how
 a method weighs an easy and a hard prompt against one of success 0.3, on the right the bias and the
 noise of its step.
 
-The tree here: answers of up to three tokens out of two, of which the first ends an answer (four
-answers, two right), one free logit for each token at each place, one prompt, four answers a group,
-success 0.3, rollouts drawn by the policy itself, as many updates as the recipe makes of one prompt,
-each at rate 0.3 (mini-batches do not split a prompt: `gspo`, with four, makes one here). Where
-episodes are played, a token is a turn. Critics know the true values. Nothing is remembered from
-earlier steps: what a method tracks or steers is where it begins.
+The tree has answers of up to three tokens from a vocabulary of two, of which the first ends an
+answer (four answers, two right), and one free logit for each token at each place. A step has one
+prompt and four answers a group, success 0.3, rollouts drawn by the policy itself, and as many
+updates as the recipe makes of one prompt, each at rate 0.3 (mini-batches do not split a prompt:
+`gspo`, with four, makes one here). Where episodes are played, a token is a turn. Critics know the
+true values. There are no earlier steps: whatever a method tracks or steers has its initial value.
 
-With d the move of the logits over the rate, J the expected reward, H the entropy of a token:
+d is the change of the logits over the rate, J the expected reward, H the entropy of a token:
 
 | column | meaning |
 | --- | --- |
-| scale | `<E d, grad J> / abs(grad J)^2`: how many times the true gradient the mean step goes |
+| scale | `<E d, grad J> / abs(grad J)^2`: the mean step along grad J, over the length of grad J |
 | easy, hard | the scale for prompts of success 0.7 and 0.1, over that at 0.3 |
-| bias | length of the rest of the mean step, over its part along the gradient |
+| bias | length of the mean step's part across the gradient, over its part along the gradient |
 | noise | standard deviation of the step, over the length of its mean |
 | price | change of entropy (nats a token) per unit of success gained, first order |
 | silent | share of groups that move nothing |
-| refilled | share of groups in place of which the method asks for others |
+| refilled | share of groups that the method replaces by others |
 | stale | bias when the answers were drawn eight steps earlier |
 | four | bias with four updates on the same answers (empty: cannot be set) |
 
 On this tree the true gradient itself has a price of {price:.3f}. `±` marks numbers from {draws}
-drawn groups (95% interval) in place of all: the step was seen to draw something of its own. A bias
-at old answers is one towards the gradient that the present policy would have.
+drawn groups (95% interval) in place of all: the step itself drew random numbers. The bias at old
+answers is relative to the current policy's gradient.
 
-The size of a group: with a group's centred rewards as credit the step is a U-statistic of order two
-(arXiv 2603.01162), and its error by size is that of Hoeffding's formula, which a test finds again
-by enumeration. At one prompt larger groups lower the error that as many answers in all leave,
-towards that of an oracle that knows the expected reward. Where prompts are drawn as well, one size
-is best however many answers there are: 1 + sqrt((2 zeta_2 - 4 zeta_1) P / (P - 1)) for P prompts
-alike, zeta_1 and zeta_2 the variances, over the gradient's square, of what one and of what two
-answers say. The claims of `dr_grpo` on [CLAIMS.md](CLAIMS.md) have numbers.
+Group size: with a group's centred rewards as credit the step is a U-statistic of order two
+(arXiv 2603.01162), and its error by size follows Hoeffding's formula, which a test confirms by
+enumeration. For one prompt and a fixed total number of answers, larger groups lower the error,
+towards that of an oracle that knows the expected reward. If prompts are drawn as well, the best
+size does not depend on the number of answers: 1 + sqrt((2 zeta_2 - 4 zeta_1) P / (P - 1)) for P
+similar prompts, where zeta_1 and zeta_2 are the variances, over the gradient's square, of the
+contributions of one and of two answers. The claims of `dr_grpo` on [CLAIMS.md](CLAIMS.md) have
+numbers.
 
 Written by `python tools/write_audit.py`; change the code, not this file.
 
@@ -88,20 +89,21 @@ ESTIMATORS = (
 TEACHER = """
 ## Learning from a teacher
 
-Here J is minus the divergence KL(policy || teacher) over whole answers, in nats, and the teacher
-another softmax on the same tree, of success 0.7. All answers have three tokens out of four (64
-answers), so that an average over tokens has one denominator; a step is of one answer; medians of
-five trees, policies and teachers. Most of these methods compute another gradient: that of the
-divergences at all tokens, as if no token changed which others follow it. `token bias` is the bias
-towards that one. What the policy is to itself behind a hint (`opsd`) is another softmax, too.
+Here J is minus the divergence KL(policy || teacher) over whole answers, in nats, and the teacher is
+another softmax on the same tree, of success 0.7. All answers have three tokens from a vocabulary of
+four (64 answers), so that an average over tokens has one denominator. A step has one answer, and
+the table shows medians of five trees, policies and teachers. Most of these methods compute another
+gradient: that of the divergences at all tokens, as if no token changed which others follow it.
+`token bias` is the bias relative to that one. For `opsd` the policy after a hint is also another
+softmax.
 
 | recipe | cosine | bias | token bias | noise | stale | four |
 | --- | --- | --- | --- | --- | --- | --- |
 """
 TEACHER_ENDS = """
-`cosine` is that of the mean step and grad J; `stale` and `four` are token biases; `-` says that the
-mean step is 0. The forward divergence and the one of Jensen and Shannon are other aims than J, no
-estimates of it.
+`cosine` is the cosine of the mean step and grad J; `stale` and `four` are token biases; `-` means
+that the mean step is 0. The forward divergence and the one of Jensen and Shannon are other aims
+than J, not estimates of it.
 """
 REST = """
 ## Not enumerated

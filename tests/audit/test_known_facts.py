@@ -247,7 +247,7 @@ def test_the_divergence_from_a_teacher_is_that_of_whole_answers() -> None:
     [
         ("sft", "does not draw answers"),
         ("spo_tree", "does not draw answers"),
-        ("fapo", "asks for"),
+        ("fapo", "a part needs"),
     ],
 )
 def test_what_cannot_be_enumerated_is_said(recipe: str, message: str) -> None:

@@ -70,6 +70,8 @@ class Bracketed:
         self.env, self.full_observations = env, {}
 
     def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # as the package's own, it can be copied
+            raise AttributeError(name)
         return getattr(self.env, name)
 
     def step(self, action: str) -> object:

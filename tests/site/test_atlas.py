@@ -63,6 +63,17 @@ def test_a_pair_is_of_one_machine_and_of_the_newest_settings() -> None:
     assert atlas_numbers.gains({"a": [pair]})["a"] == pytest.approx(0.2)
 
 
+def test_recipes_whose_runs_are_equal_are_named() -> None:
+    same, other = (
+        dict.fromkeys(("seed", "pass@1", "pass@16", "sampled", "curve"), x) for x in "12"
+    )
+    pairs = {
+        name: [atlas_numbers.Pair(ours, same)]
+        for name, ours in {"b": other, "a": other, "c": same, "d": dict(other, curve="3")}.items()
+    }
+    assert write_atlas._repeated(pairs) == ["`a`, `b`", "`c`, `grpo`"]
+
+
 def test_scores_at_equal_tokens() -> None:
     ours = row("a", 0, "m", 0, curve="0 0.4 0.8", sampled_at="0 100 200")
     theirs = row("grpo", 0, "m", 0, curve="0 0.1 0.2", sampled_at="0 50 100")

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from strop.data.encode import encode_prompt
 from strop.data.prompts import Prompt
 from strop.support.errors import UserError
-from strop.support.unknown_letters import check_letters, unknown_letters
+from strop.support.unknown_characters import check_characters, unknown_characters
 
 
 def of_bytes(unknown=None):
@@ -34,27 +34,27 @@ def of_words():
 
 
 def test_letters_each_once_in_their_order():
-    assert unknown_letters(tokenizer(), "1a+ba=é") == ["a", "b", "é"]
-    assert unknown_letters(tokenizer(), "1+2=") == []
+    assert unknown_characters(tokenizer(), "1a+ba=é") == ["a", "b", "é"]
+    assert unknown_characters(tokenizer(), "1+2=") == []
 
 
 def test_words_are_named_as_words():
-    assert unknown_letters(of_words(), "add two and two") == ["and"]
+    assert unknown_characters(of_words(), "add two and two") == ["and"]
     with pytest.raises(UserError, match=r"'and' in 'add and two'; it knows 'add two' alone"):
-        check_letters(of_words(), "add and two", "here")
+        check_characters(of_words(), "add and two", "here")
     with pytest.raises(UserError, match=r"in what this one knows \(others do\)$"):
-        check_letters(of_words(), "add and two", "here", "others do")
+        check_characters(of_words(), "add and two", "here", "others do")
 
 
 def test_the_unknown_token_by_its_own_name_is_meant():
-    assert unknown_letters(tokenizer(), "1<unk>2") == []
-    assert unknown_letters(tokenizer(), "1<unk>x") == ["x"]
+    assert unknown_characters(tokenizer(), "1<unk>2") == []
+    assert unknown_characters(tokenizer(), "1<unk>x") == ["x"]
 
 
 @pytest.mark.parametrize("unknown", [None, "<end>"])
 def test_bytes_write_everything(unknown):
     ours = of_bytes(unknown)
-    assert unknown_letters(ours, "Grüße 数 🎲") == []
+    assert unknown_characters(ours, "Grüße 数 🎲") == []
     ids = encode_prompt(Prompt(0, "数", {}), ours)
     assert len(ids) == 3 + bool(unknown)
 
@@ -67,4 +67,4 @@ def test_a_tokenizer_in_python_is_asked_letter_by_letter():
             assert not add_special_tokens
             return {"input_ids": [5 if letter.isdigit() else 2 for letter in text]}
 
-    assert unknown_letters(Slow(), "1x2yx") == ["x", "y"]
+    assert unknown_characters(Slow(), "1x2yx") == ["x", "y"]

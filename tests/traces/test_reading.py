@@ -267,10 +267,10 @@ def test_a_group_knows_its_longest_call(tmp_path: Path) -> None:
 
     rows = row((2, 1)), row((9, 2), (1, 2)), row((2, 3), (2, 3)), row((10, 1))
     (group,) = open_traces(str(lines(tmp_path / "t.jsonl", *rows))).groups
-    assert (group.longest, group.most_said) == (11, 6)
+    assert (group.longest, group.most_output) == (11, 6)
     assert group.where.endswith("line 2")  # the first that is so long
     path = lines(tmp_path / "two.jsonl", rows[0], {**rows[2], "group": "h"})
-    assert [each.most_said for each in open_traces(str(path)).groups] == [1, 6]
+    assert [each.most_output for each in open_traces(str(path)).groups] == [1, 6]
     assert load_task(f"traces:{path}").max_tokens == 6
 
 

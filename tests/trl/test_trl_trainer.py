@@ -171,7 +171,7 @@ def test_a_recipe_of_the_engines_probabilities_reads_them(build: Any) -> None:
     ("recipe", "options", "message"),
     [
         ("gae", {}, "trains a critic"),
-        ("dapo", {}, "asks for further rollouts"),
+        ("dapo", {}, "requests further rollouts"),
         ("gigpo", {}, "plays episodes"),
         ("mc_grpo", {"beta": 0.1}, "beta=0.1"),
         ("mc_grpo", {"epsilon": 0.1}, "epsilon=0.1"),

@@ -134,7 +134,7 @@ class TreeServices:
         return Graded(reward_B[:, None], reward_B, good_B, {}, torch.zeros_like(batch["group_B"]))
 
     def __getattr__(self, name: str) -> Any:
-        raise Uncountable(f"a part asks for {name}, which an enumerated step does not have")
+        raise Uncountable(f"a part needs {name}, which an enumerated step does not have")
 
 
 @dataclass

@@ -181,7 +181,7 @@ def _joined(blocks: list[_Sums]) -> _Sums:
 def _summary(sums: _Sums, truth: Truth, cut_slope: Tensor | None) -> dict[str, float]:
     """The numbers of an Audit that come from the moves."""
     if sums.weight == 0:
-        raise Uncountable("curation asks for other groups whatever is drawn")
+        raise Uncountable("curation requests other groups whatever is drawn")
     mean, slope = sums.move / sums.weight, truth.success_slope
     along, length = float((mean * slope).sum()), float(mean.norm())
     scale, bias = _beside(mean, slope)

@@ -14,7 +14,7 @@ from strop.data.renderer import ModelRenderer
 from strop.data.tool_calls import FORMS, WRITTEN, described, form_of
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
-from strop.support.unknown_letters import check_letters
+from strop.support.unknown_characters import check_characters
 
 ToolSchemas: TypeAlias = tuple[Mapping[str, Any], ...]
 
@@ -135,7 +135,7 @@ class Chat:
                 f"{given[0]} needs a chat template, and the model's tokenizer has none: give "
                 "model.chat_template=FILE, or leave it out"
             )
-        check_letters(tokenizer, self.system_prompt, "data.system_prompt")
+        check_characters(tokenizer, self.system_prompt, "data.system_prompt")
         for name in self.template:
             option = "data.tools" if name == "tools" else f"data.chat_template_kwargs: {name}"
             if why := why_not_for_template(tokenizer, name, option):

@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 
 from strop.data.prompts import Prompt
 from strop.support.errors import UserError
-from strop.support.unknown_letters import check_letters
+from strop.support.unknown_characters import check_characters
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -28,23 +28,23 @@ def encode_prompt(
     if not ids:
         raise UserError(f"{prompt.name} has no tokens: give it some text or remove its row")
     if tokenizer.unk_token_id in ids and not prompt.ids:
-        _check_letters(prompt, tokenizer, template)
+        _check_characters(prompt, tokenizer, template)
     return ids
 
 
-def _check_letters(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> None:
+def _check_characters(prompt: Prompt, tokenizer: Any, template: Mapping[str, Any]) -> None:
     """Raise UserError for characters of the prompt or its template that no token can write."""
     content = prompt.prompt
     where = f"{prompt.name}, column {prompt.column}," if prompt.column else prompt.name
     for text in (
         [content] if isinstance(content, str) else [m.get("content") or "" for m in content]
     ):
-        check_letters(tokenizer, text, where)
+        check_characters(tokenizer, text, where)
     if not isinstance(content, str):
         shown = tokenizer.apply_chat_template(
             content, add_generation_prompt=True, tokenize=False, **template
         )
-        check_letters(tokenizer, shown, f"what the chat template makes of {prompt.name}")
+        check_characters(tokenizer, shown, f"what the chat template makes of {prompt.name}")
 
 
 def encode_reworded(
@@ -121,7 +121,7 @@ def encode_answer(prompt: Prompt, column: str, tokenizer: Any) -> list[int]:
         )
     ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     if tokenizer.unk_token_id in ids:
-        check_letters(tokenizer, text, f"{prompt.name}, column {column},")
+        check_characters(tokenizer, text, f"{prompt.name}, column {column},")
     return ids
 
 

@@ -97,7 +97,7 @@ class CompletionsSettings(EngineSettings):
 
 
 @dataclass(eq=False)
-class Asked:
+class PendingCall:
     """A request to a server."""
 
     id: int
@@ -173,12 +173,12 @@ class CompletionsEngine(CallEngine):
         self.num_parallel = num_parallel
         self.gate = Gate()
         self.threads: list[threading.Thread] = []
-        self.asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        self.asked: queue.SimpleQueue[PendingCall | None] = queue.SimpleQueue()
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Give a request to the threads. Raises UserError where the server cannot do it."""
         self._check(request)
-        row = self.pending[id] = Asked(id, request)
+        row = self.pending[id] = PendingCall(id, request)
         self.asked.put(row)
         if len(self.threads) < min(self.num_parallel, len(self.pending)):
             self.threads.append(threading.Thread(target=self._work, daemon=True))
@@ -223,7 +223,7 @@ class CompletionsEngine(CallEngine):
                 answer = error
             self.answers.put((row, answer))
 
-    def _persist(self, row: Asked) -> Answer:
+    def _persist(self, row: PendingCall) -> Answer:
         """Call until there is an answer or a permanent failure. Raises Failed."""
         request = row.request
         options = self._options(request)
@@ -231,7 +231,7 @@ class CompletionsEngine(CallEngine):
         options["max_tokens"] = self._room(request)
         return RETRIES(lambda: self._pass(row, options), lambda wait: row.call.over.wait(wait))
 
-    def _pass(self, row: Asked, options: dict[str, Any]) -> Answer:
+    def _pass(self, row: PendingCall, options: dict[str, Any]) -> Answer:
         """Call once, and again after a call that a change at the server cut off. Raises Failed."""
         while True:
             with self.gate.passing():
@@ -246,7 +246,7 @@ class CompletionsEngine(CallEngine):
                     if self.gate.is_open:
                         raise
 
-    def _take(self, row: Asked, answer: Answer | Exception) -> None:
+    def _take(self, row: PendingCall, answer: Answer | Exception) -> None:
         """Report the answer to a request."""
         if row.cancelled:
             return
@@ -272,7 +272,7 @@ class CompletionsEngine(CallEngine):
         del self.pending[event.request]
         self.events.append(event)
 
-    def _fail(self, row: Asked, error: Exception) -> None:
+    def _fail(self, row: PendingCall, error: Exception) -> None:
         """End a failed request. Raises UserError where the server answers no request at all."""
         if not isinstance(error, Failed):
             raise error

@@ -49,7 +49,7 @@ def seed_behind(request: Request, bits: int) -> int:
 
 
 Rows: TypeAlias = slice | Tensor
-Asked = TypeVar("Asked", bound=Hashable)
+Setting = TypeVar("Setting", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ def make_plan(
     )
 
 
-def _numbered(values: Sequence[Asked]) -> tuple[list[Asked], np.ndarray]:
+def _numbered(values: Sequence[Setting]) -> tuple[list[Setting], np.ndarray]:
     """The distinct values, and the index of each value among them."""
-    numbers: dict[Asked, int] = {}
+    numbers: dict[Setting, int] = {}
     of = [numbers.setdefault(value, len(numbers)) for value in values]
     return list(numbers), np.array(of)
 

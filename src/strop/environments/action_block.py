@@ -49,7 +49,7 @@ class ActionBlock(Environment):
         self.max_tokens = max_tokens or self.inner.max_tokens + 64
         self.reward_range = self.inner.reward_range
         self.roles, self.rewrites = self.inner.roles, self.inner.rewrites
-        self._told: set[int] = set()  # players who have seen the instruction
+        self._informed: set[int] = set()  # players who have seen the instruction
 
     @classmethod
     def played_as(cls, options: Mapping[str, Any]) -> type[Environment]:
@@ -66,7 +66,7 @@ class ActionBlock(Environment):
 
     def reset(self, seed: int) -> Observation:
         """Begin an episode of the inner environment."""
-        self._told = set()
+        self._informed = set()
         return self._instructed(self.inner.reset(seed))
 
     def step(self, action: str) -> Observation:
@@ -96,9 +96,9 @@ class ActionBlock(Environment):
         if not isinstance(shown, Observation) or shown.done:
             return shown
         player = shown.role if len(self.roles) > 1 else 0
-        if player in self._told and not self.rewrites:
+        if player in self._informed and not self.rewrites:
             return shown
-        self._told.add(player)
+        self._informed.add(player)
         return replace(shown, text=self.instruction + shown.text)
 
     def _passed(self, action: str) -> str:
@@ -127,7 +127,7 @@ class AwaitedActionBlock(ActionBlock):
 
     async def reset(self, seed: int) -> Observation:  # type: ignore[override]
         """Begin an episode of the inner environment."""
-        self._told = set()
+        self._informed = set()
         first: Any = self.inner.reset(seed)
         return self._instructed(await first if inspect.isawaitable(first) else first)
 

@@ -121,7 +121,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """A question, its answer by the log up to a moment, and the documents that give it."""
 
     text: str
@@ -137,7 +137,7 @@ class EventLog:
 
     events: tuple[Event, ...]
     documents: tuple[Document, ...]
-    questions: tuple[Asked, ...]
+    questions: tuple[Question, ...]
 
     @cached_property
     def document(self) -> Mapping[str, Document]:
@@ -527,12 +527,12 @@ def _paths(view: _View) -> Iterator[Found]:
 def _questions(
     draw: random.Random, events: Sequence[Event], documents: Sequence[Document],
     unused: tuple[Sequence[str], Sequence[str]], most: int,
-) -> tuple[Asked, ...]:  # fmt: skip
+) -> tuple[Question, ...]:  # fmt: skip
     """Generate questions as of the end of every day, each text once or twice.
 
     The documents of a question's evidence all exist.
     """
-    found = dict[str, list[Asked]]()
+    found = dict[str, list[Question]]()
     ends = sorted({each.time // DAY * DAY + CLOSES for each in events})
     for cutoff in ends:
         view = _View(events, documents, cutoff)
@@ -540,11 +540,11 @@ def _questions(
             maker(view) for maker in (_look_ups, _joins, _orders, _paths)
         ):
             if all(evidence):
-                asked = Asked(text, answer, kind, tuple(evidence), cutoff)
+                asked = Question(text, answer, kind, tuple(evidence), cutoff)
                 found.setdefault(text, []).append(asked)
     systems, effects = unused
     for system, effect in zip(systems[:10], effects, strict=False):
         for text in (f"Who got {system} to work again?", f"Who said that {effect}?"):
-            found[text] = [Asked(text, ABSENT, "absent", (), draw.choice(ends))]
+            found[text] = [Question(text, ABSENT, "absent", (), draw.choice(ends))]
     kept = [one for each in found.values() for one in draw.sample(each, min(2, len(each)))]
     return tuple(draw.sample(kept, min(most, len(kept))))

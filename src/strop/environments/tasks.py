@@ -232,7 +232,7 @@ def _traces(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> 
     return Task(
         name=f"traces:{Path(member).name}",
         rewards=(),
-        max_tokens=max(group.most_said for group in traces.groups),
+        max_tokens=max(group.most_output for group in traces.groups),
         traces=traces,
         train=[_of_group(uid, group) for uid, group in trained],
         validation=[_of_group(MAX_SPLIT_ROWS + uid, groups[uid][1]) for uid in sorted(held)],

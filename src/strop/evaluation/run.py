@@ -14,7 +14,7 @@ from strop.evaluation.preferences import given_answer_metrics
 from strop.evaluation.samples import Estimate, Floats, Samples
 from strop.evaluation.summary import as_json, by_prompt, summarise
 from strop.method import part as parts
-from strop.method.engine_needs import TOLD
+from strop.method.engine_needs import STATISTIC_OF
 from strop.method.part import Draw, Use
 from strop.parts.reward.weigh_measures import last_measures
 from strop.parts.rollout import substitutes
@@ -117,7 +117,7 @@ def _samples(
             0, rollout_T, batch[name][mask_T].double()
         )
         / length_B
-        for name, statistic in TOLD.items()
+        for name, statistic in STATISTIC_OF.items()
         if statistic in statistics
     }
     confidence_B = sums.get("logp_sampler_T")

@@ -18,7 +18,7 @@ from strop.tracking.rollouts_file import read_table, rollouts_files
 
 # Columns of the rollouts' file; other columns are results and logs of reward functions.
 KNOWN = ("step", "uid", "draw", "prompt", "completion", "reward", "advantage", "length", "turns")
-TOLD = ("scored", "truncated", "gradient")
+FLAGS = ("scored", "truncated", "gradient")
 DROPPED_BITS = 10  # of a float's 23: the rest holds four digits and compresses well
 MAX_TEXT = 20_000  # characters of a prompt, or of a logged text
 
@@ -108,7 +108,7 @@ def _step(number: int, tokens: pa.Table, rows: Sequence[Mapping[str, Any]]) -> S
                 "fork": single["fork_at_B"][index],
                 "reward": _finite(row["reward"]),
                 "outcome": _finite(single.get("outcome_B", single["reward_B"])[index]),
-                **{name: row[name] for name in TOLD},
+                **{name: row[name] for name in FLAGS},
                 "more": _more(row),
                 "turns": _with_calls(
                     _turns({name: values[index] for name, values in turns.items()}),
@@ -148,7 +148,7 @@ def _prompt(prompt: str) -> str:
 
 def _more(row: Mapping[str, Any]) -> dict[str, Any]:
     """The results and logs of reward functions."""
-    found = {name: value for name, value in row.items() if name not in (*KNOWN, *TOLD)}
+    found = {name: value for name, value in row.items() if name not in (*KNOWN, *FLAGS)}
     return {
         name: value[:MAX_TEXT] if isinstance(value, str) else _finite(value)
         for name, value in found.items()

@@ -171,10 +171,10 @@ def _collecting(algorithm: Algorithm) -> Iterator[str]:
         yield f"{what} ({rollout.label})"
     for use in algorithm.curation:
         if getattr(use.part, "max_rounds", 1) != 1 or use.label.startswith("ask_"):
-            yield f"asks for further rollouts ({use.label})"
+            yield f"requests further rollouts ({use.label})"
     for path, use in algorithm.uses():
         if path.split(".")[0] not in ("sampling", "rollout") and (asked := services_of(use)):
-            yield f"asks for {' and '.join(asked)} ({use.label})"
+            yield f"needs {' and '.join(asked)} ({use.label})"
 
 
 def _asking_of_model(algorithm: Algorithm, host: Host) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _asking_of_model(algorithm: Algorithm, host: Host) -> Iterator[str]:
             if capability not in host.engine:
                 yield f"{why} ({use.label}), and {host.name}'s sampler has no {capability!r}"
         if any(p.name == "scoring" for p in parts.parameters(use.part)):
-            yield f"asks for scoring ({use.label})"
+            yield f"needs scoring ({use.label})"
     if "moves_reference" in algorithm.facts():
         yield "gives its reference the policy's weights (renew_reference)"
     if {"moves_anchor", "moves_explorer"} & algorithm.facts():

@@ -51,8 +51,8 @@ class Chains:
     """Runs the parts of stages; `state` and `metrics` are filled as they run.
 
     state: by path, "advantage.track_success". services: the services that parts may request.
-    after: called after every part that has written columns or selected tokens. said_by: the label
-    of the part that gave each metric.
+    after: called after every part that has written columns or selected tokens. metric_labels: the
+    label of the part that gave each metric.
     """
 
     rng_of: RngOf
@@ -60,11 +60,13 @@ class Chains:
     state: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     after: After | None = None
-    said_by: dict[str, str] = field(default_factory=dict)
+    metric_labels: dict[str, str] = field(default_factory=dict)
 
     def with_metrics(self, metrics: dict[str, float]) -> "Chains":
         """Return the same with another place for metrics; the state stays shared."""
-        return Chains(self.rng_of, self.services, self.state, metrics, self.after, self.said_by)
+        return Chains(
+            self.rng_of, self.services, self.state, metrics, self.after, self.metric_labels
+        )
 
     def state_of(self, stage: str, use: Use) -> Any:
         """The state of a part: the saved one, its initial one, or None where it keeps none."""
@@ -109,7 +111,7 @@ class Chains:
         if outcome.state is not None:
             self.state[path] = outcome.state
         self.metrics.update(_numbers(use, outcome.metrics))
-        self.said_by.update(dict.fromkeys(outcome.metrics, use.label))
+        self.metric_labels.update(dict.fromkeys(outcome.metrics, use.label))
         return outcome
 
     def write(self, stage: str, uses: Iterable[Use], batch: Batch, number: int = 0) -> Batch:

@@ -11,7 +11,7 @@ from strop.support.errors import UserError
 
 METHODS = ("start", "cancel", "poll", "load_weights")
 # Columns that only an engine can fill, with the engine's name for the statistic.
-TOLD = {"entropy_behavior_T": "entropy", "logp_sampler_T": "logp_model"}
+STATISTIC_OF = {"entropy_behavior_T": "entropy", "logp_sampler_T": "logp_model"}
 
 
 def check(uses: Iterable[tuple[str, Use]], engine: Engine, kind: str) -> None:
@@ -61,8 +61,8 @@ def needs(use: Use) -> Iterator[tuple[str, str]]:
     for hook in ("observe", "update"):
         columns += parts.update_reads(use, hook)
     for column in columns:
-        if column in TOLD:
-            yield TOLD[column], f"reads {column}"
+        if column in STATISTIC_OF:
+            yield STATISTIC_OF[column], f"reads {column}"
 
 
 def _listed(engine: Engine) -> str:

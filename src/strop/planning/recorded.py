@@ -81,7 +81,7 @@ def read_run(folder: Path) -> Recorded:
     measured = any(line.get(MEASURED) for line in lines)
     apart = any("asynchronous/collector_idle" in line for line in lines)
     if not measured:
-        _check_told_by_steps(folder, lines, apart)
+        _check_steps(folder, lines, apart)
     before = 0.0
     for line in lines:
         so_far = line["num_tokens"] if is_number(line.get("num_tokens")) else before
@@ -98,7 +98,7 @@ def read_run(folder: Path) -> Recorded:
     return Recorded(folder, steps, settings, _groups(folder), measured, apart)
 
 
-def _check_told_by_steps(folder: Path, lines: list[dict[str, Any]], apart: bool) -> None:
+def _check_steps(folder: Path, lines: list[dict[str, Any]], apart: bool) -> None:
     """Raise UserError when the seconds of a step are not those of its own answers."""
     why = ""
     if any(PUT_OFF in line for line in lines):

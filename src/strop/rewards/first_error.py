@@ -70,10 +70,10 @@ def flaw(
     """
     if bool(model) == bool(judge):
         raise UserError('flaw: give model="FOLDER" or judge="FILE.toml", one of them')
-    return _Asked(judge) if judge else _Local(model, prompt, max_tokens)
+    return _Served(judge) if judge else _Local(model, prompt, max_tokens)
 
 
-class _Asked:
+class _Served:
     """Gets verdicts from a model behind an endpoint."""
 
     rows_are_independent = True

@@ -232,14 +232,14 @@ class Http:
                 asyncio.timeout(limit),
                 self._client.stream(method, url, content=content, headers=headers) as response,
             ):
-                body_read = await self._said(response)
+                body_read = await self._body(response)
                 return Reply(response.status_code, dict(response.headers), body_read)
         except TimeoutError:
             raise TimeoutError("timed out") from None
         except self._broken as error:
             raise ConnectionError(_words(error)) from error
 
-    async def _said(self, response: httpx2.Response) -> bytes:
+    async def _body(self, response: httpx2.Response) -> bytes:
         content = bytearray()
         try:
             async for piece in response.aiter_bytes():

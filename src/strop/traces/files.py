@@ -53,7 +53,7 @@ class Group:
     rewarded: int = 0  # rollouts that have a reward
     places: list[Place] = field(default_factory=list)
     longest: int = 0  # most tokens of a call, prompt and output
-    most_said: int = 0  # most output tokens of a rollout's calls
+    most_output: int = 0  # most output tokens of a rollout's calls
     highest_id: int = 0
     where: str = ""  # the rollout with the longest call
 
@@ -64,7 +64,7 @@ class Group:
         longest = max(turn.size for turn in rollout.turns)
         if longest > self.longest:
             self.longest, self.where = longest, rollout.place
-        self.most_said = max(self.most_said, sum(len(t.output_ids) for t in rollout.turns))
+        self.most_output = max(self.most_output, sum(len(t.output_ids) for t in rollout.turns))
         ids = (max(*turn.prompt_ids, *turn.output_ids) for turn in rollout.turns)
         self.highest_id = max(self.highest_id, *ids)
 

@@ -92,7 +92,7 @@ def train_step(
     again = Chains(rng_of, world.services, dict(state))
     with clock("update"), _naming_first_part(again, algorithm, batch):
         learned = Learner(models, lr, rng_of, spectators).learn(algorithm, batch)
-    metrics.update(_metrics_of(batch, algorithm, chains.said_by, learned.metrics))
+    metrics.update(_metrics_of(batch, algorithm, chains.metric_labels, learned.metrics))
     metrics.update(routing.load_metrics(batch) if models.policy.experts is not None else {})
     if "sampling/oldest_age_steps" in metrics:
         metrics["sampling/effective_share"] = learned.effective
@@ -128,15 +128,15 @@ def _naming_first_part(again: Chains, algorithm: Algorithm, batch: Batch) -> Ite
 
 
 def _metrics_of(
-    batch: Batch, algorithm: Algorithm, said_by: Mapping[str, str], learned: Mapping[str, float]
+    batch: Batch, algorithm: Algorithm, labels: Mapping[str, str], learned: Mapping[str, float]
 ) -> dict[str, float]:
     """The step's own metrics and those of loss terms. Raises UserError where a part gives a metric
     the name of one of the step's own.
     """
     own = step_metrics(batch, learning_rollouts(algorithm, batch))
     for name in own:
-        if name in said_by or name in learned:
-            who = f"part {said_by[name]}" if name in said_by else "a part of a loss term"
+        if name in labels or name in learned:
+            who = f"part {labels[name]}" if name in labels else "a part of a loss term"
             raise UserError(
                 f"{who} gives the metric {name}, which every step has of its own: give it a name "
                 "of yours, such as mine/mean"

@@ -34,11 +34,11 @@ class Records:
         self.number = np.zeros(num_slots, np.int64)  # of each slot's records, without `steps`
         self.steps: list[np.ndarray] = []  # each has a record for each of the first slots
 
-    def append(self, told_NW: np.ndarray, sets_N: Sets | None = None) -> None:
+    def append(self, record_NW: np.ndarray, sets_N: Sets | None = None) -> None:
         """Append a record for each of the first slots."""
-        if sets_N is not None or (self.steps and self.steps[-1].shape != told_NW.shape):
+        if sets_N is not None or (self.steps and self.steps[-1].shape != record_NW.shape):
             self.deal()
-        self.steps.append(told_NW)
+        self.steps.append(record_NW)
         if sets_N is not None:
             row = np.arange(len(sets_N))
             place = self.number[: len(sets_N)].copy()
@@ -46,16 +46,20 @@ class Records:
             self._sets()[place, row] = sets_N
 
     def append_several(
-        self, ragged: Ragged, number_N: np.ndarray, told_TW: np.ndarray, sets_T: Sets | None = None
+        self,
+        ragged: Ragged,
+        number_N: np.ndarray,
+        record_TW: np.ndarray,
+        sets_T: Sets | None = None,
     ) -> None:
-        """Append the first `number_N` of the records in `told_TW` of each of the first slots."""
+        """Append the first `number_N` of the records in `record_TW` of each of the first slots."""
         self.deal()
         before = self.number[: len(number_N)]
-        self._reserve(int((before + number_N).max()), told_TW.shape[1])
+        self._reserve(int((before + number_N).max()), record_TW.shape[1])
         kept = np.flatnonzero(ragged.column < number_N[ragged.row])
         row = ragged.row[kept]
         place = before[row] + ragged.column[kept]
-        self.store[place, row, : told_TW.shape[1]] = told_TW[kept]
+        self.store[place, row, : record_TW.shape[1]] = record_TW[kept]
         if sets_T is not None:
             self._sets()[place, row] = sets_T[kept]
         before += number_N
@@ -64,11 +68,11 @@ class Records:
         """Distribute the records of the steps to the slots."""
         if not self.steps:
             return
-        told_SNW, self.steps = np.stack(self.steps), []
-        steps, slots, width = told_SNW.shape
+        record_SNW, self.steps = np.stack(self.steps), []
+        steps, slots, width = record_SNW.shape
         before = self.number[:slots]
         self._reserve(int(before.max()) + steps, width)
-        self.store[before + np.arange(steps)[:, None], np.arange(slots), :width] = told_SNW
+        self.store[before + np.arange(steps)[:, None], np.arange(slots), :width] = record_SNW
         before += steps
 
     def of(self, slots: Sequence[int]) -> list[np.ndarray]:

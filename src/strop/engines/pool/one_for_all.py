@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from strop.engines.base import Engine, Event, Request, Source
-from strop.engines.pool.one_per_process import Asked
+from strop.engines.pool.one_per_process import QueuedRequest
 
 
 class SharedEngine(Engine):
@@ -26,7 +26,7 @@ class SharedEngine(Engine):
     def __init__(self, open: Callable[[], Engine], ranks: Any) -> None:
         self.ranks = ranks
         self.shell: Any = None
-        self.queue: list[Asked] = []
+        self.queue: list[QueuedRequest] = []
         self.first: list[Engine] = []  # the engine, where this is the first process
 
         def begin() -> tuple[frozenset[str], int, int | None, int]:
@@ -38,7 +38,7 @@ class SharedEngine(Engine):
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Queue a request."""
-        self.queue.append(Asked(id, request, source))
+        self.queue.append(QueuedRequest(id, request, source))
 
     def cancel(self, id: int) -> list[Event]:
         """Stop a request; its unreported events, which only the first process has, are dropped."""

@@ -18,7 +18,7 @@ from strop.engines.base import Engine, Event, Request, Source
 NOBODY = -1
 
 
-class Asked(NamedTuple):
+class QueuedRequest(NamedTuple):
     """A request that an engine is to start."""
 
     id: int
@@ -38,7 +38,7 @@ class ParallelEngine(Engine):
         self.inner, self.ranks, self.shell = inner, ranks, shell
         self.capabilities = inner.capabilities
         self.dealing = True
-        self.queue: list[Asked] = []
+        self.queue: list[QueuedRequest] = []
         self.keeper: dict[int, int] = {}  # index of the process that has the cache of a request
 
     @property
@@ -53,7 +53,7 @@ class ParallelEngine(Engine):
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Queue a request."""
-        self.queue.append(Asked(id, request, source))
+        self.queue.append(QueuedRequest(id, request, source))
 
     def cancel(self, id: int) -> list[Event]:
         """Stop a request in all processes; returns this one's events that are not reported yet."""
@@ -74,7 +74,7 @@ class ParallelEngine(Engine):
             for asked in queue:
                 self.inner.start(*asked)
             return self.inner.poll(seconds)
-        own = list[Asked]()
+        own = list[QueuedRequest]()
         for asked, owner in zip(queue, self._deal(queue), strict=True):
             if asked.request.keep:
                 self.keeper[asked.id] = owner
@@ -83,7 +83,7 @@ class ParallelEngine(Engine):
         events = [event for each in self.ranks.gathered(self._run(own)) for event in each]
         return sorted(events, key=lambda event: event.request)
 
-    def _deal(self, queue: Sequence[Asked]) -> list[int]:
+    def _deal(self, queue: Sequence[QueuedRequest]) -> list[int]:
         """The process of each request: neighbours, which share a prompt, go together, and a request
         goes where the one is that it continues.
         """
@@ -97,7 +97,7 @@ class ParallelEngine(Engine):
             before += cost
         return owners
 
-    def _run(self, asked: Sequence[Asked]) -> list[Event]:
+    def _run(self, asked: Sequence[QueuedRequest]) -> list[Event]:
         """Sample these until all have ended; returns their events."""
         events, open, waiting = list[Event](), set[int](), list(reversed(asked))
         while open or waiting:

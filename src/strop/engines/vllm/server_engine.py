@@ -23,7 +23,7 @@ from torch import Tensor
 
 from strop.engines import weights_folder
 from strop.engines.base import ADAPTERS, Engine, Request
-from strop.engines.completions import Asked, CompletionsEngine, CompletionsSettings
+from strop.engines.completions import CompletionsEngine, CompletionsSettings, PendingCall
 from strop.engines.completions_client import Client
 from strop.engines.local.causal import load_state
 from strop.engines.rules import SharedRule
@@ -319,7 +319,7 @@ class VllmEngine(CompletionsEngine):
         """The server's answer to an order, which may be sent twice. Raises Failed."""
         return ORDERS(lambda: self.client.call(path, body, as_json=as_json))
 
-    def _fail(self, row: Asked, error: Exception) -> None:
+    def _fail(self, row: PendingCall, error: Exception) -> None:
         if self.server is not None and self.server.dead():
             raise UserError(self.server.obituary()) from error
         super()._fail(row, error)

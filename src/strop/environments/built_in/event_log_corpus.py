@@ -19,7 +19,7 @@ from typing import Any
 
 from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.environments.base import Observation, check_number
-from strop.environments.event_log import ABSENT, ROLES, Asked, EventLog, event_log, stamp
+from strop.environments.event_log import ABSENT, ROLES, EventLog, Question, event_log, stamp
 from strop.environments.tool_box import Corpus, searching
 from strop.environments.tool_environment import ToolEnvironment, plain
 from strop.support.errors import UserError, did_you_mean
@@ -140,7 +140,7 @@ def recall_at(evidence: Sequence[str], opened: Sequence[str], most: int) -> list
 
 def bm25_recall(
     seed: int, most: int = RECALL_AT[-1], sizes: Sequence[int] = (12, 10, 60, 200)
-) -> list[tuple[Asked, list[float]]]:
+) -> list[tuple[Question, list[float]]]:
     """The questions of a corpus that have evidence, each with the recall at 1 .. `most` of a search
     for the question's own words: a baseline for agents.
     """

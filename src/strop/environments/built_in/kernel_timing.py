@@ -80,7 +80,7 @@ class KernelTiming(Environment):
                                valid=False, measures=failed)  # fmt: skip
         found = self.profile(*kernel)
         fast = found["correct"] > 0 and not found["decoy"] and found["speedup"] >= self.target
-        text = self._told(found)
+        text = self._result_text(found)
         return Observation(
             "" if done else text, float(fast), done, state=self._state(text), measures=found
         )
@@ -112,7 +112,7 @@ class KernelTiming(Environment):
             return None
         return int(first), tiles.index(tile), int(last)
 
-    def _told(self, found: Mapping[str, float]) -> str:
+    def _result_text(self, found: Mapping[str, float]) -> str:
         library = sum(LAUNCH + cost for cost in self.costs)
         if self.is_compact:
             return f":{round(found['time'])},{library}="

@@ -46,7 +46,7 @@ RULES = (
 )
 
 
-class Asked(NamedTuple):
+class Question(NamedTuple):
     """A question, its gold query, and its database: a file, or the script that makes it."""
 
     question: str
@@ -77,7 +77,7 @@ class TextToSql(Environment):
         self.max_executions, self.most_rows = max_executions, most_rows
         self.call_seconds, self.max_tokens = float(call_seconds), max_tokens
         self.max_turns = max_executions + 1
-        self.asked = Asked("", "")
+        self.asked = Question("", "")
         self.database: Database | None = None
         self.written, self.executed = "", 0
 
@@ -90,7 +90,7 @@ class TextToSql(Environment):
             self.asked = rows[seed % MAX_SPLIT_ROWS % len(rows)]
         else:
             made = question_of(seed, ("sql",), SIZE)
-            self.asked = Asked(made.text, made.sql, script=made.script)
+            self.asked = Question(made.text, made.sql, script=made.script)
         self.database = Database(self.asked.database, self.asked.script, self.most_rows)
         _, tables = self._rows("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
         shown = "\n".join(f"{sql};" for (sql,) in tables)
@@ -180,7 +180,7 @@ def normalised(sql: str) -> str:
 
 
 @cache
-def rows_of(path: str) -> tuple[Asked, ...]:
+def rows_of(path: str) -> tuple[Question, ...]:
     """The rows of a file of questions. Raises UserError naming the first bad line."""
     found = []
     for number, line in enumerate(text_of(Path(path), "the questions").split("\n"), 1):
@@ -191,13 +191,13 @@ def rows_of(path: str) -> tuple[Asked, ...]:
     return tuple(found)
 
 
-def _row(line: str, place: str, folder: Path) -> Asked:
+def _row(line: str, place: str, folder: Path) -> Question:
     try:
         row = json_of(line)
     except ValueError as error:
         raise UserError(f"{place} is not JSON: {error}") from error
     given = row if isinstance(row, dict) else {}
-    texts = {name: given.get(name) or "" for name in Asked._fields}
+    texts = {name: given.get(name) or "" for name in Question._fields}
     whole = all(isinstance(text, str) for text in texts.values())
     if not whole or not texts["question"] or not texts["sql"]:
         raise UserError(f'{place} must have "question" and "sql" (texts)')
@@ -207,4 +207,4 @@ def _row(line: str, place: str, folder: Path) -> Asked:
         texts["database"] = str(folder / texts["database"])
         if not Path(texts["database"]).is_file():
             raise UserError(f"{place} names {texts['database']}, and there is no such file")
-    return Asked(**texts)
+    return Question(**texts)

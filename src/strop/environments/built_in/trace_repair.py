@@ -168,9 +168,9 @@ class TraceRepair(Environment):
 
     def columns(self) -> Mapping[str, Any]:
         """The repair, as an action says it; others may pass the tests too."""
-        return {"answer": self._said(self.task.answer)}
+        return {"answer": self._repair_text(self.task.answer)}
 
-    def _said(self, repair: Repair) -> str:
+    def _repair_text(self, repair: Repair) -> str:
         return ("" if self.is_compact else " ").join(map(str, repair))
 
     def _read(self, action: str) -> Repair | None:
@@ -198,7 +198,7 @@ class TraceRepair(Environment):
         for x, wanted, values in self._tests():
             trace = "".join(map(str, values)) + "," if self.has_trace else ""
             text += f":{x},{trace}{wanted}"
-        return text + "".join(f"({self._said(each)})" for each in self.failed) + "="
+        return text + "".join(f"({self._repair_text(each)})" for each in self.failed) + "="
 
     def _plain(self) -> str:
         lines = [f"{at}: x = x {operator} {constant}"
@@ -207,7 +207,7 @@ class TraceRepair(Environment):
             trace = f" (after its lines x is {', '.join(map(str, values))})"
             lines.append(f"x = {x} should end as {wanted}{trace * self.has_trace}.")
         if self.failed:
-            lines.append(f"These did not help: {', '.join(map(self._said, self.failed))}.")
+            lines.append(f"These did not help: {', '.join(map(self._repair_text, self.failed))}.")
         return (
             "Every line of this program changes x, modulo 10. An operator is wrong; it should be "
             "another one of + - *. Answer with its line and the right operator, such as: 2 +\n"

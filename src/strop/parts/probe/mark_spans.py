@@ -12,7 +12,7 @@ from strop.batch.batch import Batch
 from strop.batch.columns import Column
 from strop.method.part import Result
 from strop.method.services import Texts
-from strop.parts.probe._said import Said
+from strop.parts.probe._token_text import TokenText
 from strop.support.errors import UserError
 
 SWITCH, SUBGOAL, ACTION = 1, 2, 4
@@ -89,7 +89,7 @@ class MarkSpans:
         return Result((span_T, *columns), metrics=metrics)
 
 
-class _Turns(Said):
+class _Turns(TokenText):
     """The text of all turns, and the position of each turn in it."""
 
     def __init__(self, id_N: Tensor, size_K: np.ndarray, texts: Texts) -> None:

@@ -11,7 +11,7 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.batch.columns import Column
 from strop.method.services import Texts
-from strop.parts.probe._said import Said
+from strop.parts.probe._token_text import TokenText
 
 MARKERS = (".\n\n", "\n")  # where none is given; the first one that the tokenizer can write
 
@@ -46,7 +46,7 @@ class MarkStepEnds:
         marker = self.marker or texts.first_known(MARKERS, "probes.marker")
         row_N, num = segments.rows_where(mask_T), batch.size("B")
         own_N = segments.at(batch["rollout_T"], row_N)
-        decoded = Said(segments.at(batch["id_T"], row_N), texts)
+        decoded = TokenText(segments.at(batch["id_T"], row_N), texts)
         border = np.append(decoded.begin_N, len(decoded.text))
         from_B = border[segments.first(own_N, num).cpu().numpy()]
         answer_N = own_N.cpu().numpy()
@@ -63,7 +63,7 @@ class MarkStepEnds:
 
 
 def _completed(
-    decoded: Said, wanted: str, answer_N: np.ndarray, from_B: np.ndarray
+    decoded: TokenText, wanted: str, answer_N: np.ndarray, from_B: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens with which a text becomes complete in an answer, and the position after it."""
     begin = decoded.find(wanted)

@@ -40,7 +40,7 @@ class MeasureFeedbackGain:
         Column(
             "gain_K",
             "float",
-            "what the turn's feedback did to the next action",
+            "effect of the turn's feedback on the next action",
             "nats",
             door=("turn_gains",),
         ),

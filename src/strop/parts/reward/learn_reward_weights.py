@@ -45,7 +45,7 @@ class LearnRewardWeights:
 
     writes: ClassVar[tuple[str, ...]] = ("reward_B", "preference_B", "feature_BM")
     declares: ClassVar[tuple[Column, ...]] = (
-        Column("preference_B", "float", "what a judge thinks of the rollout; NaN: nothing"),
+        Column("preference_B", "float", "a judge's score of the rollout; NaN: none"),
         Column("feature_BM", "float", "rewards and states that trained weights add up", door=None),
     )
     # Reward function, or column that one logs, that has the preferences. Default: ours.

@@ -71,15 +71,15 @@ class MarkWindowsAfterWords:
         top = self.num_top
         names = (f"top_entropy_{top}_T", f"tail_entropy_{top}_T", "top_token_1_T")
         found = scoring.score(batch, "current", names)
-        told_N, rest_N, id_N = (found[name].to(mask_T.device)[mask_T] for name in names)
+        top_N, rest_N, id_N = (found[name].to(mask_T.device)[mask_T] for name in names)
         rollout_N = rollout_T[mask_T]
-        tops = self._tops(told_N, rollout_N, num_rollouts)
+        tops = self._tops(top_N, rollout_N, num_rollouts)
         earlier = state.get("tops", tops[:0])  # of this step: curation may ask for more rollouts
         tops = torch.cat([earlier.to(tops), tops])
         level = state["level"] if state["level"] >= 0 else _median(tops)
-        mean_N, whole_N = windows.means_after(told_N + rest_N, rollout_N, self.width)
+        mean_N, whole_N = windows.means_after(top_N + rest_N, rollout_N, self.width)
         open_N = whole_N & (mean_N >= level) & self._is_word(id_N, texts)
-        count_B = segments.count(rollout_N, num_rollouts, open_N).to(told_N)
+        count_B = segments.count(rollout_N, num_rollouts, open_N).to(top_N)
         cost_B = segments.total(mean_N - level, rollout_N, num_rollouts, open_N).to(count_B)
         inside_T = torch.zeros_like(mask_T)
         inside_T[mask_T] = windows.covered(open_N.roll(1), self.width)  # the last one is never open
@@ -96,10 +96,10 @@ class MarkWindowsAfterWords:
         kept = now if level < 0 else KEEP * level + (1 - KEEP) * now
         return {"level": kept, "tops": torch.zeros(0)}
 
-    def _tops(self, told_N: Tensor, rollout_N: Tensor, num: int) -> Tensor:
+    def _tops(self, top_N: Tensor, rollout_N: Tensor, num: int) -> Tensor:
         """The 95% quantiles of the window means of the rollouts that have tokens."""
-        mean_N, whole_N = windows.means_after(told_N, rollout_N, self.width)
-        values_N = windows.whole_or_usual(mean_N, whole_N, told_N, rollout_N, num)
+        mean_N, whole_N = windows.means_after(top_N, rollout_N, self.width)
+        values_N = windows.whole_or_usual(mean_N, whole_N, top_N, rollout_N, num)
         top_B = segments.quantile(values_N, rollout_N, num, 0.95)
         return top_B[segments.count(rollout_N, num) > 0]
 

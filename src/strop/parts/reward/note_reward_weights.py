@@ -28,7 +28,7 @@ class NoteRewardWeights:
         Column(
             "reward_weight_BM",
             "float",
-            "what each named reward counts in the sum",
+            "weight of each named reward in the sum",
             door=("reward_weights",),
             random="uniform",
         ),

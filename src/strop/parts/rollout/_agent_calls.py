@@ -47,7 +47,7 @@ def begin(
     ]
 
 
-class Asked(NamedTuple):
+class OpenCall(NamedTuple):
     """A call that is being answered. number: its index among all calls."""
 
     number: int
@@ -76,7 +76,7 @@ class AgentCalls:
     episode: AgentEpisode
     seed: int
     records: list[list[TurnRecord]] = field(default_factory=list)  # of each call, by choice
-    asked: dict[str, Asked] = field(default_factory=dict)  # by call
+    asked: dict[str, OpenCall] = field(default_factory=dict)  # by call
     last: Answer | None = None
     limit: Exit | None = None  # why the newest call got no answer
     limited: int = -1  # the place of that call
@@ -95,7 +95,7 @@ class AgentCalls:
             self.records.append([])
             pending: list[PendingRequest] = []
             task = asyncio.ensure_future(self.answered(event, number, pending))
-            self.asked[event.id] = Asked(number, task, pending)
+            self.asked[event.id] = OpenCall(number, task, pending)
         return event
 
     def exit_of(self, end: AgentEnd) -> Exit:

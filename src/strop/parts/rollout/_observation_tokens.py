@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from strop.support.errors import UserError
-from strop.support.unknown_letters import check_letters
+from strop.support.unknown_characters import check_characters
 
 ANSWER = "strop-answer-0"  # stands for the policy's answer in the template
 BEFORE = [{"role": "user", "content": "0"}, {"role": "assistant", "content": ANSWER}]
@@ -68,5 +68,5 @@ def known_ids(tokenizer: Any, text: str) -> tuple[int, ...]:
     ids: Sequence[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     if tokenizer.unk_token_id in ids:
         compact = "a built-in environment does with data.task_config={style: compact}"
-        check_letters(tokenizer, text, "a text of an episode", compact)
+        check_characters(tokenizer, text, "a text of an episode", compact)
     return tuple(ids)

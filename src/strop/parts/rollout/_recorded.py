@@ -16,7 +16,7 @@ from strop.traces.joining import FORK_THRESHOLD, Joined, Piece, drift_metrics, j
 from strop.traces.records import Rollout
 
 # Statistics of a token from the engine, which count only where the policy learns from it.
-TOLD = ("version_T", "logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
+STATISTICS = ("version_T", "logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
 
 NO_REWARD = (
     "it ended without a reward (None), which leaves it unscored: a number is a reward, and so are "
@@ -105,7 +105,7 @@ def _learned(batch: Batch, pieces: Sequence[Piece]) -> Batch:
         return batch
     mask_T = batch["mask_T"].clone()
     mask_T[batch["mask_T"]] = torch.tensor(learned)
-    statistics = {name: torch.where(mask_T, batch[name], 0) for name in TOLD}
+    statistics = {name: torch.where(mask_T, batch[name], 0) for name in STATISTICS}
     return batch.set(mask_T=mask_T, origin_T=torch.where(mask_T, 0, 1), **statistics)
 
 
@@ -133,11 +133,11 @@ def _log(
         }
         log.log_rollouts(f"recorded_{name}", earned)
     if texts is not None:
-        logged = {seed: _said(each, texts) for seed, each in zip(seeds, turns, strict=True)}
+        logged = {seed: _texts_of(each, texts) for seed, each in zip(seeds, turns, strict=True)}
         log.log_rollouts("turns", logged)
 
 
-def _said(turns: Sequence[Turn], texts: Texts) -> list[dict[str, object]]:
+def _texts_of(turns: Sequence[Turn], texts: Texts) -> list[dict[str, object]]:
     """What was shown and said in each turn, as texts."""
     return [
         {

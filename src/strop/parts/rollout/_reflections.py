@@ -152,11 +152,12 @@ class Attempt:
     def examples(self) -> list[Row]:
         """The rows to imitate: a good reflection, and the retry that it guided."""
         if self.is_better:
-            return [Row(self._said(), REFLECTION), Row(self._guided(), GUIDED)]
+            return [Row(self._reflected(), REFLECTION), Row(self._guided(), GUIDED)]
         right = self.report is not None and self.report.is_perfect
-        return [Row(self._said(), REFLECTION)] if right and self.base.seat.earned >= SUCCESS else []
+        kept = right and self.base.seat.earned >= SUCCESS
+        return [Row(self._reflected(), REFLECTION)] if kept else []
 
-    def _said(self) -> Episode:
+    def _reflected(self) -> Episode:
         """The reflection as an episode of one turn, which is worth 1."""
         assert self.report is not None
         entry = {

@@ -69,7 +69,7 @@ class ReadAnswers(SamplingFields):
                 )
             given = self.prompt(draw, texts)
             for place, column in enumerate(self.answers):
-                rollouts.append([Turn(given, [_told(texts, draw.uid, column)])])
+                rollouts.append([Turn(given, [_event_of(texts, draw.uid, column)])])
                 seeds.append(-1 - (draw.uid * len(self.answers) + place))
         batch = assemble_turns(draws, seeds, rollouts, [False] * len(rollouts))
         mask_T = batch["mask_T"]
@@ -88,7 +88,7 @@ class ReadAnswers(SamplingFields):
         return self.answers
 
 
-def _told(texts: Texts, uid: int, column: str) -> Event:
+def _event_of(texts: Texts, uid: int, column: str) -> Event:
     """A given answer in the form of an engine's."""
     ids = texts.answer_ids(uid, column)
     if not ids:

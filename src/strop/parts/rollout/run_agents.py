@@ -113,7 +113,7 @@ class _Stage:
         if end.rollout is not None:
             records = as_drawn(end.rollout.turns, records)
         return Rollout(
-            records or (nothing_said(self.texts.prompt_ids(uid)),),
+            records or (empty_record(self.texts.prompt_ids(uid)),),
             None if value is None else float(value), exit=calls.exit_of(end), why=end.why,
             rewards=rewards,
         )  # fmt: skip
@@ -128,7 +128,7 @@ def as_drawn(kept: Sequence[TurnRecord], drawn: Sequence[TurnRecord]) -> tuple[T
     )
 
 
-def nothing_said(prompt_ids: tuple[int, ...]) -> TurnRecord:
+def empty_record(prompt_ids: tuple[int, ...]) -> TurnRecord:
     """The record of an agent that never called the model: nothing to learn from."""
     *before, last = prompt_ids
     return TurnRecord(tuple(before) or (last,), (last,), (0.0,), (False,))

@@ -42,7 +42,7 @@ class SampleTwoAttempts(SamplingFields):
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "stage_B", "conversation_B")
     knows_roles: ClassVar[bool] = True
     declares: ClassVar[tuple[Column, ...]] = (
-        Column("conversation_B", "int", "attempts at one prompt that know of each other share it",
+        Column("conversation_B", "int", "attempts at one prompt that see each other share it",
                "key", random="key:4"),
     )  # fmt: skip
     # What is said between the attempts; {prompt} is the prompt. Default: ours (a request to find

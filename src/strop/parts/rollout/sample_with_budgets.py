@@ -39,7 +39,7 @@ class SampleWithBudgets(SamplingFields):
         Column(
             "budget_B",
             "int",
-            "most tokens that it was to have",
+            "token budget of the answer",
             "tokens",
             door=("budgets",),
             random="key:3",

@@ -76,8 +76,8 @@ def pair_loss(logit_N: Tensor, outcome_N: Tensor, alpha: float) -> Tensor:
     Source: arXiv 2602.03584, code Now-Join-Us/V0 (loss type "combined").
     """
     rank = -logsigmoid(logit_N[0::2] - logit_N[1::2]).mean()
-    told_N = outcome_N * logsigmoid(logit_N) + (1 - outcome_N) * logsigmoid(-logit_N)
-    return alpha * rank - (1 - alpha) * told_N.mean()
+    log_likelihood_N = outcome_N * logsigmoid(logit_N) + (1 - outcome_N) * logsigmoid(-logit_N)
+    return alpha * rank - (1 - alpha) * log_likelihood_N.mean()
 
 
 def by_kernel(

@@ -71,7 +71,7 @@ class DrawInStages(DrawInShuffledOrder):
             )
         known = state["difficulty"]
         if not known and self.column:
-            known = {uid: self._told(texts, uid) for uid in pool}
+            known = {uid: self._difficulty(texts, uid) for uid in pool}
         elif not known:
             rates = success_of(texts, grading, sampling, pool, self.num_answers, 1.0, rng)
             known = {uid: 1 - rates.get(uid, 0.0) for uid in pool}
@@ -89,7 +89,7 @@ class DrawInStages(DrawInShuffledOrder):
         metrics = {**drawn.metrics, "draw/stage": float(stage), "draw/difficulty": mean}
         return Result(draws, {**drawn.state, "difficulty": known, "stage": stage}, metrics)
 
-    def _told(self, texts: Texts, uid: int) -> float:
+    def _difficulty(self, texts: Texts, uid: int) -> float:
         value = texts.row(uid).get(self.column)
         if value is None:
             raise UserError(

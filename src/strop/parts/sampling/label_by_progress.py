@@ -43,7 +43,7 @@ class LabelByProgress(DrawInShuffledOrder):
 
     writes: ClassVar[tuple[str, ...]] = ("label_B",)
     declares: ClassVar[tuple[Column, ...]] = (
-        Column("label_B", "float", "how good its answer is said to be", random="uniform"),
+        Column("label_B", "float", "quality label of its answer", random="uniform"),
     )
     facts: ClassVar[frozenset[str]] = frozenset({"scores_again"})
     # Turns after a turn by which it is judged. Default: released code (50 frames).

@@ -43,7 +43,7 @@ class PredictSuccessFromHistory:
 
     writes: ClassVar[tuple[str, ...]] = ("prior_B",)
     declares: ClassVar[tuple[Column, ...]] = (
-        Column("prior_B", "float", "success that was expected of the prompt", random="uniform"),
+        Column("prior_B", "float", "predicted success of the prompt", random="uniform"),
     )
     # Prompts of the history. Default: paper (256).
     context: int = 256

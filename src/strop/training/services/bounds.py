@@ -13,9 +13,9 @@ from typing import Any
 from strop.data.encode import answer_text, ids_of
 from strop.data.prompts import Prompt
 
-BY_LETTERS = ("BPE", "Unigram")  # tokenizers that can write a word if they know its characters
+BY_CHARACTERS = ("BPE", "Unigram")  # tokenizers that can write a word if they know its characters
 MOST_A_BYTE = 11  # tokens that a byte of UTF-8 can become under Unicode's normal forms
-SAID_TWICE = 2  # how often a chat template may repeat a message's content
+REPEATS = 2  # how often a chat template may repeat a message's content
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Bounds:
     _frames: dict[tuple[str, ...], int] = field(default_factory=dict)  # template's tokens, by roles
 
     def __post_init__(self) -> None:
-        self.of_use = _goes_by_letters(self.tokenizer)
+        self.of_use = _goes_by_characters(self.tokenizer)
         self.added = len(self.tokenizer("")["input_ids"]) + 1  # some also put a blank in front
 
     def text(self, text: str) -> int | None:
@@ -69,7 +69,7 @@ class Bounds:
             total += most
         roles = tuple(message["role"] for message in content)
         if roles in self._frames:
-            return self._frames[roles] + SAID_TWICE * total
+            return self._frames[roles] + REPEATS * total
         bare = replace(prompt, prompt=[{**message, "content": "x"} for message in content])
         self._frames[roles] = len(ids_of(bare, self.tokenizer, self.template))
         return None
@@ -80,11 +80,11 @@ class Bounds:
         return None if most is None else most + 1
 
 
-def _goes_by_letters(tokenizer: Any) -> bool:
+def _goes_by_characters(tokenizer: Any) -> bool:
     """Whether a tokenizer knows every text whose characters it knows."""
     if not tokenizer.is_fast:
         return False
-    if type(tokenizer.backend_tokenizer.model).__name__ in BY_LETTERS:
+    if type(tokenizer.backend_tokenizer.model).__name__ in BY_CHARACTERS:
         return True
     characters = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
     if not characters or any(len(letter) > 1 for letter in characters):

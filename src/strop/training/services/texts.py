@@ -20,7 +20,7 @@ from strop.data.prompts import MAX_SPLIT_ROWS, Prompt
 from strop.environments.tasks import Task
 from strop.method.schedule import Schedule
 from strop.support.errors import UserError
-from strop.support.unknown_letters import check_letters, unknown_letters
+from strop.support.unknown_characters import check_characters, unknown_characters
 from strop.traces.records import Rollout
 from strop.training.services.bounds import Bounds
 
@@ -194,9 +194,9 @@ class RunTexts:
         """The first of these words that the tokenizer can write. Raises UserError for none."""
         bare = [re.sub(r"\{\w+\}", "", each) for each in words]
         for each, text in zip(words, bare, strict=True):
-            if not unknown_letters(self.tokenizer, text):
+            if not unknown_characters(self.tokenizer, text):
                 return each
-        check_letters(self.tokenizer, bare[-1], f"what {option} says", f"{option}=...")
+        check_characters(self.tokenizer, bare[-1], f"what {option} says", f"{option}=...")
         raise AssertionError("unknown letters are refused")
 
     def decode(self, ids: Sequence[int], special: bool = True) -> str:

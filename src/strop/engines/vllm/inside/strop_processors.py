@@ -22,20 +22,20 @@ except ImportError:  # in vLLM's environment this file is a top-level module
     import strop_rules  # type: ignore[no-redef, import-not-found]
 
 ASKED = "strop_rules"  # among a request's further arguments
-Asked = TypeVar("Asked")
+Argument = TypeVar("Argument")
 
 
-class PerRequest(OfFirst, OfSecond, Generic[Asked]):
+class PerRequest(OfFirst, OfSecond, Generic[Argument]):
     """Finds the rows of the logits whose requests have an argument for this processor."""
 
     def __init__(self, *_: Any) -> None:
-        self.asked: dict[int, Asked] = {}  # by place in the batch, or slot
+        self.asked: dict[int, Argument] = {}  # by place in the batch, or slot
 
-    def read(self, params: Any) -> Asked | None:
+    def read(self, params: Any) -> Argument | None:
         """The argument of a request; None: it has none."""
         raise NotImplementedError
 
-    def change(self, logits: torch.Tensor, rows: dict[int, Asked]) -> torch.Tensor:
+    def change(self, logits: torch.Tensor, rows: dict[int, Argument]) -> torch.Tensor:
         """The logits [N, V] with those rows changed."""
         raise NotImplementedError
 

@@ -26,7 +26,7 @@ class BeginWithFirstReturn:
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_B", "score_B")
     declares: ClassVar[tuple[Column, ...]] = (
-        Column("score_B", "float", "what the rollout is compared by", "reward", door=None),
+        Column("score_B", "float", "score by which the rollout is compared", "reward", door=None),
     )
 
     def __call__(

@@ -61,9 +61,9 @@ class CompareNodesOfDepth:
         turn_K = torch.arange(rollout_K.shape[0], device=rollout_K.device)
         row_N = mask_T.nonzero().squeeze(1)
         first_K = segments.first(turn_T[row_N], turn_K.shape[0])
-        told_K = first_K < row_N.shape[0]
+        written_K = first_K < row_N.shape[0]
         above_K = prefix_value_T.new_full(rollout_K.shape, torch.nan)
-        above_K[told_K] = prefix_value_T[row_N[first_K[told_K]]]
+        above_K[written_K] = prefix_value_T[row_N[first_K[written_K]]]
         # The node that an edge leads to: that above the next turn, or a leaf of its own.
         last_K = torch.cat([rollout_K[1:] != rollout_K[:-1], rollout_K.new_ones(1) > 0])
         last_K = last_K[: turn_K.shape[0]]
@@ -72,7 +72,7 @@ class CompareNodesOfDepth:
         node_K, num = segments.key_of(group_K, index_K, state_K)
         below_K = torch.where(last_K, num + turn_K, node_K.roll(-1))
         once_K = segments.first(below_K, num + turn_K.shape[0])[below_K] == turn_K
-        once_K &= told_K & ~value_K.isnan()
+        once_K &= written_K & ~value_K.isnan()
         depth_K, num = segments.key_of(group_K, index_K)
         apart_K = value_K - segments.mean(value_K, depth_K, num, once_K)[depth_K]
         std_P = segments.std(value_K, depth_K, num, once_K)

@@ -39,15 +39,15 @@ class EstimateSegmentAdvantage:
         Column(
             "switch_value_K",
             "float",
-            "what a switch is compared with, of a critic of its own",
+            "baseline of a switch, from a critic of its own",
             "reward",
         ),
         Column(
             "segment_advantage_K", "float", "advantage of the segment that begins there", "reward"
         ),
-        Column("segment_return_K", "float", "what the segment's value should have been", "reward"),
+        Column("segment_return_K", "float", "target of the segment's value", "reward"),
         Column("switch_advantage_K", "float", "advantage of having switched", "reward"),
-        Column("switch_return_K", "float", "what the switch's value should have been", "reward"),
+        Column("switch_return_K", "float", "target of the switch's value", "reward"),
     )
     # Discount of a turn. Default: released code (1).
     gamma: float = 1.0

@@ -27,7 +27,7 @@ class ShareByTurnCredit:
     """
 
     declares: ClassVar[tuple[Column, ...]] = (
-        Column("credit_K", "float", "what a turn counts in its rollout's advantage", "reward"),
+        Column("credit_K", "float", "weight of a turn in its rollout's advantage", "reward"),
     )
 
     def __call__(

@@ -32,7 +32,7 @@ class WeighBins:
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_B", "bin_weight_B")
     declares: ClassVar[tuple[Column, ...]] = (
-        Column("bin_weight_B", "float", "what its advantage was multiplied by for its class",
+        Column("bin_weight_B", "float", "factor on its advantage by its class",
                random="positive"),
     )  # fmt: skip
     # Score of each class; none: all alike. Default: ours (the harder, the more).

@@ -46,7 +46,7 @@ class DropHighCovarianceTokens:
             door=("candidate_tokens",),
             random="flag:0.2",
         ),
-        Column("num_drop", "int", "how many are dropped", "tokens", door=("n_drop",), random="2"),
+        Column("num_drop", "int", "number to drop", "tokens", door=("n_drop",), random="2"),
     )
 
     scope: ClassVar[str] = "update"

@@ -6,7 +6,7 @@ from torch import Tensor
 from strop.method.services import Texts
 
 
-class Said:
+class TokenText:
     """The text of consecutive tokens [N]; token n is its characters begin_N[n] to end_N[n]."""
 
     def __init__(self, id_N: Tensor, texts: Texts) -> None:

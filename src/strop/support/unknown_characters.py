@@ -7,7 +7,7 @@ from strop.support.errors import UserError
 SMALL = 256  # most tokens of a vocabulary that a message can list
 
 
-def unknown_letters(tokenizer: Any, text: str) -> list[str]:
+def unknown_characters(tokenizer: Any, text: str) -> list[str]:
     """The pieces of a text that become the tokenizer's unknown token, each once; mostly none.
 
     The unknown token's own name in the text does not count, because it is written on purpose.
@@ -27,12 +27,12 @@ def unknown_letters(tokenizer: Any, text: str) -> list[str]:
     return list(dict.fromkeys(text[begin:end] for id, (begin, end) in places if id == unknown))
 
 
-def check_letters(tokenizer: Any, text: str, where: str, how: str = "") -> None:
+def check_characters(tokenizer: Any, text: str, where: str, how: str = "") -> None:
     """Raise UserError, beginning with `where`, for a text with characters that are unknown.
 
     how: a hint for writing the text in known characters; empty: no hint.
     """
-    lost = unknown_letters(tokenizer, text)
+    lost = unknown_characters(tokenizer, text)
     if not lost:
         return
     shown = ", ".join(repr(piece) for piece in lost[:10])
