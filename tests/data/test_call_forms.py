@@ -105,3 +105,25 @@ def test_deep_json_is_a_problem():
         text = start + '{"a":' * 100_000 + ("</tool_call>" if form == "hermes" else "")
         (call,) = read_action(text, form).calls
         assert call.problem in ("invalid_json", "unclosed_block")
+
+
+def test_a_number_of_thousands_of_digits_is_a_problem():
+    object = '{"name": "f", "arguments": {"a": ' + "1" * 5000 + "}}"
+    for form, text in (("llama3", object), ("json", f"[{object}]"),
+                       ("hermes", f"<tool_call>{object}</tool_call>"),
+                       ("text", f"call f {object}")):  # fmt: skip
+        (call,) = read_action(text, form).calls
+        assert call.problem == "invalid_json"
+
+
+def test_half_a_surrogate_pair_is_written_as_an_escape():
+    """A tool may answer with what it was given, and no tokenizer takes such a text."""
+    half, inner = '"a\\ud83d"', '"{\\"k\\": \\"a\\\\ud83d\\"}"'
+    for inside in (f'{{"k": {half}}}', inner):
+        object = f'{{"name": {half}, "arguments": {inside}}}'
+        for form, text in (("llama3", object), ("json", f"[{object}]"),
+                           ("hermes", f"<tool_call>{object}</tool_call>")):  # fmt: skip
+            (call,) = read_action(text, form).calls
+            assert (call.name, call.arguments) == ("a\\ud83d", {"k": "a\\ud83d"})
+    (call,) = read_action(f'call f {{{half}: {half}, "b": "\\ud83d\\ude00"}}', "text").calls
+    assert call.arguments == {"a\\ud83d": "a\\ud83d", "b": "\U0001f600"}

@@ -144,3 +144,12 @@ def test_given_answers_become_likelier(tmp_path):
     batch = ReadAnswers().read(draws, run_of.world.services.texts)
     logp_T = run_of.world.policy.columns(batch, ("logp_T",), 1.0)["logp_T"][batch["mask_T"]]
     assert float(logp_T.mean()) > -0.5  # ln 22 = 3.1 nats below 0 at first
+
+
+def test_no_guess_is_impossible_even_where_a_number_is_rounded_up_to_the_whole(monkeypatch):
+    """The largest of the numbers in [0, 1) is 1 in 32 bits; the last two tokens have no weight."""
+    highest = torch.full((1, 2), 1 - 2.0**-53, dtype=torch.float64)
+    monkeypatch.setattr("strop.parts.loss.bound._guesses.uniforms", lambda *_: highest.clone())
+    assert drawn(torch.tensor([[0.3, 0.7, 0.0, 0.0]]), torch.zeros(1).long(), 2).tolist() == [
+        [1, 1]
+    ]

@@ -126,6 +126,12 @@ def test_what_others_wrote_is_never_trusted(tmp_path):
     assert found.metrics["shared/unreadable"] == 4
     (tmp_path / "a.json").unlink()
     assert of_others(tmp_path, "me", {})[2] == 3
+    (tmp_path / "e.json").write_text('{"step": Infinity, "groups": []}')
+    assert of_others(tmp_path, "me", {})[2] == 4
+    half = {"uid": 33, "prompt": "z", "answers": [["a\ud83d", True]]}
+    (tmp_path / "f.json").write_text(json.dumps({"step": 1, "groups": [half]}))
+    (group,) = (each for each in of_others(tmp_path, "me", {})[0] if each.node == "f")
+    assert group.answers == (("a\\ud83d", True),)  # no tokenizer takes half of a surrogate pair
 
 
 def test_composes(tmp_path):

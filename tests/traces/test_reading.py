@@ -173,6 +173,11 @@ OURS = {"turns": [{"prompt_ids": [1], "output_ids": [2]}]}
             "message 0 has 2 logprobs and 1 sampled",
         ),
         (
+            {"task": {}, "nodes": [{"sampled": True, "token_ids": [1], "mask": [1], "parent": 1},
+                                   {"token_ids": [2], "parent": 0}]},
+            "message 0 is below itself",
+        ),
+        (
             {"prompt_token_ids": [[1]], "completion_token_ids": [[2], [3]]},
             "prompts of 1, completions of 2 and logprobs of 2 turns",
         ),

@@ -7,6 +7,7 @@ from typing import Any
 
 from strop.data.tool_calls import Action, ParsedCall, spoken
 from strop.support.errors import UserError
+from strop.support.files import well_formed
 
 SHOWN = 80  # characters of a call that cannot be read, for the policy
 
@@ -68,9 +69,8 @@ class ModelRenderer:
 
 def _call_of(found: Any) -> ParsedCall:
     arguments = found.arguments
-    if isinstance(arguments, str):
-        with suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
+    with suppress(ValueError, RecursionError):
+        arguments = well_formed(json.loads(arguments) if isinstance(arguments, str) else arguments)
     status = str(found.status.value)
     if status != "ok":
         return ParsedCall(found.name or "", arguments, status, found.raw[:SHOWN])

@@ -12,7 +12,7 @@ import numpy as np
 
 from strop.data.content import Content
 from strop.support.errors import UserError
-from strop.support.files import json_of
+from strop.support.files import json_of, well_formed
 
 Row = dict[str, Any]
 
@@ -51,7 +51,7 @@ class JsonLines:
                 f"{self.name} line {number} is a JSON {type(found).__name__}, not an object: write "
                 '{"prompt": ...}'
             )
-        return _well_formed(found) if "\\u" in text else found
+        return well_formed(found) if "\\u" in text else found
 
     def crc(self) -> int:
         """The checksum of the file."""
@@ -73,17 +73,6 @@ class JsonLines:
         while len(self) and not self._line(len(self) - 1).strip():
             self._starts = self._starts[:-1]
         return self._starts
-
-
-def _well_formed(value: Any) -> Any:
-    """The value with lone surrogates in texts, which no tokenizer takes, written as escapes."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, list):
-        return [_well_formed(each) for each in value]
-    if isinstance(value, dict):
-        return {_well_formed(key): _well_formed(each) for key, each in value.items()}
-    return value
 
 
 class Csv:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from strop.support.files import well_formed
+
 # What can be wrong with a call before any tool runs.
 INVALID_JSON, UNCLOSED_BLOCK, MISSING_NAME = "invalid_json", "unclosed_block", "missing_name"
 UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
@@ -107,7 +109,7 @@ def call_of(found: Any) -> ParsedCall:
     arguments: Any = found.get("arguments", found.get("parameters", {}))
     if isinstance(arguments, str):  # some models write the arguments as a text of JSON
         with suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
+            arguments = _value(arguments)
     return ParsedCall(name, {} if arguments is None else arguments)
 
 
@@ -127,7 +129,7 @@ def _hermes(text: str) -> Read:
 def _one(text: str) -> ParsedCall:
     """The call in one JSON text."""
     try:
-        return call_of(json.loads(text))
+        return call_of(_value(text))
     except (ValueError, RecursionError) as error:
         return ParsedCall(problem=INVALID_JSON, detail=str(error))
 
@@ -138,13 +140,13 @@ def _several(text: str, separators: str = "; \t\r\n") -> list[ParsedCall]:
     rest = text.strip()
     while rest:
         try:
-            found, end = DECODER.raw_decode(rest)
-        except RecursionError as error:
-            return [*calls, ParsedCall(problem=INVALID_JSON, detail=str(error))]
+            found, end = _first_value(rest)
         except json.JSONDecodeError as error:
             cut = error.pos >= len(rest) or error.msg.startswith("Unterminated")
             problem = UNCLOSED_BLOCK if cut else INVALID_JSON
             return [*calls, ParsedCall(problem=problem, detail=str(error))]
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits, or depth
+            return [*calls, ParsedCall(problem=INVALID_JSON, detail=str(error))]
         calls += [call_of(each) for each in (found if isinstance(found, list) else [found])]
         rest = rest[end:].lstrip(separators)
     return calls
@@ -174,7 +176,7 @@ def _text(text: str) -> Read:
         problem = detail = ""
         if text[at : at + 1] not in ("", "\n"):
             try:
-                arguments, at = DECODER.raw_decode(text, at)
+                arguments, at = _first_value(text, at)
             except (ValueError, RecursionError) as error:
                 line_end = text.find("\n", at)
                 is_cut = isinstance(error, json.JSONDecodeError) and error.pos >= len(text.rstrip())
@@ -223,9 +225,21 @@ def _parsed(given: Any) -> Any:
     if not isinstance(given, str):
         return given
     try:
-        return json.loads(given)
+        return _value(given)
     except (ValueError, RecursionError):
         return None
+
+
+def _value(text: str) -> Any:
+    """The value of a JSON text, without lone surrogates. Raises ValueError, RecursionError."""
+    found = json.loads(text)
+    return well_formed(found) if "\\u" in text else found
+
+
+def _first_value(text: str, at: int = 0) -> tuple[Any, int]:
+    """The JSON value that begins at a place, and the place after it. Raises as `_value` does."""
+    found, end = DECODER.raw_decode(text, at)
+    return (well_formed(found) if "\\u" in text[at:end] else found), end
 
 
 def described(schemas: Sequence[Mapping[str, Any]]) -> str:

@@ -152,7 +152,6 @@ class VerifiersServer:
     # ---- in the thread of the connection
 
     def _work(self) -> None:
-        import msgpack
         import zmq
 
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
@@ -165,8 +164,8 @@ class VerifiersServer:
                         name, method, body = self.outgoing.get_nowait()
                     except Empty:
                         break
-                    frames = [name.encode(), method.encode(), msgpack.packb(body)]
-                    socket.send_multipart(frames)
+                    if frames := self._frames(name, method, body):
+                        socket.send_multipart(frames)
                 if socket.poll(LOOK_MILLISECONDS):
                     self._hear(*socket.recv_multipart())
                 now = time.monotonic()
@@ -176,19 +175,42 @@ class VerifiersServer:
                     if now - self.last_reply > SILENT_SECONDS:
                         self._lose(f"it was silent for {SILENT_SECONDS:g} s")
 
-    def _hear(self, name: bytes, kind: bytes, body: bytes) -> None:
+    def _frames(self, name: str, method: str, body: Any) -> list[bytes]:
+        """A message to the server; empty, and its episode is lost, where it cannot be written."""
+        import msgpack
+
+        try:
+            return [name.encode(), method.encode(), msgpack.packb(body)]
+        except (TypeError, ValueError, OverflowError) as error:
+            self._fail(name, f"its row cannot be sent to the server of verifiers: {error}")
+            return []
+
+    def _hear(self, name: bytes, kind: bytes = b"", body: bytes = b"", *_: bytes) -> None:
+        """Take a message in. An exception would end the thread, and so all later episodes."""
         import msgpack
 
         self.last_reply = time.monotonic()
-        episode = self.running.get(name.decode())
+        episode = self.running.get(name.decode(errors="replace"))
         if episode is None:
             return
-        message = msgpack.unpackb(body, raw=False, strict_map_key=False)
-        if kind == b"delta":
-            episode.apply(message)
-        elif self.running.pop(episode.id, None) is not None:
+        try:
+            message = msgpack.unpackb(body, raw=False, strict_map_key=False)
+            if kind == b"delta":
+                episode.apply(message)
+                return
+            outcome = outcome_of(message, [*episode.traces.values()])
+        except Exception as error:  # a server may send anything
+            why = f"{type(error).__name__}: {error}"
+            self._fail(episode.id, f"the server of verifiers sent what cannot be read: {why}")
+            return
+        if self.running.pop(episode.id, None) is not None:
             self.restarts.worked()
-            episode.ended.set_result(outcome_of(message, [*episode.traces.values()]))
+            episode.ended.set_result(outcome)
+
+    def _fail(self, name: str, why: str) -> None:
+        """End an episode, if it has not ended, without a result."""
+        if (episode := self.running.pop(name, None)) is not None:
+            episode.ended.set_result(Outcome("lost", why=why))
 
     def _lose(self, why: str) -> None:
         self.lost = why

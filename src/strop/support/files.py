@@ -54,6 +54,17 @@ def json_of(text: str | bytes, once: bool = False) -> Any:
         raise ValueError("too deeply nested") from error
 
 
+def well_formed(value: Any) -> Any:
+    """The value with lone surrogates in texts, which no tokenizer takes, written as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [well_formed(each) for each in value]
+    if isinstance(value, dict):
+        return {well_formed(key): well_formed(each) for key, each in value.items()}
+    return value
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -239,6 +239,8 @@ def _sampled(nodes: Sequence[Row], number: int, ended: str) -> Callable[[], Turn
     node = nodes[number]
     before, at = list[Sequence[int]](), node.get("parent")
     while at is not None:
+        if len(before) == len(nodes):
+            raise UserError(f"message {number} is below itself: its parents must lead to a root")
         before.append(nodes[at].get("token_ids") or ())
         at = nodes[at].get("parent")
     ids, mask = node.get("token_ids") or [], node.get("mask") or []

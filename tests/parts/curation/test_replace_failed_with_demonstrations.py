@@ -4,6 +4,7 @@ from builders import run
 from fakes.services import FakeGrading, FakeServices, FakeTexts
 from ragged import ragged_batch
 
+from strop.parts.curation._demonstrations import demonstration_rows
 from strop.parts.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
 from strop.support.errors import UserError
 
@@ -44,6 +45,16 @@ def test_a_prompt_without_a_right_answer_gets_its_demonstration():
     joined = batch.keep(found.keep_B).join(added)
     assert joined.size("B") == 7
     assert sorted(joined["uid_P"].tolist()) == [31, 32, 33, 34]
+
+
+def test_no_expert_is_known_to_have_drawn_a_demonstration():
+    """Expert 0 is one of them: replaying routers would send all of its tokens there."""
+    batch = ragged_batch(1, (2,)).set(uid_P=torch.tensor([31]))
+    tokens = torch.tensor([[2, 5]], dtype=torch.int16)
+    batch = batch.set(experts_behavior_T=tokens.repeat(batch.size("T"), 1))
+    added = demonstration_rows(batch, torch.tensor([0]), [(7, 8)], [(3, 4, 1)])
+    assert added["experts_behavior_T"].tolist() == [[-1, -1]] * 5
+    assert added["experts_behavior_T"].dtype == torch.int16
 
 
 def test_gate_success_and_what_stays():

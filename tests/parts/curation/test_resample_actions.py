@@ -82,3 +82,11 @@ def test_limits():
     assert found.value.add.size("B") == 4
     with pytest.raises(UserError, match="max_action_tokens"):
         ResampleActions(max_action_tokens=-1)
+
+
+def test_the_experts_of_fresh_actions_are_unknown():
+    batch = episodes().set(experts_behavior_T=torch.full((8, 2), 3, dtype=torch.int16))
+    added = resampled(batch)[0].value.add
+    fresh_T = added["rollout_T"] >= 2
+    assert added["experts_behavior_T"][fresh_T].unique().tolist() == [-1]
+    assert added["experts_behavior_T"][~fresh_T].unique().tolist() == [3]

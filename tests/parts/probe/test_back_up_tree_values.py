@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trees import follow, tree_batch, value
 
+from strop.batch.batch import Batch
 from strop.parts.advantage.credit.credit_value_steps import CreditValueSteps
 from strop.parts.probe.back_up_tree_values import BackUpTreeValues
 
@@ -65,3 +66,25 @@ def test_order_of_rollouts_does_not_matter(trees):
     value_T, std_T = run(BackUpTreeValues(), moved).value
     for found_T, name in ((value_T, "prefix_value_T"), (std_T, "value_std_T")):
         torch.testing.assert_close(found_T, moved[name], equal_nan=True)
+
+
+def test_two_ways_to_a_state_are_an_edge_of_each_of_the_nodes_above_it():
+    """Rollouts 0 and 1 part after the first turn and meet in state 3; rollout 2 ends apart."""
+    batch = Batch(
+        {
+            "turn_T": torch.arange(8),
+            "mask_T": torch.ones(8, dtype=torch.bool),
+            "rollout_K": torch.tensor([0, 0, 0, 1, 1, 1, 2, 2]),
+            "index_K": torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]),
+            "state_K": torch.tensor([0, 1, 3, 0, 2, 3, 0, 2]),
+            "group_B": torch.zeros(3, dtype=torch.int64),
+            "uid_P": torch.tensor([7]),
+            "draw_P": torch.tensor([0]),
+            "reward_B": torch.tensor([1.0, 0.0, 0.0]),
+            "scored_B": torch.ones(3, dtype=torch.bool),
+        }
+    )
+    value_T, std_T = run(BackUpTreeValues(), batch).value
+    # state 3: (1 + 0) / 2; state 1 leads to it alone, state 2 to it and to a leaf of 0
+    assert value_T.tolist() == [0.375, 0.5, 0.5, 0.375, 0.25, 0.5, 0.375, 0.25]
+    assert std_T.tolist() == [0.125, 0, 0.5, 0.125, 0.25, 0.5, 0.125, 0.25]

@@ -20,6 +20,11 @@ def paid(part, state, states, rollouts, num=2, scored=None):
     return outcome.value.tolist(), outcome
 
 
+def seen(part, outcome, *states):
+    """The state after a step of these turns."""
+    return part.observe(torch.tensor(states, dtype=torch.int64), outcome.state)
+
+
 def test_two_steps_by_hand():
     # rollout 0 goes to 5, 5, 7, rollout 1 to 5: e = 1, 0, 1, 1; nothing is known, so N = 1 and
     # b = 1, 0, 1, 1 with deviation sqrt(3)/4
@@ -29,13 +34,27 @@ def test_two_steps_by_hand():
     assert added == pytest.approx([0.5 * 2 / s, 0.5 / s])
     assert first.metrics["new_states/frac_first"] == 0.75
     assert first.metrics["new_states/known"] == 2
-    assert first.state["counts"].tolist() == [3, 1]
+    state = seen(part, first, 5, 5, 7, 5)
+    assert state["counts"].tolist() == [3, 1]
     # 5 was visited three times: N = 4, b = 1/2; 9 is new: b = 1. All b: 1, 0, 1, 1, .5, 1
-    added, second = paid(part, first.state, [5, 9], [0, 1])
+    added, second = paid(part, state, [5, 9], [0, 1])
     s = math.sqrt(4.25 / 6 - (4.5 / 6) ** 2)
     assert added == pytest.approx([0.25 / s, 0.5 / s])
-    assert dict(zip(second.state["states"].tolist(), second.state["counts"].tolist(), strict=True)
+    assert second.metrics["new_states/known"] == 3
+    state = seen(part, second, 5, 9)
+    assert dict(zip(state["states"].tolist(), state["counts"].tolist(), strict=True)
                 ) == {5: 4, 7: 1, 9: 1}  # fmt: skip
+
+
+def test_rollouts_of_a_step_are_paid_alike_though_curation_has_them_come_in_parts():
+    """State 4 was seen three times before the step: g is 1/2 in both parts, and the mean b too."""
+    part = RewardNewStates(form="global")
+    state = {"states": torch.tensor([4]), "counts": torch.tensor([3]), "moments": (0, 0.0, 0.0)}
+    added, first = paid(part, state, [4, 4], [0, 1])
+    again, second = paid(part, first.state, [4, 4], [0, 1])
+    assert added == again == [0.5, 0.5]
+    assert second.state["moments"] == (4, 0.5, 0.0)
+    assert seen(part, second, 4, 4, 4, 4)["counts"].tolist() == [7]
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,10 @@ class Told:
         return {name: tensor(*column) for name, column in zip(names, columns, strict=True)}
 
 
+def known(level):
+    return {"level": level, "tops": torch.zeros(0)}
+
+
 def after_words(words, state=None, **fields):
     part = MarkWindowsAfterWords(words=words, **fields)
     services = FakeServices(FakeTexts(pieces=PIECES), scoring=FakeScoring(Told()))
@@ -210,18 +214,30 @@ def code_by_hand(width, words, level):
 @pytest.mark.parametrize("width", [1, 2])
 def test_windows_after_words_are_the_released_codes(width):
     for words, level in (("wait so", 0.6), ("WAIT", 0.3), ("wait so x wait,", 1.2)):
-        _, (batch, found) = after_words(words, {"level": level}, width=width)
+        part, (batch, found) = after_words(words, known(level), width=width)
         wanted, now = code_by_hand(width, words.lower().split(), level)
         assert batch["windows_B"].tolist() == [count for count, _ in wanted]
         assert batch["window_cost_B"].tolist() == pytest.approx([cost for _, cost in wanted])
         assert found.metrics["ares/threshold"] == level  # that of the steps before
-        assert found.state["level"] == pytest.approx(0.99 * level + 0.01 * now)
+        assert part.observe(found.state)["level"] == pytest.approx(0.99 * level + 0.01 * now)
+
+
+def test_all_rollouts_of_a_step_meet_the_same_threshold():
+    """Curation asks for more rollouts in a step: they come later, and move the threshold too."""
+    part, (_, first) = after_words("so", known(0.5), width=1)
+    _, (_, second) = after_words("so", first.state, width=1)
+    assert second.metrics["ares/threshold"] == 0.5
+    now = code_by_hand(1, ("so",), 0.5)[1]  # of the same rollouts twice
+    after = part.observe(second.state)
+    assert after["level"] == pytest.approx(0.99 * 0.5 + 0.01 * now)
+    assert not len(after["tops"])
 
 
 def test_without_words_every_token_counts_and_the_first_threshold_is_the_steps_own():
-    _, (batch, found) = after_words("", width=1)
+    part, (batch, found) = after_words("", width=1)
     wanted, now = code_by_hand(1, ("wait", "so", "x", "wait,"), code_by_hand(1, (), 0)[1])
-    assert found.state["level"] == found.metrics["ares/threshold"] == pytest.approx(now)
+    after = part.observe(found.state)["level"]
+    assert after == found.metrics["ares/threshold"] == pytest.approx(now)
     assert batch["windows_B"].tolist() == [count for count, _ in wanted]
     opened = [any(row) for row in batch["in_window_T"].reshape(2, 4).tolist()]
     assert opened == [count > 0 for count, _ in wanted]
@@ -236,7 +252,7 @@ def test_windows_after_words_need_no_reward():
     services = FakeServices(FakeTexts(pieces=PIECES), scoring=FakeScoring(Told()))
     batch = flat_batch((4, 4), trusted_B=[False, True])
     use = Use(part, (("scored_B", "trusted_B"),))
-    found = parts.call(use, batch, services, state={"level": 0.3})
+    found = parts.call(use, batch, services, state=known(0.3))
     wanted, _ = code_by_hand(1, ("wait",), 0.3)
     assert found.value[0].tolist() == [count for count, _ in wanted]
     assert found.metrics["ares/windows_mean"] == wanted[1][0]

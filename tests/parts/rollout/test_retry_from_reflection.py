@@ -229,6 +229,7 @@ def test_reports():
     assert read_report("go to 2, not 7", "number", 3).turn == 2
     assert read_report("3", "number", 3) is None
     assert read_report("none", "number", 3) is None
+    assert read_report("1" * 5000, "number", 3) is None  # more digits than Python reads
     good = {"outcome": "failure", "root_cause": "a", "suggestion": "b", "retry_from_step": 1}
     text = json.dumps(good)
     assert read_report(f"I think: {text} so.", "json", 2) == (text, 1, False)
@@ -237,6 +238,7 @@ def test_reports():
     for wrong in (
         {"retry_from_step": 2}, {"retry_from_step": -1}, {"retry_from_step": True},
         {"retry_from_step": None}, {"outcome": "fine"}, {"retry_from_step": 0.5},
+        {"retry_from_step": "\u00b2"}, {"retry_from_step": "1" * 5000},
     ):  # fmt: skip
         assert read_report(json.dumps({**good, **wrong}), "json", 2) is None, wrong
     assert read_report(json.dumps({**good} | {}).replace("root_cause", "r"), "json", 2) is None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.batch.batch import Batch, level_of
+from strop.batch.batch import EXPERTS, Batch, level_of
 from strop.method.services import Grading
 
 DEMONSTRATION = 2  # origin_T
@@ -39,7 +39,7 @@ def demonstration_rows(
     mask_T = within_T >= prompt_size[rollout_T]
     ids = list(chain.from_iterable(chain(*pair) for pair in zip(prompts, answers, strict=True)))
     columns = {
-        name: _void(column, rollout_T.shape[0])
+        name: _void(name, column, rollout_T.shape[0])
         if (level := level_of(name)) == "T"
         else (column[rows[level]] if level else column)
         for name, column in batch.columns.items()
@@ -67,9 +67,9 @@ def _apart(column: str) -> int:
     return 0 if column == "completion" else (1 + zlib.crc32(column.encode()) % 2**20) * 2**40
 
 
-def _void(column: Tensor, size: int) -> Tensor:
-    """A token column of `size` rows without content: NaN, 0 or false."""
-    fill = float("nan") if column.is_floating_point() else 0
+def _void(name: str, column: Tensor, size: int) -> Tensor:
+    """A token column of `size` rows without content: NaN, 0, false, or -1 of experts (0 is one)."""
+    fill = float("nan") if column.is_floating_point() else -1 if name == EXPERTS else 0
     return column.new_full((size, *column.shape[1:]), fill)
 
 

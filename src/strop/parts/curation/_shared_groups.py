@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from strop.batch.batch import Batch
 from strop.method.services import Sampling, Texts
 from strop.support.errors import UserError
+from strop.support.files import well_formed
 from strop.support.writing import write_whole
 
 MOST_BYTES = 2**26  # of a file
@@ -57,10 +58,10 @@ def of_others(
         try:
             if path.stat().st_size > MOST_BYTES:
                 raise ValueError("too large")
-            table = json.loads(path.read_bytes())
+            table = well_formed(json.loads(path.read_bytes()))
             step = int(table["step"])
             groups = [_group(path.stem, step, g) for g in table["groups"]]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
             broken += 1
             continue
         if read.get(path.stem) != step:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.batch.batch import Batch
+from strop.batch.batch import EXPERTS, Batch
 from strop.method.part import Curated, Result, require
 from strop.method.services import Event, Sampling
 from strop.parts.curation._rows import REPLAY, turn_rows
@@ -102,7 +102,8 @@ def _acted(
     columns = {n: c for n, c in rows.columns.items() if not n.endswith("_T")}
     for name, column in rows.columns.items():
         if name.endswith("_T"):
-            columns[name] = column.new_zeros(row_T.shape[0])
+            void = -1 if name == EXPERTS else 0  # expert 0 is one of them
+            columns[name] = column.new_full((row_T.shape[0], *column.shape[1:]), void)
     columns["turn_T"], columns["mask_T"] = row_T, mask_T
     columns["id_T"] = torch.tensor([id for pair in both for id in chain(*pair)], dtype=torch.int64)
     columns["origin_T"] = torch.where(mask_T, 0, 1)

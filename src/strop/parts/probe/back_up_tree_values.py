@@ -61,7 +61,8 @@ class BackUpTreeValues:
         leaf_K = torch.where(scored_B[rollout_K], reward_B[rollout_K], torch.nan)
         value_N[num:] = leaf_K
         std_N = torch.full_like(value_N, torch.nan)
-        edge_K = segments.first(child_K, value_N.shape[0])[child_K] == turn_K
+        way_K, ways = segments.key_of(node_K, child_K)
+        edge_K = segments.first(way_K, ways)[way_K] == turn_K
         for depth in range(int(index_K.max()) if index_K.numel() else -1, -1, -1):
             here_K = edge_K & (index_K == depth) & ~value_N[child_K].isnan()
             below_K = value_N[child_K]

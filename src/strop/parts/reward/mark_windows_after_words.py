@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -53,9 +53,9 @@ class MarkWindowsAfterWords:
         require(self, "width", low=1)
         require(self, "num_top", low=1)
 
-    def init(self) -> dict[str, float]:
-        """No threshold yet (below 0)."""
-        return {"level": -1.0}
+    def init(self) -> dict[str, Any]:
+        """No threshold yet (below 0), and no rollout of the step."""
+        return {"level": -1.0, "tops": torch.zeros(0)}
 
     def __call__(
         self,
@@ -66,15 +66,17 @@ class MarkWindowsAfterWords:
         num_rollouts: int,
         scoring: Scoring,
         texts: Texts,
-        state: Mapping[str, float],
+        state: Mapping[str, Any],
     ) -> Result:
         top = self.num_top
         names = (f"top_entropy_{top}_T", f"tail_entropy_{top}_T", "top_token_1_T")
         found = scoring.score(batch, "current", names)
         top_N, rest_N, id_N = (found[name].to(mask_T.device)[mask_T] for name in names)
         rollout_N = rollout_T[mask_T]
-        now = self._level(top_N, rollout_N, num_rollouts)
-        level = state["level"] if state["level"] >= 0 else now
+        tops = self._tops(top_N, rollout_N, num_rollouts)
+        earlier = state.get("tops", tops[:0])  # of this step: curation may ask for more rollouts
+        tops = torch.cat([earlier.to(tops), tops])
+        level = state["level"] if state["level"] >= 0 else _median(tops)
         mean_N, whole_N = windows.means_after(top_N + rest_N, rollout_N, self.width)
         open_N = whole_N & (mean_N >= level) & self._is_word(id_N, texts)
         count_B = segments.count(rollout_N, num_rollouts, open_N).to(top_N)
@@ -85,17 +87,21 @@ class MarkWindowsAfterWords:
             "ares/windows_mean": windows.mean_of(count_B, scored_B),
             "ares/threshold": level,
         }
-        kept = now if state["level"] < 0 else KEEP * level + (1 - KEEP) * now
-        return Result((count_B, cost_B, inside_T), {"level": kept}, metrics)
+        kept = {"level": state["level"], "tops": tops.cpu()}
+        return Result((count_B, cost_B, inside_T), kept, metrics)
 
-    def _level(self, top_N: Tensor, rollout_N: Tensor, num: int) -> float:
-        """Median over the rollouts of the 95% quantiles of their window means."""
+    def observe(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The threshold of the next step."""
+        level, now = state["level"], _median(state["tops"])
+        kept = now if level < 0 else KEEP * level + (1 - KEEP) * now
+        return {"level": kept, "tops": torch.zeros(0)}
+
+    def _tops(self, top_N: Tensor, rollout_N: Tensor, num: int) -> Tensor:
+        """The 95% quantiles of the window means of the rollouts that have tokens."""
         mean_N, whole_N = windows.means_after(top_N, rollout_N, self.width)
         values_N = windows.whole_or_usual(mean_N, whole_N, top_N, rollout_N, num)
         top_B = segments.quantile(values_N, rollout_N, num, 0.95)
-        one_B = torch.zeros_like(top_B, dtype=torch.int64)
-        has_B = segments.count(rollout_N, num) > 0
-        return float(segments.quantile(top_B, one_B, 1, 0.5, has_B))
+        return top_B[segments.count(rollout_N, num) > 0]
 
     def _is_word(self, id_N: Tensor, texts: Texts) -> Tensor:
         """Whether [N] these tokens are among the words."""
@@ -108,3 +114,8 @@ class MarkWindowsAfterWords:
             if windows.word_of(texts.decode([token])) in words
         ]
         return torch.isin(id_N.long(), torch.tensor(known, dtype=torch.int64, device=id_N.device))
+
+
+def _median(values_N: Tensor) -> float:
+    one_N = torch.zeros_like(values_N, dtype=torch.int64)
+    return float(segments.quantile(values_N, one_N, 1, 0.5))

@@ -74,17 +74,21 @@ class RewardNewStates:
         deviation = math.sqrt(moments[2] / moments[0]) if moments[0] else 0.0
         bonus_B = segments.total(bonus_K, rollout_K, num_rollouts).to(reward_B)
         bonus_B = torch.where(scored_B, self.beta * bonus_B / (deviation or 1.0), 0)
-        both_N = torch.cat([known_N, state_K])
-        states_N, place_N = torch.unique(both_N, return_inverse=True)
-        added = torch.cat([count_N, torch.ones_like(state_K)])
-        counts_N = torch.zeros_like(states_N).index_add_(0, place_N, added)
         metrics = {
             "new_states/bonus_mean": float(bonus_B[scored_B].mean()) if scored_B.any() else 0.0,
             "new_states/frac_first": float(first_K.double().mean()) if len(first_K) else 0.0,
-            "new_states/known": float(len(states_N)),
+            "new_states/known": float(len(torch.unique(torch.cat([known_N, state_K])))),
         }
-        new = {"states": states_N, "counts": counts_N, "moments": moments}
-        return Result(reward_B + bonus_B, new, metrics)
+        return Result(reward_B + bonus_B, {**state, "moments": moments}, metrics)
+
+    def observe(self, state_K: Tensor, state: dict[str, Any]) -> dict[str, Any]:
+        """The turns in every state after a step; curation may have its rollouts paid in parts."""
+        state_K = state_K.cpu()
+        both_N = torch.cat([state["states"], state_K])
+        states_N, place_N = torch.unique(both_N, return_inverse=True)
+        added = torch.cat([state["counts"], torch.ones_like(state_K)])
+        counts_N = torch.zeros_like(states_N).index_add_(0, place_N, added)
+        return {**state, "states": states_N, "counts": counts_N}
 
     def _bonus(self, first_K: Tensor, rare_K: Tensor) -> Tensor:
         forms = {

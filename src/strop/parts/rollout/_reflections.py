@@ -57,7 +57,8 @@ def read_report(text: str, form: str, num_turns: int) -> Report | None:
     """
     if form == "number":
         found = re.search(r"\d+", text)
-        report = Report(found.group(), int(found.group())) if found else None
+        turn = _whole(found.group()) if found else None
+        report = Report(found.group(), turn) if found and turn is not None else None
     else:
         report = _read_json(text[text.find("{") : text.rfind("}") + 1])
     return report if report is not None and 0 <= report.turn < num_turns else None
@@ -74,10 +75,18 @@ def _read_json(text: str) -> Report | None:
         return Report(text, is_perfect=True)
     turn = found.get("retry_from_step")
     if isinstance(turn, str) and turn.strip().isdigit():
-        turn = int(turn)
+        turn = _whole(turn)
     if not isinstance(turn, int) or isinstance(turn, bool):
         return None
     return Report(text, turn) if "root_cause" in found and "suggestion" in found else None
+
+
+def _whole(digits: str) -> int | None:
+    """The number; None for thousands of digits, and for digits such as superscripts."""
+    try:
+        return int(digits)
+    except ValueError:
+        return None
 
 
 class Row(NamedTuple):

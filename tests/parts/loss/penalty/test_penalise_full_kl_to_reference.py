@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from builders import gradient, slope
+from torch.nn.functional import pad
 
 from strop.parts.loss.penalty.penalise_full_kl_to_reference import PenaliseFullKlToReference
 from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
@@ -118,3 +119,22 @@ def test_edges():
         assert torch.isfinite(torch.autograd.grad(value_T.sum(), logq_TV)[0]).all()
     impossible_TV = torch.tensor([[-math.inf, 0.0]], dtype=torch.float64)
     assert PenaliseFullKlToReference()(logq_TV, impossible_TV).value.tolist() == [-math.inf]
+
+
+@pytest.mark.parametrize("divergence", ["reverse", "forward", "jensen_shannon"])
+@pytest.mark.parametrize("top_k", [0, 2, 3])
+def test_a_token_that_both_find_impossible_brings_no_nan_to_the_gradient(divergence, top_k):
+    """As if it was not there; with top_k 3 it is all that is left for the tail."""
+    logits_TV = torch.tensor([[1.0, 0.5, 0.0]], dtype=torch.float64)
+
+    def without(logits_TV):
+        part = PenaliseFullKlToReference(divergence, top_k=top_k)
+        return part(logits_TV.log_softmax(-1), REFERENCE[:1].log()).value.sum()
+
+    def beside_it(logits_TV):
+        part = PenaliseFullKlToReference(divergence, top_k=top_k)
+        wide = [pad(each, (0, 1), value=-math.inf) for each in (logits_TV, REFERENCE[:1].log())]
+        return part(wide[0].log_softmax(-1), wide[1]).value.sum()
+
+    torch.testing.assert_close(beside_it(logits_TV), without(logits_TV))
+    torch.testing.assert_close(gradient(beside_it, logits_TV), gradient(without, logits_TV))

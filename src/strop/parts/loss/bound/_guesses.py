@@ -20,9 +20,12 @@ def uniforms(seed_T: Tensor, num: int) -> Tensor:
 def drawn(weight_TV: Tensor, seed_T: Tensor, num: int) -> Tensor:
     """`num` draws [T, num] from every row of weights [T, V], which need not add up to 1."""
     sum_TV = weight_TV.cumsum(-1)
-    level_TN = uniforms(seed_T, num).mul_(sum_TV[:, -1:]).to(sum_TV.dtype)
-    found_TN = torch.searchsorted(sum_TV, level_TN, right=True)
-    return found_TN.clamp_(max=weight_TV.shape[1] - 1)
+    whole_T1 = sum_TV[:, -1:]
+    level_TN = uniforms(seed_T, num).mul_(whole_T1).to(sum_TV.dtype)
+    # A level that is rounded up to the whole sum lies above all tokens: the last possible one's is
+    # just below.
+    level_TN = torch.minimum(level_TN, torch.nextafter(whole_T1, torch.zeros_like(whole_T1)))
+    return torch.searchsorted(sum_TV, level_TN, right=True)
 
 
 def _down(value: Tensor, bits: int) -> Tensor:

@@ -68,8 +68,12 @@ class PenaliseFullKlToReference:
         log_TK = log_TV.gather(-1, top_TK)
         if self.others == "renormalise":
             return log_TK - log_TK.logsumexp(-1, keepdim=True)
-        rest_TV = log_TV.scatter(-1, top_TK, -torch.inf)
-        return torch.cat([log_TK, rest_TV.logsumexp(-1, keepdim=True)], dim=-1)
+        left_T1 = (log_TV > -torch.inf).sum(-1, keepdim=True)
+        none_T1 = left_T1 == (log_TK > -torch.inf).sum(-1, keepdim=True)
+        # All others impossible: 0 takes the place of the k, or the sum's gradient would be NaN.
+        instead_TK = torch.where(none_T1, 0.0, -torch.inf).to(log_TV.dtype).expand_as(log_TK)
+        tail_T1 = log_TV.scatter(-1, top_TK, instead_TK).logsumexp(-1, keepdim=True)
+        return torch.cat([log_TK, torch.where(none_T1, -torch.inf, tail_T1)], dim=-1)
 
     def _divergence(self, logq_TV: Tensor, logp_TV: Tensor) -> Tensor:
         if self.divergence == "reverse":
@@ -77,7 +81,10 @@ class PenaliseFullKlToReference:
         if self.divergence == "forward":
             return _kl(logp_TV, logq_TV)
         share = logq_TV.new_tensor([self.beta, 1 - self.beta]).log()
-        mixed_TV = torch.logaddexp(logp_TV + share[0], logq_TV + share[1])
+        parts = logp_TV + share[0], logq_TV + share[1]
+        # Where both are impossible, the gradient of the sum would be NaN.
+        possible_TV = torch.maximum(*parts).detach() > -torch.inf
+        mixed_TV = torch.logaddexp(*(torch.where(possible_TV, each, 0) for each in parts))
         return self.beta * _kl(logp_TV, mixed_TV) + (1 - self.beta) * _kl(logq_TV, mixed_TV)
 
 

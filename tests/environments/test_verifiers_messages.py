@@ -1,0 +1,70 @@
+"""What a server of verifiers may send, against a server that is a socket."""
+
+import threading
+from collections.abc import Iterator
+from datetime import date
+from typing import Any
+
+import pytest
+
+from strop.environments.verifiers_server import VerifiersServer
+
+msgpack = pytest.importorskip("msgpack")
+zmq = pytest.importorskip("zmq")
+
+HERE = {"OPENAI_BASE_URL": "u", "OPENAI_API_KEY": "k", "STROP_MODEL": "m"}
+ANSWERS: dict[str, list[tuple[bytes, bytes]]] = {
+    "a delta of no trace": [(b"delta", msgpack.packb({"trace": "t"}))],
+    "no msgpack": [(b"reply", b"\xc1")],
+    "no success": [(b"reply", msgpack.packb({}))],
+    "refused": [(b"reply", msgpack.packb({"success": False, "error": "no room"}))],
+}
+
+
+@pytest.fixture
+def server() -> Iterator[VerifiersServer]:
+    """A client of a server that answers a task by its `question`."""
+    over = threading.Event()
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+
+    def work() -> None:
+        while not over.is_set():
+            if socket.poll(10):
+                whom, name, method, body = socket.recv_multipart()
+                answers = [(b"reply", b"")]
+                if method == b"run":
+                    answers = ANSWERS[msgpack.unpackb(body)["task_data"]["question"]]
+                for answer in answers:
+                    socket.send_multipart([whom, name, *answer])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    client = VerifiersServer(f"verifiers:tcp://127.0.0.1:{port}", "model", {})
+    yield client
+    client.close()
+    over.set()
+    thread.join()
+    socket.close(0)
+    context.term()
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"question": "a delta of no trace"}, "cannot be read: KeyError: 'open'"),
+        ({"question": "no msgpack"}, "cannot be read: FormatError"),
+        ({"question": "no success"}, "cannot be read: KeyError: 'success'"),
+        ({"question": "refused", "of": date(2026, 1, 1)}, "its row cannot be sent"),
+        ({"question": "refused", "of": 2**70}, "its row cannot be sent"),
+    ],
+)
+def test_a_message_that_cannot_be_read_or_written_ends_its_own_episode_only(
+    server: VerifiersServer, row: dict[str, Any], why: str
+) -> None:
+    outcome = server.begin(row, HERE).ended.result(10)
+    assert outcome.kind == "lost"  # so it has no score
+    assert why in outcome.why
+    after = server.begin({"question": "refused"}, HERE).ended.result(10)
+    assert "no room" in after.why
