@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.api.arguments import check_seed
+from strop.api.inputs import facts_of
 from strop.api.trust import check_trust
 from strop.engines.base import Engine, Event
 from strop.evaluation.run import Evaluated
@@ -225,7 +226,8 @@ def open_model(
     if loaded is None:
         settings, model = checkpoint_of(source, step, start, best)
     else:
-        settings, model = config.make({"model": {"name": source or "loaded"}}), source
+        own = {"name": source or "loaded", **facts_of(loaded)}
+        settings, model = config.make({"model": own}), source
     options: dict[str, Any] = {}
     if task or data:
         kept = settings.data.task_config if task == settings.data.task else {}
