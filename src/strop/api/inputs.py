@@ -241,7 +241,10 @@ def _rows(given: Any, name: str) -> Iterator[Any]:
         yield from given.to_pylist()
     elif hasattr(given, "to_dicts"):
         yield from given.to_dicts()
-    elif hasattr(given, "iloc"):  # pandas writes what is missing as a number
+    elif hasattr(given, "iloc") and hasattr(given, "columns"):
+        if not given.columns.is_unique:
+            raise UserError(f"{name} has two columns of one name: give each its own")
+        # pandas writes what is missing as a number
         yield from given.astype(object).where(given.notna(), None).to_dict("records")
     elif isinstance(given, Mapping):
         inside = ", ".join(map(str, given)) or "nothing"
