@@ -110,6 +110,9 @@ def audit(
         blocks = [_collect(bench, drawn[i : i + per], seed + i) for i in range(0, len(drawn), per)]
     truth = tree.truth(theta, teacher)
     cut_slope = tree.success_slope(theta, bench.rules) if bench.rules and teacher is None else None
+    if not exact and sum(block.weight > 0 for block in blocks) < 2:  # an interval leaves one out
+        few = sum(block.weight for block in blocks)
+        raise Uncountable(f"curation keeps {few:g} of {limits.draws} drawn groups: draw more")
     whole = _summary(_joined(blocks), truth, cut_slope)
     within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth, cut_slope)
     numbers = {name: Number(value, within[name]) for name, value in whole.items()}
