@@ -174,6 +174,8 @@ def scored(
 ) -> Evaluated:
     """Score a split's prompts. Raises UserError for a split that is empty or does not exist."""
     check_seed(seed)
+    if max_prompts < 0:
+        raise UserError(f"--prompts {max_prompts}: give a number of prompts, or 0 for all")
     task = subject.services.task
     names = tuple(dict.fromkeys((*SPLITS, *task.splits)))
     if split not in names:
