@@ -191,6 +191,7 @@ def test_an_audit_has_the_numbers_of_the_command(strop_command: Any) -> None:
     for given, message in (
         ({"group": 0}, "^group=0: every"), ({"group": "2"}, "group is '2': give whole numbers"),
         ({"step": 0}, "^step=0: it must"), ({"methods": []}, "name the methods to audit"),
+        ({"prompts": 0}, "^prompts=0: a step has"), ({"draws": 1}, "^draws=1: at least 40"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):
             strop.audit(**{"methods": "grpo", **ONE, **given})

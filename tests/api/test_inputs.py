@@ -186,6 +186,10 @@ def test_tables_become_the_rows_that_they_hold(tmp_path: Path) -> None:
     texts = [{"prompt": "1", "answer": "2"}, {"prompt": "3", "answer": None}]
     assert written(ROWS, tmp_path) == ROWS
     assert written(pandas.DataFrame(texts), tmp_path) == texts
+    assert written(pandas.Series(texts), tmp_path) == texts
+    same = pandas.DataFrame([["1", "2"]], columns=["prompt", "prompt"])
+    with pytest.raises(UserError, match="data has two columns of one name"):
+        written(same, tmp_path)
     numbers = pandas.DataFrame({"prompt": ["1", "2"], "n": [1.5, float("nan")], "m": [1, 2]})
     assert written(numbers, tmp_path)[1] == {"prompt": "2", "n": None, "m": 2}
     assert written(datasets.Dataset.from_list(texts), tmp_path) == texts

@@ -199,6 +199,8 @@ def test_scores_and_answers_are_those_of_the_command(
         (whole.folder / "config.toml").write_text(text)
     with pytest.raises(UserError, match="k=8 needs at least as many samples: give samples=8"):
         whole.evaluate(samples=4)
+    with pytest.raises(UserError, match="prompts= -1: give a number of prompts, or 0 for all"):
+        whole.evaluate(prompts=-1)
     for call in (lambda: whole.evaluate(samples=2**31), lambda: whole.sample("1+1:", 2**31)):
         with pytest.raises(UserError, match="2147483648 answers to a prompt: 1048576 are the most"):
             call()

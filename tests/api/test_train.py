@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+import torch
 from short import SHORT, WORDS, even, lines, rows_of, trained
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -40,6 +41,24 @@ def test_numbers_are_those_of_the_command(lab: Any, here: Any, strop_command: An
     loaded = trained(lab, out="c", model=model, tokenizer=tokenizer)
     assert lines(loaded.folder) == lines(here / "by_command")
     assert loaded.model is model
+
+
+def test_a_models_numbers_are_those_that_the_folder_names(lab: Any, here: Any) -> None:
+    """Otherwise a resumed run would go on in another dtype."""
+    tokenizer = AutoTokenizer.from_pretrained(lab.model)
+    options = {"model_dtype": "bfloat16", "model_attention": "eager", "start": False}
+    with trained(lab, model=lab.model, tokenizer=tokenizer, **options) as named:
+        assert (named.model.dtype, named.config.model.dtype) == (torch.bfloat16, "bfloat16")
+        assert named.model.config._attn_implementation == "eager"
+        assert named.config.model.device == "auto"
+    model = AutoModelForCausalLM.from_pretrained(lab.model)
+    loaded = {"model": model, "tokenizer": tokenizer}
+    for name, value, own in (("dtype", "bfloat16", "float32"), ("attention", "eager", "sdpa")):
+        kept = f"model.{name}={value}: the model that was given has {own}, which it keeps"
+        with pytest.raises(UserError, match=kept):
+            trained(lab, **loaded, **{f"model_{name}": value})
+        with pytest.raises(UserError, match=kept):
+            strop.sample(model, "1+1:", tokenizer=tokenizer, **{f"model_{name}": value})
 
 
 def test_any_table_of_rows_is_taken(lab: Any, here: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from strop.auditing.bench import Bench
+from strop.auditing.bench import Bench, Uncountable
 from strop.auditing.estimate import Limits, audit
 from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.batch import segments
@@ -57,6 +57,14 @@ def test_one_group_in_which_a_step_draws_is_enough_for_intervals() -> None:
     assert not told.exact
     assert told.num_groups == 100
     assert told.scale.within > 0
+
+
+def test_too_few_kept_groups_are_no_fault_of_the_method() -> None:
+    method, seldom = notation.recipe("dapo(num_rollouts=2)"), random_policy(TREE, 0.002, seed=3)
+    few = Limits(most=1, draws=40)
+    with pytest.raises(Uncountable, match="curation keeps 0 of 40 drawn groups: draw more"):
+        audit(method, TREE, seldom, group_size=2, limits=few)
+    assert audit(method, TREE, seldom, group_size=2).thrown_away.value < 1
 
 
 def test_a_part_that_follows_the_order_has_every_order_enumerated() -> None:

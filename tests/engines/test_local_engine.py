@@ -326,6 +326,7 @@ def test_frequencies_of_the_first_token():
         ({"ids": (VOCAB,)}, "outside"),
         ({"ids": (1, -1)}, "outside"),
         ({"stop_ids": (-1,)}, "outside"),
+        ({"num_top": VOCAB + 1}, f"num_top is {VOCAB + 1}, and the model has {VOCAB} tokens"),
     ],
 )
 def test_refusals(fields, words):

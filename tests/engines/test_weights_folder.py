@@ -5,11 +5,22 @@ import errno
 import os
 import subprocess
 import sys
+import warnings
 
+import peft
 import pytest
+import torch
+from models import save_model
+from transformers import AutoModelForCausalLM
 
-from strop.engines.weights_folder import JUST_MADE_SECONDS, WeightsFolder
-from strop.support.errors import RunStopped
+from strop.engines.weights_folder import (
+    JUST_MADE_SECONDS,
+    WeightsFolder,
+    merged,
+    write_adapter,
+)
+from strop.support.errors import RunStopped, UserError
+from strop.training.learner import adapters
 
 MAKE = """
 import sys
@@ -57,3 +68,52 @@ def test_what_a_killed_process_left_is_deleted_by_the_next_one(tmp_path):
         assert not os.path.exists(left)
         assert ours.path.exists()
     assert not ours.path.exists()
+
+
+def adapted(folder, **options):
+    """A random model in a folder with a random adapter of PEFT's."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of embeddings that the head shares
+        torch.manual_seed(0)
+        config = peft.LoraConfig(r=2, **{"target_modules": ["q_proj", "v_proj"], **options})
+        made = peft.get_peft_model(model, config)
+        for weight in filter(lambda each: each.requires_grad, made.parameters()):
+            torch.nn.init.normal_(weight, std=0.3)
+    return made.eval()
+
+
+def test_an_adapter_of_another_kind_is_not_handed_over(tmp_path):
+    """The engine would sample from another model, and nothing would show it."""
+    base, ids = save_model(tmp_path / "base"), torch.tensor([[3, 5, 8, 4]])
+    plain = adapted(base, use_rslora=True)
+    with contextlib.closing(WeightsFolder(1, "", str(tmp_path))) as folder, torch.no_grad():
+        whole = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        whole.load_state_dict(merged(plain.get_base_model()))
+        torch.testing.assert_close(whole(ids).logits, plain(ids).logits)
+        for what, options in (
+            ("is a DoRA", {"use_dora": True}),
+            ("has whole modules", {"modules_to_save": ["norm"]}),
+            ("has biases", {"lora_bias": True}),
+            ("changes the embeddings", {"target_modules": ["embed_tokens"]}),
+            ("has layers of several ranks or factors", {"alpha_pattern": {"v_proj": 16}}),
+            ("has layers of several ranks or factors", {"rank_pattern": {"v_proj": 4}}),
+        ):
+            model = adapted(base, **options).get_base_model()
+            with pytest.raises(UserError, match=f"adapter {what}, which this engine cannot"):
+                write_adapter(model, folder, "default", "it")
+            if "pattern" not in f"{options}":
+                with pytest.raises(UserError, match=f"adapter {what}, which this engine cannot"):
+                    merged(model)
+
+
+def test_an_adapter_that_no_plain_model_equals_is_not_merged(tmp_path):
+    base = save_model(tmp_path / "base")  # its head has the weights of the embeddings
+    with pytest.raises(UserError, match="no plain model is the same: load it with PEFT"):
+        adapters.merge(adapted(base, target_modules=["q_proj", "embed_tokens"]))
+    with pytest.raises(UserError, match="the adapter cannot be merged: Impossible to merge LoRA"):
+        adapters.merge(adapted(base, lora_bias=True))
+    found, ids = adapted(base, use_dora=True, modules_to_save=["norm"]), torch.tensor([[3, 5, 8]])
+    with torch.no_grad():
+        before = found(ids).logits
+        torch.testing.assert_close(adapters.merge(found)(ids).logits, before)

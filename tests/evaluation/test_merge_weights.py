@@ -1,6 +1,7 @@
 import pytest
 import torch
 from models import save_model
+from tokenizers.processors import TemplateProcessing
 
 from strop.evaluation.merge_weights import (
     _share_slope,
@@ -83,6 +84,14 @@ def test_merged_models_load_and_lose_less(tmp_path):
     logp = by_hand.model(input_ids=ids).logits.log_softmax(-1)[:, 3:5]
     wanted = -logp.gather(-1, ids[:, 4:6, None]).mean()
     torch.testing.assert_close(loss(models[0]), wanted)
+    begins = by_hand.tokenizer
+    begins.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<pad> $A", special_tokens=[("<pad>", 0)]
+    )
+    begins.save_pretrained(folders[1])  # of a tokenizer that begins every text with a token
+    logp = by_hand.model(input_ids=torch.cat([ids[:, :1] * 0, ids], 1)).logits.log_softmax(-1)
+    wanted = -logp[:, 4:6].gather(-1, ids[:, 4:6, None]).mean()
+    torch.testing.assert_close(answer_loss(folders[1], ROWS)(models[0]), wanted)
     shares = descended_shares(models, loss, iterations=5)
     assert float(loss(average(models, shares))) <= float(loss(average(models)))
     place = write(average(models), folders[0], tmp_path / "merged")

@@ -59,6 +59,13 @@ def test_rows_may_be_turns_in_any_order(order):
     torch.testing.assert_close(found, WANTED.flatten()[rows][:, None] * mask)
 
 
+def test_there_may_be_no_rows():
+    none = torch.zeros(0)
+    rows = {"groups": none.long(), "trajectories": none.long(), "turn_rewards": none}
+    assert F.advantages("trloo", mask=torch.zeros(0, 3), **rows).shape == (0, 3)
+    assert F.advantages("trloo", **rows).shape == (0,)
+
+
 def test_reads_of_a_call_name_the_layouts():
     taken = F.inputs("trloo", "advantages")
     assert taken["turn_rewards"]

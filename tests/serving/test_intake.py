@@ -1,6 +1,7 @@
 """Posted rollouts: the order in which they are taken, what is refused, and files of them."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,9 @@ def test_a_name_holds_for_all_of_a_post_and_for_events(tmp_path: Path) -> None:
     ]
     (told,) = made.add(events)
     assert told["id"] == "r/1"
+    twice = made.add([row("c", id="x"), row("c", id="x"), row("c"), row("c")])
+    assert [each["repeated"] for each in twice] == [False, True, False, False]
+    assert made.open["c"].arrived == 1  # the group of the first two rollouts is whole
     assert made.rollout(made.open[told["group"]].places[0]).reward == 0.25
 
 
@@ -154,6 +158,26 @@ def test_a_full_disk_takes_nothing_in(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len((tmp_path / "p.jsonl").read_text().splitlines()) == 2
 
 
+def test_a_full_disk_changes_nothing_about_groups_that_are_taken_or_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = intake(tmp_path / "p.jsonl", wanted=1)
+    made.add([row("a"), row("a"), row("b")])
+    assert taken(made, 1, wanted=1) == ["a"]
+    made.expect(2, 1, 2)  # gives up b, half of which is of old weights
+
+    def full(number: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(Refused):
+        made.add([row("c", 1)])
+    monkeypatch.undo()
+    assert (made.taken, [*made.open]) == (1, [])
+    made.add([row("b", 1), row("b", 1)])
+    assert taken(made, 2, wanted=1, before=1) == ["b"]
+
+
 def test_a_record_gets_what_was_drawn() -> None:
     drawn = Drawn(most=4)
     call = ModelCall("generate", (1, 2))
@@ -186,6 +210,28 @@ def test_files_of_a_watched_folder_are_taken_once(tmp_path: Path) -> None:
     one.write_text(json.dumps(row("c")))
     watched.look()
     assert "was taken in before" in (folder / "refused" / "one.jsonl.why").read_text()
+
+
+def test_a_watched_folder_is_looked_at_again_after_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("strop.serving.watched_folder.LOOK_SECONDS", 0.01)
+    made, folder = intake(tmp_path / "p.jsonl"), tmp_path / "queue"
+    watched = WatchedFolder(folder, made)
+    watched.start()
+    folder.rename(tmp_path / "away")
+    last, printed = time.monotonic() + 10, ""
+    while not printed and time.monotonic() < last:
+        time.sleep(0.01)
+        printed = capfd.readouterr().err
+    assert printed.startswith(f"the folder {folder} cannot be read: ")
+    (tmp_path / "away").rename(folder)
+    (folder / ".one").write_text(json.dumps(row("a")))
+    (folder / ".one").rename(folder / "one.jsonl")
+    while not (folder / "taken" / "one.jsonl").exists() and time.monotonic() < last:
+        time.sleep(0.01)
+    watched.close()
+    assert [*made.open] == ["a"]
 
 
 WRONG_TURNS: list[dict[str, Any]] = [

@@ -37,6 +37,7 @@ COLUMNS = {
 PLAIN = ("ess", "ratio")  # are exact whatever groups were drawn
 LOWEST = {"group": 1, "success": -math.inf, "staleness": 0, "updates": 1}
 MOST = {"staleness": 10_000, "updates": 10_000}  # each one is a step to compute
+FEWEST_DRAWS = 40
 MOST_ANSWERS = 4_000_000  # drawn in one setting: takes minutes and some GB
 Row = dict[str, Any]
 
@@ -158,6 +159,8 @@ def base_of(changes: Mapping[str, Sequence[Any]], **tree: Any) -> Setting:
             raise UserError(f"--{name} {max(values):g}: {MOST[name]} are the most")
     if not 0 < tree["step"] < math.inf:
         raise UserError(f"--step {tree['step']}: it must be a number above 0")
+    if tree["prompts"] < 1:
+        raise UserError(f"--prompts {tree['prompts']}: a step has at least one")
     check_seed(tree["shape"])
     groups, rates = changes["group"], changes["success"]
     return Setting(
@@ -180,6 +183,8 @@ def audits(
     Phases that cannot be enumerated are left out; Uncountable is raised where none can be.
     Raises UserError for more answers than can be drawn in minutes.
     """
+    if draws < FEWEST_DRAWS:
+        raise UserError(f"--draws {draws}: at least {FEWEST_DRAWS} give an interval")
     answers = int(max(changes["group"])) * base.prompts * draws
     if answers > MOST_ANSWERS:
         raise UserError(

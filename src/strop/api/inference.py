@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.api.arguments import check_seed
+from strop.api.inputs import facts_of
 from strop.api.trust import check_trust
 from strop.engines.base import Engine, Event
 from strop.evaluation.run import Evaluated
@@ -173,6 +174,8 @@ def scored(
 ) -> Evaluated:
     """Score a split's prompts. Raises UserError for a split that is empty or does not exist."""
     check_seed(seed)
+    if max_prompts < 0:
+        raise UserError(f"--prompts {max_prompts}: give a number of prompts, or 0 for all")
     task = subject.services.task
     names = tuple(dict.fromkeys((*SPLITS, *task.splits)))
     if split not in names:
@@ -225,7 +228,8 @@ def open_model(
     if loaded is None:
         settings, model = checkpoint_of(source, step, start, best)
     else:
-        settings, model = config.make({"model": {"name": source or "loaded"}}), source
+        own = {"name": source or "loaded", **facts_of(loaded)}
+        settings, model = config.make({"model": own}), source
     options: dict[str, Any] = {}
     if task or data:
         kept = settings.data.task_config if task == settings.data.task else {}

@@ -241,7 +241,10 @@ def _rows(given: Any, name: str) -> Iterator[Any]:
         yield from given.to_pylist()
     elif hasattr(given, "to_dicts"):
         yield from given.to_dicts()
-    elif hasattr(given, "iloc"):  # pandas writes what is missing as a number
+    elif hasattr(given, "iloc") and hasattr(given, "columns"):
+        if not given.columns.is_unique:
+            raise UserError(f"{name} has two columns of one name: give each its own")
+        # pandas writes what is missing as a number
         yield from given.astype(object).where(given.notna(), None).to_dict("records")
     elif isinstance(given, Mapping):
         inside = ", ".join(map(str, given)) or "nothing"
@@ -320,25 +323,29 @@ def _function(function: Callable[..., Any], path: Path) -> str:
 
 
 def model_of(model: Any, tokenizer: Any, folder: Path) -> tuple[dict[str, Any], Loaded | None]:
-    """The settings of a model, and the loaded model where it is in memory.
+    """The settings of a model, and the loaded model where the caller has it in memory.
 
-        folder: where a model in memory is saved, so that its run resumes from files alone. Raises
-    UserError.
+    folder: where such a model, or a named one with another tokenizer, is saved, so that its run
+    resumes from files alone. Raises UserError.
     """
     if model is None or isinstance(model, str | Path):
         name = str(model or "")
         if tokenizer is None:
             return ({"name": name} if name else {}), None
         _check_tokenizer(tokenizer)
-        found = Loaded(load(name or "tiny").model, tokenizer, name)
-    else:
-        found = in_memory(model, tokenizer)
+        _save_given(Loaded(load(name or "tiny").model, tokenizer, name), folder)
+        return {"name": str(folder)}, None
+    found = in_memory(model, tokenizer)
+    _save_given(found, folder)
+    found.model.name_or_path = str(folder)
+    settings = {"name": str(folder), "device": str(found.model.device), **facts_of(found)}
+    return settings, dataclasses.replace(found, source=str(folder))
+
+
+def _save_given(found: Loaded, folder: Path) -> None:
     check_room(folder.parent, "the model that was given", found.num_bytes())
     with writing(folder.parent, "the model that was given", found.num_bytes(), (OSError,)):
         found.save(folder)
-    found.model.name_or_path = str(folder)
-    settings = {"name": str(folder), **_facts(found.model)}
-    return settings, dataclasses.replace(found, source=str(folder))
 
 
 def in_memory(model: Any, tokenizer: Any) -> Loaded:
@@ -352,10 +359,10 @@ def in_memory(model: Any, tokenizer: Any) -> Loaded:
     return Loaded(checked, tokenizer_of(name) if tokenizer is None else tokenizer, name)
 
 
-def _facts(model: Any) -> dict[str, str]:
-    """The settings that describe a loaded model."""
-    settings = {"dtype": _dtype(model), "device": str(model.device)}
-    if isinstance(attention := getattr(model.config, "_attn_implementation", None), str):
+def facts_of(loaded: Loaded) -> dict[str, str]:
+    """The settings that a loaded model has already. Raises UserError for an unknown dtype."""
+    settings = {"dtype": _dtype(loaded.model)}
+    if (attention := loaded.attention) is not None:
         settings["attention"] = attention
     return settings
 

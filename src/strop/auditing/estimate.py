@@ -105,9 +105,7 @@ def audit(
         blocks = _enumerated(bench, _all_groups(logp_PL, group_size, ordered), seed)
     exact = bool(blocks)
     if not exact:
-        drawn = _drawn_groups(logp_PL, group_size, limits.draws, seed)
-        per = max(1, len(drawn) // BLOCKS)
-        blocks = [_collect(bench, drawn[i : i + per], seed + i) for i in range(0, len(drawn), per)]
+        blocks = _sampled(bench, _drawn_groups(logp_PL, group_size, limits.draws, seed), seed)
     truth = tree.truth(theta, teacher)
     cut_slope = tree.success_slope(theta, bench.rules) if bench.rules and teacher is None else None
     whole = _summary(_joined(blocks), truth, cut_slope)
@@ -171,6 +169,16 @@ def _enumerated(bench: Bench, groups: Iterator[tuple[Groups, float]], seed: int)
         if bench.drew:
             return []
     return [_joined(found)]
+
+
+def _sampled(bench: Bench, drawn: list[tuple[Groups, float]], seed: int) -> list[_Sums]:
+    """Blocks of drawn groups. Raises Uncountable where curation keeps groups of fewer than two."""
+    per = max(1, len(drawn) // BLOCKS)
+    found = [_collect(bench, drawn[i : i + per], seed + i) for i in range(0, len(drawn), per)]
+    if sum(block.weight > 0 for block in found) < 2:  # an interval leaves one out
+        kept = sum(block.weight for block in found)
+        raise Uncountable(f"curation keeps {kept:g} of {len(drawn)} drawn groups: draw more")
+    return found
 
 
 def _joined(blocks: list[_Sums]) -> _Sums:

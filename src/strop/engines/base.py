@@ -104,7 +104,9 @@ class Request:
         return len(new), False
 
     def check_fits(self, context_length: int, vocab_size: int) -> None:
-        """Raise UserError for a prompt that fills the context, or for unknown token ids."""
+        """Raise UserError for a prompt that fills the context, for unknown token ids, and for more
+        likely tokens than there are.
+        """
         if len(self.ids) >= context_length:
             raise UserError(
                 f"the prompt has {len(self.ids)} tokens, the context {context_length}; "
@@ -117,6 +119,11 @@ class Request:
                     f"Request.{name} has a token id outside [0, {vocab_size}), the model's "
                     "vocabulary; is this the model's own tokenizer?"
                 )
+        if self.num_top > vocab_size:
+            raise UserError(
+                f"Request.num_top is {self.num_top}, and the model has {vocab_size} tokens: ask "
+                "for fewer"
+            )
 
 
 class Event(NamedTuple):

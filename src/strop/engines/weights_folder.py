@@ -23,6 +23,10 @@ from strop.support.writing import writing
 IN_MEMORY = Path("/dev/shm")  # of Linux; files there lie in main memory
 PREFIX = "strop-weights-"
 JUST_MADE_SECONDS = 60.0  # a younger folder may not be locked yet
+NOT_PLAIN = (
+    "the model's adapter {}, which this engine cannot be given: merge it first with strop export, "
+    "or take engine.kind=local"
+)
 FAILURES = (OSError, RuntimeError, SafetensorError)
 
 
@@ -99,10 +103,29 @@ def rank_of(model: nn.Module) -> int:
     return max(ranks, default=0)
 
 
+def check_plain(model: nn.Module) -> None:
+    """Raise UserError for an adapter with more than A and B beside linear layers, which cannot be
+    handed over.
+    """
+    for module in model.modules():
+        layer: Any = module
+        beside = getattr(layer, "lora_B", {}).values()
+        for what, found in (
+            ("is a DoRA", getattr(layer, "lora_magnitude_vector", ())),
+            ("changes the embeddings", getattr(layer, "lora_embedding_A", ())),
+            ("has biases", [each for each in beside if each.bias is not None]),
+            ("has whole modules", getattr(layer, "modules_to_save", ())),
+        ):
+            if found:
+                raise UserError(NOT_PLAIN.format(what))
+
+
 def merged(model: nn.Module, base: bool = False) -> dict[str, Tensor]:
     """The weights by their names in a model without adapters: W + alpha / rank * B A in place of W,
-    or W alone where there are several adapters. base: W alone in any case.
+    or W alone where there are several adapters. base: W alone in any case. Raises UserError for
+    adapters of another kind.
     """
+    check_plain(model)
     own, several = model.state_dict(), base or routes_of(model) is not None
     for name, module in model.named_modules():
         if not hasattr(module, "get_delta_weight"):
@@ -117,7 +140,11 @@ def merged(model: nn.Module, base: bool = False) -> dict[str, Tensor]:
 
 
 def write_adapter(model: nn.Module, folder: WeightsFolder, adapter: str, name: str) -> Path:
-    """Write one of the model's adapters in PEFT's layout; BASE becomes an adapter that adds 0."""
+    """Write one of the model's adapters in PEFT's layout; BASE becomes an adapter that adds 0.
+
+    Raises UserError for an adapter of another kind.
+    """
+    check_plain(model)
     routes, factor = routes_of(model), float(adapter != BASE)
     if routes is not None and adapter == BASE:
         adapter = routes.known[0]
@@ -127,6 +154,8 @@ def write_adapter(model: nn.Module, folder: WeightsFolder, adapter: str, name: s
     }  # fmt: skip
     first: Any = next(iter(layers.values()))
     rank = int(first.r[adapter])
+    if len({(each.r[adapter], each.scaling[adapter]) for each in layers.values()}) > 1:
+        raise UserError(NOT_PLAIN.format("has layers of several ranks or factors"))
     settings = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "bias": "none", "r": rank,
         "lora_alpha": first.scaling[adapter] * rank * factor,

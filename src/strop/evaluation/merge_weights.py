@@ -140,7 +140,10 @@ def answer_loss(folder: Path | str, rows: Sequence[Mapping[str, str]]) -> Loss:
     folder: any of the models; its tokenizer is used. All rows form one batch, so give few.
     """
     found = load(str(folder))
-    texts = [(found.tokenizer(r["prompt"]), found.tokenizer(r["completion"])) for r in rows]
+    plain = {"add_special_tokens": False}  # some begin every text with a token of their own
+    texts = [
+        (found.tokenizer(r["prompt"]), found.tokenizer(r["completion"], **plain)) for r in rows
+    ]
     if not texts:
         raise UserError("answer_loss needs rows with a prompt and a completion")
 

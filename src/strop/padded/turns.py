@@ -92,7 +92,7 @@ class RowsAreTurns(Layout):
         placed = {n: c[order] if level_of(n) else c for n, c in columns.items()}
         flat = from_padded(placed, kept_BT[order])
         _, rollout_K = torch.unique(self.trajectory_R[order], return_inverse=True)
-        first_B = torch.cat([rollout_K.new_ones(1), rollout_K.diff()]).nonzero().squeeze(1)
+        first_B = rollout_K.diff(prepend=rollout_K.new_full((1,), -1)).nonzero().squeeze(1)
         whole = {n: c[first_B] if level_of(n) == "B" else c for n, c in flat.columns.items()}
         return Batch({**whole, "rollout_K": rollout_K, "index_K": self.index_R[order]})
 

@@ -156,8 +156,11 @@ class Intake:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.truncate(self.path, self.end - size)
+            taken = self.taken
             self._begin()
             self._replay(self.path)
+            self.taken = taken
+            self._discard_stale()
             raise Refused(507, f"the run cannot write {self.path.name}: {error}") from error
 
     def rollout(self, place: int) -> Rollout:
@@ -187,7 +190,12 @@ class Intake:
             for place, row in gathered(rows)
         ]
         with self.lock:
-            new = [each for each in arrived if not each.id or each.id not in self.ids]
+            first = {each.id: each for each in reversed(arrived)}
+            new = [
+                each
+                for each in arrived
+                if not each.id or (each.id not in self.ids and first[each.id] is each)
+            ]
             if not new:
                 return self._answers(arrived, new)
             self._check_room()
@@ -304,9 +312,12 @@ class Intake:
         """
         with self.lock:
             self.step, self.wanted, self.size = step, wanted, size
-            for group in list(self.open.values()):
-                if group.oldest is not None and self._is_stale(group):
-                    del self.open[group.key]
+            self._discard_stale()
+
+    def _discard_stale(self) -> None:
+        for group in list(self.open.values()):
+            if group.oldest is not None and self._is_stale(group):
+                del self.open[group.key]
 
     def take(self, step: int, wanted: int, taken: int) -> Taken | None:
         """The next complete groups after the first `taken`; None: there are too few.

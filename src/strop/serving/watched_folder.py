@@ -7,6 +7,7 @@ FOLDER/refused/NAME.jsonl    it was refused, and NAME.jsonl.why says why
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 
@@ -41,8 +42,15 @@ class WatchedFolder:
         self.thread.join()
 
     def _watch(self) -> None:
+        trouble = ""
         while not self.over.wait(LOOK_SECONDS):
-            self.look()
+            try:
+                self.look()
+                trouble = ""
+            except OSError as error:  # such as of a network's disk: the next look tries again
+                if str(error) != trouble:
+                    trouble = str(error)
+                    print(f"the folder {self.folder} cannot be read: {trouble}", file=sys.stderr)
 
     def look(self) -> None:
         """Accept the files in the folder, as far as the intake has room."""
@@ -52,6 +60,10 @@ class WatchedFolder:
                     self._take(path)
                 except Busy:
                     return  # the next look finds the file again
+                except FileNotFoundError:
+                    if path.exists():
+                        raise
+                    # else somebody has taken it away again
 
     def _take(self, path: Path) -> None:
         """Accept a file under its name, so that a run that ends before it is moved recognises it.

@@ -20,6 +20,7 @@ from strop.training.learner.models import Loaded
 from strop.training.parallel.ranks import ALONE, Ranks
 from strop.training.record import checkpoint
 from strop.training.settings.config import RunConfig
+from strop.training.settings.sections import ModelSettings
 
 FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
 
@@ -84,12 +85,24 @@ def load_model(
         "seed": config.seed,
     }
     if given is not None:
+        _check_own(settings, given)
         loaded = models.ready(given, **options)
     else:
         loaded = models.load(name, dtype=settings.dtype, attention=settings.attention, **options)
     garbage_collection.loaded()
     check_head(loaded.model)
     return loaded
+
+
+def _check_own(settings: ModelSettings, given: Loaded) -> None:
+    """Raise UserError for another dtype or attention than that of a model in memory."""
+    own = {"dtype": str(given.model.dtype).removeprefix("torch."), "attention": given.attention}
+    for name, value in own.items():
+        if value is not None and value != getattr(settings, name):
+            raise UserError(
+                f"model.{name}={getattr(settings, name)}: the model that was given has {value}, "
+                f"which it keeps; load it so, or leave model.{name} out"
+            )
 
 
 def _several(names: tuple[str, ...], folder: Path) -> tuple[str, ...]:

@@ -191,8 +191,20 @@ def save(adapter: Any, folder: Path, names: Sequence[str] = ()) -> None:
 
 
 def merge(adapter: Any) -> Any:
-    """The plain model with W + alpha / rank * B A in place of W."""
-    return adapter.merge_and_unload()
+    """The plain model with W + alpha / rank * B A in place of W. Raises UserError for an adapter
+    that no plain model is the same as.
+    """
+    model = adapter.get_base_model()
+    ends = model.get_input_embeddings(), model.get_output_embeddings()
+    if ends[0].weight is ends[1].weight and any(hasattr(end, "get_delta_weight") for end in ends):
+        raise UserError(
+            "the adapter changes the embeddings or the head, which share their weights, so that no "
+            "plain model is the same: load it with PEFT, beside its model"
+        )
+    try:
+        return adapter.merge_and_unload()
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"the adapter cannot be merged: {_first(error)}") from error
 
 
 def is_adapter(folder: str | Path) -> bool:

@@ -51,6 +51,12 @@ class Loaded:
         return f"{str(self.model.dtype).removeprefix('torch.')}, {self.model.device}"
 
     @property
+    def attention(self) -> str | None:
+        """The attention implementation of transformers; None where the model names none."""
+        found = getattr(self.model.config, "_attn_implementation", None)
+        return found if isinstance(found, str) else None
+
+    @property
     def context(self) -> int:
         """Most tokens of a sequence, prompt and answer together."""
         return int(getattr(text_config(self.model), "max_position_embeddings", 2**20))
