@@ -203,4 +203,4 @@ def test_a_folder_that_is_no_model(strop, tmp_path):
 def test_no_run(strop, tmp_path):
     result = strop("plan", tmp_path / "none", "--out", tmp_path / "plan.html")
     assert result.code == 2
-    assert "does not exist" in result.err
+    assert "is not a run: it does not exist" in result.err

@@ -247,8 +247,8 @@ def test_asking_whether_a_run_is_in_use_takes_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_watched_is_said_in_one_line(make_run: MakeRun, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least one"):
         Watched([])
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UserError, match=r"is not a run: it has no metrics\.jsonl"):
+    for folder, why in ((tmp_path, r"has no metrics\.jsonl"), (tmp_path / "no", "does not exist")):
+        with pytest.raises(UserError, match=f"is not a run: it {why}"):
             Watched([folder])
     watched = Watched([make_run(num_steps=1)])
     with (

@@ -35,12 +35,9 @@ def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
 
 def check_recorded(folder: Path) -> None:
     """Raise UserError when the folder has no metrics and so is not a run."""
-    if not folder.exists():
-        raise UserError(f"{folder} does not exist: give the folder that training wrote")
     if not (folder / NAME).is_file():
-        raise UserError(
-            f"{folder} is not a run: it has no {NAME}; give the folder that training wrote"
-        )
+        why = f"it has no {NAME}" if folder.exists() else "it does not exist"
+        raise UserError(f"{folder} is not a run: {why}; give the folder that training wrote")
 
 
 class Growing:
