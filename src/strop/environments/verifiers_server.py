@@ -167,7 +167,7 @@ class VerifiersServer:
                     if frames := self._frames(name, method, body):
                         socket.send_multipart(frames)
                 if socket.poll(LOOK_MILLISECONDS):
-                    self._hear(*socket.recv_multipart())
+                    self._receive(*socket.recv_multipart())
                 now = time.monotonic()
                 if self.running and now - asked > PING_SECONDS:
                     asked = now
@@ -185,7 +185,7 @@ class VerifiersServer:
             self._fail(name, f"its row cannot be sent to the server of verifiers: {error}")
             return []
 
-    def _hear(self, name: bytes, kind: bytes = b"", body: bytes = b"", *_: bytes) -> None:
+    def _receive(self, name: bytes, kind: bytes = b"", body: bytes = b"", *_: bytes) -> None:
         """Take a message in. An exception would end the thread, and so all later episodes."""
         import msgpack
 

@@ -353,7 +353,7 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
     Raises as `go` does.
     """
     settings = run.config.training
-    with _noting_end(run), tracked(run, watcher) as watcher:
+    with _recording_end(run), tracked(run, watcher) as watcher:
         recorded = run.ranks.from_first(run.record.metrics_path.exists)
         watcher.begin(run, read_metrics(run.record.folder) if recorded else [])
         if not run.finished:
@@ -378,10 +378,10 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
         run.ranks.at("")
 
 
-def _noting_end(run: Run) -> AbstractContextManager[None]:
+def _recording_end(run: Run) -> AbstractContextManager[None]:
     """Inside, the first process writes how the run ends, unless it had ended before."""
-    writes = run.ranks.first and not run.finished
-    return ending.noting(run.record.folder, lambda: ending.Ending(run.done, run.finished), writes)
+    folder, writes = run.record.folder, run.ranks.first and not run.finished
+    return ending.recording(folder, lambda: ending.Ending(run.done, run.finished), writes)
 
 
 def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:

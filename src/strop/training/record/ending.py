@@ -37,7 +37,7 @@ class Ending:
 
 
 @contextmanager
-def noting(folder: Path, state: Callable[[], Ending], writes: bool) -> Iterator[None]:
+def recording(folder: Path, state: Callable[[], Ending], writes: bool) -> Iterator[None]:
     """Write how the steps inside end. writes: whether this process is the one that does so.
 
     state: how far the run is. Raises RunStopped on a full disk; where the steps have failed
