@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gemma
 import numpy as np
 import torch
 from floor_settings import Setting, files, setting_of
@@ -61,9 +62,9 @@ HEAD = (
     "recipe", "words", "baseline", "seed", "steps", "version", "fingerprint", "machine", "date",
     *SCORES, *CURVES, "error",
 )  # fmt: skip
-QUIET = ("training.rollouts_every=0", "training.inspect=0", "evaluation.num_samples=4",
-         "evaluation.k=[1]", "evaluation.max_prompts=128")  # fmt: skip
+QUIET = ("training.rollouts_every=0", "training.inspect=0", "evaluation.k=[1]")
 POINTS = 10
+SCORING = Scoring(ks=(1, 4, 16))
 # Words of "Differs once" that make a method visible in a few steps: at 5e-3 all policies collapse.
 FOR_SHORT_RUNS = ("training.lr", "training.steps")
 Row = dict[str, str]
@@ -71,9 +72,9 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Regime:
-    """setting: a setting of claims.toml, whose options apply to all recipes; task: the task of the
-    recipes that can be run. own: each recipe also has the words of its line "Differs once" or
-    "In full once", except those in FOR_SHORT_RUNS.
+    """setting: a setting of claims.toml, or of a model in MODELS, whose options apply to all
+    recipes; task: the task of the recipes that can be run. own: each recipe also has the words of
+    its line "Differs once" or "In full once", except those in FOR_SHORT_RUNS.
     """
 
     setting: str
@@ -82,15 +83,21 @@ class Regime:
     task: str = "countdown"
     own: bool = False
     takes_files: bool = True  # whether the rows of floor_settings belong to its task
+    validation: tuple[int, int] = (128, 4)  # prompts, and answers each
+    scoring: Scoring = SCORING  # of the held-out prompts, at the end
 
 
 REGIMES = {
     "tiny": Regime("tiny"),
     "four": Regime("four"),
     "own": Regime("tiny", own=True),
-    "worked": Regime("worked", steps=40, seeds=5, takes_files=False),
+    "worked": Regime("worked", steps=40, seeds=5, takes_files=False, validation=(64, 2),
+                     scoring=Scoring(ks=(1, 4, 16), prompts=256)),
     "corridor": Regime("corridor", seeds=5, task="corridor"),
-}
+    "gemma": Regime("gemma", steps=20, seeds=3, takes_files=False, validation=(32, 4),
+                    scoring=Scoring(ks=(1, 4))),
+}  # fmt: skip
+MODELS = {"gemma": gemma}  # a module has OPTIONS, sections and files
 
 
 @dataclass(frozen=True)
@@ -128,17 +135,21 @@ def _cell(recipe: str, own: list[str], setting: Setting, regime: Regime, folder:
     if given_answers := notation.recipe(recipe).algorithms[0].rollout.part.given:
         setting.options["sampling.num_rollouts"] = len(given_answers)
     taken = {*setting.options, *map(_name, own[1:])}
-    shared = shared_settings()[regime.setting]
+    model = MODELS.get(regime.setting)
+    shared = model.OPTIONS if model else shared_settings()[regime.setting]
     common = [word for word in shared if _name(word) not in taken]
     base = [word for word in shared if _name(word) not in {*map(_name, own[1:])}]
     words = [*own, *(f"{name}={value}" for name, value in setting.options.items())]
     every = regime.steps // POINTS
     given: dict[str, Any] = {"algorithm": setting.options, "data": setting.data,
                              "reward": setting.reward}  # fmt: skip
+    given |= model.sections(folder) if model else {}
+    prompts, answers = regime.validation
     options = [*common, *own[1:], *QUIET, f"evaluation.every={every}"]
+    options += [f"evaluation.max_prompts={prompts}", f"evaluation.num_samples={answers}"]
     settings = settings_of([own[0], *options], {k: v for k, v in given.items() if v}, None)
     scored = (str(folder / "held_out.jsonl"),) if setting.data else ()
-    scoring = Scoring(ks=(1, 4, 16), files=scored)
+    scoring = dataclasses.replace(regime.scoring, files=scored)
     plan = plan_of(
         [Candidate(recipe, settings)], scoring, seeds=regime.seeds, steps=regime.steps
     )  # fmt: skip
@@ -335,6 +346,8 @@ def main(arguments: Sequence[str]) -> int:
     regime, inputs = REGIMES[asked.regime], asked.out.resolve() / "inputs"
     inputs.mkdir(parents=True, exist_ok=True)
     files(inputs)
+    if regime.setting in MODELS:
+        MODELS[regime.setting].files(inputs)
     held_out = "".join(json.dumps(row) + "\n" for row in puzzles("held_out"))
     (inputs / "held_out.jsonl").write_text(held_out, encoding="utf-8")
     names = [entry.name for entry in catalogue.recipes()]

@@ -11,8 +11,9 @@ from strop.evaluation.samples import Floats
 from strop.evaluation.top_k import rank_correlation
 
 Row = Mapping[str, str]
-FEWEST_RECIPES = 10  # the fewest for which a rank correlation is informative
+FEWEST_RECIPES = 8  # the fewest for which a rank correlation is shown
 FEWEST_SEEDS = 5  # the fewest for which an interval of a fit is
+FEWEST_RANKED = 3  # the fewest seeds of a recipe that is ranked
 DRAWS = 400
 NAMES = {  # a column of the rows, and its name among the numbers of `strop compare`
     "pass@1": "pass@1", "pass@16": "pass@16", "length": "completions/mean_length",
@@ -146,6 +147,8 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> str:
     if len(a) < FEWEST_RECIPES:
         return f"not yet: {len(a)} recipes, and it takes {FEWEST_RECIPES}"
     rng, x, y = np.random.default_rng(0), np.array(a), np.array(b)
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return f"not defined: one of the two numbers is the same for all {len(x)} recipes"
     drawn = [rank_correlation(x[at], y[at]) for at in rng.integers(len(x), size=(DRAWS, len(x)))]
     low, high = (
         np.nanquantile(drawn, (0.025, 0.975)) if np.isfinite(drawn).any() else (math.nan,) * 2
@@ -164,6 +167,16 @@ def early_and_last(
                                      curves.mean(0))))  # fmt: skip
         last.append(float(np.mean([float(pair.ours["pass@1"]) for pair in several])))
     return early, last
+
+
+def halves(pairs: Mapping[str, list[Pair]]) -> tuple[list[float], list[float]]:
+    """Each recipe's gain over its even seeds, and over its odd ones: no run counts in both."""
+    both = [
+        gains({name: [p for p in several if int(p.ours["seed"]) % 2 == odd]
+               for name, several in pairs.items()})
+        for odd in (0, 1)
+    ]  # fmt: skip
+    return [*both[0].values()], [*both[1].values()]
 
 
 def gains(pairs: Mapping[str, list[Pair]]) -> dict[str, float]:

@@ -99,3 +99,27 @@ def test_a_saturating_curve_is_found_again() -> None:
 def test_ranks_say_nothing_of_few_recipes() -> None:
     assert atlas_numbers.spearman([1, 2], [1, 2]).startswith("not yet: 2 recipes")
     assert atlas_numbers.spearman(range(10), range(10)).startswith("+1.00 (+1.00 to +1.00)")
+    assert atlas_numbers.spearman([0] * 10, range(10)).startswith("not defined")
+
+
+def test_no_run_counts_in_both_halves_of_a_regime() -> None:
+    base = {seed: row("grpo", seed, "m", 0.5) for seed in range(3)}
+    pairs = {
+        "a": [atlas_numbers.Pair(row("a", s, "m", 0.5 + s / 10), base[s]) for s in range(3)],
+        "b": [atlas_numbers.Pair(row("b", s, "m", 0.4), base[s]) for s in range(3)],
+    }
+    even, odd = atlas_numbers.halves(pairs)
+    assert even == pytest.approx([0.1, -0.1])
+    assert odd == pytest.approx([0.1, -0.1])
+    pairs["a"][1] = atlas_numbers.Pair(row("a", 1, "m", 0.9), base[1])
+    assert atlas_numbers.halves(pairs)[0] == even
+
+
+def test_a_regime_of_another_model_keeps_paths_out_of_words_and_fingerprint(tmp_path: Path) -> None:
+    cells = [
+        atlas.cell_of("rloo", atlas.REGIMES["gemma"], tmp_path / name) for name in ("one", "two")
+    ]
+    assert cells[0].words == cells[1].words
+    assert cells[0].fingerprint == cells[1].fingerprint
+    assert str(tmp_path / "one" / "gemma") in cells[0].plan.entries[0].config
+    assert cells[0].plan.scoring.ks == (1, 4)
