@@ -101,6 +101,24 @@ def test_reasoning_gym_evaluation_does_not_depend_on_the_training_size():
     assert other.train != small.train
 
 
+def test_reasoning_gym_splits_share_no_question():
+    """There are few sums of two digits, so without a check the splits would share some."""
+    sizes = {"num_validation": 20, "num_heldout": 20, "config": TINY}
+    task = load_task("reasoning_gym:chain_sum", num_train=5, **sizes)
+    drawn = create_dataset("chain_sum", **TINY, seed=0, size=100)
+    asked = [drawn[place]["question"] for place in range(100)]
+    heldout, validation, train = (
+        [p.prompt for p in split] for split in (task.heldout, task.validation, task.train)
+    )
+    fresh = [question for question in asked[20:] if question not in heldout]
+    assert heldout == asked[:20]
+    assert validation == fresh[:20] != asked[20:40]
+    assert train == [question for question in fresh[20:] if question not in validation][:5]
+    larger = load_task("reasoning_gym:chain_sum", num_train=30, **sizes)
+    assert (larger.heldout, larger.validation) == (task.heldout, task.validation)
+    assert larger.train[:5] == task.train
+
+
 def test_reasoning_gym_configuration_reaches_rows_and_verifier():
     task = load_task(
         "reasoning_gym:chain_sum", num_train=4, num_validation=2, num_heldout=2, config=TINY
@@ -135,8 +153,13 @@ def test_an_entry_survives_its_text_form_exactly(name):
         ("reasoning_gym:chain_sum", {"config": {"min_terms": 9}}, "refuses its configuration"),
         (
             "reasoning_gym:chain_sum",
-            {"num_heldout": 2000, "config": TINY},
-            "widen its configuration",
+            {"num_heldout": 2000, "num_validation": 0, "config": TINY},
+            "rows of train that are not in heldout or validation: ask for smaller splits",
+        ),
+        (
+            "reasoning_gym:chain_sum",
+            {"num_heldout": 2000, "num_validation": 5, "config": TINY},
+            "gave 0 of 5 rows of validation that are not in heldout: ask for smaller",
         ),
     ],
 )

@@ -57,6 +57,39 @@ def test_an_episode_is_the_one_that_its_environment_plays_alone():
             assert not here.truncated or not wanted.done
 
 
+TOOLS = """
+    from strop.environments import Environment, Observation
+
+    class Shop(Environment):
+        def __init__(self, named="price", unit="cents"):
+            self.named, self.unit = named, unit
+
+        def tools(self):
+            def price(item: str) -> str:
+                return ""
+
+            price.__name__ = self.named
+            price.__doc__ = f'''A price in {self.unit}.\n\n    Args:\n        item: A word.\n    '''
+            return [price]
+
+        def reset(self, seed):
+            return Observation(f"{seed}:")
+
+        def step(self, action):
+            return Observation("=", 1.0)
+"""
+
+
+def test_the_tools_of_all_environments_are_offered(tmp_path):
+    file = tmp_path / "shops.py"
+    file.write_text(textwrap.dedent(TOOLS))
+    name = f"a={file}:Shop + b={file}:Shop + c={file}:Shop + corridor"
+    source = source_of(name, {"b": {"named": "cost"}})
+    assert [tool.name for tool in source.tools()] == ["price", "cost"]
+    with pytest.raises(UserError, match="have different tools called price: give one of them"):
+        source_of(name, {"b": {"unit": "euros"}}).tools()
+
+
 def test_an_episode_has_its_own_environments_limit_of_turns():
     mixed = source_of(NAME, OPTIONS).make()
     number = EnvironmentSource("hidden_number", OPTIONS["easy"]).make()

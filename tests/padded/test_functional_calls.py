@@ -429,3 +429,24 @@ def test_groups_that_are_texts_are_refused_with_what_to_do():
     uid = np.array(["a", "a"], dtype=object)
     with pytest.raises(UserError, match="groups holds texts or objects: number them, such as by"):
         F.advantages("grpo", rewards=torch.tensor([1.0, 0.0]), groups=uid)
+
+
+ZERO = f64([0, 0], [0, 0], [0, 0])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given"),
+    [
+        ("grpo", {"rewards": f64(0, 1, -math.inf)}),
+        ("gdpo", {"reward_components": f64([0, 1], [1, 0], [0, math.inf])}),
+        ("gae", {"token_rewards": f64([0, 0], [0, 1], [math.inf, 0]), "values": ZERO}),
+    ],
+)
+def test_an_infinite_reward_is_refused(recipe, given):
+    mask, groups = torch.tensor([[1, 1], [1, 0], [1, 1]]), torch.tensor([0, 0, 0])
+    name = next(iter(given))
+    with pytest.raises(UserError, match=f"{name} must be finite, or NaN where there"):
+        F.advantages(recipe, groups=groups, mask=mask, **given)
+    outside = torch.tensor([[1, 1], [1, 1], [0, 1]])  # there no number of a token matters
+    if name == "token_rewards":
+        assert F.advantages(recipe, mask=outside, **given).isfinite().all()

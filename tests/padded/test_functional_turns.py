@@ -1,5 +1,7 @@
 """Padded calls whose rollouts have turns: three layouts, one result."""
 
+import math
+
 import pytest
 import torch
 
@@ -19,9 +21,12 @@ def test_one_advantage_a_turn_without_a_mask():
 
 def test_turns_that_are_not_there_count_nowhere():
     valid = torch.tensor([[1, 1], [1, 1], [1, 0]])
-    noisy = torch.where(valid.bool(), REWARDS, float("nan"))
-    found = F.advantages("trloo", groups=GROUPS, turn_rewards=noisy, turn_valid=valid)
-    assert found[:, 1].tolist() == [2, -2, 0]
+    for noise in (math.nan, math.inf):
+        noisy = torch.where(valid.bool(), REWARDS, noise)
+        found = F.advantages("trloo", groups=GROUPS, turn_rewards=noisy, turn_valid=valid)
+        assert found[:, 1].tolist() == [2, -2, 0]
+    with pytest.raises(UserError, match="turn_rewards must be finite"):
+        F.advantages("trloo", groups=GROUPS, turn_rewards=noisy)
 
 
 def test_there_is_a_column_for_a_turn_that_nobody_has():

@@ -33,14 +33,24 @@ class Grading(FakeGrading):
         return Graded(solved_B[:, None], solved_B, solved_B > -1, {}, batch["group_B"] * 0)
 
 
+class GradingSome(Grading):
+    """The first answer to every prompt has no score."""
+
+    def grade(self, batch):
+        graded, group_B = super().grade(batch), batch["group_B"]
+        first_B = torch.cat([torch.tensor([True]), group_B[1:] != group_B[:-1]])
+        outcome_B = torch.where(first_B, 0, graded.outcome_B)
+        return graded._replace(outcome_B=outcome_B, scored_B=~first_B)
+
+
 PROMPTS = {5: (1,), 7: (2, 2), 9: (2, 2)}
 SOLUTION = (1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 0)  # of all prompts but 7
 TEXTS = FakeTexts(PROMPTS, answers={(uid, "completion"): SOLUTION for uid in (5, 9)})
 DRAWS = (Draw(5, 4), Draw(9, 3), Draw(7, 2))
 
 
-def sampled(part, answer_tokens=12):
-    services = FakeServices(TEXTS, Grading(), FakeSampling(answer_tokens=answer_tokens))
+def sampled(part, answer_tokens=12, grading=Grading):
+    services = FakeServices(TEXTS, grading(), FakeSampling(answer_tokens=answer_tokens))
     batch, state, *_ = rolled_out(
         part, DRAWS, TableEngine(CHAIN), services, torch.Generator().manual_seed(3)
     )
@@ -79,6 +89,12 @@ def test_hints_follow_the_prompt_and_are_marked():
     assert (batch["logp_behavior_T"][own_T] < 0).any()
     assert int(batch["length_B"].max()) <= 12  # hint and answer share the limit
     assert len(set(batch["rollout_uid_B"].tolist())) == 9
+
+
+def test_answers_without_a_score_do_not_make_a_prompt_harder():
+    whole, some = sampled(SampleWithHints())[0], sampled(SampleWithHints(), grading=GradingSome)[0]
+    assert whole["id_T"].equal(some["id_T"])
+    assert whole["origin_T"].equal(some["origin_T"])
 
 
 @pytest.mark.parametrize("limit", [12, 9])

@@ -57,6 +57,19 @@ def test_a_share_of_the_draws_is_sampled_again_in_groups_of_their_own():
         assert plain[name].equal(column), name
 
 
+def test_draws_of_a_refill_meet_no_group_that_was_sampled_again():
+    part = SampleAtSecondTemperature(share=0.5)
+
+    def round_of(*draws):
+        rng = torch.Generator().manual_seed(3)
+        return rolled_out(part, draws, Recording(CHAIN), SERVICES, rng).batch
+
+    # the refill draws prompt 5 once more
+    batch = round_of(Draw(5, 3), Draw(9, 2)).join(round_of(Draw(5, 3, draw=1), Draw(7, 2)))
+    found = zip(batch["group_B"].tolist(), batch["stage_B"].tolist(), strict=True)
+    assert len(set(found)) == batch.size("P") == 6
+
+
 def test_the_temperature_follows_the_entropy_of_the_step_before():
     for previous, temperature, stage in ((0.42, 1.2, 1), (0.5, 1.2, 1), (0.61, 0.8, 2)):
         part = SampleAtSecondTemperature(share=0.25, previous=previous)

@@ -117,6 +117,15 @@ def test_each_task_is_compared_with_the_other_chains_at_that_task():
     assert len(set(keys)) == len(keys)
 
 
+def test_chains_of_a_refill_meet_no_group_of_other_chains():
+    """Two draws of prompts 5 and 6 lead to prompt 7, from the same place of their rounds."""
+    first = sampled(draws=(Draw(5, 4, {"chain": (7,)}, draw=1), Draw(6, 3, {"chain": (7,)})))
+    refill = sampled(draws=(Draw(6, 2, {"chain": (7,)}, draw=1), Draw(5, 2, {"chain": (7,)})))
+    batch = first.join(refill)
+    sizes = torch.bincount(batch["group_B"]).tolist()
+    assert sizes == [4, 4, 3, 3, 2, 2, 2, 2]
+
+
 def test_the_first_tasks_are_plain_samples_and_a_chain_of_one_is_nothing_else():
     ours = sampled()
     ours = ours.keep(ours["stage_B"] == 0)

@@ -1,3 +1,4 @@
+import itertools
 from contextlib import contextmanager
 
 import pytest
@@ -58,6 +59,28 @@ def test_worked_example_of_the_choice():
     assert best_and_worst([0.9, 0.1, 0.5, 0.7, 0.3, 0.6], 4) == ([0, 3], [1, 4])
     assert best_and_worst([1.0, 1.0, 1.0, 1.0], 4) == ([0, 1], [2, 3])
     assert best_and_worst([0.0, 1.0, 0.5], 3) == ([1, 2], [0])
+
+
+def test_answers_without_a_score_are_chosen_last():
+    none = float("nan")
+    assert best_and_worst([none, 0.5, 0.0, 1.0, none], 2) == ([3], [2])
+    assert best_and_worst([none, 0.5, 0.0, 1.0, none], 4) == ([3, 1], [2, 0])
+    engine = TwoPolicies(by_last_token(OLD))
+    half = over_table(engine, PROMPTS, lambda ids: score(ids) if 2 in ids else None)
+    rng = torch.Generator().manual_seed(3)
+    found = rolled_out(ExploreThenRegenerate(keep=2), DRAWS, engine, half, rng)
+    assert all(2 in ids for ids in answers(found.batch).values())  # the same policy repeats them
+    spread = [max(own) - min(own) for own in scores_of_draws(half.grading.graded)]
+    assert found.metrics["exploring/spread"] == pytest.approx(sum(spread) / 2)
+
+
+def scores_of_draws(graded):
+    """The scores of the explored answers that have one, by draw."""
+    rest = iter(graded)
+    return [
+        [score(ids) for ids in itertools.islice(rest, draw.num_rollouts) if 2 in ids]
+        for draw in DRAWS
+    ]
 
 
 def test_worked_example_of_the_advantage():

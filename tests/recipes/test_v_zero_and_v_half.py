@@ -10,6 +10,7 @@ from strop.method.check import check
 from strop.method.part import Draw
 from strop.parts.advantage.baseline.shrink_mean_to_prior import ShrinkMeanToPrior
 from strop.parts.curation.ask_while_uncertain import AskWhileUncertain, one_more_pays
+from strop.parts.sampling import allocate_by_failures
 from strop.parts.sampling.allocate_by_failures import (
     AllocateByFailures,
     allocate,
@@ -43,6 +44,37 @@ def test_greedy_allocation():
     assert result.metrics == {"budget/least": 2.0, "budget/most": 20.0}
     single = tuple(Draw(uid, 1, {"prior_B": 0.5}) for uid in range(3))
     assert [d.num_rollouts for d in AllocateByFailures()(single).value] == [1, 1, 1]
+
+
+def test_a_rollout_is_allocated_without_a_look_at_every_prompt(monkeypatch):
+    looks = []
+
+    def counted(num, p):
+        looks.append(num)
+        return expected_failures(num, p)
+
+    monkeypatch.setattr(allocate_by_failures, "expected_failures", counted)
+    sizes = allocate([place / 200 for place in range(200)], 1600, 2, 128)
+    assert sum(sizes) == 1600
+    assert len(looks) <= 2 * (200 + 1600)
+
+
+@given(
+    st.lists(st.sampled_from((0.0, 0.1, 0.3, 0.5, 1.0)), min_size=1, max_size=5),
+    st.integers(0, 30), st.integers(0, 3), st.integers(3, 9),
+)  # fmt: skip
+def test_each_rollout_goes_where_it_gains_most(priors, total, least, most):
+    wanted = [least] * len(priors)
+    for _ in range(total - sum(wanted)):
+        free = [place for place, size in enumerate(wanted) if size < most]
+        if not free:
+            break
+        gains = {
+            n: expected_failures(wanted[n] + 1, priors[n]) - expected_failures(wanted[n], priors[n])
+            for n in free
+        }
+        wanted[max(free, key=gains.__getitem__)] += 1
+    assert allocate(priors, total, least, most) == wanted
     with pytest.raises(UserError, match="predict_success_from_history"):
         AllocateByFailures()((Draw(1, 4),))
 

@@ -45,6 +45,17 @@ def test_the_band_is_students_interval_as_far_as_every_seed_has_come() -> None:
     ]  # fmt: skip
 
 
+def test_the_mean_begins_where_every_seeds_curve_has_begun() -> None:
+    at = np.array([1, 2, 3, 4])
+    late = (at[2:], np.array([5.0, 7.0]))
+    x, _, mean, _ = mean_and_band([(at, np.array([1.0, 2.0, 3.0, 4.0])), late])
+    assert x.tolist() == [3, 4]
+    assert mean.tolist() == [4.0, 5.5]
+    # one value of each seed, at other numbers of tokens: a point
+    x, _, mean, _ = mean_and_band([(at[:1], np.array([1.0])), (at[1:2], np.array([3.0]))])
+    assert (x.tolist(), mean.tolist()) == ([1], [2.0])
+
+
 def test_only_runs_that_differ_by_seed_alone_are_one() -> None:
     runs = [
         run_of("a", 0, [1.0]), run_of("b", 1, [3.0]),

@@ -39,6 +39,8 @@ def said(client, **fields):
 def test_answers_are_those_of_strop_sample(client):
     (greedy,) = strop.sample("tiny", PROMPT, 1, temperature=0.001)
     assert said(client, temperature=0) == greedy.text
+    for temperature in (1e-10, 1e-29, 1e-38, 1e-46, 5e-324):
+        assert said(client, temperature=temperature) == greedy.text
     for seed in (1, 2):
         (drawn,) = strop.sample("tiny", PROMPT, 1, seed=seed)
         assert said(client, seed=seed * 1000003) == drawn.text

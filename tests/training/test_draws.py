@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -41,23 +42,25 @@ class SayWhy:
 class AskOnce:
     kind: ClassVar[str] = "curation"
     uid: int = -1
+    draw: int = 0
 
     def init(self):
         return 0
 
     def __call__(self, batch, state):
         uid = int(batch["uid_P"][0]) if self.uid < 0 else self.uid
-        ask = () if state else (Draw(uid, 2, draw=0, why="two more"),)
+        ask = () if state else (Draw(uid, 2, draw=self.draw, why="two more"),)
         everything_B = torch.ones(batch.size("B"), dtype=torch.bool)
         return Result(Curated(everything_B, "x", ask=ask), 1 - state)
 """
 
 
-def start(tmp_path, sampling, curation="", num_rollouts=4):
+def start(tmp_path, sampling, curation="", num_rollouts=4, **stages):
     lab = Lab.make(tmp_path)
     (tmp_path / "own.py").write_text(PARTS)
     raw = lab.raw("grpo", reward="even", data={"validation_size": 0})
     raw["stages"] = {"sampling": sampling.format(file=tmp_path / "own.py")}
+    raw["stages"] |= stages
     if curation:
         raw["stages"]["curation"] = curation.format(file=tmp_path / "own.py")
     raw["algorithm"]["sampling.num_rollouts"] = num_rollouts
@@ -97,6 +100,23 @@ def test_what_is_asked_for_a_group_keeps_what_was_said_of_it(tmp_path):
     for row in rows:
         by_uid.setdefault(row["uid"], set()).add(row["draw/past_answers"])
     assert all(len(each) == 1 for each in by_uid.values())
+
+
+def test_groups_that_a_strategy_numbers_have_their_prompts_columns(tmp_path):
+    """Every draw is sampled again, in a group that is no draw's; one of curation has no class."""
+    run = start(
+        tmp_path, "draw_in_shuffled_order | track_success | sort_by_success",
+        '"{file}:AskOnce"(draw=9)', rollout="sample_at_second_temperature(share=1.0)",
+        advantage="subtract_group_mean | weigh_bins | spread_evenly",
+    )  # fmt: skip
+    table = pq.read_table(run / "rollouts" / "step-000003.parquet")
+    assert pa.types.is_integer(table.schema.field("draw/bin").type)
+    by_uid = {}
+    for row in table.to_pylist():
+        by_uid.setdefault(row["uid"], set()).add(row["draw/bin"])
+    ((asked, classes),) = [(uid, found) for uid, found in by_uid.items() if -1 in found]
+    assert len(classes) == 2
+    assert all(len(found) == 1 for uid, found in by_uid.items() if uid != asked)
 
 
 def test_the_tracker_counts_what_curation_drops(tmp_path):

@@ -5,12 +5,14 @@ alternate, k * seed + number. So each environment plays the same episodes as it 
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from strop.data.tool_calls import Call
 from strop.environments.base import Environment, Observation, members_of
+from strop.environments.tools import Tool, tools_of
 from strop.support.errors import UserError
 
 
@@ -55,6 +57,17 @@ class Mixture(Environment):
     def columns(self) -> Mapping[str, Any]:
         """The columns of the environment that plays."""
         return self.playing.columns()
+
+    def tools(self) -> Sequence[Tool]:
+        """The tools of all environments; equal ones of several count once. Raises UserError."""
+        found = dict[str, Tool]()
+        for tool in chain.from_iterable(tools_of(each.tools()) for each in self.members):
+            if found.setdefault(tool.name, tool).schema != tool.schema:
+                raise UserError(
+                    f"the environments of {self.name} have different tools called {tool.name}: "
+                    "give one of them another name"
+                )
+        return tuple(found.values())
 
     def calls(self, action: str) -> list[Call]:
         """The calls that the first environment to find any reads in an action."""

@@ -1,8 +1,8 @@
 """Tasks generated and verified by the reasoning-gym library: any of its datasets by name.
 
 Rows are drawn from one dataset in the order held-out, validation, train, so asking for more
-training rows never changes the evaluation. Training rows whose question is also in an evaluation
-split are skipped and replaced by the next ones.
+training rows never changes the evaluation. Rows whose question is also in an earlier split are
+skipped and replaced by the next ones.
 """
 
 import json
@@ -17,7 +17,8 @@ from strop.environments.base import EPISODES
 from strop.rewards.answers import extract_answer, text_of
 from strop.support.errors import UserError, did_you_mean, nearest_first
 
-MAX_DRAWS_PER_ROW = 4  # draws per training row, before a problem space counts as too small
+MAX_DRAWS_PER_ROW = 4  # draws per row of a split, before a problem space counts as too small
+SPLITS = ("heldout", "validation", "train")  # in the order in which rows are drawn
 _TUPLE, _ITEMS = "__tuple__", "__items__"
 
 
@@ -29,29 +30,29 @@ def draw_splits(
     Raises UserError for an unknown dataset, a refused configuration, or too small a problem space.
     """
     num = {k: EPISODES[k] if size is None else size for k, size in sizes.items()}
-    num_evaluation = num["heldout"] + num["validation"]
-    num_draws = num_evaluation + MAX_DRAWS_PER_ROW * num["train"]
+    num_draws = num["heldout"] + num["validation"] + MAX_DRAWS_PER_ROW * num["train"]
     dataset = _dataset(name, {**config, "seed": seed, "size": num_draws})
-
-    evaluation = [_row(dataset, i, name, config) for i in range(num_evaluation)]
-    seen = {row["prompt"] for row in evaluation}
-    train: list[dict[str, Any]] = []
-    for i in range(num_evaluation, num_draws):
-        if len(train) == num["train"]:
-            break
-        row = _row(dataset, i, name, config)
-        if row["prompt"] not in seen:
-            train.append(row)
-    if len(train) < num["train"]:
-        raise UserError(
-            f"reasoning_gym:{name} gave {len(train)} of {num['train']} training rows that are not "
-            "in its validation or held-out split: ask for smaller splits or widen its configuration"
-        )
-    return {
-        "heldout": evaluation[: num["heldout"]],
-        "validation": evaluation[num["heldout"] :],
-        "train": train,
-    }
+    seen, place = set[str](), 0
+    found: dict[str, list[dict[str, Any]]] = {}
+    for split in SPLITS:
+        rows, end = list[dict[str, Any]](), place + MAX_DRAWS_PER_ROW * num[split]
+        while len(rows) < num[split] and place < end:
+            if place == num_draws:  # rows of validation were skipped
+                larger = num_draws + MAX_DRAWS_PER_ROW * num["validation"]
+                dataset = _dataset(name, {**config, "seed": seed, "size": larger})
+            row = _row(dataset, place, name, config)
+            place += 1
+            if row["prompt"] not in seen:
+                rows.append(row)
+        if len(rows) < num[split]:
+            raise UserError(
+                f"reasoning_gym:{name} gave {len(rows)} of {num[split]} rows of {split} that "
+                f"are not in {' or '.join(found)}: ask for smaller splits or widen its "
+                "configuration"
+            )
+        seen |= {row["prompt"] for row in rows}
+        found[split] = rows
+    return found
 
 
 def score(

@@ -54,6 +54,12 @@ CONTRADICTIONS = (
         "whitens_advantage",
         "whitening would remove the bias that the first adds on purpose",
     ),
+    (
+        "grades_one_answer",
+        "has_turns",
+        "the first grades what it samples as one answer, the second has turns; take a task that "
+        "answers once, or another method",
+    ),
 )
 
 # More rollouts in a step are a mistake, and would fill the memory before the first token.

@@ -281,14 +281,19 @@ def update_reads(use: Use, hook: str = "update") -> tuple[str, ...]:
 # Log-probabilities of the policy that drew the tokens.
 DRAWN_BY = frozenset({"logp_behavior_T", "logp_sampler_T"})
 
+# Attributes of strategies whose rollouts may have several turns.
+PLAYED = ("needs_environment", "needs_agent", "needs_live")
+
 
 def facts(use: Use) -> frozenset[str]:
-    """The facts that the part states, and those that follow from its columns.
+    """The facts that the part states, and those that follow from its columns and attributes.
 
     A ratio over the policy that drew the tokens contains the behaviour ratio; a correction that
-    reads that policy corrects it.
+    reads that policy corrects it. Rollouts that are played or posted have turns.
     """
     stated: frozenset[str] = getattr(use.part, "facts", frozenset())
+    if any(getattr(use.part, name, False) for name in PLAYED):
+        stated |= {"has_turns"}
     moves = getattr(use.part, "moves", ())
     stated |= {f"moves_{name}" for name in COPIES if knobs_of_copy(name)[0] in moves}
     reads_drawn = DRAWN_BY & {read.column for read in reads(use) if read.required}

@@ -18,6 +18,8 @@ from strop.padded.names import ANSWERED, CALLS, CREDITING, STRUCTURE, Names
 from strop.padded.turns import layout_of
 from strop.support.errors import UserError
 
+REWARDS = ("reward_B", "reward_BM", "reward_K", "reward_T")  # a run refuses infinite ones
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -105,13 +107,19 @@ def _batch_of(
         raise UserError(f"denominator_mask must be {list(gradient_BT.shape)} like the mask")
     columns: dict[str, Tensor] = {"gradient_T": gradient_BT, "denominator_T": counts_BT}
     columns["max_length"] = torch.tensor(gradient_BT.shape[1], device=gradient_BT.device)
+    given_as = dict[str, str]()
     for key, value in tensors.items():
         found = _columns(key, value, layout, names, call.call)
         if "logp_old_T" in found:
             _check_old(call, key, found["logp_old_T"], gradient_BT)
+        given_as |= dict.fromkeys(found, key)
         columns |= found
-    reads = names.reads(call.call)
-    batch = _with_turn_rewards(layout.batch(columns, gradient_BT | counts_BT), reads)
+    reads, batch = names.reads(call.call), layout.batch(columns, gradient_BT | counts_BT)
+    for column in REWARDS:
+        if column in given_as and bool(batch[column].isinf().any()):
+            name = given_as[column]
+            raise UserError(f"{call}: {name} must be finite, or NaN where there is no score")
+    batch = _with_turn_rewards(batch, reads)
     batch = _with_outcome(batch) if call.call in CREDITING else batch
     if "groups" in tensors:
         batch = batch.set(uid_P=tensors["groups"].unique().to(batch["uid_P"].device))

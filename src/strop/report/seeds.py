@@ -18,14 +18,16 @@ COVERAGE = 0.95
 
 
 def mean_and_band(drawn: Sequence[Points], within: Within = ANYTHING) -> tuple[NDArray[Any], ...]:
-    """x, and low, mean and high over seeds at each x that every seed has reached. The band is the
-    95% interval of the mean, cut to the number's range; for one seed its width is 0.
+    """x, and low, mean and high over seeds at each x between first and last values of every seed.
+    The band is the 95% interval of the mean, cut to the number's range; for one seed its width is
+    0. Where the curves share no stretch, there is one x: the first end.
 
     drawn: one curve for each seed, with increasing x; curves are interpolated linearly.
     """
-    end = min(x[-1] for x, _ in drawn)
+    begin, end = max(x[0] for x, _ in drawn), min(x[-1] for x, _ in drawn)
     grid = max((x for x, _ in drawn), key=len)
-    grid = grid[grid <= end] if (grid <= end).any() else np.array([end])
+    inside = (grid >= begin) & (grid <= end)
+    grid = grid[inside] if inside.any() else np.array([end])
     values = np.stack([np.interp(grid, x, y) for x, y in drawn])
     mean, count = values.mean(0), len(drawn)
     half = np.zeros_like(mean)

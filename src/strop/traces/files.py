@@ -52,6 +52,7 @@ class Group:
     columns: Mapping[str, Any]
     rewarded: int = 0  # rollouts that have a reward
     places: list[Place] = field(default_factory=list)
+    most_turns: int = 0  # of a rollout
     longest: int = 0  # most tokens of a call, prompt and output
     most_output: int = 0  # most output tokens of a rollout's calls
     highest_id: int = 0
@@ -61,6 +62,7 @@ class Group:
         """Add a rollout."""
         self.places.append(place)
         self.rewarded += rollout.reward is not None
+        self.most_turns = max(self.most_turns, len(rollout.turns))
         longest = max(turn.size for turn in rollout.turns)
         if longest > self.longest:
             self.longest, self.where = longest, rollout.place

@@ -23,6 +23,7 @@ from strop.environments.data_files import load_data
 from strop.environments.tasks import Task, load_task
 from strop.environments.worker_process import ProcessWorker
 from strop.environments.workers import EnvironmentWorkers
+from strop.method import part as parts
 from strop.method.algorithm import Method
 from strop.method.chains import number_of
 from strop.method.cost import needs_of
@@ -284,6 +285,7 @@ def make_world(
     learns: False makes only what stages 1 to 4 need, without optimiser, reference or critic.
     """
     roles.check(config, method, task, ranks)
+    _check_turns(method, task)
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
     longest = [
         rows.longest_given(
@@ -312,6 +314,18 @@ def make_world(
     except BaseException:
         services.close()
         raise
+
+
+def _check_turns(method: Method, task: Task) -> None:
+    """Raise UserError for recorded rollouts of several turns where a part grades one answer."""
+    if task.traces is None or all(group.most_turns < 2 for group in task.traces.groups):
+        return
+    for path, use in method.uses():
+        if "grades_one_answer" in parts.facts(use):
+            raise UserError(
+                f"{path} grades what it samples as one answer, and rollouts of {task.traces.name} "
+                "have several turns: leave these out, or take another method"
+            )
 
 
 def _world(

@@ -5,6 +5,8 @@ from fakes.engine import TableEngine, by_last_token
 from fakes.services import over_table
 
 from strop.parts.probe.estimate_values_by_continuing import EstimateValuesByContinuing
+from strop.support.errors import UserError
+from strop.training.settings import config
 
 # After 1 or 2 the answer ends (0), goes on to the other one, or repeats.
 TABLE = {0: (1, 0, 0), 1: (0.5, 0, 0.5), 2: (0.25, 0.25, 0.5)}
@@ -84,3 +86,11 @@ def test_without_a_cut_nothing_is_generated():
     found = estimate(EstimateValuesByContinuing(), batch_of([(1, 0), (2, 0)]), [], services)
     assert found.isnan().all()
     assert services.sampling.asked == []
+
+
+@pytest.mark.parametrize("recipe", ["spo_chain", "turning_point_grpo"])
+@pytest.mark.parametrize("task", ["corridor", "agent:my_agent.py:play", "traces:live"])
+def test_episodes_are_refused_before_training(recipe, task):
+    run_of = config.make({"recipe": recipe, "data": {"task": task}})
+    with pytest.raises(UserError, match=r"continuing and \w+ do not go together"):
+        run_of.build()

@@ -129,12 +129,19 @@ def test_targets_are_running_means_of_the_steps():
     assert state["target"] == pytest.approx((1.1, 3.1, -1.0))
 
 
+def caps_after(part, batch, result):
+    """The caps after the step of a batch."""
+    after = parts.write(batch, Use(part), result)
+    return parts.update(Use(part), after, result.state, "observe")["alpha"]
+
+
 def test_the_rewards_of_the_code():
     part, (batch, _) = RewardOpenWindows("code"), marked(example())
     result = run(part, batch, state=part.init())
     # at a target of 1 with margin 1: right ones keep 1; wrong ones of a medium prompt .5 .5 .8
     assert result.value[0].tolist() == pytest.approx([1.0, 0.2, 1.0, 0.2])
-    assert result.state["alpha"] == (0.5, 0.5, 0.5)  # the mean is a whole number
+    # the mean is a whole number
+    assert caps_after(part, batch, result) == (0.5, 0.5, 0.5)
     easy = batch.set(outcome_B=tensor(1.0, 0.0, 1.0, 1.0), window_cost_B=tensor(9.0, 0.5, 9.0, 9.0))
     weight = run(part, easy, state=part.init()).value[1]
     assert weight.tolist() == pytest.approx([1.0, 1.0, 0.67, 0.67, 1.0, 1.0, 1.0, 1.0])
@@ -152,11 +159,21 @@ def test_the_caps_of_the_code_move_by_what_rounding_leaves():
         draw_P=torch.zeros(2, dtype=torch.int64),
     )  # fmt: skip
     result = run(part, batch, state=part.init())
-    assert result.state["alpha"] == pytest.approx((0.525, 0.5, 0.475))
+    assert caps_after(part, batch, result) == pytest.approx((0.525, 0.5, 0.475))
     # excess 0 and 1 within the margin 1: right easy ones keep 1; wrong hard ones S(0) alpha 1.2
     assert result.value[0].tolist() == pytest.approx([1.0, 0.0, 1 + 0.285, 0.285])
     low = run(part, batch, state={**part.init(), "alpha": (0.5, 0.5, 0.01)})
-    assert low.state["alpha"] == pytest.approx((0.525, 0.5, 0.0))
+    assert caps_after(part, batch, low) == pytest.approx((0.525, 0.5, 0.0))
+
+
+def test_the_caps_of_the_code_move_once_a_step():
+    """Curation asks for more rollouts in a step, which are paid in a call of their own."""
+    part, (batch, _) = RewardOpenWindows("code"), marked(example())
+    batch = batch.set(windows_B=tensor(2.0, 3.0, 2.0, 2.0))  # a medium prompt: 2.25 -> 2
+    first = run(part, batch, state=part.init())
+    second = run(part, batch, state=first.state)
+    assert second.value[0].equal(first.value[0])
+    assert caps_after(part, batch, second) == pytest.approx((0.5, 0.5 + 0.05 * 0.25, 0.5))
 
 
 PIECES = {3: "\u0120Wait", 4: "\u2581so", 5: "x", 6: "Wait,"}

@@ -29,7 +29,8 @@ class EstimateValuesByContinuing:
     Source: arXiv 2505.23564; code only: AIFrameResearch/SPO.
     Differs from the source: continuations without a score are left out.
     Nearest part: back_up_tree_values, which needs no further answers.
-    Edges: no continuation scored -> NaN, so no cut; no cut -> nothing is generated.
+    Edges: no continuation scored -> NaN, so no cut; no cut -> nothing is generated; tasks
+    of several turns are refused.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("prefix_value_T",)
@@ -42,7 +43,7 @@ class EstimateValuesByContinuing:
             random="uniform",
         ),
     )
-    facts: ClassVar[frozenset[str]] = frozenset({"samples_again"})
+    facts: ClassVar[frozenset[str]] = frozenset({"grades_one_answer", "samples_again"})
     # Continuations of each prefix. Default: paper (9 for GSM8K, 4 for MATH).
     num_continuations: int = 9
     # Outcome of a continuation that was cut off. Default: released code (0).

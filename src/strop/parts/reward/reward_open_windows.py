@@ -60,31 +60,20 @@ class RewardOpenWindows:
         return {"target": (-1.0, -1.0, -1.0), "alpha": (self.weight,) * 3}
 
     def __call__(
-        self,
-        windows_B: Tensor,
-        window_cost_B: Tensor,
-        in_window_T: Tensor,
-        reward_B: Tensor,
-        outcome_B: Tensor,
-        mask_T: Tensor,
-        scored_B: Tensor,
-        rollout_T: Tensor,
-        group_B: Tensor,
-        state: Mapping[str, tuple[float, ...]],
-        num_groups: int,
-    ) -> Result:
+        self, windows_B: Tensor, window_cost_B: Tensor, in_window_T: Tensor, reward_B: Tensor,
+        outcome_B: Tensor, mask_T: Tensor, scored_B: Tensor, rollout_T: Tensor, group_B: Tensor,
+        state: Mapping[str, tuple[float, ...]], num_groups: int,
+    ) -> Result:  # fmt: skip
         right_B = scored_B & (outcome_B >= self.success)
         difficulty_B = windows.difficulty(right_B, group_B, num_groups, scored_B)
         if self.variant == "paper":
-            change_B, kept = self._paper(windows_B, difficulty_B, scored_B, state), state
+            change_B = self._paper(windows_B, difficulty_B, scored_B, state)
             change_B = torch.where(right_B, 0, change_B)
             relaxed_T = in_window_T & mask_T
         else:
             mean_D, seen_D = _over_prompts(windows_B, difficulty_B, group_B, scored_B, num_groups)
-            target_D = mean_D.round()
-            kept = {**state, "alpha": _moved(state["alpha"], mean_D - target_D, seen_D)}
-            alpha_B = windows_B.new_tensor(kept["alpha"])[difficulty_B]
-            target_B = target_D[difficulty_B]
+            alpha_B = windows_B.new_tensor(_moved(state["alpha"], mean_D, seen_D))[difficulty_B]
+            target_B = mean_D.round()[difficulty_B]
             given = (windows_B - target_B, target_B, difficulty_B, right_B, alpha_B)
             change_B = windows.code_bonus(*given)
             easy_B = ~right_B & (difficulty_B == windows.EASY)
@@ -95,7 +84,7 @@ class RewardOpenWindows:
             "ares/hard": windows.mean_of(difficulty_B == windows.HARD, scored_B),
         }
         weight_T = reward_B.new_ones(mask_T.shape).masked_fill(relaxed_T, self.relax)
-        return Result((new_B, weight_T, difficulty_B), kept, metrics)
+        return Result((new_B, weight_T, difficulty_B), state, metrics)
 
     def _paper(
         self,
@@ -113,13 +102,20 @@ class RewardOpenWindows:
         excess_B = windows_B - target_D[difficulty_B]
         return -factor_D[difficulty_B] * windows.paper_cost(excess_B, difficulty_B)
 
+    def observe(
+        self, windows_B: Tensor, difficulty_B: Tensor, group_B: Tensor, scored_B: Tensor,
+        num_groups: int, state: Mapping[str, tuple[float, ...]],
+    ) -> Mapping[str, tuple[float, ...]]:  # fmt: skip
+        """The caps after a step; curation may have its rollouts paid in parts."""
+        if self.variant == "paper":
+            return state
+        found = _over_prompts(windows_B, difficulty_B, group_B, scored_B, num_groups)
+        return {**state, "alpha": _moved(state["alpha"], *found)}
+
     def update(
-        self,
-        windows_B: Tensor,
-        difficulty_B: Tensor,
-        scored_B: Tensor,
+        self, windows_B: Tensor, difficulty_B: Tensor, scored_B: Tensor,
         state: Mapping[str, tuple[float, ...]],
-    ) -> dict[str, tuple[float, ...]]:
+    ) -> dict[str, tuple[float, ...]]:  # fmt: skip
         """Running means of the number of windows by difficulty, after the step."""
         mean_D = segments.mean(windows_B, difficulty_B, 3, scored_B).tolist()
         seen_D = (segments.count(difficulty_B, 3, scored_B) > 0).tolist()
@@ -140,9 +136,9 @@ def _over_prompts(
     return segments.mean(mean_P, of_P, 3, some_P), segments.count(of_P, 3, some_P) > 0
 
 
-def _moved(alpha: tuple[float, ...], over_D: Tensor, seen_D: Tensor) -> tuple[float, ...]:
-    """The caps after a step whose windows exceeded their target by `over_D`."""
-    signs = (1, 1, -1)
+def _moved(alpha: tuple[float, ...], mean_D: Tensor, seen_D: Tensor) -> tuple[float, ...]:
+    """The caps moved by what rounding leaves of a step's mean windows."""
+    signs, over_D = (1, 1, -1), mean_D - mean_D.round()
     rows = zip(alpha, over_D.tolist(), signs, seen_D.tolist(), strict=True)
     return tuple(
         min(max(old + sign * ALPHA_LR * over, 0.0), ALPHA_MOST) if seen else old

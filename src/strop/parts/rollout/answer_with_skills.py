@@ -139,7 +139,9 @@ def _written(draws: Sequence[Draw], chains: Sequence[Chain]) -> Batch:
         own = [chain for chain in chains if chain.place == place]
         for stage in range(max(len(chain.rows) for chain in own)):
             here = [(stage, chain) for chain in own if stage < len(chain.rows)]
-            number = draw.draw + stage * (4096 + place)  # distinct from that prompt's own draws
+            number = draw.draw
+            if stage:  # several draws may lead to one prompt: each has a group of its own there
+                number += (draw.uid << 30) + (stage << 20)
             uid = _uids(draw)[stage]
             groups.append(draw._replace(uid=uid, num_rollouts=len(here), draw=number))
             rows += here

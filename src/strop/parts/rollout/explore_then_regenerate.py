@@ -1,5 +1,6 @@
 """Let an older policy, or an average, try many answers; the newest repeats the best and worst."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -35,7 +36,8 @@ class ExploreThenRegenerate(SamplingFields):
     quantised and takes fewer steps, here it is older, or an average.
     Nearest part: sample_independently; equal to it when keep is not below a draw's rollouts.
     Edges: an odd keep has one more of the best; the regenerated answers need not differ in
-    outcome; explored answers are graded beside the step's own. Stateless.
+    outcome; explored answers are graded beside the step's own, and those without a score are
+    chosen last. Stateless.
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
@@ -59,7 +61,8 @@ class ExploreThenRegenerate(SamplingFields):
         tried = assemble(draws, answers)
         if all(draw.num_rollouts <= self.keep for draw in draws):
             return tried, None
-        outcome = grading.grade(tried).outcome_B.tolist()
+        graded = grading.grade(tried)
+        outcome = torch.where(graded.scored_B, graded.outcome_B, torch.nan).tolist()
         rows, kept, best, worst, first = [], [], [], [], 0
         for draw in draws:
             own = outcome[first : first + draw.num_rollouts]
@@ -67,13 +70,13 @@ class ExploreThenRegenerate(SamplingFields):
             chosen = sorted((*high, *low))
             kept.append(draw._replace(num_rollouts=len(chosen)))
             rows += [first + place for place in chosen]
-            best += [own[place] for place in high]
-            worst += [own[place] for place in low]
+            best += [own[place] for place in high if not math.isnan(own[place])]
+            worst += [own[place] for place in low if not math.isnan(own[place])]
             first += draw.num_rollouts
         found = sampling.sample_newest([asked[row] for row in rows])
         repeated = [one.ids == answers[row].ids for one, row in zip(found, rows, strict=True)]
         metrics = {
-            "exploring/spread": sum(best) / len(best) - sum(worst) / max(len(worst), 1),
+            "exploring/spread": sum(best) / max(len(best), 1) - sum(worst) / max(len(worst), 1),
             "exploring/repeated": sum(repeated) / len(repeated),
             TOKENS_DISCARDED: float(sum(len(answer.ids) for answer in answers)),
         }
@@ -81,8 +84,12 @@ class ExploreThenRegenerate(SamplingFields):
 
 
 def best_and_worst(outcome: Sequence[float], number: int) -> tuple[list[int], list[int]]:
-    """Indices of the larger and of the smaller half of `number` values, none twice."""
-    order = sorted(range(len(outcome)), key=lambda place: -outcome[place])
+    """Indices of the larger and of the smaller half of `number` values, none twice; NaN last."""
+
+    def after(value: float) -> float:
+        return math.inf if math.isnan(value) else value
+
+    order = sorted(range(len(outcome)), key=lambda place: after(-outcome[place]))
     high = order[: (number + 1) // 2]
-    rest = sorted(set(order) - set(high), key=lambda place: outcome[place])
+    rest = sorted(set(order) - set(high), key=lambda place: after(outcome[place]))
     return high, rest[: number // 2]

@@ -15,6 +15,7 @@ from strop.method.services import Sampling, Texts
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 PLAIN, HOTTER, COOLER = 0, 1, 2  # stage_B
+AGAIN = 1 << 17  # added to a draw's number: above all draws of a prompt in a step
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,8 @@ class SampleAtSecondTemperature(SamplingFields):
     ) -> Rollouts:  # fmt: skip
         assert not isinstance(self.target, Schedule)
         scarce = self.previous <= self.target
-        first = max((draw.draw for draw in draws), default=0) + 1
         again = tuple(
-            draw._replace(draw=draw.draw + first) for draw in draws[: int(self.share * len(draws))]
+            draw._replace(draw=draw.draw + AGAIN) for draw in draws[: int(self.share * len(draws))]
         )
         plain = self.requests(draws, texts, sampling, rng)
         temperature = self.hot if scarce else self.cool

@@ -23,7 +23,7 @@ HINT = 3  # origin_T
 class SampleWithHints(SamplingFields):
     """Where the policy fails by itself, it practises from a place on the way to the solution.
 
-        D = 1 - mean outcome of the prompt's plain rollouts (stage 0), held within [0, 1]
+        D = 1 - mean outcome of the prompt's plain rollouts (stage 0) that have one, within [0, 1]
         w = clip(ratios[0] + (ratios[1] - ratios[0]) D + noise * z, 0, 1),  z ~ N(0, 1)
         hinted rollouts (stage 1) continue prompt and the first w of the demonstration's tokens
 
@@ -35,8 +35,8 @@ class SampleWithHints(SamplingFields):
     Differs from the source: shares, bounds and noise are not stated there; all are ours.
     Nearest part: sample_independently, which it is where hinted is 0.
     Edges: a prompt without a demonstration, or with w near 0 -> empty hint; a hint never holds
-    the solution's last token and counts in max_tokens; plain rollouts are graded twice; nothing
-    lasts between steps.
+    the solution's last token and counts in max_tokens; plain rollouts are graded twice; none has a
+    score -> D is 1; nothing lasts between steps.
     """
 
     writes: ClassVar[tuple[str, ...]] = (*COLUMNS, "stage_B")
@@ -65,7 +65,8 @@ class SampleWithHints(SamplingFields):
         plain = await engine.generate_all(requests)
         difficulty = [1.0] * len(draws)
         if requests:
-            difficulty = _difficulty(grading.grade(assemble(first, plain)).outcome_B, alone)
+            graded = grading.grade(assemble(first, plain))
+            difficulty = _difficulty(graded.outcome_B, graded.scored_B, alone)
         shares = self.shares(torch.tensor(difficulty), rng).tolist()
         hints = [
             _hint(texts, draw.uid, share)
@@ -114,10 +115,11 @@ def _resized(draws: tuple[Draw, ...], sizes: list[int]) -> tuple[Draw, ...]:
     return tuple(d._replace(num_rollouts=n) for d, n in zip(draws, sizes, strict=True))
 
 
-def _difficulty(outcome_B: Tensor, sizes: list[int]) -> list[float]:
-    """1 - the mean outcome of each draw; 1 where nothing was sampled."""
-    parts = torch.split(outcome_B.double(), sizes)
-    return [min(max(1 - float(part.mean()), 0.0), 1.0) if len(part) else 1.0 for part in parts]
+def _difficulty(outcome_B: Tensor, scored_B: Tensor, sizes: list[int]) -> list[float]:
+    """1 - the mean outcome of each draw's scored answers; 1 where it has none."""
+    pairs = zip(torch.split(outcome_B.double(), sizes), torch.split(scored_B, sizes), strict=True)
+    own = [part[scored] for part, scored in pairs]
+    return [min(max(1 - float(part.mean()), 0.0), 1.0) if len(part) else 1.0 for part in own]
 
 
 def _hint(texts: Texts, uid: int, share: float) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Give prompts rollouts by how many instructive failures they are expected to bring."""
 
+import heapq
 from dataclasses import dataclass
 
 from strop.method.part import Draw, Result, require
@@ -15,15 +16,20 @@ def expected_failures(num: int, success: float) -> float:
 def allocate(priors: list[float], total: int, least: int, most: int) -> list[int]:
     """Rollouts of each prompt: `least`, then one by one where U grows most, up to `most`."""
     sizes = [least] * len(priors)
+
+    def entry(place: int) -> tuple[float, int]:
+        size, p = sizes[place], priors[place]
+        gain = expected_failures(size + 1, p) - expected_failures(size, p) if size < most else -1.0
+        return -gain, place
+
+    queue = [entry(place) for place in range(len(priors))]
+    heapq.heapify(queue)
     for _ in range(total - sum(sizes)):
-        gains = [
-            expected_failures(size + 1, p) - expected_failures(size, p) if size < most else -1.0
-            for size, p in zip(sizes, priors, strict=True)
-        ]
-        best = max(range(len(gains)), key=gains.__getitem__)
-        if gains[best] < 0 and sizes[best] >= most:
+        loss, best = queue[0]
+        if loss > 0 and sizes[best] >= most:
             break
         sizes[best] += 1
+        heapq.heapreplace(queue, entry(best))
     return sizes
 
 

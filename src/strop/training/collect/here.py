@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from strop.batch import columns
 from strop.batch.batch import Batch, concatenate
 from strop.engines.asynchronous import asynchronous
 from strop.method import part as parts
@@ -21,6 +22,8 @@ from strop.support.exits import Exit
 from strop.training.learner.step_metrics import Clock, exit_metrics, reward_metrics, tool_metrics
 from strop.training.world import BatchCollector, World
 
+# By a column's dtype, its value for a rollout whose draw has none.
+MISSING = {"float": float("nan"), "int": -1, "bool": False}
 OF_ENVIRONMENTS = {Exit.ENVIRONMENT_CRASH, Exit.UNREACHABLE, Exit.START_FAILED}
 
 
@@ -146,7 +149,9 @@ class Collector:
                 chains.state[f"rollout.{use.label}"] = each.state
         names = sorted({name for use in algorithm.sampling for name in parts.writes(use)})
         draw_of = _draw_of_each_group(draws, self.first, batch)
-        batch = batch.set(**self.run_columns, **_sampler_columns(names, draw_of, batch))
+        records = columns.of(algorithm.uses())
+        missing = {n: MISSING[records[n].dtype if n in records else "float"] for n in names}
+        batch = batch.set(**self.run_columns, **_sampler_columns(missing, draw_of, batch))
         assert chains.services is not None, "a run has services"
         for name, values in _logged(names, draw_of, batch).items():
             chains.services.log.log_rollouts(name, values)
@@ -233,26 +238,34 @@ def _check_exits(batch: Batch, logged: Mapping[str, Mapping[int, Any]]) -> None:
 def _draw_of_each_group(
     draws: tuple[Draw, ...], first: dict[tuple[int, int], Draw], batch: Batch
 ) -> list[Draw]:
-    """Returns each group's draw, with the columns and reasons of the group's first draw."""
+    """Returns each group's draw, with the columns and reasons of the group's first draw.
+
+    A group that the strategy has numbered itself has the columns of another draw of its prompt.
+    """
     found = {}
     for draw in draws:
         group = (draw.uid, draw.draw)
         earliest = first.setdefault(group, draw)
         why = draw.why if earliest is draw else earliest.because(draw.why).why
         found[group] = draw._replace(columns={**earliest.columns, **draw.columns}, why=why)
+    of_prompt = {draw.uid: draw.columns for draw in found.values()}
     groups = zip(batch["uid_P"].tolist(), batch["draw_P"].tolist(), strict=True)
-    return [found.get(group, Draw(group[0], 0)) for group in groups]
+    return [
+        found.get(group) or Draw(group[0], 0, columns=of_prompt.get(group[0], {}))
+        for group in groups
+    ]
 
 
-def _sampler_columns(names: Iterable[str], draw_of: list[Draw], batch: Batch) -> dict[str, Tensor]:
-    """Returns the columns [B] that samplers write; NaN where a draw has no value.
+def _sampler_columns(
+    missing: Mapping[str, float], draw_of: list[Draw], batch: Batch
+) -> dict[str, Tensor]:
+    """Returns the columns [B] that samplers write; `missing`: their values where a draw has none.
 
     For draws of earlier steps the strategy has written these columns itself.
     """
-    nothing = float("nan")
     return {
-        name: torch.tensor([d.columns.get(name, nothing) for d in draw_of])[batch["group_B"]]
-        for name in names
+        name: torch.tensor([draw.columns.get(name, nothing) for draw in draw_of])[batch["group_B"]]
+        for name, nothing in missing.items()
         if name not in batch.columns
     }
 
