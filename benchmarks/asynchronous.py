@@ -77,10 +77,7 @@ class Way(NamedTuple):
     age: int = 0
 
 
-SYNCHRONOUS = {
-    "one process": Way(PLAIN, 2),
-    "two processes": Way(PLAIN, 1, processes=2),
-}
+SYNCHRONOUS = {"one process": Way(PLAIN, 2), "two processes": Way(PLAIN, 1, processes=2)}
 SPEED = {
     **SYNCHRONOUS,
     "bound 1": Way(PLAIN, 2, 1),

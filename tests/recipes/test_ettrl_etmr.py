@@ -81,8 +81,7 @@ def test_leaves_fork_at_the_largest_entropies_of_their_trunk(places, branches):
 
 
 @pytest.mark.parametrize(
-    ("places", "branches", "peaks", "share"),
-    [(3, 2, (2, 4, 6), 0.5714), (2, 2, (2, 6), 0.6)],
+    ("places", "branches", "peaks", "share"), [(3, 2, (2, 4, 6), 0.5714), (2, 2, (2, 6), 0.6)]
 )
 def test_worked_example_of_the_cost(places, branches, peaks, share):
     """Answers of 8 tokens that fork in the middle on average: (1 + BN/2) / (1 + BN)."""

@@ -102,10 +102,7 @@ class ToolQuestions(ToolEnvironment):
             "sql": lambda: sql_tool(self._open_database),
             "search": lambda: search_tool(self._open_corpus),
         }
-        return [
-            *(made[name]() for name in self.names),
-            *(self.server.tools if self.server else ()),
-        ]
+        return [*(made[name]() for name in self.names), *(self.server.tools if self.server else ())]
 
     def question(self, seed: int) -> str:
         """The question of the seed."""
