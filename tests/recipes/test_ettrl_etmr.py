@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from builders import stages
+from builders import answers, stages
 from commands import Strop
 from fakes.engine import TableEngine
 from fakes.services import over_table, rolled_out
@@ -36,11 +36,6 @@ def rolled(part, probabilities=chances, draws=DRAWS, outcome=lambda ids: 0.0, **
     found = rolled_out(part, draws, engine, services, torch.Generator().manual_seed(3))
     assert engine.rows == {}
     return found, engine, services
-
-
-def answers(batch, column="id_T"):
-    lengths = batch["length_B"].tolist()
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
 
 
 def entropy(probabilities):
