@@ -46,12 +46,14 @@ import concurrent.futures
 import itertools
 import json
 import math
-import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from processes import printed
+from processes import train as train_in_processes
+
+from strop.tracking.metrics_file import read_metrics
 
 WARM = 3  # steps
 NAMES = ("step", "rollout", "update", "engine idle", "trainer idle", "age")
@@ -75,10 +77,7 @@ class Way(NamedTuple):
     age: int = 0
 
 
-SYNCHRONOUS = {
-    "one process": Way(PLAIN, 2),
-    "two processes": Way(PLAIN, 1, processes=2),
-}
+SYNCHRONOUS = {"one process": Way(PLAIN, 2), "two processes": Way(PLAIN, 1, processes=2)}
 SPEED = {
     **SYNCHRONOUS,
     "bound 1": Way(PLAIN, 2, 1),
@@ -96,34 +95,20 @@ TARGETS = (0.24, 0.26, 0.28, 0.3)
 
 def train(folder: Path, seed: int, way: Way, options: argparse.Namespace) -> None:
     """Trains a run in new processes, unless it exists."""
-    if (folder / "report.html").exists():
-        return
-    start = ["-m", "strop"]
-    if way.processes > 1:
-        count = f"--nproc-per-node={way.processes}"
-        start = ["-m", "torch.distributed.run", "--standalone", count, *start]
-    words = [
-        "train", way.method, "--model", "tiny-worked", "--out", str(folder), "--quiet",
+    train_in_processes(
+        folder, way.method, "--model", "tiny-worked", "--quiet",
         f"seed={seed}", f"threads={way.threads}", f"training.max_staleness={way.bound}",
         f"engine.staleness={way.age}", f"training.steps={options.steps}", "training.lr=3e-4",
         "evaluation.every=0", "training.rollouts_every=0", "training.keep_checkpoints=100",
         f"training.save_every={options.every}",
-        "training.inspect=0", *options.words,
-    ]  # fmt: skip
-    surroundings = {**os.environ, "OMP_NUM_THREADS": str(way.threads)}
-    command = [sys.executable, *start, *words]
-    subprocess.run(command, check=True, env=surroundings, stdout=subprocess.DEVNULL)
-
-
-def lines_of(folder: Path) -> list[dict[str, float]]:
-    """The lines of a run's log."""
-    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+        "training.inspect=0", *options.words, processes=way.processes,
+        OMP_NUM_THREADS=str(way.threads),
+    )  # fmt: skip
 
 
 def numbers(folder: Path) -> dict[str, float]:
     """A run's cells of the table."""
-    steps = [line for line in lines_of(folder) if line["step"] > WARM]
+    steps = [line for line in read_metrics(folder) if line["step"] > WARM]
 
     def mean(name: str) -> float:
         return statistics.mean(line.get(name, 0.0) for line in steps)
@@ -147,16 +132,13 @@ def score(folder: Path, step: int, options: argparse.Namespace) -> float:
             "--prompts", str(options.puzzles), "--json",
             *(["--step", str(step)] if step else ["--start"]),
         ]  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-m", "strop", *words], check=True, text=True, stdout=subprocess.PIPE
-        )
-        kept.write_text(done.stdout, encoding="utf-8")
+        kept.write_text(printed("-m", "strop", *words), encoding="utf-8")
     return float(json.loads(kept.read_text(encoding="utf-8"))["pass@1"])
 
 
 def course(folder: Path, options: argparse.Namespace) -> list[tuple[float, float]]:
     """(seconds of steps, pass@1) every `options.every` steps."""
-    spent = [0.0, *(line["step_time"] for line in lines_of(folder) if line["step"])]
+    spent = [0.0, *(line["step_time"] for line in read_metrics(folder) if line["step"])]
     return [
         (sum(spent[: step + 1]), score(folder, step, options))
         for step in range(0, options.steps + 1, options.every)

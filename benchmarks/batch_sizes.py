@@ -14,13 +14,12 @@ that, and the deviation of a step's mean reward over the last third.
 
 import argparse
 import statistics
-import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from machine import gflops
+from processes import train
 
 from strop.tracking.metrics_file import lines_of
 
@@ -39,18 +38,15 @@ def arms(size: int) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
-def train(job: tuple[list[str], int, int, int, Path]) -> None:
+def make(job: tuple[list[str], int, int, int, Path]) -> None:
     words, size, groups, seed, folder = job
-    if (folder / "report.html").exists():
-        return
     steps = groups // size
-    command = [
-        sys.executable, "-m", "strop", "train", *words, f"seed={seed}", f"training.steps={steps}",
-        f"evaluation.every={steps}", "evaluation.num_samples=8", f"sampling.num_prompts={size}",
+    train(
+        folder, *words, f"seed={seed}", f"training.steps={steps}", f"evaluation.every={steps}",
+        "evaluation.num_samples=8", f"sampling.num_prompts={size}",
         f"sampling.num_rollouts={ANSWERS}", "training.save_every=0", "training.inspect=0",
-        "threads=1", "--out", str(folder),
-    ]  # fmt: skip
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        "threads=1",
+    )  # fmt: skip
 
 
 def told(folders: list[Path], size: int) -> str:
@@ -89,7 +85,7 @@ def main() -> None:
             for (name, size, seed), folder in place.items()]  # fmt: skip
     print(f"GFLOP/s before: {gflops():.0f}", flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(train, jobs))
+        list(pool.map(make, jobs))
     print("| prompts a step | arm | pass@1 | approx_kl | answers for a nat | deviation of reward |")
     print("| --- | --- | --- | --- | --- | --- |")
     for size in SIZES:

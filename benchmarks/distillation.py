@@ -14,10 +14,10 @@ largest, and the number of sampled tokens.
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+
+from processes import train
 
 from strop.environments.countdown import puzzles
 from strop.tracking.metrics_file import lines_of
@@ -40,13 +40,6 @@ AFTER_HINTS = {
 }
 
 
-def train(words: list[str], folder: Path) -> None:
-    if (folder / "report.html").exists():
-        return
-    command = [sys.executable, "-m", "strop", "train", *words, "--out", str(folder)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-
 def read_hints(folder: Path) -> Path:
     """The newest weights of a run that has learnt to use the answer before a prompt."""
     rows = folder / "hints.jsonl"
@@ -55,8 +48,8 @@ def read_hints(folder: Path) -> Path:
             answer, prompt = row["completion"], row["prompt"]
             file.write(json.dumps({"prompt": f"{answer}\n{prompt}", "completion": answer}) + "\n")
     train(
-        ["sft", "--model", "tiny", "--data", str(rows), "training.steps=40", "training.lr=1e-3",
-         "sampling.num_prompts=64", "evaluation.every=0"], folder / "hints",
+        folder / "hints", "sft", "--model", "tiny", "--data", str(rows), "training.steps=40",
+        "training.lr=1e-3", "sampling.num_prompts=64", "evaluation.every=0",
     )  # fmt: skip
     return sorted((folder / "hints" / "checkpoints").glob("step-*"))[-1]
 
@@ -86,7 +79,7 @@ def main() -> None:
     start = read_hints(folder) if AFTER_HINTS.keys() & set(options.only) else None
     teacher = options.teacher
     if teacher is None and taught & set(options.only):
-        train(["grpo", "training.steps=90", "evaluation.every=90", "seed=100"], folder / "teacher")
+        train(folder / "teacher", "grpo", "training.steps=90", "evaluation.every=90", "seed=100")
         teacher = sorted((folder / "teacher" / "checkpoints").glob("step-*"))[-1]
         ends = validations(folder / "teacher")
         print(f"teacher: pass@1 {ends[0][1]:.3f} to {ends[-1][1]:.3f}", flush=True)
@@ -103,8 +96,7 @@ def main() -> None:
                 *([f"model.reference={teacher}"] if name in taught else []),
                 *(["--model", str(start), "--task", "countdown"] if name in AFTER_HINTS else []),
             ]  # fmt: skip
-            train(words, run)
-            found.append(validations(run))
+            found.append(validations(train(run, *words)))
         for rows in zip(*found, strict=True):
             scores = [row[1] for row in rows]
             entropy, tokens = (sum(row[n] for row in rows) / len(rows) for n in (2, 3))

@@ -14,7 +14,6 @@ GPU the estimate is that of the GPU's memory, which this does not measure.
 import argparse
 import contextlib
 import json
-import os
 import random
 import subprocess
 import sys
@@ -22,6 +21,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from processes import printed, status
 
 MIB = 2**20
 PEAKS = ("generating_gib", "updating_gib")
@@ -141,20 +142,12 @@ def worker(words: list[str]) -> None:
             except SystemExit as done:
                 if done.code:
                     raise
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-    print(int(peak.split()[1]) * 1024)
+    print(status("VmHWM"))
 
 
 def fresh(*words: str) -> str:
     """The last line that a fresh process of this file prints."""
-    done = subprocess.run(
-        [sys.executable, __file__, *words], capture_output=True, text=True, check=False,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-3000:]}")
-    return done.stdout.strip().splitlines()[-1]
+    return printed(__file__, *words, HF_HUB_OFFLINE="1").strip().splitlines()[-1]
 
 
 def estimated(words: list[str]) -> tuple[float, dict[str, Any]]:

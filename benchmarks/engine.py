@@ -37,7 +37,6 @@ repeats of the processor time of this process, which hardly depends on other loa
 import argparse
 import functools
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -46,6 +45,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from processes import peak_mib
 from torch import nn
 from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
@@ -342,10 +342,9 @@ def alone(name: str, way: str, rows: int) -> None:
     asked = prompts(model, len(ends))
     with torch.no_grad():
         model(torch.tensor(asked[:1]))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_mib()
     run(asked, ends)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(most / 1024, (most - before) / 1024)
+    print(peak_mib(), peak_mib() - before)
 
 
 def branches(name: str, model: Any, repeats: int) -> None:

@@ -12,7 +12,6 @@ awaited one; the lower bound is the sum of the longest episode's waits.
 
 import argparse
 import asyncio
-import json
 import math
 import random
 import sys
@@ -23,6 +22,7 @@ import machine
 
 import strop
 from strop.environments import Environment, Observation
+from strop.tracking.metrics_file import read_metrics
 
 
 class Blocking(Environment):
@@ -80,8 +80,7 @@ def played(way: str, low: float, high: float, options: argparse.Namespace) -> tu
         training_steps=2, evaluation_every=0, sampling_num_prompts=options.prompts,
         sampling_num_rollouts=options.rollouts,
     )  # fmt: skip
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    last = json.loads(lines[-1])
+    last = read_metrics(folder)[-1]
     return last["timing_s/rollout"], f"{last['reward']:.6f} {last['episode/turns_mean']}"
 
 

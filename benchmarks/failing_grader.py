@@ -15,8 +15,6 @@ Options are passed on to `strop train`.
 """
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +54,8 @@ def measure(folder: Path, steps: int) -> dict[str, float]:
 
 def main() -> None:
     """Print a line for each run and the means of each kind."""
+    from processes import train  # runs, which load this file, cannot import it
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=90)
@@ -70,11 +70,8 @@ def main() -> None:
             words = ["--reward", f"{Path(__file__).resolve()}:compute_score", f"seed={seed}",
                      f"reward.on_failure={kind}", f"training.steps={given.steps}",
                      "training.rollouts_every=1", "training.inspect=0", "evaluation.every=0",
-                     "reward.max_unscored_share=1.0", *given.options,
-                     "--out", str(run)]  # fmt: skip
-            subprocess.run([sys.executable, "-m", "strop", "train", *words], check=True,
-                           stdout=subprocess.DEVNULL)  # fmt: skip
-            found.append(measure(run, given.steps))
+                     "reward.max_unscored_share=1.0", *given.options]  # fmt: skip
+            found.append(measure(train(run, *words), given.steps))
             print(f"{kind} seed {seed}: {_text(found[-1])}", flush=True)
         means = {name: over_seeds([each[name] for each in found]) for name in found[0]}
         print(f"{kind}: " + ", ".join(

@@ -12,18 +12,18 @@ code 1 if one is above 1e-4 of the value.
 import argparse
 import json
 import random
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from processes import train
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 from strop.assets import model_folder
 from strop.environments import countdown
+from strop.tracking.metrics_file import lines_of
 
 RECIPES = ("sft", "dpo", 'dpo(loss_type="hinge")', 'dpo(loss_type="ipo")')
 
@@ -69,16 +69,11 @@ def ours(recipe: str, steps: int, folder: Path) -> list[tuple[float, float]]:
     """The same for strop."""
     data = folder / "rows.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows()))
-    done = subprocess.run(
-        [sys.executable, "-m", "strop", "train", recipe, "--data", str(data), "--quiet",
-         f"training.steps={steps}", "training.lr=1e-4", "sampling.num_prompts=8",
-         "evaluation.every=0", "--out", str(folder / "run")],
-        capture_output=True, text=True, check=False,
+    run = train(
+        folder / "run", recipe, "--data", str(data), "--quiet", f"training.steps={steps}",
+        "training.lr=1e-4", "sampling.num_prompts=8", "evaluation.every=0",
     )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
-    return [(line["policy_loss"], line["grad_norm"]) for line in lines]
+    return [(line["policy_loss"], line["grad_norm"]) for line in lines_of(run)]
 
 
 def main() -> None:

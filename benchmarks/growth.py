@@ -25,7 +25,6 @@ import argparse
 import csv
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from processes import peak_mib
 
 FIELDS = ("curve", "what", "size", "cpu_s", "elapsed_s", "peak_mb", "each_us")
 BLOCK, PROMPTS, ANSWERS = 100, 2, 4
@@ -59,8 +60,7 @@ def measured(call: Callable[[], Any], curve: str, what: str, size: int, units: f
     cpu, started = used(), time.perf_counter()
     call()
     cpu, elapsed = used() - cpu, time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    row = (curve, what, size, round(cpu, 3), round(elapsed, 3), round(peak), 0.0)
+    row = (curve, what, size, round(cpu, 3), round(elapsed, 3), round(peak_mib()), 0.0)
     return dict(zip(FIELDS, (*row[:-1], round(1e6 * cpu / (units or size), 1)), strict=True))
 
 

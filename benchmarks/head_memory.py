@@ -20,13 +20,12 @@ processor time of all threads since, unlike the elapsed time, this hardly depend
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from processes import extra_bytes, printed
 from torch import Tensor
 
 from strop.head.head import Head, columns, push_loss
@@ -35,14 +34,6 @@ VARIANTS = ("cross_entropy", "own token", "measured")
 TARGETS = {"own token": 1.3, "measured": 1.7}
 TARGET_MEMORY = 0.15
 MIB = 2**20
-
-
-def _status(field: str) -> int:
-    """Bytes of a line of /proc/self/status, which is in units of 1,024 bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field}; this benchmark needs Linux")
 
 
 def _inputs(vocabulary: int, hidden: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -80,12 +71,15 @@ def _child(variant: str, vocabulary: int, hidden: int, tokens: int) -> None:
     """Measures one run and prints it as JSON."""
     _step(variant, *_inputs(1_000, hidden, 64))
     weight_VD, hidden_TD, id_T = _inputs(vocabulary, hidden, tokens)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
-    start, start_cpu = time.perf_counter(), time.process_time()
-    mean_logp = _step(variant, weight_VD, hidden_TD, id_T)
-    seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
-    extra = _status("VmHWM") - before
+    told: list[float] = []
+
+    def timed() -> None:
+        start, start_cpu = time.perf_counter(), time.process_time()
+        mean_logp = _step(variant, weight_VD, hidden_TD, id_T)
+        told[:] = mean_logp, time.perf_counter() - start, time.process_time() - start_cpu
+
+    extra = extra_bytes(timed)
+    mean_logp, seconds, cpu = told
     assert weight_VD.grad is not None
     assert hidden_TD.grad is not None
     norms = (weight_VD.grad.norm().item(), hidden_TD.grad.norm().item())
@@ -107,9 +101,7 @@ def main() -> None:
     runs: dict[str, list[dict]] = {variant: [] for variant in VARIANTS}
     for _ in range(args.repeats):
         for variant in VARIANTS:
-            command = [sys.executable, __file__, *sys.argv[1:], "--variant", variant]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            runs[variant].append(json.loads(done.stdout))
+            runs[variant].append(json.loads(printed(__file__, *sys.argv[1:], "--variant", variant)))
     _report(runs, args)
 
 

@@ -11,15 +11,14 @@ first with its shares, tokens/s, the peak memory that torch took on the GPU, and
 """
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from doctor_memory import Shape, build, estimated
+from processes import train
+
+from strop.tracking.metrics_file import read_metrics
 
 GIB = 2**30
 SHAPE = Shape(hidden=1024, layers=28, heads=16, kv_heads=8, head_size=128, intermediate=3072,
@@ -41,19 +40,9 @@ SETTINGS = {
 STAGES = "timing_s/"
 
 
-def steps_of(words: list[str], folder: Path) -> list[dict[str, Any]]:
-    """Metrics of a run's steps."""
-    command = [sys.executable, "-m", "strop", "train", *words, "--out", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-3000:]}")
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
-
-
 def line_of(name: str, words: list[str], folder: Path) -> str:
     """Measures one setting, and estimates its memory."""
-    steps = steps_of(words, folder / name)
+    steps = read_metrics(train(folder / name, *words))
     later = steps[1:]
     stages = sorted(key for key in later[-1] if key.startswith(STAGES))
     parts = {key: statistics.median(step.get(key, 0.0) for step in later) for key in stages}

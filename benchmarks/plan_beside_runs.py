@@ -32,16 +32,17 @@ first run, so the learning rate is 0: all runs then sample from one distribution
 
 import argparse
 import concurrent.futures
-import json
 import math
 import statistics
-import subprocess
 import sys
 from pathlib import Path
+
+import processes
 
 from strop.planning.measured import Measured, measure
 from strop.planning.simulate import Outcome, simulate
 from strop.planning.work import Costs, Layout
+from strop.tracking.metrics_file import read_metrics
 
 SIZE = 8  # answers to a prompt
 LARGE, SMALL = 16, 4  # prompts of the measuring runs
@@ -59,16 +60,11 @@ def train(
     folder: Path, options: argparse.Namespace, method: str, threads: int, *words: str
 ) -> Path:
     """Trains a run in a process of its own, unless it exists."""
-    if not (folder / "report.html").exists():
-        command = [
-            sys.executable, "-m", "strop", "train", method, "--model", options.model,
-            "--out", str(folder), "--quiet",
-            f"threads={threads}", f"training.steps={options.steps}", "training.lr=0.0",
-            "evaluation.every=0", "training.save_every=0", "training.inspect=0",
-            "training.rollouts_every=1", *words,
-        ]  # fmt: skip
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return folder
+    return processes.train(
+        folder, method, "--model", options.model, "--quiet", f"threads={threads}",
+        f"training.steps={options.steps}", "training.lr=0.0", "evaluation.every=0",
+        "training.save_every=0", "training.inspect=0", "training.rollouts_every=1", *words,
+    )  # fmt: skip
 
 
 def twice(options: argparse.Namespace, name: str, prompts: int) -> Path:
@@ -85,8 +81,7 @@ def twice(options: argparse.Namespace, name: str, prompts: int) -> Path:
 
 def measured(folder: Path, settle: int) -> dict[str, float]:
     """For a run that has settled: the medians of means over every few steps in a row."""
-    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = read_metrics(folder)
     steps = [line for line in lines if settle < line["step"] <= lines[-1]["step"] - ENDING]
     names = ("step_time", "timing_s/waiting", "asynchronous/collector_idle",
              "perf/decode/places", "perf/decode/tokens")  # fmt: skip

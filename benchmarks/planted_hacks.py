@@ -22,8 +22,6 @@ reward at the first validation and at the last one. All runs start from the same
 """
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -68,17 +66,16 @@ close = _reward(_near)
 short = _reward(lambda right, text, *_: right - 0.01 * len(text))
 
 
-def train(kind: str, seed: int, folder: Path, given: argparse.Namespace) -> None:
-    words = [
-        "--reward", f"{Path(__file__).resolve()}:{kind}", f"evaluation.reward={OWN}",
-        f"seed={seed}", f"training.steps={given.steps}", f"evaluation.every={given.every}",
+def make(kind: str, seed: int, folder: Path, given: argparse.Namespace) -> None:
+    from processes import train  # runs, which load this file, cannot import it
+
+    train(
+        folder, "grpo", "--reward", f"{Path(__file__).resolve()}:{kind}",
+        f"evaluation.reward={OWN}", f"seed={seed}", f"training.steps={given.steps}",
+        f"evaluation.every={given.every}",
         "evaluation.num_samples=8", "sampling.num_prompts=16", "sampling.num_rollouts=8",
-        "training.lr=5e-4", "reward.max_unscored_share=1.0", "--out", str(folder),
+        "training.lr=5e-4", "reward.max_unscored_share=1.0",
         *(["reward.on_failure=1"] if kind == "crash" else []), *given.options,
-    ]  # fmt: skip
-    subprocess.run(
-        [sys.executable, "-m", "strop", "train", "grpo", *words], check=True,
-        stdout=subprocess.DEVNULL,
     )  # fmt: skip
 
 
@@ -103,8 +100,7 @@ def main() -> None:
     for kind in given.kinds.split(","):
         for seed in range(given.seeds):
             run = folder / f"{kind}-{seed}"
-            if not run.exists():
-                train(kind, seed, run, given)
+            make(kind, seed, run, given)
             lines = [line for line in lines_of(run) if f"eval/validation/{SCORE}" in line]
             first, last = lines[0], lines[-1]
             at = warned_at(lines)

@@ -27,7 +27,6 @@ import argparse
 import importlib
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from typing import Any
 
 import torch
 from machine import gflops
+from processes import peak_mib
 
 TOP = Path(__file__).resolve().parents[1]
 # One recipe per strategy: those of strategies_run.py's short runs, and two of this program.
@@ -101,20 +101,15 @@ def child() -> None:
             chains = Chains(generators(world.seed, number), world.services, state)
             collector = collector_of(world, algorithm, number, chains, Clock())
             draws = collector.draw(algorithm)
-            before, began = memory(), time.process_time()
+            before, began = peak_mib(), time.process_time()
             rolled = collector._roll_out(algorithm, draws, 0)
             seconds = time.process_time() - began
             if rolled.state is not None:
                 state[f"rollout.{algorithm.rollout.label}"] = rolled.state
             tokens = int(rolled.batch["mask_T"].sum()) + rolled.num_discarded
-            print("told", json.dumps([tokens, seconds, memory() - before]), flush=True)
+            print("told", json.dumps([tokens, seconds, peak_mib() - before]), flush=True)
         for _, run in runs.values():
             run.close()
-
-
-def memory() -> float:
-    """The peak memory of this process, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 class Version:

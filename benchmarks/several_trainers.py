@@ -15,7 +15,6 @@ ways take turns. Peaks hardly depend on other load, times do.
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -24,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from processes import GIVES_BACK, peak_mib
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from strop.assets import model_folder
+from strop.tracking.metrics_file import read_metrics
 
-# Freed blocks above a small size go back to the system at once, so the peak is the memory in use.
-GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "0",
-              "MALLOC_TOP_PAD_": "0"}  # fmt: skip
 TIMES = ("step_time", "timing_s/rollout", "timing_s/update")
 
 
@@ -48,11 +46,6 @@ def save_model(folder: Path) -> int:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return sum(weight.numel() for weight in model.parameters())
-
-
-def peak_mib() -> float:
-    """Peak resident memory of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def work(place: Path, words: list[str]) -> None:
@@ -101,7 +94,7 @@ def measured(count: int, model: Path, arguments: Any) -> dict[str, float]:
         if told.returncode:
             sys.exit(told.stdout + told.stderr)
         memory = [json.loads(path.read_text()) for path in sorted(place.glob("memory-*.json"))]
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        lines = read_metrics(run)
         for rank, each in enumerate(memory):
             print(f"{count} processes, process {rank}: {each}", flush=True)
         found = {key: max(each[key] for each in memory) for key in ("before", "peak")}

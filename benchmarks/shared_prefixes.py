@@ -18,17 +18,14 @@ float32 the two ways must agree: columns, and gradients as a share of the larges
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+from processes import GIVES_BACK, extra_bytes, printed
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -49,9 +46,6 @@ WAYS = ("off", "on")
 TARGETS = {"default": 1.8, "spo_tree": 1.8, "rose_tree": 1.8, "long": 4.0}
 NUM_STEPS = 4
 NAMES = ("logp_T",)
-# Freed blocks above a small size go back to the system at once, so the peak is the memory in use.
-GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "0",
-              "MALLOC_TOP_PAD_": "0"}  # fmt: skip
 MIB = 2**20
 
 
@@ -130,12 +124,6 @@ def seconds(run: Callable[[], object], device: str) -> float:
     return time.perf_counter() - started
 
 
-def status(field: str) -> int:
-    """Bytes of a line of /proc/self/status (Linux)."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":"))
-
-
 def timed(policy: Policy, batch: Batch, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of both kinds of pass, after a small one that does not count."""
     push(policy, batch.take(batch["index_B"][:2]))
@@ -154,14 +142,11 @@ def weighed(policy: Policy, batch: Batch, options: argparse.Namespace) -> dict[s
     push(policy, batch.take(batch["index_B"][:2]))
     policy.model.zero_grad()
     if options.device == "cpu":
-        Path("/proc/self/clear_refs").write_text("5")
-        before = status("VmRSS")
-    else:
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+        return {"extra": extra_bytes(lambda: push(policy, batch))}
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     push(policy, batch)
-    peak = status("VmHWM") if options.device == "cpu" else torch.cuda.max_memory_allocated()
-    return {"extra": peak - before}
+    return {"extra": torch.cuda.max_memory_allocated() - before}
 
 
 def differences(policy: Policy, batch: Batch) -> dict[str, float]:
@@ -200,16 +185,9 @@ def child(case: str, way: str, what: str, options: argparse.Namespace) -> None:
 
 def fresh(case: str, way: str, what: str) -> dict[str, float]:
     """The result of a fresh process."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--child", case, way,
-             what],
-            capture_output=True, text=True, check=False, cwd=folder,
-            env={**os.environ, **(GIVES_BACK if what == "weighed" else {})},
-        )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"{case} {way} {what} failed:\n{done.stderr[-3000:]}")
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    surroundings = GIVES_BACK if what == "weighed" else {}
+    told = printed(__file__, *sys.argv[1:], "--child", case, way, what, **surroundings)
+    found: dict[str, float] = json.loads(told.strip().splitlines()[-1])
     return found
 
 

@@ -17,14 +17,13 @@ how many tokens were drafted per generated token, and which share of the drafts 
 import argparse
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from processes import train
 
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
@@ -36,9 +35,8 @@ PUZZLES, ANSWERS, LONGEST = 32, 16, 160
 
 def trained(name: str, steps: int, folder: Path) -> str:
     """A checkpoint of a short run on the model's own puzzles."""
-    run = [sys.executable, "-m", "strop", "train", "grpo", "--model", name, "--out", str(folder)]
     options = [f"training.steps={steps}", "evaluation.every=0", "training.save_every=0"]
-    subprocess.run(run + options, check=True, stdout=subprocess.DEVNULL)
+    train(folder, "grpo", "--model", name, *options)
     return str(folder / "checkpoints" / f"step-{steps:06d}")
 
 

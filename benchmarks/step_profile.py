@@ -58,12 +58,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "turns": ("gigpo", "data.task=corridor"),
     "critic": ("gae",),
     "probes": ("spo_chain",),
-    "small": (
-        "grpo",
-        "sampling.num_prompts=2",
-        "sampling.num_rollouts=4",
-        "rollout.max_tokens=8",
-    ),
+    "small": ("grpo", "sampling.num_prompts=2", "sampling.num_rollouts=4", "rollout.max_tokens=8"),
 }
 SHAPE = Shape(vocabulary=16384)
 STAGES = ("rollout", "reward", "refresh", "probes", "advantage", "update")

@@ -30,15 +30,15 @@ alike. Times leave out the first steps. Then it prints both, and the ratio of ME
 """
 
 import argparse
-import json
 import math
 import statistics
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from processes import train
+
+from strop.tracking.metrics_file import read_metrics
 
 WARM = 2  # steps
 SCORE = "eval/validation/pass@1"
@@ -46,24 +46,6 @@ HEAD = (
     "drawn tokens", "rollout", "step", "tokens/s", "groups/s", "longest / mean", "distinct",
     "at equal tokens", "pass@1", "tokens to equal",
 )  # fmt: skip
-
-
-def train(method: str, folder: Path, seed: int, options: argparse.Namespace) -> None:
-    """Trains a run in a process of its own, unless it exists."""
-    if (folder / "report.html").exists():
-        return
-    words = [
-        "train", method, "--out", str(folder), "--quiet", f"training.steps={options.steps}",
-        f"seed={seed}", f"evaluation.every={options.every or options.steps}",
-        "training.rollouts_every=1", "training.save_every=0", "training.inspect=0", *options.words,
-    ]  # fmt: skip
-    subprocess.run([sys.executable, "-m", "strop", *words], check=True)
-
-
-def lines_of(folder: Path) -> list[dict[str, float]]:
-    """The lines of a run's log."""
-    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def groups_of(folder: Path) -> list[list[str]]:
@@ -102,13 +84,13 @@ def drawn(line: dict[str, float]) -> float:
 
 def best_of(folder: Path) -> float:
     """The highest pass@1 of a run."""
-    return max((line[SCORE] for line in lines_of(folder) if SCORE in line), default=math.nan)
+    return max((line[SCORE] for line in read_metrics(folder) if SCORE in line), default=math.nan)
 
 
 def tokens_to(folder: Path, score: float) -> float:
     """Tokens drawn until the first validation with at least that pass@1."""
     spent = 0.0
-    for line in lines_of(folder):
+    for line in read_metrics(folder):
         spent += drawn(line) if line["step"] else 0.0
         if line.get(SCORE, -1.0) >= score:
             return spent
@@ -119,7 +101,7 @@ def numbers(
     folder: Path, tokens: dict[str, float], method: str, reached: float
 ) -> dict[str, float]:
     """A run's cells; tokens: drawn per group, by method; reached: the pass@1 that both reach."""
-    lines = lines_of(folder)
+    lines = read_metrics(folder)
     steps = [line for line in lines if line["step"] > WARM]
     groups = groups_of(folder)
     of_step = [drawn(line) for line in steps]
@@ -151,7 +133,7 @@ def lines_of_steps(lines: list[dict[str, float]]) -> list[dict[str, float]]:
 
 def tokens_of_a_group(folders: list[Path]) -> float:
     """Drawn tokens per group, over several runs of a method."""
-    spent = sum(drawn(line) for folder in folders for line in lines_of_steps(lines_of(folder)))
+    spent = sum(drawn(line) for folder in folders for line in lines_of_steps(read_metrics(folder)))
     return spent / sum(len(groups_of(folder)) for folder in folders)
 
 
@@ -171,7 +153,12 @@ def main() -> None:
     }
     for seed in range(options.seeds):
         for name in sorted(methods, reverse=seed % 2 == 1):
-            train(methods[name], folders[name][seed], seed, options)
+            train(
+                folders[name][seed], methods[name], "--quiet", f"training.steps={options.steps}",
+                f"seed={seed}", f"evaluation.every={options.every or options.steps}",
+                "training.rollouts_every=1", "training.save_every=0", "training.inspect=0",
+                *options.words,
+            )  # fmt: skip
     tokens = {name: tokens_of_a_group(folders[name]) for name in methods}
     pairs = zip(*folders.values(), strict=True)
     reached = [min(map(best_of, pair)) for pair in pairs]

@@ -11,7 +11,6 @@ table.
 """
 
 import argparse
-import json
 import re
 from itertools import permutations
 from pathlib import Path
@@ -19,6 +18,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import strop
+from strop.tracking.metrics_file import lines_of
 
 RECIPES = (
     "grpo(beta=0.04)", "grpo(beta=1.0)", "entropy_bonus(coef=0.001)",
@@ -29,7 +29,7 @@ BLOCKS = ("all", "head", "lower", "upper")
 HEAD = "| recipe | terms | cosine | head | lower | upper | across halves | floors | shares |"
 
 
-def lines_of(recipe: str, seed: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measurements(recipe: str, seed: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The measurements of a run, which is made if it does not exist."""
     folder = options.out / f"{re.sub(r'[^A-Za-z0-9.]+', '_', recipe).strip('_')}-{seed}"
     if not (folder / "metrics.jsonl").exists():
@@ -38,13 +38,12 @@ def lines_of(recipe: str, seed: int, options: argparse.Namespace) -> list[dict[s
             training_conflict_every=options.every, training_rollouts_every=0,
             training_save_every=0, evaluation_every=0, out=str(folder), progress=False,
         )  # fmt: skip
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if 4 * line["step"] > options.steps]
+    return [line for line in lines_of(folder) if 4 * line["step"] > options.steps]
 
 
 def rows(recipe: str, options: argparse.Namespace) -> list[str]:
     """The table's rows of a recipe: one for each pair of terms that both have a gradient."""
-    lines = [line for seed in range(options.seeds) for line in lines_of(recipe, seed, options)]
+    lines = [line for seed in range(options.seeds) for line in measurements(recipe, seed, options)]
 
     def values(name: str) -> list[float]:
         found = (line.get(name) for line in lines)

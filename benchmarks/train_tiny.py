@@ -10,32 +10,19 @@ mean over seeds with a Student-t interval. Options are passed on to `strop train
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from processes import printed, train
+
 from strop.evaluation.seeds import over_seeds
-
-
-def strop(*arguments: str) -> str:
-    """Run the command line and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "strop", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise SystemExit(f"strop {' '.join(arguments)} failed:\n{done.stderr}")
-    return done.stdout
 
 
 def scores(source: str, options: argparse.Namespace) -> dict[str, float]:
     """Held-out numbers of a model or run."""
-    text = strop("eval", source, "--json", "--k", options.k, "--samples", str(options.samples))
-    return json.loads(text)
+    words = ["eval", source, "--json", "--k", options.k, "--samples", str(options.samples)]
+    return json.loads(printed("-m", "strop", *words))
 
 
 def main() -> None:
@@ -54,7 +41,7 @@ def main() -> None:
     after, seconds = [], []
     for seed in range(options.seeds):
         started = time.perf_counter()
-        strop("train", *options.options, f"seed={seed}", "--out", str(folder / f"seed-{seed}"))
+        train(folder / f"seed-{seed}", *options.options, f"seed={seed}")
         seconds.append(time.perf_counter() - started)
         after.append(scores(str(folder / f"seed-{seed}"), options))
         shown = _text({n: after[-1][n] for n in names})

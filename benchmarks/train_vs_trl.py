@@ -29,7 +29,6 @@ import itertools
 import json
 import math
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -43,6 +42,7 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 from machine import speed
+from processes import peak_mib
 
 SEED, PROMPT = 0, 8
 TOKEN_BUDGET = 65536
@@ -300,10 +300,9 @@ def work(which: str, case: Case, folder: Path, steps: int, dtype: str) -> None:
     else:
         at_once = case.in_parts if which == "trl-parts" else case.answers
         seconds, lengths = run_trl(case, folder, steps, dtype, at_once)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     elapsed, processor = (statistics.median(each) for each in zip(*seconds[2:], strict=True))
     found = {"seconds": elapsed, "processor": processor, "tokens": statistics.mean(lengths)}
-    print(json.dumps({**found, "peak_gb": peak}))
+    print(json.dumps({**found, "peak_gb": peak_mib() / 1024}))
 
 
 def compare(name: str, folder: Path, steps: int, rounds: int, dtype: str) -> None:

@@ -159,6 +159,12 @@ def tokens_of(batch: Batch, rollout: int) -> list[int]:
     return here_T.nonzero().squeeze(1).tolist()
 
 
+def answers(batch: Batch, column: str = "id_T") -> list[list[Any]]:
+    """What a column has at the policy's tokens, by rollout."""
+    lengths = batch["length_B"].tolist()
+    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
+
+
 def members_of(batch: Batch, group: int) -> list[int]:
     """Scored rollouts of the group."""
     here_B = (batch["group_B"] == group) & batch["scored_B"]

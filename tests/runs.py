@@ -9,7 +9,10 @@ from commands import graders_copied
 from strop.evaluation.run import validator
 from strop.report.run_folder import Numbers
 from strop.training import loop
+from strop.training.loading import load_model
 from strop.training.settings import config
+from strop.training.setup import load_prompts, make_world
+from strop.training.world import World
 
 
 class Watcher:
@@ -38,6 +41,14 @@ def numbers_in(lines: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], int]
     for line in lines:
         numbers.add(line)
     return numbers.series(), len(numbers.steps)
+
+
+def world_of(raw: dict[str, Any], algorithm: Any = None) -> tuple[Any, World]:
+    """What a run trains with, and its world; algorithm: in place of the one of the settings."""
+    made = config.make(raw)
+    algorithm = algorithm or made.build()
+    task = load_prompts(made.data, made.reward, made.seed)
+    return algorithm, make_world(made, algorithm, load_model(made), task)
 
 
 class Runner:

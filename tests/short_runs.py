@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 from models import Lab, save_model
-from runs import Runner
+from runs import Runner, world_of
 from torch import Tensor
 
 from strop.method import notation
 from strop.method.cost import needs_of
-from strop.training.loading import load_model
-from strop.training.settings import config
-from strop.training.setup import load_prompts, make_world
 from strop.training.step import Stepped, train_step
 
 # 1 if an even number of digits was written; it logs measurements for recipes that need them.
@@ -118,10 +115,7 @@ def settings_for(lab: Lab, recipe: str, **sections: Any) -> dict[str, Any]:
 
 def first_step(raw: dict[str, Any]) -> tuple[Stepped, list[Tensor]]:
     """The first step of a run of these settings, and the gradient that the optimiser got."""
-    made = config.make(raw)
-    algorithm = made.build()
-    task = load_prompts(made.data, made.reward, made.seed)
-    world = make_world(made, algorithm, load_model(made), task)
+    algorithm, world = world_of(raw)
     try:
         found = train_step(world, algorithm, {}, 1)
         assert world.policy.optimiser is not None

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 from commands import collectors_copied
 from fakes.brittle import BrittleSettings
-from metrics_page import (
-    PAGE,
-    in_runs,
-    keys_of,
-    pattern_of,
-    same_metric,
-    undocumented,
-)
+from metrics_page import PAGE, in_runs, keys_of, pattern_of, same_metric, undocumented
 from models import Lab, save_model
 from scripted_model import save_scripted
 from short_runs import EPISODES, Logged, make_lab, of_traces, run_of, settings_for

@@ -26,12 +26,7 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
-from transformers import (
-    GenerationConfig,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from strop.assets import model_folder
 from strop.environments.countdown import MAX_TOKENS, expressions, puzzles
@@ -167,10 +162,7 @@ def train(
 
 
 def save(
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    folder: Path,
-    max_new_tokens: int,
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, max_new_tokens: int
 ) -> None:
     """Write weights (bfloat16), configuration and tokenizer in Hugging Face layout."""
     model = model.to(torch.bfloat16)

@@ -40,13 +40,7 @@ import torch
 from torch import Tensor
 
 from strop.padded import state as states
-from strop.padded.compose import (
-    further_inputs,
-    in_one_group,
-    names_of,
-    recipe_of,
-    series_words,
-)
+from strop.padded.compose import further_inputs, in_one_group, names_of, recipe_of, series_words
 from strop.padded.given import PaddedCall, of_dtype
 from strop.padded.names import CALLS, PAIR_SCORES
 from strop.padded.plain import (

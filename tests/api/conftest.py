@@ -1,7 +1,6 @@
 """Runs from a script, in a folder of their own."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from commands import Strop, graders_copied
@@ -11,13 +10,6 @@ from commands import Strop, graders_copied
 def strop_command(strop: Strop) -> Strop:
     """Where `strop` is the package."""
     return strop
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(autouse=True)

@@ -114,10 +114,7 @@ def test_configuration_files(text, part, refused, tmp_path):
         ('{"prompt": "1"}\n\n{"prompt": "2"}\n', "given.jsonl line 2 is empty"),
         ('{"prompt": "' + "1" * 80 + '"}\n{"prompt": "2"}\n', "80 tokens long"),
         ('{"prompt": 3}\n', "row 1 has a prompt of type int"),
-        (
-            '{"prompt": [{"role": "user", "content": "1"}]}\n{"prompt": "2"}\n',
-            "no chat template",
-        ),
+        ('{"prompt": [{"role": "user", "content": "1"}]}\n{"prompt": "2"}\n', "no chat template"),
     ],
 )
 def test_data(content, part, refused, tmp_path):

@@ -108,10 +108,7 @@ def test_every_name_of_the_tables_is_answered():
         ),
         (lambda: notation.recipe("ppo"), "no recipe 'ppo': .* is here gae, ppo_clip"),
         (lambda: notation.recipe("SFTTrainer"), "SFTTrainer is here sft, dpo"),
-        (
-            lambda: override({}, ["foo=1"]),
-            "no option foo: an option is SECTION.NAME, with",
-        ),
+        (lambda: override({}, ["foo=1"]), "no option foo: an option is SECTION.NAME, with"),
         (
             lambda: reading.resolve(grpo(), "loss.type"),  # as from Python
             r'loss.type: .* loss_type is here grpo\(aggregation="token-mean"\); terms has',

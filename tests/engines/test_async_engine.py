@@ -183,10 +183,7 @@ def test_what_goes_on_computes_nothing_again():
 
     answer, turn = go(engine, three_turns())
     first, last = asynchronous(local()).sample(
-        [
-            Request(tuple(range(3, 15)), 11, seed=1),
-            Request((*answer.sequence, 7, 8, 9), 4, seed=1),
-        ]
+        [Request(tuple(range(3, 15)), 11, seed=1), Request((*answer.sequence, 7, 8, 9), 4, seed=1)]
     )
     assert told([answer, turn]) == told([first, last])
     check_closed(engine)

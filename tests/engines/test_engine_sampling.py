@@ -8,16 +8,7 @@ import torch
 
 from strop.engines.base import Request
 from strop.engines.rules import BanTokens, TopK, TopP
-from strop.engines.sampling import (
-    ENTROPY,
-    LOGP,
-    LOGP_MODEL,
-    TOP,
-    draw,
-    make_plan,
-    mix,
-    uniforms,
-)
+from strop.engines.sampling import ENTROPY, LOGP, LOGP_MODEL, TOP, draw, make_plan, mix, uniforms
 from strop.support.errors import UserError
 
 LOGITS = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64).log()

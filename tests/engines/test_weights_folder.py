@@ -13,12 +13,7 @@ import torch
 from models import save_model
 from transformers import AutoModelForCausalLM
 
-from strop.engines.weights_folder import (
-    JUST_MADE_SECONDS,
-    WeightsFolder,
-    merged,
-    write_adapter,
-)
+from strop.engines.weights_folder import JUST_MADE_SECONDS, WeightsFolder, merged, write_adapter
 from strop.support.errors import RunStopped, UserError
 from strop.training.learner import adapters
 

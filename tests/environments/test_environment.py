@@ -5,13 +5,7 @@ import time
 
 import pytest
 
-from strop.environments.base import (
-    Environment,
-    EnvironmentSource,
-    Observation,
-    built_in,
-    source_of,
-)
+from strop.environments.base import Environment, EnvironmentSource, Observation, built_in, source_of
 from strop.environments.episodes import CallLimits, Episodes, is_transient
 from strop.environments.tasks import load_task
 from strop.support.errors import UserError

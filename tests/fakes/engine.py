@@ -11,16 +11,7 @@ import numpy as np
 import torch
 
 from strop.engines.asynchronous import asynchronous, gather, run
-from strop.engines.base import (
-    CAPABILITIES,
-    Account,
-    Answer,
-    Ended,
-    Engine,
-    Event,
-    Request,
-    Source,
-)
+from strop.engines.base import CAPABILITIES, Account, Answer, Ended, Engine, Event, Request, Source
 from strop.engines.sampling import ENTROPY, LOGP_MODEL, TOP, draw, make_plan, uniforms
 from strop.support.errors import UserError
 

@@ -434,6 +434,30 @@ def rolled_out(
     return roll_out(called.value, engine, services)
 
 
+class Steps:
+    """Step after step of one strategy on one engine, whose weights the caller may change."""
+
+    def __init__(
+        self, part: Any, engine: Any, prompts: Mapping[int, Any], answer_tokens: int
+    ) -> None:
+        self.part, self.engine = part, engine
+        self.services = over_table(engine, prompts, answer_tokens=answer_tokens)
+        self.state = part.init() if hasattr(part, "init") else None
+        self.submitted: list[Any] = []
+        start = engine.start
+        engine.start = lambda id, request, source: (
+            self.submitted.append(request) or start(id, request, source)
+        )
+
+    def __call__(self, draws: Sequence[Draw], seed: int = 0) -> Any:
+        rng = torch.Generator().manual_seed(seed)
+        self.submitted.clear()
+        found = rolled_out(self.part, draws, self.engine, self.services, rng, self.state)
+        self.state = found.state
+        assert self.engine.rows == {}
+        return found
+
+
 def over_table(
     engine: Any,
     prompts: Mapping[int, Sequence[int]],

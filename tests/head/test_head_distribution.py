@@ -61,13 +61,7 @@ def test_distributions_against_autograd(chosen, names):
         expected[name] = term.objective(slice(0, 7), logq_TV, **reads)
     loss = sum(adjoints[name] @ expected[name] for name in adjoints)
     pushed = push(
-        head,
-        hidden_TD.detach(),
-        id_T,
-        sliced(adjoints),
-        names,
-        distributions=terms,
-        others=others,
+        head, hidden_TD.detach(), id_T, sliced(adjoints), names, distributions=terms, others=others
     )
     assert tuple(pushed.columns) == (*names, *chosen)
     measured = columns(head, hidden_TD, id_T, names, distributions=terms, others=others)

@@ -23,10 +23,7 @@ def episode(success, *steps):
 WON = episode(True, (START, "9"), (START, "1"), (ONE, "2"), (BOTH, "5"))
 SAVED_EARLY = episode(False, (START, "1"), (ONE, "5"))
 TOO_MANY = episode(False, (START, "1"), (ONE, "1"), (OVER, "5"))
-LOST_AT_ONCE = episode(
-    False,
-    (START, "5"),
-)
+LOST_AT_ONCE = episode(False, (START, "5"))
 
 
 def test_steps_that_led_nowhere_are_not_imitated():

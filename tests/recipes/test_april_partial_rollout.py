@@ -2,8 +2,9 @@ import math
 
 import pytest
 import torch
+from builders import answers
 from fakes.engine import TableEngine
-from fakes.services import over_table, rolled_out
+from fakes.services import Steps
 from models import Lab, without_times
 from runs import Runner
 
@@ -34,43 +35,20 @@ def tails(going=0.5):
     return probabilities
 
 
-class Phases:
-    """Step after step of one strategy on one engine, whose weights the caller may change."""
-
-    def __init__(self, part=None, table=None, answer_tokens=8):
-        self.part = part or LeaveSlowGroupsForLater()
-        self.engine = TableEngine(table or tails())
-        self.services = over_table(self.engine, PROMPTS, answer_tokens=answer_tokens)
-        self.state = self.part.init() if hasattr(self.part, "init") else None
-        self.submitted = []
-        start = self.engine.start
-        self.engine.start = lambda id, request, source: (
-            self.submitted.append(request) or start(id, request, source)
-        )
-
-    def __call__(self, draws, seed=0):
-        rng = torch.Generator().manual_seed(seed)
-        self.submitted.clear()
-        found = rolled_out(self.part, draws, self.engine, self.services, rng, self.state)
-        self.state = found.state
-        assert self.engine.rows == {}
-        return found
+def begun(part=None, table=None, answer_tokens=8):
+    engine = TableEngine(table or tails())
+    return Steps(part or LeaveSlowGroupsForLater(), engine, PROMPTS, answer_tokens)
 
 
 def draws(*uids, spare=(), num=8):
     return tuple(Draw(uid, num, {"spare_B": float(uid in spare)}) for uid in uids)
 
 
-def answers(batch, column="id_T"):
-    lengths = batch["length_B"].tolist()
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
-
-
 def test_worked_example():
     """T = 2, C = 4: c and a end first; b, of which 3 of 8 are done, and d wait for the next step,
     where they come first and b draws 5 samples."""
     seed = next(s for s in range(99) if done_of_b(s) == 3)
-    phases = Phases()
+    phases = begun()
     first = phases(draws(A, B, C, D, spare=(C, D)), seed)
     assert len(phases.submitted) == 32
     assert first.batch["uid_P"].tolist() == [A, C]  # accepted c, then a; trained on by index
@@ -97,13 +75,13 @@ def test_worked_example():
 
 def done_of_b(seed):
     """Answers of b that end at once, as the first step draws them."""
-    found = Phases(SampleIndependently())(draws(A, B, C, D), seed)
+    found = begun(SampleIndependently())(draws(A, B, C, D), seed)
     return int((found.batch["length_B"][8:16] == 1).sum())
 
 
 def test_equals_plain_samples_without_spare_draws():
-    ours = Phases()(draws(A, B, C, D, num=3), seed=4)
-    theirs = Phases(SampleIndependently())(draws(A, B, C, D, num=3), seed=4).batch
+    ours = begun()(draws(A, B, C, D, num=3), seed=4)
+    theirs = begun(SampleIndependently())(draws(A, B, C, D, num=3), seed=4).batch
     for name, column in theirs.columns.items():
         assert ours.batch[name].equal(column), name
     assert ours.metrics["partial/groups_left"] == 0
@@ -111,7 +89,7 @@ def test_equals_plain_samples_without_spare_draws():
 
 def test_what_is_broken_off_and_goes_on_is_one_answer():
     """With the same weights each answer is that of its seed without a break."""
-    phases = Phases()
+    phases = begun()
     kept = {}
     for step, drawn in enumerate([draws(B, D, A, C, spare=(A, C)), draws(A, E), draws(C, F)]):
         batch = phases(drawn, seed=step).batch
@@ -120,14 +98,14 @@ def test_what_is_broken_off_and_goes_on_is_one_answer():
             kept[seed] = (int(batch["uid_P"][batch["group_B"][len(kept) % 16]]), text)
     whole = {}
     for step, drawn in enumerate([draws(B, D, A, C), draws(A, E), draws(C, F)]):
-        batch = Phases(SampleIndependently())(drawn, seed=step).batch
+        batch = begun(SampleIndependently())(drawn, seed=step).batch
         whole |= dict(zip(batch["rollout_uid_B"].tolist(), answers(batch), strict=True))
     assert len(kept) == 3 * 16
     assert {seed: text for seed, (_, text) in kept.items()} == {s: whole[s] for s in kept}
 
 
 def test_tokens_keep_the_probability_and_the_version_of_the_weights_that_drew_them():
-    phases = Phases()
+    phases = begun()
     found = [phases(draws(A, C, D, E, spare=(D, E), num=4)).batch]
     for version, going in ((1, 0.9), (2, 0.2)):
         phases.engine.load_weights(tails(going), version)
@@ -146,7 +124,7 @@ def test_tokens_keep_the_probability_and_the_version_of_the_weights_that_drew_th
 
 
 def test_a_saved_state_goes_on_as_it_would_have(tmp_path):
-    one, other = Phases(), Phases()
+    one, other = begun(), begun()
     for phases in (one, other):
         phases(draws(A, B, C, D, spare=(C, D)), seed=3)
     torch.save(other.state, tmp_path / "state.pt")
@@ -161,7 +139,7 @@ def test_a_saved_state_goes_on_as_it_would_have(tmp_path):
 def test_groups_that_grow_too_old_are_begun_anew():
     """d would have tokens of version 0 in the step of version 2, two steps old."""
     for max_age, given_up in ((1, 8 * 4), (2, 0)):
-        phases = Phases(LeaveSlowGroupsForLater(max_age=max_age), answer_tokens=30)
+        phases = begun(LeaveSlowGroupsForLater(max_age=max_age), answer_tokens=30)
         phases(draws(A, C, D, spare=(D,)))
         phases.engine.load_weights(None, 1)
         second = phases(draws(A, C), seed=1)

@@ -17,8 +17,7 @@ def with_difficulty(batch):
     rng = torch.Generator().manual_seed(5)
     weight_T = torch.rand(batch.size("T"), generator=rng, dtype=torch.float64)
     return batch.set(
-        difficulty_B=batch["index_B"] % 3,
-        kl_weight_T=torch.where(batch["mask_T"], weight_T, NAN),
+        difficulty_B=batch["index_B"] % 3, kl_weight_T=torch.where(batch["mask_T"], weight_T, NAN)
     )
 
 

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from builders import answers
 from fakes.engine import TableEngine
 from fakes.services import FakeScoring, over_table, rolled_out
 from models import Lab, without_times
@@ -72,11 +73,6 @@ class Steps:
             uids = found.batch["rollout_uid_B"]
             self.state = self.part.observe(uids, outcome_B, scored_B, self.state)
         return found
-
-
-def answers(batch, column="id_T"):
-    lengths = batch["length_B"].tolist()
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
 
 
 def test_worked_example():

@@ -96,8 +96,7 @@ def test_mask_of_the_padded_call():
 def test_edges():
     batch = flat_batch((2, 1, 1, 1), groups=(0, 0, 1, 2), reward_B=[1.0, 1.0, 0.0, 1.0])
     batch = batch.set(
-        logp_old_T=torch.tensor([-0.1, -0.2, -0.5, -0.6, -0.1]),
-        logp_ref_T=torch.full((5,), -0.5),
+        logp_old_T=torch.tensor([-0.1, -0.2, -0.5, -0.6, -0.1]), logp_ref_T=torch.full((5,), -0.5)
     )
     assert not stages(capo(), batch)["advantage_T"].any()  # no pairs: all right, or alone
     for wrong in ({"tau": 0.0}, {"pair_reduction": "max"}):

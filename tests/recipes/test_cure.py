@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from builders import flat_batch, run, stages
+from builders import answers, flat_batch, run, stages
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts, rolled_out
 from models import Lab
@@ -52,11 +52,6 @@ def grown(part, draws=DRAWS, seed=0, engine=None):
         services,
         engine,
     )
-
-
-def answers(batch, column="id_T"):
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]],
-                                            batch["length_B"].tolist())]  # fmt: skip
 
 
 @pytest.mark.parametrize("candidates", [1, 2, 20])

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from builders import stages
+from builders import answers, stages
 from commands import Strop
 from fakes.engine import TableEngine
 from fakes.services import over_table, rolled_out
@@ -36,11 +36,6 @@ def rolled(part, probabilities=chances, draws=DRAWS, outcome=lambda ids: 0.0, **
     found = rolled_out(part, draws, engine, services, torch.Generator().manual_seed(3))
     assert engine.rows == {}
     return found, engine, services
-
-
-def answers(batch, column="id_T"):
-    lengths = batch["length_B"].tolist()
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
 
 
 def entropy(probabilities):
@@ -81,8 +76,7 @@ def test_leaves_fork_at_the_largest_entropies_of_their_trunk(places, branches):
 
 
 @pytest.mark.parametrize(
-    ("places", "branches", "peaks", "share"),
-    [(3, 2, (2, 4, 6), 0.5714), (2, 2, (2, 6), 0.6)],
+    ("places", "branches", "peaks", "share"), [(3, 2, (2, 4, 6), 0.5714), (2, 2, (2, 6), 0.6)]
 )
 def test_worked_example_of_the_cost(places, branches, peaks, share):
     """Answers of 8 tokens that fork in the middle on average: (1 + BN/2) / (1 + BN)."""

@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from builders import answers
 from commands import Strop
 from fakes.engine import TableEngine
 from fakes.services import over_table, rolled_out
@@ -53,11 +54,6 @@ def rolled(part, probabilities, draws=DRAWS, seed=3, answer_tokens=14, **options
     found = rolled_out(part, draws, engine, services, rng)
     assert engine.rows == {}
     return found, engine
-
-
-def answers(batch, column="id_T"):
-    lengths = batch["length_B"].tolist()
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
 
 
 def test_worked_example_of_forks():

@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from builders import answers
 from commands import Strop
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, over_table, rolled_out
@@ -31,11 +32,6 @@ def rolled(part, table, context=100, **options):
     engine = TableEngine(by_last_token(table), context_length=context, **options)
     services = over_table(engine, {5: (1,), 9: (2, 1)}, answer_tokens=7, context_tokens=context)
     return rolled_out(part, DRAWS, engine, services, torch.Generator().manual_seed(3)), engine
-
-
-def answers(batch, column="id_T"):
-    lengths = batch["length_B"].tolist()
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
 
 
 def test_worked_example():

@@ -1,9 +1,8 @@
 import dataclasses
 
 import pytest
-import torch
 from fakes.engine import TableEngine
-from fakes.services import over_table, rolled_out
+from fakes.services import Steps
 from models import Lab, without_times
 from runs import Runner
 
@@ -30,26 +29,8 @@ def tails(tokens):
     return [stops, 0, 0, 0, 0, (1 - stops) / 2, (1 - stops) / 2]
 
 
-class Steps:
-    """Step after step of one strategy on one engine."""
-
-    def __init__(self, part, answer_tokens=40):
-        self.part, self.engine = part, TableEngine(tails)
-        self.services = over_table(self.engine, PROMPTS, answer_tokens=answer_tokens)
-        self.state = part.init() if hasattr(part, "init") else None
-        self.submitted = []
-        start = self.engine.start
-        self.engine.start = lambda id, request, source: (
-            self.submitted.append(request) or start(id, request, source)
-        )
-
-    def __call__(self, draws, seed=0):
-        rng = torch.Generator().manual_seed(seed)
-        self.submitted.clear()
-        found = rolled_out(self.part, draws, self.engine, self.services, rng, self.state)
-        self.state = found.state
-        assert self.engine.rows == {}
-        return found
+def begun(part, answer_tokens=40):
+    return Steps(part, TableEngine(tails), PROMPTS, answer_tokens)
 
 
 def draws(*uids, spare=(), num=2):
@@ -59,7 +40,7 @@ def draws(*uids, spare=(), num=2):
 def test_worked_example():
     """alpha = 1, one group a step, n = 2, x = 1: the queue begins with two groups, three answers
     of each are drawn, two make it complete, and what is two steps old is dropped."""
-    steps = Steps(TakeFirstCompleteGroups(max_age=1, spare=1))
+    steps = begun(TakeFirstCompleteGroups(max_age=1, spare=1))
     first = steps(draws(A, B, spare=(B,)))
     assert [request.ids for request in steps.submitted] == [(A,)] * 3 + [(B,)] * 3
     assert first.batch["uid_P"].tolist() == [B]
@@ -81,7 +62,7 @@ def test_worked_example():
 
 
 def test_age_is_counted_from_the_step_that_drew_a_group():
-    steps = Steps(TakeFirstCompleteGroups(max_age=1))
+    steps = begun(TakeFirstCompleteGroups(max_age=1))
     steps(draws(A, B, spare=(A,)))
     assert steps(draws(F, B, spare=(F,))).metrics["partial/groups_left"] == 2
     third = steps(draws(B))
@@ -93,22 +74,22 @@ def test_age_is_counted_from_the_step_that_drew_a_group():
 def test_the_slowest_answers_are_broken_off():
     """Of e's answers some end at once, the others after three tokens: the quick ones count."""
     seed = next(s for s in range(99) if quick_of_e(s) == 2)
-    found = Steps(TakeFirstCompleteGroups(spare=1))(draws(E), seed)
+    found = begun(TakeFirstCompleteGroups(spare=1))(draws(E), seed)
     assert found.batch["length_B"].tolist() == [1, 1]
     assert found.num_discarded == 1  # the first token of the third answer
     one = next(s for s in range(99) if quick_of_e(s) == 1)
-    found = Steps(TakeFirstCompleteGroups(spare=1))(draws(E), one)
+    found = begun(TakeFirstCompleteGroups(spare=1))(draws(E), one)
     assert sorted(found.batch["length_B"].tolist()) == [1, 3]  # the first two in their order
     assert found.num_discarded == 3
 
 
 def quick_of_e(seed):
-    found = Steps(SampleIndependently())(draws(E, num=3), seed)
+    found = begun(SampleIndependently())(draws(E, num=3), seed)
     return int((found.batch["length_B"] == 1).sum())
 
 
 def test_what_goes_on_keeps_its_tokens_and_the_answers_that_have_ended():
-    steps = Steps(TakeFirstCompleteGroups(max_age=3, spare=1))
+    steps = begun(TakeFirstCompleteGroups(max_age=3, spare=1))
     steps(draws(C, B, spare=(B,)))
     (saved,) = steps.state["groups"]
     before = [[id for told in events for id in told[0].tolist()] for _, events in saved["answers"]]
@@ -121,14 +102,14 @@ def test_what_goes_on_keeps_its_tokens_and_the_answers_that_have_ended():
 
 @pytest.mark.parametrize("part", [SampleIndependently(), LeaveSlowGroupsForLater()])
 def test_equals_plain_samples_without_a_queue_and_spare_answers(part):
-    ours = Steps(TakeFirstCompleteGroups(), 6)(draws(A, B, C, E, num=3), seed=4)
-    theirs = Steps(part, 6)(draws(A, B, C, E, num=3), seed=4).batch
+    ours = begun(TakeFirstCompleteGroups(), 6)(draws(A, B, C, E, num=3), seed=4)
+    theirs = begun(part, 6)(draws(A, B, C, E, num=3), seed=4).batch
     for name, column in theirs.columns.items():
         assert ours.batch[name].equal(column), name
 
 
 def test_equals_leaving_slow_groups_for_later_while_nothing_is_too_old():
-    ours, theirs = Steps(TakeFirstCompleteGroups(max_age=9), 6), Steps(LeaveSlowGroupsForLater(), 6)
+    ours, theirs = begun(TakeFirstCompleteGroups(max_age=9), 6), begun(LeaveSlowGroupsForLater(), 6)
     for step, drawn in enumerate([draws(A, C, B, spare=(C,)), draws(D, E), draws(B, C)]):
         one, other = ours(drawn, seed=step).batch, theirs(drawn, seed=step).batch
         for name, column in other.columns.items():

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from builders import stages
+from builders import answers, stages
 from commands import Strop
 from fakes.engine import TableEngine
 from fakes.services import FakeGrading, FakeLog, over_table, rolled_out
@@ -52,11 +52,6 @@ class Steps(FakeGrading):
         places = dict(zip(uids, map(false_step, texts), strict=True))
         self.log.log_rollouts(self.name, places)
         return super().grade(batch)
-
-
-def answers(batch, column="id_T"):
-    lengths = batch["length_B"].tolist()
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
 
 
 def rolled(part, seed=0, name="first_false_step", given=GIVEN, draws=DRAWS, **sampling):

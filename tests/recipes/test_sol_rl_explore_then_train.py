@@ -3,7 +3,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from builders import flat_batch, run, stages
+from builders import answers, flat_batch, run, stages
 from commands import Strop
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import over_table, rolled_out
@@ -50,9 +50,8 @@ def rolled(part, newer=OLD, draws=DRAWS):
     return found, engine, services
 
 
-def answers(batch):
-    ids = torch.split(batch["id_T"][batch["mask_T"]], batch["length_B"].tolist())
-    return dict(zip(batch["rollout_uid_B"].tolist(), [a.tolist() for a in ids], strict=True))
+def by_uid(batch):
+    return dict(zip(batch["rollout_uid_B"].tolist(), answers(batch), strict=True))
 
 
 def test_worked_example_of_the_choice():
@@ -106,10 +105,10 @@ def test_deviation_is_that_of_all_scored_rewards():
 def test_the_newest_policy_answers_the_seeds_of_the_best_and_worst(newer):
     found, _, services = rolled(ExploreThenRegenerate(keep=4), newer)
     tried = rolled(SampleIndependently())[0].batch
-    texts, group = answers(tried), tried["group_B"].tolist()
+    texts, group = by_uid(tried), tried["group_B"].tolist()
     again = TwoPolicies(by_last_token(newer))
     exact = over_table(again, PROMPTS, score, answer_tokens=6)
-    regenerated = answers(
+    regenerated = by_uid(
         rolled_out(
             SampleIndependently(), DRAWS, again, exact, torch.Generator().manual_seed(3)
         ).batch
@@ -121,7 +120,7 @@ def test_the_newest_policy_answers_the_seeds_of_the_best_and_worst(newer):
         expected += [own[place] for place in sorted((*high, *low))]
         spread += [sum(score(texts[own[p]]) for p in places) / 2 for places in (high, low)]
     assert found.batch["rollout_uid_B"].tolist() == expected
-    assert answers(found.batch) == {uid: regenerated[uid] for uid in expected}
+    assert by_uid(found.batch) == {uid: regenerated[uid] for uid in expected}
     assert found.batch["group_B"].tolist() == [0] * 4 + [1] * 4
     repeated = sum(regenerated[uid] == texts[uid] for uid in expected) / 8
     assert found.metrics["exploring/repeated"] == repeated

@@ -18,8 +18,7 @@ GIVEN = {
 
 
 @pytest.mark.parametrize(
-    ("mode", "weights"),
-    [("linear", [1.2, 1.1862, 0.8]), ("exponential", [0.9909, 0.9836, 0.8])],
+    ("mode", "weights"), [("linear", [1.2, 1.1862, 0.8]), ("exponential", [0.9909, 0.9836, 0.8])]
 )
 def test_worked_example_through_the_padded_call(mode, weights):
     params = {"mode": mode, "aggregation": "token-sum"}

@@ -141,12 +141,6 @@ def agent(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def numbers(run: Any) -> list[dict[str, Any]]:
     apart = ("perf/", "timing_s/", "turns/", "episode/", "rewards/", "reward_", "data/")
     lines = (run.folder / "metrics.jsonl").read_text().splitlines()

@@ -39,11 +39,7 @@ def test_a_step_that_keeps_nothing_is_logged_and_leaves_the_weights(
     raw = lab.raw(
         "dapo",
         training={"steps": 2, "rollouts_every": 1},
-        algorithm={
-            "curation.max_rounds": 2,
-            "curation.num_prompts": 2,
-            "plan.num_minibatches": 2,
-        },
+        algorithm={"curation.max_rounds": 2, "curation.num_prompts": 2, "plan.num_minibatches": 2},
     )
     raw["reward"] = {"functions": [f"{same}:same"]}
     run = runner.start(raw, tmp_path / "run")

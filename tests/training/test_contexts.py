@@ -3,6 +3,7 @@
 import pytest
 import torch
 from models import Lab, exact_norms
+from runs import world_of
 
 from strop.batch import segments
 from strop.batch.batch import Batch
@@ -11,10 +12,7 @@ from strop.parts.probe._answers import prefixes
 from strop.parts.probe._contexts import turns_of
 from strop.support.errors import UserError
 from strop.training.learner import prefix_sharing
-from strop.training.loading import load_model
 from strop.training.services.scoring import gradient_norms
-from strop.training.settings import config
-from strop.training.setup import load_prompts, make_world
 from strop.training.step import train_step
 
 # Two episodes as (shown, done) in tokens: of three turns and of one.
@@ -49,17 +47,13 @@ def batch_of(rewritten):
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
     lab = Lab.make(tmp_path_factory.mktemp("lab"), layers=2)
-    world, _ = world_of(lab, lab.raw())
+    _, world = exact_world(lab, lab.raw())
     yield world.policy
     world.services.close()
 
 
-def world_of(lab, raw):
-    raw["model"] = {"name": str(lab.model), "dtype": "float64"}
-    made = config.make(raw)
-    task = load_prompts(made.data, made.reward, made.seed)
-    algorithm = made.build()
-    return make_world(made, algorithm, load_model(made), task), algorithm
+def exact_world(lab, raw):
+    return world_of({**raw, "model": {"name": str(lab.model), "dtype": "float64"}})
 
 
 @pytest.mark.parametrize(("share", "size"), [("off", None), ("on", 16)])
@@ -150,7 +144,7 @@ def test_engine_and_trainer_agree_on_rewritten_contexts(tmp_path):
     raw = lab.raw("mrs")
     raw["data"] = {"task": f"{file}:Notes", "train_size": 6, "validation_size": 2}
     raw["reward"], raw["algorithm"] = {}, {"sampling.num_prompts": 2, "sampling.num_rollouts": 4}
-    world, algorithm = world_of(lab, raw)
+    algorithm, world = exact_world(lab, raw)
     stepped = train_step(world, algorithm, {}, 1)
     batch = stepped.batch
     assert batch.contexts()[1] == batch.size("K") == 24

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 from models import Lab, exact_norms, without_times
+from runs import world_of
 from torch.nn.functional import layer_norm
 
 from strop.method import reading
@@ -21,10 +22,8 @@ from strop.training.learner.kernel import Tally
 from strop.training.learner.policy import Policy
 from strop.training.learner.step_metrics import critic_metrics
 from strop.training.learner.step_models import StepModels
-from strop.training.loading import load_model
 from strop.training.record import checkpoint
 from strop.training.settings import config
-from strop.training.setup import load_prompts, make_world
 from strop.training.step import train_step
 
 TWO_HEADS = """
@@ -82,9 +81,7 @@ def world(tmp_path_factory):
         reward="even", critic={"lr": 0.1, "hidden_size": 8}, training={"share_prefixes": "on"}
     )
     raw["model"] = {"name": str(lab.model), "dtype": "float64"}
-    made = config.make(raw)
-    task = load_prompts(made.data, made.reward, made.seed)
-    world = make_world(made, algorithm, load_model(made), task)
+    _, world = world_of(raw, algorithm)
     rng = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for weight in world.critic.heads.parameters():

@@ -75,12 +75,7 @@ def test_a_run_that_would_lack_something_does_not_begin(
 
 @pytest.mark.parametrize(
     ("recipe", "has"),
-    [
-        ("hapo", "rules entropy"),
-        ("rose_tree", "top"),
-        ("spo_tree", "logp_model"),
-        ("spae", "top"),
-    ],
+    [("hapo", "rules entropy"), ("rose_tree", "top"), ("spo_tree", "logp_model"), ("spae", "top")],
 )
 def test_what_a_method_says_is_all_that_it_needs(recipe, has, lab, runner, tmp_path):
     """Two steps on an engine with so much and no more."""

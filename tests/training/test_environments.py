@@ -9,12 +9,13 @@ import torch
 from commands import Strop
 from fakes.services import rolled_out
 from models import without_times
+from runs import world_of
 
 from strop.api.inference import open_model
 from strop.method.part import Draw
 from strop.support.errors import UserError
 from strop.support.loading import attribute
-from strop.training import loading, setup
+from strop.training import setup
 from strop.training.learner.step_models import refresh
 from strop.training.loop import start
 from strop.training.settings import config
@@ -60,14 +61,6 @@ def raw(task="corridor", recipe="grpo", **sections):
         "evaluation": {"every": 3, "num_samples": 2, "max_prompts": 2},
     }  # fmt: skip
     return {**base, **{k: {**base.get(k, {}), **v} for k, v in sections.items()}}
-
-
-def world_of(plain):
-    settings = config.make(plain)
-    algorithm = settings.build()
-    task = setup.load_prompts(settings.data, settings.reward, settings.seed)
-    loaded = loading.load_model(settings)
-    return algorithm, setup.make_world(settings, algorithm, loaded, task)
 
 
 def test_episodes_take_the_place_of_answers():

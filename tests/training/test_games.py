@@ -7,13 +7,12 @@ import pytest
 import torch
 from fakes.services import rolled_out
 from models import tokenizer
+from runs import world_of
 
 from strop.environments.base import EnvironmentSource
 from strop.method.part import Draw
 from strop.parts.rollout._observation_tokens import observation_ids
-from strop.training import loading, setup
 from strop.training.learner.step_models import refresh
-from strop.training.settings import config
 
 CHAT = (
     "{% for m in messages %}({{ m.role[0:1] == 'u' and '1' or '2' }}:{{ m.content }})\n{% endfor %}"
@@ -34,13 +33,6 @@ def raw(task, recipe="mars", **sections):
         "evaluation": {"every": 2, "num_samples": 2, "max_prompts": 2},
     }  # fmt: skip
     return {**base, **{k: {**base.get(k, {}), **v} for k, v in sections.items()}}
-
-
-def world_of(plain):
-    settings = config.make(plain)
-    algorithm = settings.build()
-    task = setup.load_prompts(settings.data, settings.reward, settings.seed)
-    return algorithm, setup.make_world(settings, algorithm, loading.load_model(settings), task)
 
 
 def played(algorithm, world, num_rollouts=6):

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from models import Lab, exact_norms
+from runs import world_of
 
 from strop.method import notation, reading
 from strop.method.chains import generators
@@ -17,9 +18,6 @@ from strop.training.learner import update
 from strop.training.learner.kernel import Tally
 from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import freeze
-from strop.training.loading import load_model
-from strop.training.settings import config
-from strop.training.setup import load_prompts, make_world
 from strop.training.step import train_step
 
 CASES = {
@@ -51,9 +49,7 @@ def make(lab, algorithm, num_slots=512):
     raw = lab.raw(training={"num_slots": num_slots, "share_prefixes": "on"})
     raw["model"] = {"name": str(lab.model), "dtype": "float64"}
     raw["algorithm"] = {"rollout.max_tokens": 6}
-    made = config.make(raw)
-    task = load_prompts(made.data, made.reward, made.seed)
-    return make_world(made, algorithm, load_model(made), task)
+    return world_of(raw, algorithm)[1]
 
 
 def sampled(lab, case, num_slots=512):

@@ -30,12 +30,6 @@ SHORT = {"rollout_max_tokens": 6, "sampling_num_prompts": 2, "sampling_num_rollo
          "evaluation_every": 0, "progress": False}  # fmt: skip
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def steps_of(run: Path) -> list[dict[str, Any]]:
     """The log without what depends on the time, and without a line that is just being written."""
     path = run / "metrics.jsonl"

@@ -37,10 +37,7 @@ EARLY = {
 # Each recipe needs something else from the models or the engine.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "whole_update": ("clip_cov", {}),
-    "whole_rollout": (
-        "gspo",
-        {"training": {"share_prefixes": "on"}, "evaluation": {"every": 2}},
-    ),
+    "whole_rollout": ("gspo", {"training": {"share_prefixes": "on"}, "evaluation": {"every": 2}}),
     "adapters": (
         "grpo(beta=0.1)",
         {

@@ -10,7 +10,7 @@ import pytest
 import torch
 from builders import flat_batch
 from models import Lab, exact_norms
-from runs import Runner
+from runs import Runner, world_of
 from short_runs import first_step, of_traces
 from torch import Tensor
 
@@ -22,11 +22,9 @@ from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
 from strop.traces.reading import row_of
 from strop.traces.records import Rollout, TurnRecord
-from strop.training.loading import load_model
 from strop.training.services import run as services
 from strop.training.services.run import RunGrading
 from strop.training.settings import config
-from strop.training.setup import load_prompts, make_world
 
 
 def stepped(lab: Lab, raw: dict[str, Any]) -> tuple[Batch, list[Tensor], dict[str, float]]:
@@ -130,10 +128,7 @@ def opened(lab: Lab, recipe: str = "grpo", **sections: Any) -> Any:
     raw["algorithm"] = {}
     for name, section in sections.items():
         raw[name] = {**raw.get(name, {}), **section}
-    made = config.make(raw)
-    algorithm = made.build()
-    task = load_prompts(made.data, made.reward, made.seed)
-    world = make_world(made, algorithm, load_model(made), task)
+    _, world = world_of(raw)
     world.services.close()
     return world
 

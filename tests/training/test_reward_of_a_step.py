@@ -22,8 +22,7 @@ def test_an_answer_that_breaks_its_reward_counts_in_the_mean(counted):
     # Two are judged, 1 and 0; two break the reward and count 0, or nothing; one is not to blame.
     exits = [Exit.DONE, Exit.TOKEN_LIMIT, Exit.EXCEPTION, Exit.TIMEOUT, Exit.UNREACHABLE]
     batch = flat_batch((1,) * 5, reward_B=[1.0, 0.0, 0.0, 0.0, 0.0]).set(
-        exit_B=torch.tensor(exits),
-        scored_B=torch.tensor([True, True, counted, counted, False]),
+        exit_B=torch.tensor(exits), scored_B=torch.tensor([True, True, counted, counted, False])
     )
     assert _means(batch) == {"reward": 1 / 4, "reward_judged": 1 / 2}
     assert exit_metrics(batch) == dict.fromkeys(

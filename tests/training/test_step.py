@@ -121,8 +121,7 @@ def test_unscored_rollouts_take_part_in_nothing(begin, lab):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "share"),
-    [("grpo", 0.25), ("grpo(beta=0.1)", 1.0), ("gae", 1.0)],
+    ("recipe", "share"), [("grpo", 0.25), ("grpo(beta=0.1)", 1.0), ("gae", 1.0)]
 )
 def test_rollouts_of_uniform_groups_have_no_gradient_unless_a_term_gives_them_one(
     begin, lab, recipe, share

@@ -7,12 +7,7 @@ import torch
 from models import Lab, without_times
 from runs import Runner
 
-from strop.training.learner.term_conflict import (
-    TermConflict,
-    blocks_of,
-    conflicts,
-    products_of,
-)
+from strop.training.learner.term_conflict import TermConflict, blocks_of, conflicts, products_of
 
 
 @pytest.fixture(scope="module")

@@ -5,29 +5,21 @@ import dataclasses
 import pytest
 import torch
 from fakes.services import rolled_out
+from runs import world_of
 from scripted_model import TEMPLATE, save_scripted
 
 from strop.batch.batch import Batch
 from strop.data.chat import Chat
 from strop.method.part import Draw
 from strop.support.errors import UserError
-from strop.training import loading, setup
-from strop.training.settings import config
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "2*3"}}</tool_call>'
 THOUGHT = "<think>hm</think>"
 
 
-def world_of(model, task, recipe="grpo", **data):
-    settings = config.make(
-        {
-            "recipe": recipe, "model": {"name": str(model)},
-            "data": {"task": task, "train_size": 2, "validation_size": 1, "heldout_size": 1} | data,
-        }
-    )  # fmt: skip
-    method = settings.build()
-    task = setup.load_prompts(settings.data, settings.reward, settings.seed)
-    return method, setup.make_world(settings, method, loading.load_model(settings), task)
+def world_with(model, task, recipe="grpo", **data):
+    data = {"task": task, "train_size": 2, "validation_size": 1, "heldout_size": 1} | data
+    return world_of({"recipe": recipe, "model": {"name": str(model)}, "data": data})
 
 
 def played(method, world, num_rollouts=6) -> Batch:
@@ -46,7 +38,7 @@ def contexts_of(world, batch):
 def test_tools_are_shown_and_answer_in_their_role(tmp_path):
     model = save_scripted(tmp_path / "model", {CALL: 0.7, THOUGHT + "6": 0.3}, TEMPLATE)
     options = {"kinds": ["arithmetic"], "max_turns": 3}
-    method, world = world_of(model, "tool_questions", task_config=options)
+    method, world = world_with(model, "tool_questions", task_config=options)
     batch = played(method, world)
     whole = contexts_of(world, batch)
     assert len(whole) == 12
@@ -63,7 +55,7 @@ def test_tools_in_words_where_the_template_shows_none(tmp_path):
     bare = TEMPLATE[TEMPLATE.index("{%- set last") :]
     model = save_scripted(tmp_path / "model", {line: 1.0}, bare)
     options = {"kinds": ["arithmetic"], "max_turns": 2}
-    method, world = world_of(model, "tool_questions", task_config=options)
+    method, world = world_with(model, "tool_questions", task_config=options)
     (text, *_) = contexts_of(world, played(method, world))
     assert text.startswith("[user]You have these tools:\n- calculator: Calculates an expression")
     assert "Call one with a line: call NAME {ARGUMENTS AS JSON}\nWhat is" in text
@@ -76,7 +68,7 @@ def test_thoughts_stay_or_are_dropped_by_name(tmp_path):
     model = save_scripted(tmp_path / "model", {action: 1.0}, TEMPLATE)
     shown = []
     for thinking in ("all", "template"):
-        method, world = world_of(
+        method, world = world_with(
             model, "calculator", thinking=thinking, task_config={"max_turns": 3}
         )
         batch = played(method, world, 1)
@@ -97,7 +89,7 @@ def test_answers_of_tools_keep_the_thoughts_that_the_template_keeps(tmp_path):
     """The question is the last message of a user, so nothing is dropped after a tool."""
     model = save_scripted(tmp_path / "model", {THOUGHT + CALL: 1.0}, TEMPLATE)
     options = {"kinds": ["arithmetic"], "max_turns": 3}
-    method, world = world_of(model, "tool_questions", thinking="template", task_config=options)
+    method, world = world_with(model, "tool_questions", thinking="template", task_config=options)
     batch = played(method, world, 1)
     assert "sequence_T" in batch
     assert len(contexts_of(world, batch)) == 2
@@ -107,14 +99,14 @@ def test_answers_of_tools_keep_the_thoughts_that_the_template_keeps(tmp_path):
 def test_what_cannot_be_is_refused(tmp_path):
     plain = save_scripted(tmp_path / "plain", {"6": 1.0})
     with pytest.raises(UserError, match=r"data\.thinking=template needs a chat template"):
-        world_of(plain, "calculator", thinking="template")
+        world_with(plain, "calculator", thinking="template")
     with pytest.raises(UserError, match=r"data\.call_form=json is for calls of tools"):
-        world_of(plain, "calculator", call_form="json")
+        world_with(plain, "calculator", call_form="json")
     strange = TEMPLATE.replace("<tool_call>...</tool_call>", "[TOOL_CALLS]")
     model = save_scripted(tmp_path / "strange", {"6": 1.0}, strange)
     with pytest.raises(UserError, match="in a form that strop does not read"):
-        world_of(model, "tool_questions")
-    _, world = world_of(model, "tool_questions", call_form="json")
+        world_with(model, "tool_questions")
+    _, world = world_with(model, "tool_questions", call_form="json")
     assert world.services.texts.chat.call_form == "json"
     world.services.close()
     chat = Chat(template={"tools": [{}]})
@@ -124,7 +116,7 @@ def test_what_cannot_be_is_refused(tmp_path):
 
 def test_strategies_that_need_one_context_refuse_to_drop_thoughts(tmp_path):
     model = save_scripted(tmp_path / "model", {f"{THOUGHT}6": 1.0}, TEMPLATE)
-    method, world = world_of(model, "calculator", recipe="arpo", thinking="template")
+    method, world = world_with(model, "calculator", recipe="arpo", thinking="template")
     with pytest.raises(UserError, match=r"data\.thinking=template: branch_after_turns continues"):
         played(method, world)
     world.services.close()
@@ -133,7 +125,7 @@ def test_strategies_that_need_one_context_refuse_to_drop_thoughts(tmp_path):
 def test_a_reminder_stands_in_the_last_answer_of_a_tool(tmp_path):
     model = save_scripted(tmp_path / "model", {CALL: 1.0}, TEMPLATE)
     options = {"kinds": ["arithmetic"], "max_turns": 2}
-    method, world = world_of(model, "tool_questions", task_config=options)
+    method, world = world_with(model, "tool_questions", task_config=options)
     part = dataclasses.replace(method.rollout.part, reminder="Left: {left}")
     draws = (Draw(world.pool[0], 1),)
     rng = torch.Generator().manual_seed(5)

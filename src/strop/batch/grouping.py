@@ -230,11 +230,7 @@ def at_places(values_N: Tensor, places: Sequence[int]) -> Tensor:
 
 
 def in_order(
-    values_N: Tensor,
-    key_N: Tensor,
-    where_N: Tensor | None,
-    size: Tensor,
-    places: Sequence[Tensor],
+    values_N: Tensor, key_N: Tensor, where_N: Tensor | None, size: Tensor, places: Sequence[Tensor]
 ) -> list[Tensor]:
     """The members [num] that a sort would put at these places [num] of their keys, from 0.
 

@@ -124,11 +124,7 @@ def leave_one_out_mean(
 
 
 def extreme(
-    values_N: Tensor,
-    key_N: Tensor,
-    num: int,
-    where_N: Tensor | None = None,
-    largest: bool = True,
+    values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None, largest: bool = True
 ) -> Tensor:
     """Largest (or smallest) member per key; 0 for a key without members."""
     found = _bound(values_N, key_N, num, where_N, largest)

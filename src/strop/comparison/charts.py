@@ -13,16 +13,7 @@ from strop.comparison.scores import EVALUATION, NO_SCORE, axis
 from strop.comparison.verdict import Compared
 from strop.evaluation.entropy_law import FEWEST, fit_entropy_law
 from strop.evaluation.seeds import SHARE, range_of
-from strop.report.charts import (
-    COLOURS,
-    DASHES,
-    FEW_SEEDS,
-    GREY,
-    Chart,
-    see_through,
-    short,
-    thin,
-)
+from strop.report.charts import COLOURS, DASHES, FEW_SEEDS, GREY, Chart, see_through, short, thin
 from strop.report.entropy_law import pairs
 from strop.report.run_folder import Run
 from strop.report.seeds import mean_and_band

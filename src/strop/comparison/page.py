@@ -11,15 +11,7 @@ from strop.comparison.charts import AXES, curves, differences, laws, line_of, ma
 from strop.comparison.names import number_of
 from strop.comparison.plan import Plan
 from strop.comparison.scores import Row
-from strop.comparison.table import (
-    estimate,
-    heading,
-    judged,
-    labels_of,
-    note,
-    one_run,
-    resolution,
-)
+from strop.comparison.table import estimate, heading, judged, labels_of, note, one_run, resolution
 from strop.comparison.tuning import Tried
 from strop.comparison.verdict import Compared
 from strop.report.about import facts
@@ -52,11 +44,7 @@ def write_page(
 
 
 def render(
-    plan: Plan,
-    rows: Sequence[Row],
-    runs: Runs,
-    notes: Sequence[str],
-    tried: Sequence[Tried] = (),
+    plan: Plan, rows: Sequence[Row], runs: Runs, notes: Sequence[str], tried: Sequence[Tried] = ()
 ) -> str:
     """The page as text."""
     body = [_header(plan, notes), "<main>\n"]

@@ -19,13 +19,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from strop.engines.base import WAITING, Ended, Engine, Event, Request, Source, taken_out
-from strop.engines.completions_client import (
-    NO_LOGPROBS,
-    Answer,
-    Client,
-    Gate,
-    LogprobKind,
-)
+from strop.engines.completions_client import NO_LOGPROBS, Answer, Client, Gate, LogprobKind
 from strop.engines.open import EngineSettings
 from strop.engines.rules import MinP, TopK, TopP
 from strop.engines.sampling import seed_behind

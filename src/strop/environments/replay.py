@@ -24,7 +24,7 @@ from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.data.tool_calls import tagged_calls
 from strop.environments.base import Environment, Observation, check_number
 from strop.support.errors import UserError
-from strop.support.files import json_of, text_of
+from strop.support.files import json_lines
 
 SCORINGS = ("paper", "code")
 FIELD = re.compile(r"\{(observation|action)\}")
@@ -144,21 +144,14 @@ def step_reward(judged: Judged, scoring: str) -> float:
 @cache
 def trajectories_of(path: str) -> list[dict[str, Any]]:
     """The trajectories of a file. Raises UserError naming the first bad line."""
-    lines = text_of(Path(path), "the trajectories").split("\n")
-    found = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            found.append(_trajectory(line, f"{path}, line {number}"))
+    lines = json_lines(Path(path), "the trajectories", "replay")
+    found = [_trajectory(row, place) for place, row in lines]
     if not found:
         raise UserError(f"replay: {path} holds no trajectory")
     return found
 
 
-def _trajectory(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json_of(line)
-    except ValueError as error:
-        raise UserError(f"replay: {where} is not JSON: {error}") from error
+def _trajectory(row: Any, place: str) -> dict[str, Any]:
     steps = row.get("steps") if isinstance(row, dict) else None
     right = isinstance(steps, list) and steps and all(
         isinstance(step, dict) and all(isinstance(step.get(name), str) and step[name].strip()
@@ -167,6 +160,6 @@ def _trajectory(line: str, where: str) -> dict[str, Any]:
     )  # fmt: skip
     if not right:
         raise UserError(
-            f'replay: {where} must have "steps", a list of {{"observation": text, "action": text}}'
+            f'{place} must have "steps", a list of {{"observation": text, "action": text}}'
         )
     return row

@@ -15,13 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
 from strop.environments.base import EnvironmentSource, Observation
-from strop.environments.episodes import (
-    CallLimits,
-    Episodes,
-    failed,
-    over_time,
-    step_of,
-)
+from strop.environments.episodes import CallLimits, Episodes, failed, over_time, step_of
 from strop.support.exits import Exit
 
 

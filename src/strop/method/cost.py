@@ -5,10 +5,7 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, around_refresh, wanted_columns
 
 # Facts of probes that use the engine or the policy once more.
-ASKING = {
-    "samples_again": "further answers",
-    "scores_again": "forward passes over further texts",
-}
+ASKING = {"samples_again": "further answers", "scores_again": "forward passes over further texts"}
 
 
 # The needs of a run beside prompts and rewards; `strop recipes --needs` takes these words.

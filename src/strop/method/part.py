@@ -299,10 +299,7 @@ def facts(use: Use) -> frozenset[str]:
     reads_drawn = DRAWN_BY & {read.column for read in reads(use) if read.required}
     if not reads_drawn:
         return stated
-    derived = {
-        "log_ratio_T": "contains_behavior_ratio",
-        "correction_T": "corrects_behavior_ratio",
-    }
+    derived = {"log_ratio_T": "contains_behavior_ratio", "correction_T": "corrects_behavior_ratio"}
     return stated | {derived[name] for name in writes(use) if name in derived}
 
 

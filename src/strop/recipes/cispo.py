@@ -14,12 +14,7 @@ from strop.recipes.grpo import grpo
 # TRL does not use epsilon here, and its epsilon_high is the largest weight itself.
 @door(parameters={"epsilon": None, "epsilon_high": ("clip_high", lambda most: most - 1)})
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
-def cispo(
-    *,
-    clip_low: float = 10.0,
-    clip_high: float = 0.2,
-    **parent: Any,
-) -> Algorithm:
+def cispo(*, clip_low: float = 10.0, clip_high: float = 0.2, **parent: Any) -> Algorithm:
     """MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention.
 
     arXiv 2506.13585, eq. 4 and 5. Code: none released (verl, TRL carry it). Parent: grpo.

@@ -10,10 +10,7 @@ from strop.recipes.grpo import grpo
 
 @inherits(grpo, without=("std",), normalize_std=False)
 def dr_grpo(
-    *,
-    aggregation: str = "seq-mean-token-sum-norm",
-    length: int = 0,
-    **parent: Any,
+    *, aggregation: str = "seq-mean-token-sum-norm", length: int = 0, **parent: Any
 ) -> Algorithm:
     """Understanding R1-Zero-Like Training: A Critical Perspective.
 

@@ -45,7 +45,5 @@ def empg(
     algorithm = grpo(**parent)
     turns = (Use(ModulateTurnsByEntropy(k, zeta, k_prime)), Use(SpreadTurns()))
     return dataclasses.replace(
-        algorithm,
-        rollout=Use(PlayTurns()),
-        advantage=(*algorithm.advantage[:-1], *turns),
+        algorithm, rollout=Use(PlayTurns()), advantage=(*algorithm.advantage[:-1], *turns)
     )

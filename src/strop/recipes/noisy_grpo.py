@@ -53,7 +53,5 @@ def noisy_grpo(
     baseline = FuseNoisePrior(p_alpha, r, eps, learn_from_uniform)
     rollout = SampleUnderNoise(levels=levels, scale=noise_scale)
     return dataclasses.replace(
-        grpo(**parent),
-        rollout=Use(rollout),
-        advantage=(Use(baseline), Use(SpreadEvenly())),
+        grpo(**parent), rollout=Use(rollout), advantage=(Use(baseline), Use(SpreadEvenly()))
     )

@@ -43,10 +43,7 @@ def optimal_token_baseline(
 
 @inherits(optimal_token_baseline)
 def optimal_token_baseline_multi_turn(
-    *,
-    handle_zero_tail: bool = True,
-    eps: float = 1e-8,
-    **parent: Any,
+    *, handle_zero_tail: bool = True, eps: float = 1e-8, **parent: Any
 ) -> Algorithm:
     """The Optimal Token Baseline, for rollouts with other tokens between the policy's.
 

@@ -14,12 +14,7 @@ from strop.recipes.grpo import grpo
 
 
 @inherits(grpo, without=ESTIMATOR, aggregation="seq-mean-token-sum")
-def rloo(
-    *,
-    singleton: str = "raw",
-    beta: float = 0.0,
-    **parent: Any,
-) -> Algorithm:
+def rloo(*, singleton: str = "raw", beta: float = 0.0, **parent: Any) -> Algorithm:
     """Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback.
 
     arXiv 2402.14740. Code: none released (verl, TRL carry it). Parent: grpo.

@@ -73,7 +73,5 @@ def siren(
     carry = CarryMetricForward("terms.entropy.objective.anchor", "siren/entropy", "first")
     algorithm = grpo(normalize_std=False, **parent)
     return dataclasses.replace(
-        algorithm,
-        terms=(*algorithm.terms, pulled),
-        control=(Use(carry),) if measured else (),
+        algorithm, terms=(*algorithm.terms, pulled), control=(Use(carry),) if measured else ()
     )

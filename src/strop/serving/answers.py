@@ -54,11 +54,7 @@ class CallResponse:
         """The numbers of prompt and drawn tokens."""
         prompt = len(self.wanted.call.prompt_ids)
         drawn = sum(len(each.answer.ids) for each in self.generated)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": drawn,
-            "total_tokens": prompt + drawn,
-        }
+        return {"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn}
 
     def body(self) -> dict[str, Any]:
         """The whole answer as one object."""

@@ -54,6 +54,19 @@ def json_of(text: str | bytes, once: bool = False) -> Any:
         raise ValueError("too deeply nested") from error
 
 
+def json_lines(path: Path, what: str, reader: str) -> Iterator[tuple[str, Any]]:
+    """The content of every non-empty line, with its place in messages. Raises UserError."""
+    for number, line in enumerate(text_of(path, what).split("\n"), 1):
+        if not line.strip():
+            continue
+        place = f"{reader}: {path}, line {number}"
+        try:
+            found = json_of(line)
+        except ValueError as error:
+            raise UserError(f"{place} is not JSON: {error}") from error
+        yield place, found
+
+
 def well_formed(value: Any) -> Any:
     """The value with lone surrogates in texts, which no tokenizer takes, written as escapes."""
     if isinstance(value, str):

@@ -2,13 +2,12 @@ import torch
 from builders import flat_batch, run
 from fakes.services import FakeServices
 from models import Lab
+from runs import world_of
 
 from strop.method.part import Use, call
 from strop.method.services import Graded
 from strop.parts.reward.score_with_verifiers import ScoreWithVerifiers
 from strop.support.exits import Exit
-from strop.training import loading, setup
-from strop.training.settings import config
 
 REWARDS = '''
 def length(completions, **columns):
@@ -57,9 +56,7 @@ def test_the_reward_is_the_weighted_sum_of_the_functions_that_gave_a_number(tmp_
     raw["reward"] = {
         "functions": [f"{lab.rewards}:{name}" for name in names], "weights": [0.5, 2.0, 1.0],
     }  # fmt: skip
-    settings = config.make(raw)
-    task = setup.load_prompts(settings.data, settings.reward, 0)
-    world = setup.make_world(settings, settings.build(), loading.load_model(settings), task)
+    _, world = world_of(raw)
     texts = ("34)", ")(", "7+")
     ids = [id for text in texts for id in world.services.texts.encode(text)]
     batch = flat_batch([len(text) for text in texts], (0, 0, 1), id_T=torch.tensor(ids))

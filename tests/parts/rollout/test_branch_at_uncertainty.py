@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from builders import answers
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, FakeScoring, FakeServices, FakeTexts, rolled_out
 
@@ -37,11 +38,6 @@ def grown(part, seed=0, draws=DRAWS, engine=None):
     batch, state, *_ = rolled_out(part, draws, engine, SERVICES, rng)
     assert state is None
     return batch, engine
-
-
-def answers(batch, column="id_T"):
-    lengths = batch["length_B"].tolist()
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
 
 
 def slow_metric(batch, measure):

@@ -2,6 +2,7 @@ import itertools
 
 import pytest
 import torch
+from builders import answers
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, FakeServices, FakeTexts, rolled_out
 
@@ -29,11 +30,6 @@ def grown(part, table=CHAIN, seed=0, draws=DRAWS, context=100):
     batch, state, *_ = rolled_out(part, draws, engine, services, rng)
     assert state is None
     return batch, engine
-
-
-def answers(batch, column="id_T"):
-    lengths = batch["length_B"].tolist()
-    return [a.tolist() for a in torch.split(batch[column][batch["mask_T"]], lengths)]
 
 
 def turns(batch):

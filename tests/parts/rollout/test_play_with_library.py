@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from fakes.services import rolled_out
+from runs import world_of
 from scripted_model import save_scripted
 
 from strop.method.part import Draw
@@ -13,8 +14,6 @@ from strop.parts.rollout import _library as library
 from strop.parts.rollout._library import add, count, is_useless, nearest, whole
 from strop.parts.rollout.play_with_library import PlayWithLibrary
 from strop.support.errors import UserError
-from strop.training import loading, setup
-from strop.training.settings import config
 
 
 def made(*names, **numbers):
@@ -113,10 +112,7 @@ def test_scripted_answers_write_find_and_call_a_function(tmp_path):
     options = {"questions": str(questions), "tools": ["python"], "max_turns": 3, "max_tokens": 4}
     data = {"task": "tool_questions", "task_config": options, "train_size": 1}
     data |= {"validation_size": 1, "heldout_size": 1}
-    settings = config.make({"recipe": "grpo", "model": {"name": str(model)}, "data": data})
-    method = settings.build()
-    prompts = setup.load_prompts(settings.data, settings.reward, settings.seed)
-    world = setup.make_world(settings, method, loading.load_model(settings), prompts)
+    method, world = world_of({"recipe": "grpo", "model": {"name": str(model)}, "data": data})
     part = PlayWithLibrary(**method.rollout.part.sampling(), prune="none")
     rng, state = torch.Generator().manual_seed(3), part.init()
     found = []

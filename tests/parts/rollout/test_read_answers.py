@@ -18,11 +18,7 @@ PAIR = ReadAnswers(answers=("chosen", "rejected"))
 
 def read(part, *draws):
     batch, state, *_ = rolled_out(
-        part,
-        draws,
-        TableEngine(by_last_token({})),
-        SERVICES,
-        torch.Generator(),
+        part, draws, TableEngine(by_last_token({})), SERVICES, torch.Generator()
     )
     assert state is None
     return batch

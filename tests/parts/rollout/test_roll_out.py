@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from builders import answers
 from fakes.engine import TableEngine, by_last_token
 from fakes.models import tiny
 from fakes.services import FakeSampling, FakeServices
@@ -32,15 +33,9 @@ async def collect(engine, requests):
     return assemble((Draw(1, len(requests)),), answers), None
 
 
-def texts(rolled):
-    batch = rolled.batch
-    pieces = torch.split(batch["id_T"][batch["mask_T"]], batch["length_B"].tolist())
-    return [piece.tolist() for piece in pieces]
-
-
 def alone(requests):
     engine = cycle()
-    return texts(roll_out(collect(engine, requests), engine))
+    return answers(roll_out(collect(engine, requests), engine).batch)
 
 
 def crowded(engine, strategies, services=None):
@@ -57,7 +52,7 @@ def crowded(engine, strategies, services=None):
 def test_value_and_release():
     engine = cycle()
     found = roll_out(collect(engine, [Request((1,), 4)] * 3), engine)
-    assert [text[:2] for text in texts(found)] == [[2, 0]] * 3
+    assert [text[:2] for text in answers(found.batch)] == [[2, 0]] * 3
     assert (found.state, found.num_discarded, found.metrics) == (None, 0, {})
     assert engine.rows == {}
 
@@ -66,7 +61,7 @@ def test_several_strategies_share_an_engine():
     engine = cycle()
     requests = [[Request((i % 3,), 3 + i, seed=i)] * (i + 1) for i in range(4)]
     together = crowded(engine, [collect(engine, own) for own in requests])
-    assert [texts(rolled) for rolled, _ in together] == [alone(own) for own in requests]
+    assert [answers(rolled.batch) for rolled, _ in together] == [alone(own) for own in requests]
     assert [ends.num_well for _, ends in together] == [1, 2, 3, 4]
     assert engine.num_steps == 6  # as many as the longest alone
     assert engine.rows == {}
@@ -79,7 +74,7 @@ def test_one_ends_and_another_begins_while_others_are_under_way():
     crowd.begin("short", collect(engine, [Request((0,), 2, seed=2)]))
     while crowd.runs:
         for key, rolled, _ in crowd.turn():
-            ended.append((key, engine.num_steps, texts(rolled)))
+            ended.append((key, engine.num_steps, answers(rolled.batch)))
             if key == "short":
                 crowd.begin("late", collect(engine, [Request((0,), 3, seed=3)]))
     crowd.close()
@@ -143,7 +138,7 @@ def test_sampling_inside_a_strategy_keeps_its_own_requests():
         return assemble((Draw(1, 1),), [await started]), None
 
     found = roll_out(strategy(), engine)
-    assert texts(found) == alone([Request((1,), 4)])
+    assert answers(found.batch) == alone([Request((1,), 4)])
     assert found.num_discarded == 0  # the other five are the reward's
     assert engine.rows == {}
 
@@ -295,7 +290,7 @@ class Narrow(TableEngine):
 def test_requests_wait_while_the_engine_is_full():
     requests = [Request((i % 3,), 2 + i % 5, seed=i) for i in range(40)]
     engine = cycle(Narrow)
-    assert texts(roll_out(collect(engine, requests), engine)) == alone(requests)
+    assert answers(roll_out(collect(engine, requests), engine).batch) == alone(requests)
     assert engine.most == 4
     assert engine.rows == {}
 
@@ -313,7 +308,7 @@ def test_a_request_that_waits_can_be_stopped():
         answers = [each.answer() for each in started[:8]]
         return assemble((Draw(1, 8),), answers), None
 
-    assert texts(roll_out(strategy(), engine)) == alone(
+    assert answers(roll_out(strategy(), engine).batch) == alone(
         [Request((0,), 2, seed=n) for n in range(8)]
     )
 
@@ -322,7 +317,7 @@ def test_several_strategies_are_held_up_together():
     requests = [[Request((i % 3,), 3, seed=10 * i + n) for n in range(9)] for i in range(3)]
     engine = cycle(Narrow)
     together = crowded(engine, [collect(engine, own) for own in requests])
-    assert [texts(rolled) for rolled, _ in together] == [alone(own) for own in requests]
+    assert [answers(rolled.batch) for rolled, _ in together] == [alone(own) for own in requests]
     assert engine.most == 4
 
 
@@ -342,7 +337,7 @@ def test_failed_requests_of_one_strategy_are_not_those_of_another():
     )
     engine = cycle(Failing)
     found = crowded(engine, [collect(engine, good), collect(engine, mixed)], services)
-    assert [[len(new) for new in texts(rolled)] for rolled, _ in found] == [[3, 3], [0, 3]]
+    assert [[len(new) for new in answers(rolled.batch)] for rolled, _ in found] == [[3, 3], [0, 3]]
     assert [ends for _, ends in found] == [(2, ()), (1, ("made to",))]
     assert [rolled.batch["exit_B"].tolist() for rolled, _ in found] == [
         [Exit.TOKEN_LIMIT] * 2, [Exit.ENGINE_LOST, Exit.TOKEN_LIMIT],

@@ -1,4 +1,5 @@
 import torch
+from builders import answers
 from fakes.engine import TableEngine, by_last_token
 from fakes.services import FakeSampling, FakeServices, FakeTexts, rolled_out
 
@@ -27,9 +28,7 @@ def test_one_greedy_rollout_a_draw_beside_the_samples():
     assert batch["stage_B"].tolist() == [0, 0, 0, 1, 0, 0, 1, 0, 1]
     assert batch["group_B"].tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2]
     greedy = batch.keep(batch["stage_B"] == 1)
-    answers = torch.split(greedy["id_T"][greedy["mask_T"]], greedy["length_B"].tolist())
-    assert [a.tolist() for a in answers] == [[2, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2, 1, 2, 1],
-                                             [2, 1, 2, 1, 2, 1, 2]]  # fmt: skip
+    assert answers(greedy) == [[2, 1, 2, 1, 2, 1, 2], [1, 2, 1, 2, 1, 2, 1], [2, 1, 2, 1, 2, 1, 2]]
     assert len(set(batch["rollout_uid_B"].tolist())) == 9
 
 

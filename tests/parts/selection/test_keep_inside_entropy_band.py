@@ -16,9 +16,7 @@ from strop.support.errors import UserError
 def _example(entropy: float):
     # rewards (1, 1, 1, -1): grpo's advantages
     return flat_batch(
-        (1, 2, 1, 2),
-        entropy_old_T=[entropy] * 6,
-        advantage_T=[0.5, 0.5, 0.5, 0.5, -1.5, -1.5],
+        (1, 2, 1, 2), entropy_old_T=[entropy] * 6, advantage_T=[0.5, 0.5, 0.5, 0.5, -1.5, -1.5]
     )
 
 

@@ -33,8 +33,7 @@ class LocalSettings(EngineSettings):
         description="most tokens that an answer drafts per step from its group's other answers",
     )
     cuda_graphs: bool = Field(
-        default=True,
-        description="on a GPU, decoding passes are recorded once as CUDA graphs",
+        default=True, description="on a GPU, decoding passes are recorded once as CUDA graphs"
     )
 
     def check(self, num_steps: int) -> None:

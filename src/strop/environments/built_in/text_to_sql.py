@@ -28,7 +28,7 @@ from strop.environments.generated_questions import question_of
 from strop.environments.tool_box import Database
 from strop.environments.tools import ToolError
 from strop.support.errors import UserError
-from strop.support.files import json_of, text_of
+from strop.support.files import json_lines
 
 QUERY = re.compile(r"<intermediate_sql>((?:(?!<intermediate_sql>).)*)</intermediate_sql>\Z", re.S)
 FINAL = re.compile(r"<final_sql>((?:(?!<final_sql>).)*)</final_sql>\s*\Z", re.S)
@@ -182,20 +182,14 @@ def normalised(sql: str) -> str:
 @cache
 def rows_of(path: str) -> tuple[Question, ...]:
     """The rows of a file of questions. Raises UserError naming the first bad line."""
-    found = []
-    for number, line in enumerate(text_of(Path(path), "the questions").split("\n"), 1):
-        if line.strip():
-            found.append(_row(line, f"text_to_sql: {path}, line {number}", Path(path).parent))
+    lines = json_lines(Path(path), "the questions", "text_to_sql")
+    found = [_row(row, place, Path(path).parent) for place, row in lines]
     if not found:
         raise UserError(f"text_to_sql: {path} has no rows")
     return tuple(found)
 
 
-def _row(line: str, place: str, folder: Path) -> Question:
-    try:
-        row = json_of(line)
-    except ValueError as error:
-        raise UserError(f"{place} is not JSON: {error}") from error
+def _row(row: Any, place: str, folder: Path) -> Question:
     given = row if isinstance(row, dict) else {}
     texts = {name: given.get(name) or "" for name in Question._fields}
     whole = all(isinstance(text, str) for text in texts.values())

@@ -29,7 +29,7 @@ from strop.environments.tool_environment import ToolEnvironment, plain
 from strop.environments.tools import Tool
 from strop.sandbox.run import check_isolation
 from strop.support.errors import UserError, did_you_mean
-from strop.support.files import json_of, text_of
+from strop.support.files import json_lines, text_of
 
 TOOL_OF_KIND = {"arithmetic": "calculator", "sql": "sql", "search": "search"}
 TOOLS = ("calculator", "python", "sql", "search")
@@ -102,10 +102,7 @@ class ToolQuestions(ToolEnvironment):
             "sql": lambda: sql_tool(self._open_database),
             "search": lambda: search_tool(self._open_corpus),
         }
-        return [
-            *(made[name]() for name in self.names),
-            *(self.server.tools if self.server else ()),
-        ]
+        return [*(made[name]() for name in self.names), *(self.server.tools if self.server else ())]
 
     def question(self, seed: int) -> str:
         """The question of the seed."""
@@ -172,20 +169,10 @@ def lines_of(path: str) -> tuple[str, ...]:
 def rows_of(path: str) -> tuple[Mapping[str, str], ...]:
     """The rows of a file of questions. Raises UserError naming the first bad line."""
     found = []
-    for number, line in enumerate(text_of(Path(path), "the questions").split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json_of(line)
-        except ValueError as error:
-            raise UserError(
-                f"tool_questions: {path}, line {number} is not JSON: {error}"
-            ) from error
+    for place, row in json_lines(Path(path), "the questions", "tool_questions"):
         question = row.get("question") if isinstance(row, dict) else None
         if not isinstance(question, str) or not question.strip() or row.get("answer") is None:
-            raise UserError(
-                f'tool_questions: {path}, line {number} must have "question" (a text) and "answer"'
-            )
+            raise UserError(f'{place} must have "question" (a text) and "answer"')
         found.append({"question": question.strip(), "answer": str(row["answer"])})
     if not found:
         raise UserError(f"tool_questions: {path} has no rows")

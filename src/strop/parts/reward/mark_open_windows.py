@@ -62,8 +62,5 @@ class MarkOpenWindows:
         cost_B = segments.total(mean_N - level, rollout_N, num_rollouts, open_N)
         inside_T = torch.zeros_like(mask_T)
         inside_T[row_N] = windows.covered(open_N, self.width)
-        metrics = {
-            "ares/windows_mean": windows.mean_of(count_B, scored_B),
-            "ares/threshold": level,
-        }
+        metrics = {"ares/windows_mean": windows.mean_of(count_B, scored_B), "ares/threshold": level}
         return Result((count_B, cost_B, inside_T), metrics=metrics)

@@ -59,12 +59,7 @@ class MatchReferenceCalls:
         require(self, "regularisation", low=1e-3)
 
     def __call__(
-        self,
-        batch: Batch,
-        reward_K: Tensor,
-        reward_B: Tensor,
-        texts: Texts,
-        episodes: Episodes,
+        self, batch: Batch, reward_K: Tensor, reward_B: Tensor, texts: Texts, episodes: Episodes
     ) -> Result:
         calls_K = episodes.tool_calls(episodes.action_texts(_action_ids(batch)))
         rollout_K, num = batch["rollout_K"], batch.size("B")
@@ -84,10 +79,7 @@ class MatchReferenceCalls:
                 if earned:
                     paid_K[turn] = sum(earned) / len(earned)
         changed_B = reward_B + segments.total(paid_K - reward_K, rollout_K, num)
-        metrics = {
-            "calls/judged": len(every),
-            "calls/score_mean": sum(every) / max(len(every), 1),
-        }
+        metrics = {"calls/judged": len(every), "calls/score_mean": sum(every) / max(len(every), 1)}
         return Result((paid_K, changed_B), metrics=metrics)
 
     def _scores(self, calls: Sequence[Call], references: Sequence[Call]) -> list[float]:

@@ -12,14 +12,7 @@ from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._episode import Episode
 from strop.parts.rollout._playing import PLAYED, PlayingAlone, Scene, written
-from strop.parts.rollout._reflections import (
-    WORDS,
-    Attempt,
-    Report,
-    form_of,
-    read_report,
-    rows_of,
-)
+from strop.parts.rollout._reflections import WORDS, Attempt, Report, form_of, read_report, rows_of
 from strop.parts.rollout.base import TOKENS_DISCARDED, Rollouts
 
 

@@ -8,13 +8,7 @@ import torch
 
 from strop.engines.asynchronous import AsyncEngine, gather
 from strop.method.part import Draw, require
-from strop.method.services import (
-    AgentEnd,
-    Agents,
-    Log,
-    Sampling,
-    Texts,
-)
+from strop.method.services import AgentEnd, Agents, Log, Sampling, Texts
 from strop.parts.rollout._agent_calls import AgentCalls
 from strop.parts.rollout._playing import PLAYED
 from strop.parts.rollout._recorded import drift_of, recorded

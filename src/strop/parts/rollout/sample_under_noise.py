@@ -85,11 +85,7 @@ class SampleUnderNoise(SamplingFields):
 
 
 def _noisy(
-    ids: tuple[int, ...],
-    level: float,
-    usual: torch.Tensor,
-    special: set[int],
-    rng: torch.Generator,
+    ids: tuple[int, ...], level: float, usual: torch.Tensor, special: set[int], rng: torch.Generator
 ) -> tuple[int, ...]:
     """The prompt with each token replaced with probability `level`; special ones stay."""
     hit = torch.rand(len(ids), generator=rng) < level

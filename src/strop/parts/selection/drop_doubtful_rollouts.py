@@ -40,11 +40,7 @@ class DropDoubtfulRollouts:
         require(self, "success")
 
     def __call__(
-        self,
-        reward_B: Tensor,
-        logp_ref_T: Tensor,
-        mask_T: Tensor,
-        rollout_T: Tensor,
+        self, reward_B: Tensor, logp_ref_T: Tensor, mask_T: Tensor, rollout_T: Tensor
     ) -> Selected:
         mean_B = segments.mean(logp_ref_T, rollout_T, reward_B.shape[0], mask_T)
         perplexity_B = torch.exp(-mean_B)

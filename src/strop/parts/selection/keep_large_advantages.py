@@ -37,11 +37,7 @@ class KeepLargeAdvantages:
         require(self, "multiple", low=1)
 
     def __call__(
-        self,
-        advantage_B: Tensor,
-        mask_T: Tensor,
-        rollout_T: Tensor,
-        scored_B: Tensor | None = None,
+        self, advantage_B: Tensor, mask_T: Tensor, rollout_T: Tensor, scored_B: Tensor | None = None
     ) -> Selected:
         size_B = advantage_B if self.positive_only else advantage_B.abs()
         if scored_B is not None:

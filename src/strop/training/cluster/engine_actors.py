@@ -13,12 +13,7 @@ from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, News, Order
 from strop.support.errors import RunStopped, UserError, first_line
 from strop.support.processes import Restarts
 from strop.training.cluster.broadcast import Broadcast
-from strop.training.cluster.connect import (
-    BEGIN_SECONDS,
-    LED_ENGINES,
-    LOOK_SECONDS,
-    connect,
-)
+from strop.training.cluster.connect import BEGIN_SECONDS, LED_ENGINES, LOOK_SECONDS, connect
 from strop.training.cluster.engine_worker import STAGED, packed
 from strop.training.cluster.placement import existing_or_new
 from strop.training.learner.models import Loaded

@@ -14,14 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from strop.batch import segments
-from strop.batch.batch import (
-    KEPT_AT,
-    KEPT_IDS,
-    NUM_KEPT,
-    Batch,
-    position_of,
-    to_padded,
-)
+from strop.batch.batch import KEPT_AT, KEPT_IDS, NUM_KEPT, Batch, position_of, to_padded
 from strop.head import head
 from strop.head.chunk import Distribution, Head, Others
 from strop.head.head import head_of, text_config, trunk_of

@@ -7,10 +7,7 @@ from strop.parts.advantage.baseline.subtract_kl_to_reference import SubtractKlTo
 def test_worked_example():
     # rollout 0: (.2 + .3) nats times .1 = .05 off 1; rollout 1: -.4 nats give .04
     batch = flat_batch(
-        (2, 1),
-        advantage_B=[1.0, 0.0],
-        logp_old_T=[-1.0, -2.0, -0.9],
-        logp_ref_T=[-1.2, -2.3, -0.5],
+        (2, 1), advantage_B=[1.0, 0.0], logp_old_T=[-1.0, -2.0, -0.9], logp_ref_T=[-1.2, -2.3, -0.5]
     )
     expected = torch.tensor([0.95, 0.04], dtype=torch.float64)
     torch.testing.assert_close(run(SubtractKlToReference(0.1), batch).value, expected)

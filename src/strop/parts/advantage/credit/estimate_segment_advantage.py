@@ -37,10 +37,7 @@ class EstimateSegmentAdvantage:
     )  # fmt: skip
     declares: ClassVar[tuple[Column, ...]] = (
         Column(
-            "switch_value_K",
-            "float",
-            "baseline of a switch, from a critic of its own",
-            "reward",
+            "switch_value_K", "float", "baseline of a switch, from a critic of its own", "reward"
         ),
         Column(
             "segment_advantage_K", "float", "advantage of the segment that begins there", "reward"

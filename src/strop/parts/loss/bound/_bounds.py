@@ -20,11 +20,7 @@ class Clipped(NamedTuple):
 
 
 def clip(
-    ratio_T: Tensor,
-    advantage_T: Tensor,
-    low: Bound,
-    high: Bound,
-    centre: float | Tensor = 1.0,
+    ratio_T: Tensor, advantage_T: Tensor, low: Bound, high: Bound, centre: float | Tensor = 1.0
 ) -> Clipped:
     """min(rho A, clip(rho, low, high) A); `low` and `high` are numbers, or one per token.
 
