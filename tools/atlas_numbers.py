@@ -35,8 +35,8 @@ def paired(rows: Sequence[Row], one_base: bool = True) -> dict[str, list[Pair]]:
     one_base: keep only pairs with the newest baseline, whose words are the options of the regime.
     """
     good = [row for row in rows if not row["error"]]
-    newest = {row["words"]: row["fingerprint"] for row in good}
-    good = [row for row in good if row["fingerprint"] == newest[row["words"]]]
+    newest = {_of(row): _settings(row) for row in good}
+    good = [row for row in good if newest[_of(row)] == _settings(row)]
     if one_base and good:
         good = [row for row in good if row["baseline"] == good[-1]["baseline"]]
     by_key = {(row["words"], row["seed"], row["machine"]): row for row in good}
@@ -46,6 +46,15 @@ def paired(rows: Sequence[Row], one_base: bool = True) -> dict[str, list[Pair]]:
         if row["words"] != row["baseline"] and theirs is not None:
             found.setdefault(row["recipe"], {}).setdefault(row["seed"], Pair(row, theirs))
     return {name: list(pairs.values()) for name, pairs in found.items()}
+
+
+def _of(row: Row) -> str:
+    """The recipe of a row; the words of a baseline, as several may stand at a time."""
+    return row["words"] if row["words"] == row["baseline"] else row["recipe"]
+
+
+def _settings(row: Row) -> tuple[str, str]:
+    return row["words"], row["fingerprint"]
 
 
 def compared(pairs: Mapping[str, list[Pair]], column: str) -> dict[str, Compared]:

@@ -198,6 +198,20 @@ def test_a_lone_request_goes_on_in_its_ended_sources_slot(monkeypatch):
     assert widths == [2, 2, 2]
 
 
+def test_a_slot_that_went_to_a_branch_serves_later_branches_only_as_far_as_both_agree():
+    e = engine(num_slots=2)
+    parent = e.submit(Request((3, 4, 5), 20, seed=2, keep=True))
+    e.finish()
+    above = tokens(e, parent)
+    early, late = Request((*above[:8], 1, 2, 3), 60, seed=3), Request((*above[:16], 4), 9, seed=4)
+    e.submit(early, (parent, 8))  # goes on in the parent's slot, because slots are short
+    others = [e.submit(Request((6, 7), 4, seed=seed)) for seed in range(2)]
+    while any(id in e.open for id in others):
+        e.step()
+    branch = e.submit(late, (parent, 16))
+    assert new_ids(e.finish()[branch]) == run(late)
+
+
 def test_equal_prompts_are_prefilled_once(monkeypatch):
     e = engine(num_slots=6)
     widths = prefilled(e, monkeypatch)

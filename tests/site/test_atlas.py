@@ -63,6 +63,21 @@ def test_a_pair_is_of_one_machine_and_of_the_newest_settings() -> None:
     assert atlas_numbers.gains({"a": [pair]})["a"] == pytest.approx(0.2)
 
 
+def test_rows_of_a_recipe_with_words_that_it_had_before_do_not_count() -> None:
+    rows = [
+        row("grpo", 0, "m", 0.5), row("grpo", 0, "m", 0.4, words="grpo x=1", baseline="grpo x=1"),
+        row("a", 0, "m", 0.9, words="a x=1", baseline="grpo x=1"),
+        row("a", 0, "m", 0.7, words="a y=1"), row("b", 0, "m", 0.6),
+    ]  # fmt: skip
+    for pairs in (atlas_numbers.paired(rows), atlas_numbers.paired(rows, one_base=False)):
+        assert [float(pair.ours["pass@1"]) for pair in pairs["a"]] == [0.7]
+        assert [float(pair.theirs["pass@1"]) for pair in pairs["a"]] == [0.5]
+        assert pairs.keys() == {"a", "b"}
+    again = dict(rows[3], **{"words": "a y=2", "pass@1": "0.8"})
+    (pair,) = atlas_numbers.paired([*rows, again])["a"]
+    assert pair.ours["pass@1"] == "0.8"
+
+
 def test_recipes_whose_runs_are_equal_are_named() -> None:
     same, other = (
         dict.fromkeys(("seed", "pass@1", "pass@16", "sampled", "curve"), x) for x in "12"

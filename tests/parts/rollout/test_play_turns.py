@@ -105,6 +105,30 @@ def test_exact_tables():
     ]
 
 
+@pytest.mark.parametrize("rewrites", [False, True])
+def test_actions_of_one_episode_are_drawn_independently(rewrites):
+    """Also where each turn is a context of its own, whose positions begin anew."""
+
+    class Again(Environment):
+        max_turns, max_tokens = 3, 1
+
+        def reset(self, seed):
+            self.left = 3
+            return Observation("ab")
+
+        def step(self, action):
+            self.left -= 1
+            return Observation("ab", done=self.left == 0)
+
+    Again.rewrites = rewrites
+    coin = TableEngine(lambda tokens: [0, 0.5, 0.5, 0, 0, 0, 0])
+    batch = play(coin, world(Again), draws=(Draw(10, 400),))
+    action_BK = batch["id_T"][batch["mask_T"]].view(400, 3)
+    kinds, count = action_BK.unique(dim=0, return_counts=True)
+    assert len(kinds) == 8
+    assert ((count - 50) ** 2 / 50).sum() < 24.3  # chi-square of 7, 1 in 1,000
+
+
 class Failing(Steps):
     """Of seed 10 it cannot begin, of seed 11 it raises at the second action, 12 is done."""
 

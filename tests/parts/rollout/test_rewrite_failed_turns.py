@@ -141,6 +141,7 @@ class Expected:
             else:
                 given, old = self.turns.pop()
                 known = self.void.pop()
+                self.seed = int(torch.randint(2**62, (), generator=self.rng))
                 action, void, was_whole = splice(old, new, self.part)
                 void = [*(n for n in known if n < min(void, default=0)), *void]
         raise AssertionError("an episode without an end")
@@ -273,6 +274,25 @@ def test_after_so_many_turns_nothing_more_is_repaired():
     assert found.metrics["repair/tried"] == MOST_TURNS
     assert not found.batch["valid_K"].any()
     assert found.batch.size("K") == 60
+
+
+def test_a_turn_after_a_repair_does_not_draw_again_what_led_to_the_failure():
+    class Long(Tool):
+        max_tokens = 8
+
+    only = {a: tuple(float(b == n) for n in range(10)) for a, b in {1: 0, 2: 0, 5: 0, 8: 1}.items()}
+    only |= {a: tuple(float(b == n) for n in range(10)) for a, b in {6: 4, 4: 9, 9: 7}.items()}
+    coin = (0, 0, 0.5, 0, 0, 0.5, 0, 0, 0, 0)  # a bad call or an answer, after an o
+    engine = TableEngine(by_last_token(TABLE | only | {7: coin}))
+    long = services(engine, Long)
+    long.sampling.context_tokens = 100
+    part = RewriteFailedTurns(max_tries=1, likeness=1.1)
+    found = played(part, (Draw(4, 200),), engine, long)[0]
+    turns = [turns_of(found.batch, row) for row in range(200)]
+    # the failed turn and the one after its repair toss the coin at the same place
+    after = [each[1][1][0] == 5 for each in turns if each[0][1] == [1, 0]]
+    assert len(after) > 60
+    assert 0.3 < sum(after) / len(after) < 0.7
 
 
 def test_mistakes_are_refused():

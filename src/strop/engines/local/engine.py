@@ -277,10 +277,10 @@ class LocalEngine(Engine):
             first.append(fill)
         for fills in (first, second):
             self._fill(fills)
-        for row, slot in zip(waiting, slots, strict=True):
-            if row.id in heirs:
-                parent = self.slots.row(slot)
-                parent.slot, parent.heir = -1, row
+        for row in waiting:
+            if row.id in heirs and (source := row.found_source()) is not None:
+                parent, size = source
+                parent.slot, parent.heir = -1, (row, size)
         self.slots.place(waiting, slots, self.context_length)
 
     def _share(self, row: Row, slot: int, source: Row, at: int) -> Fill:

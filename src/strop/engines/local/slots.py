@@ -191,7 +191,8 @@ class Row:
     status: Literal["waiting", "running", "ended"] = "waiting"
     slot: int = -1  # -1: has no cache
     source: tuple[Row, int] | None = None  # a row with the same prefix, and the prefix's tokens
-    heir: Row | None = None  # the row that continued in its slot
+    # the row that continued in its slot, and how many tokens of this one it begins with
+    heir: tuple[Row, int] | None = None
     prompt_hash: int = 0
     group: int = 0  # hash of its prompt, or of the prompt of the row that it continues
 
@@ -208,7 +209,8 @@ class Row:
         while row.slot < 0:
             if row.heir is None:
                 return None
-            row = row.heir
+            row, kept = row.heir
+            size = min(size, kept)
         return row, size
 
 

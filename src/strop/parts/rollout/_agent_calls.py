@@ -15,12 +15,10 @@ from strop.method.services import (
     Sampling,
     Withdrawn,
 )
-from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout.base import SPREAD, SamplingFields
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 from strop.traces.records import TurnRecord
-
-SPREAD = 0x9E3779B97F4A7C15  # apart by it, seeds of calls have nothing in common
 
 
 def too_long(call: ModelCall, sampling: Sampling) -> Refused | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from strop.engines.base import Event
 from strop.method.services import ALONE, Episodes, Player, Sampling
-from strop.parts.rollout.base import Turn
+from strop.parts.rollout.base import SPREAD, Turn
 from strop.support.exits import Exit
 
 
@@ -45,7 +45,7 @@ class Seat:
     """One player's rollout: the observations it was shown, its actions and their rewards."""
 
     player: int
-    seed: int  # of its draws
+    seed: int  # of its draws in the first context
     turns: list[Turn] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)  # the sequence, of its newest context
     used: int = 0  # tokens of the actions
@@ -57,6 +57,14 @@ class Seat:
     def learns(self) -> bool:
         """Whether weights that are trained played one of its turns."""
         return any(turn.player.number >= 0 for turn in self.turns)
+
+    @property
+    def seed_now(self) -> int:
+        """The seed of its draws in the newest context. A draw depends on the seed and the position
+        alone, and positions begin again in each context.
+        """
+        number = sum(turn.opens for turn in self.turns[1:])
+        return (self.seed + SPREAD * number) % 2**64
 
     @property
     def earned(self) -> float:

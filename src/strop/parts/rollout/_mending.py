@@ -21,8 +21,9 @@ class Mending:
     """An episode and the repairs of its failed turns."""
 
     episode: Episode
-    rng: torch.Generator  # of the repairs' draws
+    rng: torch.Generator  # of the seeds of repairs and of the turns after them
     mends: bool  # whether failed turns are repaired
+    own_seed: int  # of the turns that are not repairs
     tries: dict[int, int] = field(default_factory=dict)  # turn -> repairs of it that were started
     num_turns: int = 0  # that the environment has seen
     is_trying: bool = False  # the current action is to repair the turn before it
@@ -32,16 +33,20 @@ class Mending:
     whole: int = 0  # those of them that left nothing of the failed turn
 
     def seed(self) -> int:
-        """Of a repair."""
+        """Of a repair, or of the turns after one."""
         return int(torch.randint(2**62, (), generator=self.rng))
 
     def replace_failed(self, world: Any) -> Sequence[Event]:
-        """Drop the repair's turn and return to the start of the failed one; returns its events."""
+        """Drop the repair's turn and return to the start of the failed one; returns its events.
+
+        Later turns draw from a new seed: those of the old one at their places led to the failure.
+        """
         seat = self.episode.seat
         turn = len(seat.turns) - 2
         failed = seat.turns[turn].events
         number = self.episode.repeated(world, turn)
         self.episode = self.episode.branched(number, seat.seed, turn)
+        self.own_seed = self.seed()
         return failed
 
     def stop_at_failed(self) -> None:

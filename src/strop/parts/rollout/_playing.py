@@ -140,7 +140,7 @@ class PlayingFields(SamplingFields):
         """
         weights = seat.turns[-1].player.weights
         return self.request(
-            sampling, seat.ids, seat.seed, room, keep=not alone, weights=weights, **asked
+            sampling, seat.ids, seat.seed_now, room, keep=not alone, weights=weights, **asked
         )
 
     def next_turn(

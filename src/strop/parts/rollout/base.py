@@ -33,6 +33,7 @@ TOKENS_DISCARDED = "rollout/tokens_thrown_away"
 # The metric of tokens that were drawn by weights that are not trained.
 OF_OTHERS = "rollout/tokens_of_opponents"
 MASKS = ("ignore", "weigh", "renormalise")
+SPREAD = 0x9E3779B97F4A7C15  # seeds that differ by multiples of it have nothing in common
 MOST_KEPT = 512  # tokens of a recorded kept set, beside those as likely as the last
 
 

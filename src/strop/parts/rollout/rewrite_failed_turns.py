@@ -65,7 +65,9 @@ class RewriteFailedTurns(PlayingAlone):
             coins = torch.rand(len(uids), generator=rng).tolist()
             games = self.begin(uids, seeds, scene)
             going = [
-                Mending(game, torch.Generator().manual_seed(seed), coin < self.share)
+                Mending(
+                    game, torch.Generator().manual_seed(seed), coin < self.share, game.seat.seed
+                )
                 for game, seed, coin in zip(games, own, coins, strict=True)
             ]
             await gather(self._play(each, scene) for each in going)
@@ -134,4 +136,4 @@ class RewriteFailedTurns(PlayingAlone):
                 hint = self.hint.replace("{tries}", str(tries))
                 answer = replace(answer, text=answer.text + hint)
         start = self.next_turn(each.episode, answer, scene)
-        return None if start is None else replace(start, seed=each.episode.seat.seed)
+        return None if start is None else replace(start, seed=each.own_seed)
