@@ -54,6 +54,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "left_for_later": ("april_partial_rollout", {}),
     "old_weights": ("vcpo", {"engine": {"staleness": 1}}),
     "turns": ("gigpo", {}),
+    "teacher": ("vopd", {}),
     "renewed": ("remix(mixed_steps=1, beta=0.1)", {}),  # the reference, which a checkpoint then has
     "renewed_in_shards": (
         "remix(mixed_steps=1, beta=0.1)",

@@ -578,8 +578,8 @@ def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: L
             f"{sizes[1]}, some of which no text has: their whole distributions cannot be compared, "
             "take a method that reads the drawn token alone, such as on_policy_distillation"
         )
+    share = policy.share if not prefix_sharing.why_not(model) else "off"  # while it is whole
     frozen: Any = policy.ranks.shard(freeze(model))
-    share = policy.share if not prefix_sharing.why_not(model) else "off"
     return Policy(frozen, policy.token_budget, share, ranks=policy.ranks)
 
 
