@@ -165,6 +165,29 @@ def test_what_an_own_part_reads_and_writes_follows_from_its_code(name, reads, wr
     assert f"Writes: {writes}.\n" in text
 
 
+@pytest.mark.parametrize(
+    ("command", "name", "message"),
+    [
+        ("parts", "", r"own.py is a file: name one of its parts, \S+own.py:KeepWhatIsLong, "),
+        (
+            "parts",
+            ":Doubel",
+            r"no class Doubel, did you mean Double\?; its parts: \S+Keep",
+        ),
+        ("recipes", "", r"own.py is a file: name one of its recipes, \S+own.py:mine$"),
+        (
+            "recipes",
+            ":main",
+            r"no function main, did you mean mine\?; its recipes: \S+:mine$",
+        ),
+    ],
+)
+def test_a_file_named_without_one_of_its_parts_lists_them(command, name, message, tmp_path):
+    (tmp_path / "own.py").write_text(f"{OWN}\ndef mine() -> Algorithm: ...\n")
+    with pytest.raises(UserError, match=message):
+        say(command, f"{tmp_path}/own.py{name}")
+
+
 def test_the_list_as_json_is_complete():
     found = json.loads(say("recipes", "--json"))
     assert [item["name"] for item in found] == [entry.name for entry in catalogue.recipes()]

@@ -76,7 +76,7 @@ def recipes(
     options = [word for word in words or () if ASSIGNMENT.match(word)]
     text = " ".join(word for word in words or () if word not in options)
     name = text.partition("(")[0].strip()
-    named = ":" in name or name in {entry.name for entry in catalogue.recipes()}
+    named = catalogue.is_place(name) or name in {entry.name for entry in catalogue.recipes()}
     if options and not (named and as_toml):
         raise UserError(f"{options[0]} sets an option: it goes with a recipe's name and --toml")
     if named and not (family or status or needs or without):
@@ -211,7 +211,7 @@ def _is_folder(text: str) -> bool:
 
 
 def _find_part(name: str) -> Entry:
-    if ":" in name:
+    if catalogue.is_place(name):
         return catalogue.find("part", name)
     entries = {entry.name: entry for entry in catalogue.parts()}
     if name in entries:
