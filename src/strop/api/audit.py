@@ -133,10 +133,11 @@ def audit(
             share=share, shape=seed,
         )  # fmt: skip
         named = labelled(methods, "audit")
+        each_settings = settings_of_all(named, {}, options)
+        for _, each in each_settings:
+            phases_of(each)  # raises for a method that cannot be built, before any is audited
         found = []
-        for (_, method), (label, each) in zip(
-            named, settings_of_all(named, {}, options), strict=True
-        ):
+        for (_, method), (label, each) in zip(named, each_settings, strict=True):
             own = method if isinstance(method, tuple) else (method, {})
             requested = any(name.endswith("num_rollouts") for name in (*options, *own[1]))
             settings = each if requested or isinstance(own[0], str) else _ungrouped(each)
