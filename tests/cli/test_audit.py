@@ -40,8 +40,7 @@ def test_json_and_csv_have_every_setting(strop: Strop, tmp_path: Path) -> None:
         (2, 0.5, 0, 0),
         (3, 0.2, 0, 0),
         (3, 0.5, 1, 0),
-        (3, 0.5, 0, 1),
-        (3, 0.5, 0, 2),
+        (3, 0.5, 0, 2),  # its own number of updates, 1, is the base
     ]
     assert lines[0]["scale"] == pytest.approx(2 / 3 / 3, abs=1e-5)
     with out.open(encoding="utf-8", newline="") as file:
