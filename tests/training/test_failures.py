@@ -157,7 +157,8 @@ def test_the_part_that_first_gives_no_number_is_named(strop, lab, tmp_path):
     chain = f'advantage=subtract_group_mean | "{tmp_path}/spoils.py:Spoil" | spread_evenly'
     result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
     assert result.code == 1
-    assert "advantage: spoil is the first part with such a number, in advantage_B" in result.err
+    first = "step 1: advantage: spoil is the first part whose advantage_B is not finite; the loss"
+    assert first in result.err
     assert "No step is saved: first correct what stopped it. Resume with" in result.err
     result = strop("doctor", tmp_path / "run")
     assert result.code == 2
