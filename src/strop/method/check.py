@@ -265,7 +265,9 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
             if is_probe:
                 remedies.append("state its `charts` or `panel`, if it is there for its metrics")
             raise UserError(
-                f"{where(path)}: {use.label} writes {shown}, which nothing after it reads: "
+                f"{where(path)}: {use.label} writes {shown}, which nothing after it reads"
+                + "".join(map(columns.without_letter, parts.writes(use)))
+                + ": "
                 + ", or ".join([*remedies, "leave it out"])
             )
 
@@ -436,7 +438,9 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
     if column not in KNOWN:
         writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
         return f"{reads}, which no part before it writes" + (
-            f"; {' or '.join(writers)} would" if writers else nearest(column, catalogue.columns())
+            f"; {' or '.join(writers)} would"
+            if writers
+            else nearest(column, catalogue.columns()) + columns.without_letter(column)
         )
     meaning, writer = KNOWN[column].meaning, KNOWN[column].writer
     if writer.startswith("loss"):
