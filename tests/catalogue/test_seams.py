@@ -100,6 +100,14 @@ class MeasuresNumbersAlone(MeasuresForThePanel):
 
 
 @dataclass(frozen=True)
+class ReadsTheShare:
+    kind: ClassVar[str] = "advantage/scale"
+
+    def __call__(self, advantage_B: Tensor, length_share_B: Tensor) -> Tensor:
+        return advantage_B * length_share_B
+
+
+@dataclass(frozen=True)
 class ForgetsTheLetter:
     kind: ClassVar[str] = "advantage/scale"
     writes: ClassVar[tuple[str, ...]] = ("advantage",)
@@ -142,6 +150,11 @@ REFUSED = [
         replaced("advantage", "spread_evenly | subtract_group_mean"),
         "advantage: subtract_group_mean writes advantage_B, which nothing after it reads: "
         "move it before spread_evenly, or leave it out",
+    ),
+    (
+        advantage(Use(ReadsTheShare()), grpo().advantage[-1]),
+        "reads_the_share reads length_share_B, which no part before it writes; "
+        f"{__name__}:MeasuresInSilence would$",
     ),
     (
         advantage(Use(ForgetsTheLetter()), grpo().advantage[-1]),

@@ -7,6 +7,7 @@ other. Each error is one line: the stage, the part, and what to do.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 
 from strop.batch import columns
@@ -27,6 +28,7 @@ from strop.method.algorithm import Algorithm, Method, Phases, trained_values
 from strop.method.charts import charts_of, panel_of
 from strop.method.part import LEARNERS, OUTSIDE, Term, Use
 from strop.support.errors import UserError, nearest
+from strop.support.loading import name_to_load
 
 Placed = tuple[str, Use]
 # The columns that the trainer itself takes from the batch after the stages have run.
@@ -437,6 +439,7 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         return f"{reads}, which is computed after curation: read it in probes or advantage instead"
     if column not in KNOWN:
         writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
+        writers += _writers_beside(use, column)
         return f"{reads}, which no part before it writes" + (
             f"; {' or '.join(writers)} would"
             if writers
@@ -449,3 +452,15 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         f"{reads} ({meaning}), which nothing before it "
         f"writes; add a part of the stage '{writer}' that does"
     )
+
+
+def _writers_beside(use: Use, column: str) -> list[str]:
+    """The parts in a user's own file of parts, where this one is from, that write the column."""
+    module = type(use.part).__module__
+    beside = vars(sys.modules[module]) if module in sys.modules else {}
+    kinds = [kind for kind in beside.values() if isinstance(kind, type)]
+    return [
+        name_to_load(kind)
+        for kind in kinds
+        if kind.__module__ == module and column in vars(kind).get("writes", ())
+    ]
