@@ -108,6 +108,19 @@ class ReadsTheShare:
 
 
 @dataclass(frozen=True)
+class DeclaresNothing(MeasuresForThePanel):
+    declares: ClassVar[tuple[Column, ...]] = ()
+
+
+@dataclass(frozen=True)
+class MisspellsAnOption:
+    kind: ClassVar[str] = "advantage/scale"
+
+    def __call__(self, advantage_B: Tensor, lenght_B: Tensor | None = None) -> Tensor:
+        return advantage_B
+
+
+@dataclass(frozen=True)
 class ForgetsTheLetter:
     kind: ClassVar[str] = "advantage/scale"
     writes: ClassVar[tuple[str, ...]] = ("advantage",)
@@ -155,6 +168,14 @@ REFUSED = [
         advantage(Use(ReadsTheShare()), grpo().advantage[-1]),
         "reads_the_share reads length_share_B, which no part before it writes; "
         f"{__name__}:MeasuresInSilence would$",
+    ),
+    (
+        dataclasses.replace(grpo(), probes=(Use(DeclaresNothing()),)),
+        "probes: declares_nothing writes length_share_B, which is no column: declare it, .declares",
+    ),
+    (
+        advantage(Use(MisspellsAnOption()), *grpo().advantage),
+        "misspells_an_option reads lenght_B, which is no column, did you mean length_B",
     ),
     (
         advantage(Use(ForgetsTheLetter()), grpo().advantage[-1]),

@@ -114,13 +114,14 @@ def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
         raise UserError("plan: there is none; split_into_minibatches makes one update a step")
     for term in algorithm.terms:
         _check_term(term)
-    columns.of(placed)  # raises where two declare a name differently
+    known = columns.of(placed)  # raises where two declare a name differently
     _check_tracked(placed)
     _check_facts(placed)
     _check_size(algorithm)
     _check_knobs(algorithm)
     _check_reads(algorithm, placed, given)
     _check_read_later(placed)
+    _check_declared(placed, {*given, *known})
 
 
 def where(path: str) -> str:
@@ -272,6 +273,31 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
                 + ": "
                 + ", or ".join([*remedies, "leave it out"])
             )
+
+
+def _check_declared(placed: Sequence[Placed], known: set[str]) -> None:
+    """Check that user's parts write only columns that are declared, whose dtype can be checked, and
+    that each optional column that they read exists in some method: a misspelled one never comes.
+    """
+    for path, use in placed:
+        if type(use.part).__module__.startswith("strop."):
+            continue
+        for column in parts.writes(use):
+            if column not in known and not is_value(column):
+                raise UserError(
+                    f"{where(path)}: {use.label} writes {column}, which is no column: declare it, "
+                    f'`declares = (Column("{column}", "float", "its meaning"),)`, so that strop '
+                    "can check its dtype"
+                )
+        for read in parts.reads(use):
+            name, computed = read.column, is_value(read.column) or is_current(read.column)
+            if read.required or name in known or computed:
+                continue
+            if name not in catalogue.columns() and not _writers_beside(use, name):
+                raise UserError(
+                    f"{where(path)}: {use.label} reads {name}, which is no column"
+                    f"{nearest(name, {*known, *catalogue.columns()})}"
+                )
 
 
 def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool:
