@@ -309,13 +309,13 @@ def _regime(entry: Entry) -> dict[str, Any] | None:
 
 def _meanings(algorithm: Any) -> dict[str, str]:
     """Meanings of recipe parameters: the common ones, else the comment of the field they set."""
-    from strop.method import part as parts
+    from strop.method.own import entry_of
+    from strop.method.part import name_of
 
     found = dict(COMMON)
     for _, use in algorithm.uses():
-        name = parts.name_of(use.part)
-        known = {entry.name: entry for entry in catalogue.parts(parts.kind_of(use.part))}
-        for field in known[name].fields if name in known else ():
+        entry, name = entry_of(use.part), name_of(use.part)
+        for field in entry.fields if entry is not None else ():
             found.setdefault(field.name, f"{field.comment.split(' Default:')[0]} ({name})")
     return found
 
