@@ -178,6 +178,12 @@ def test_a_plan_is_that_of_the_command(run: Any, strop_command: Any, tmp_path: P
             run.plan(**given)
 
 
+def test_an_audit_checks_all_methods_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strop.api.audit.audits", None)
+    with pytest.raises(UserError, match="no parameter foo"):
+        strop.audit(["grpo", "rloo(foo=1)"], **ONE)
+
+
 def test_an_audit_has_the_numbers_of_the_command(strop_command: Any) -> None:
     words = [word for name, value in ONE.items() for word in (f"--{name}", str(value))]
     told = strop_command("audit", "grpo", *words, "--json").out.splitlines()

@@ -247,7 +247,7 @@ def test_the_divergence_from_a_teacher_is_that_of_whole_answers() -> None:
     [
         ("sft", "does not draw answers"),
         ("spo_tree", "does not draw answers"),
-        ("fapo", "a part needs"),
+        ("fapo", "its penalise_flawed_answers needs log, which an enumerated step"),
     ],
 )
 def test_what_cannot_be_enumerated_is_said(recipe: str, message: str) -> None:

@@ -100,6 +100,36 @@ class MeasuresNumbersAlone(MeasuresForThePanel):
 
 
 @dataclass(frozen=True)
+class ReadsTheShare:
+    kind: ClassVar[str] = "advantage/scale"
+
+    def __call__(self, advantage_B: Tensor, length_share_B: Tensor) -> Tensor:
+        return advantage_B * length_share_B
+
+
+@dataclass(frozen=True)
+class DeclaresNothing(MeasuresForThePanel):
+    declares: ClassVar[tuple[Column, ...]] = ()
+
+
+@dataclass(frozen=True)
+class MisspellsAnOption:
+    kind: ClassVar[str] = "advantage/scale"
+
+    def __call__(self, advantage_B: Tensor, lenght_B: Tensor | None = None) -> Tensor:
+        return advantage_B
+
+
+@dataclass(frozen=True)
+class ForgetsTheLetter:
+    kind: ClassVar[str] = "advantage/scale"
+    writes: ClassVar[tuple[str, ...]] = ("advantage",)
+
+    def __call__(self, foo: Tensor) -> Tensor:
+        return foo
+
+
+@dataclass(frozen=True)
 class AsksForPool:
     kind: ClassVar[str] = "rate"
 
@@ -133,6 +163,29 @@ REFUSED = [
         replaced("advantage", "spread_evenly | subtract_group_mean"),
         "advantage: subtract_group_mean writes advantage_B, which nothing after it reads: "
         "move it before spread_evenly, or leave it out",
+    ),
+    (
+        advantage(Use(ReadsTheShare()), grpo().advantage[-1]),
+        "reads_the_share reads length_share_B, which no part before it writes; "
+        f"{__name__}:MeasuresInSilence would$",
+    ),
+    (
+        dataclasses.replace(grpo(), probes=(Use(DeclaresNothing()),)),
+        "probes: declares_nothing writes length_share_B, which is no column: declare it, .declares",
+    ),
+    (
+        advantage(Use(MisspellsAnOption()), *grpo().advantage),
+        "misspells_an_option reads lenght_B, which is no column, did you mean length_B",
+    ),
+    (
+        advantage(Use(ForgetsTheLetter()), grpo().advantage[-1]),
+        r"forgets_the_letter reads foo, which no part before it writes.*, but its name lacks the "
+        r"letter of its table: foo_T \(tokens\), foo_K \(turns\), foo_B \(rollouts\) or foo_P",
+    ),
+    (
+        advantage(Use(ForgetsTheLetter(), columns=(("foo", "advantage_B"),)), grpo().advantage[-1]),
+        r"writes advantage, which nothing after it reads, but its name lacks .* advantage_T .*: "
+        "leave it out",
     ),
     (
         replaced("advantage", "subtract_group_mean | divide_by_group_std"),

@@ -40,8 +40,7 @@ def test_json_and_csv_have_every_setting(strop: Strop, tmp_path: Path) -> None:
         (2, 0.5, 0, 0),
         (3, 0.2, 0, 0),
         (3, 0.5, 1, 0),
-        (3, 0.5, 0, 1),
-        (3, 0.5, 0, 2),
+        (3, 0.5, 0, 2),  # its own number of updates, 1, is the base
     ]
     assert lines[0]["scale"] == pytest.approx(2 / 3 / 3, abs=1e-5)
     with out.open(encoding="utf-8", newline="") as file:
@@ -65,6 +64,26 @@ def test_options_of_the_method_hold(strop: Strop) -> None:
     said = [strop("audit", "grpo", *words, *SMALL, "--json") for words in ((), (chain,))]
     plain, changed = (json.loads(each.out.splitlines()[0])["scale"] for each in said)
     assert changed / plain == pytest.approx(math.sqrt(2), rel=1e-3)
+
+
+def test_a_method_has_options_of_its_own_as_in_a_comparison(strop: Strop) -> None:
+    own = "grpo advantage=subtract_group_mean(leave_one_out=True)|spread_evenly"
+    result = strop("audit", "grpo", own, *SMALL, "--json")
+    assert result.code == 0, result.err
+    rows = {row["recipe"]: row for row in map(json.loads, result.out.splitlines())}
+    assert set(rows) == {"grpo", own}
+    assert rows[own]["scale"] > 1.4 * rows["grpo"]["scale"]
+
+
+def test_all_methods_are_checked_before_any_is_audited(strop: Strop) -> None:
+    for words, message in (
+        (("rloo(foo=1)",), "recipe rloo has no parameter foo"),
+        (("rloo loss.clip_hihg=1",), "clip_hihg"),
+        (("loss.clip_high=0.3", "rloo"), "write 'grpo loss.clip_high=0.3' in quotes"),
+    ):
+        result = strop("audit", "grpo", *words, *SMALL)
+        assert (result.code, result.out) == (2, "")
+        assert message in result.err
 
 
 def test_the_largest_group_says_how_many_answers_are_drawn(

@@ -178,6 +178,15 @@ def test_report_of_several_runs(strop, run, tmp_path):
     assert page.read_text().startswith("<!doctype html>")
 
 
+def test_a_report_of_all_that_lies_in_a_comparison_is_of_its_runs(strop, run, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/grpo.toml").write_text("")
+    words = ("report", run, tmp_path / "runs/grpo.toml", "--out", tmp_path / "page.html")
+    assert "grpo.toml is not a run" in strop(*words).err
+    (tmp_path / "plan.json").write_text("{}")
+    assert strop(*words).code == 0
+
+
 def test_version_and_help(strop):
     assert strop("--version").out.startswith("strop ")
     text = strop().out

@@ -165,6 +165,65 @@ def test_what_an_own_part_reads_and_writes_follows_from_its_code(name, reads, wr
     assert f"Writes: {writes}.\n" in text
 
 
+OWN_RECIPE = """
+import dataclasses
+from typing import ClassVar
+
+from strop.method.algorithm import Algorithm
+from strop.method.part import Result, Use
+from strop.recipes.grpo import grpo
+
+
+@dataclasses.dataclass(frozen=True)
+class Halve:
+    kind: ClassVar[str] = "advantage/scale"
+    # Factor on every advantage. Default: ours.
+    by: float = 0.5
+
+    def __call__(self, advantage_B):
+        return Result(advantage_B * self.by, metrics={"halved": self.by})
+
+
+def mine(by: float = 0.5) -> Algorithm:
+    \'\'\'Halves. Parent: grpo.\'\'\'
+    chain = grpo().advantage
+    return dataclasses.replace(grpo(), advantage=(chain[0], Use(Halve(by)), chain[-1]))
+"""
+
+
+def test_the_page_of_an_own_recipe_has_what_its_own_parts_log_and_mean(tmp_path):
+    (tmp_path / "recipes.py").write_text(OWN_RECIPE)
+    page = json.loads(say("recipes", f"{tmp_path}/recipes.py:mine", "--json"))
+    assert page["metrics"] == ["halved"]
+    assert page["parameters"][0]["meaning"] == "Factor on every advantage. (halve)"
+    assert json.loads(say("parts", f"{tmp_path}/recipes.py:Halve", "--json"))["metrics"] == [
+        "halved"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "message"),
+    [
+        ("parts", "", r"own.py is a file: name one of its parts, \S+own.py:KeepWhatIsLong, "),
+        (
+            "parts",
+            ":Doubel",
+            r"no class Doubel, did you mean Double\?; its parts: \S+Keep",
+        ),
+        ("recipes", "", r"own.py is a file: name one of its recipes, \S+own.py:mine$"),
+        (
+            "recipes",
+            ":main",
+            r"no function main, did you mean mine\?; its recipes: \S+:mine$",
+        ),
+    ],
+)
+def test_a_file_named_without_one_of_its_parts_lists_them(command, name, message, tmp_path):
+    (tmp_path / "own.py").write_text(f"{OWN}\ndef mine() -> Algorithm: ...\n")
+    with pytest.raises(UserError, match=message):
+        say(command, f"{tmp_path}/own.py{name}")
+
+
 def test_the_list_as_json_is_complete():
     found = json.loads(say("recipes", "--json"))
     assert [item["name"] for item in found] == [entry.name for entry in catalogue.recipes()]

@@ -10,8 +10,9 @@ from scipy.stats import nct
 from scipy.stats import t as student
 
 from strop.comparison.plan import START
-from strop.comparison.table import resolution
+from strop.comparison.table import estimate, resolution
 from strop.comparison.verdict import Compared, errors, holm, judge, smallest_resolved
+from strop.evaluation.seeds import SeedEstimate
 
 
 def test_holm_by_hand() -> None:
@@ -31,6 +32,11 @@ def test_holm_keeps_order_and_lies_between_the_p_value_and_bonferroni(values: li
         assert p <= q <= min(1, len(values) * p) + 1e-12
     order = sorted(range(len(values)), key=lambda i: values[i])
     assert [adjusted[i] for i in order] == sorted(adjusted)
+
+
+def test_a_difference_that_rounds_to_zero_has_no_minus() -> None:
+    assert estimate(SeedEstimate(-0.0001, -0.0004, 0.0002, 5)) == "0.000 (0.000 to 0.000)"
+    assert estimate(SeedEstimate(-0.0001, -0.001, 0.0, 5), signed=True)[:7] == "+0.000 "
 
 
 def judged(gaps: dict[str, list[float]]) -> dict[str, Compared]:

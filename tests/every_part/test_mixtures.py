@@ -10,7 +10,7 @@ import pytest
 import torch
 from mixtures import Ground, mixture
 
-from strop.batch.columns import OF_EXPERTS, STANDARD
+from strop.batch.columns import OF_EXPERTS, STANDARD, Column
 from strop.catalogue.seams import CHAINS, PLACE_OF, SINGLE, kinds_at
 from strop.method import notation
 from strop.method.algorithm import Algorithm
@@ -64,6 +64,7 @@ def reader(place, columns, hook=""):
     methods: dict[str, Any] = {"__call__": taking(names, does), "kind": kind}
     if kind == "probe":
         methods["writes"] = (f"seen_{place}{hook}_B",)
+        methods["declares"] = (Column(f"seen_{place}{hook}_B", "float", "zeros"),)
         methods["update"] = taking((f"seen_{place}{hook}_B", "state"), lambda given: None)
     if hook:
         own = methods.get("writes", ()) if hook == "update" else ()

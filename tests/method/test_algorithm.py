@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 from torch import Tensor
 
+from strop.batch.columns import Column
 from strop.catalogue.seams import STAGES
 from strop.method import notation, reading
 from strop.method.algorithm import Algorithm
@@ -39,6 +40,7 @@ class NeedsOwn:
 class WritesOwn:
     kind: ClassVar[str] = "advantage/baseline"
     writes: ClassVar[tuple[str, ...]] = ("surprise_B",)
+    declares: ClassVar[tuple[Column, ...]] = (Column("surprise_B", "float", "its reward"),)
     facts: ClassVar[frozenset[str]] = frozenset({"removes_uniform_groups"})
 
     def __call__(self, reward_B: Tensor) -> Tensor:

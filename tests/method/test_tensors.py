@@ -61,6 +61,12 @@ def test_what_a_part_gives_is_checked(value, message):
         parts.call(Use(Gives(value)), batch)
 
 
+def test_a_column_without_the_letter_of_its_table_is_said():
+    batch, use = flat_batch((1, 1, 1), advantage_B=[3.0, 1.0, 2.0]), Gives(torch.zeros(3))
+    with pytest.raises(UserError, match=r"gives luck as \[3\], but its name lacks the letter of"):
+        parts.call(Use(use, columns=(("luck_B", "luck"),)), batch)
+
+
 def test_a_curations_mask_is_checked():
     batch = flat_batch((1, 1, 1), advantage_B=[3.0, 1.0, 2.0])
     assert parts.call(Use(Keeps(torch.ones(3, dtype=torch.bool))), batch).value.reason == "told to"

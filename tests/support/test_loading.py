@@ -151,6 +151,10 @@ def test_modules_by_name_are_found_in_the_working_folder(tmp_path, monkeypatch):
     [
         ("import sys\nsys.exit(3)\n", r"main.py cannot be loaded: .*main.py:2: SystemExit: 3"),
         ("import near\n", r"main.py cannot be loaded: .*near.py:1: ZeroDivisionError"),
+        (
+            "from strop.batch.columns import Column\nColumn('mine_B', 'flaot', 'x')\n",
+            r"main.py cannot be loaded: .*main.py:2: UserError: column mine_B: dtype 'flaot'",
+        ),
         ("x = 1\ndef f(:\n", r"main.py cannot be loaded: .*main.py:2: SyntaxError"),
     ],
 )

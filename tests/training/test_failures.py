@@ -136,6 +136,38 @@ def test_the_part_whose_tensor_is_not_what_its_column_says_is_named(strop, lab, 
     assert result.err.count("\n") == 1
 
 
+RAISES = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+
+def helper(values):
+    return {}["missing"]
+
+
+@dataclass(frozen=True)
+class Raises:
+    kind: ClassVar[str] = "advantage/baseline"
+
+    def __call__(self, advantage_B: Tensor) -> Tensor:
+        return helper(advantage_B)
+"""
+
+
+def test_the_traceback_of_an_error_in_an_own_part_has_that_parts_code_alone(strop, lab, tmp_path):
+    (tmp_path / "raises.py").write_text(RAISES)
+    chain = f'advantage="{tmp_path}/raises.py:Raises" | spread_evenly'
+    result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
+    assert result.code == 1
+    places = [line for line in result.err.splitlines() if line.startswith("  File ")]
+    assert [line.split(", ")[0] for line in places] == 2 * [f'  File "{tmp_path}/raises.py"']
+    assert result.err.endswith(
+        f"KeyError: 'missing'\nThe part raises raised this: {tmp_path}/raises.py:9, step 1\n"
+    )
+
+
 SPOILS = """
 from dataclasses import dataclass
 from typing import ClassVar
@@ -157,7 +189,8 @@ def test_the_part_that_first_gives_no_number_is_named(strop, lab, tmp_path):
     chain = f'advantage=subtract_group_mean | "{tmp_path}/spoils.py:Spoil" | spread_evenly'
     result = strop("train", *lab.arguments(chain), "--out", tmp_path / "run")
     assert result.code == 1
-    assert "advantage: spoil is the first part with such a number, in advantage_B" in result.err
+    first = "step 1: advantage: spoil is the first part whose advantage_B is not finite; the loss"
+    assert first in result.err
     assert "No step is saved: first correct what stopped it. Resume with" in result.err
     result = strop("doctor", tmp_path / "run")
     assert result.code == 2

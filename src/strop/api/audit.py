@@ -13,7 +13,7 @@ from strop.api.options import labelled, settings_of_all
 from strop.api.tables import Table
 from strop.auditing.bench import Uncountable
 from strop.auditing.estimate import Audit, Limits
-from strop.auditing.vary import TEACHER, Setting, one, phases_of, variations
+from strop.auditing.vary import TEACHER, Setting, compose, one, phases_of, variations
 from strop.support.errors import UserError
 from strop.training.settings.config import RunConfig
 
@@ -133,10 +133,11 @@ def audit(
             share=share, shape=seed,
         )  # fmt: skip
         named = labelled(methods, "audit")
+        each_settings = settings_of_all(named, {}, options)
+        for _, each in each_settings:
+            phases_of(each)  # raises for a method that cannot be built, before any is audited
         found = []
-        for (_, method), (label, each) in zip(
-            named, settings_of_all(named, {}, options), strict=True
-        ):
+        for (_, method), (label, each) in zip(named, each_settings, strict=True):
             own = method if isinstance(method, tuple) else (method, {})
             requested = any(name.endswith("num_rollouts") for name in (*options, *own[1]))
             settings = each if requested or isinstance(own[0], str) else _ungrouped(each)
@@ -217,7 +218,10 @@ def _part(
 ) -> Part:  # fmt: skip
     rows: list[Row] = []
     lines: list[tuple[str, Audit]] = []
+    own_updates = compose(settings, base, phase)
     for name, setting in variations(base, **{k: tuple(v) for k, v in changes.items()}):
+        if name == "updates" and compose(settings, setting, phase) == own_updates:
+            continue  # the base's own number of updates
         found = one(settings, setting, limits, phase)
         values = {key: getattr(found, key) for key in COLUMNS}
         row = {"recipe": label, **dataclasses.asdict(setting), "exact": found.exact}

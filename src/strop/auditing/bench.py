@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from strop.auditing.tree import Tree, cut
 from strop.batch.batch import Batch
 from strop.batch.columns import is_value
+from strop.catalogue.seams import SERVICES
 from strop.engines.base import Event
+from strop.method import part as parts
 from strop.method.algorithm import Algorithm, around_refresh, wanted_columns
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import Curated, Draw
@@ -85,6 +87,7 @@ class Trunk(nn.Module):
 
 # For every prompt's group, the paths of its answers, as indices into Tree.paths.
 Groups = Sequence[Sequence[int]]
+NOT_RUN = ("sampling", "rollout", "control")  # stages of a step
 NUM_STEPS = 1000  # length of the run whose first step is audited
 
 
@@ -115,7 +118,7 @@ class Watched:
 
 
 class TreeServices:
-    """The services of an audit: rewards of the tree. Any other request is refused by name."""
+    """The services of an audit: rewards of the tree. `_check_services` refuses all others."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree, self.reward_B = tree, torch.empty(0)
@@ -132,9 +135,6 @@ class TreeServices:
         reward_B = self.reward_B.float()
         good_B = torch.ones(len(reward_B), dtype=torch.bool)
         return Graded(reward_B[:, None], reward_B, good_B, {}, torch.zeros_like(batch["group_B"]))
-
-    def __getattr__(self, name: str) -> Any:
-        raise Uncountable(f"a part needs {name}, which an enumerated step does not have")
 
 
 @dataclass
@@ -188,6 +188,7 @@ class Bench:
         self.algorithm = without_critic(self.algorithm).at_step(1, NUM_STEPS)
         probes = around_refresh(self.algorithm)[1]  # the teacher is the reference under its prompt
         self.algorithm = dataclasses.replace(self.algorithm, probes=probes)
+        _check_services(self.algorithm)
         self.model = TableModel(self.tree, self.theta)
         weights = list(self.model.parameters())
         policy = Policy(
@@ -221,7 +222,8 @@ class Bench:
         return moved
 
     def _step(self, batch: Batch, rng_of: Watched) -> Tensor | None:
-        chains = Chains(rng_of, self.services, {})
+        services: Any = self.services  # all that the parts request
+        chains = Chains(rng_of, services, {})
         batch = chains.write("reward", self.algorithm.reward, batch)
         curated = self._curated(chains, batch)
         if curated is None:
@@ -309,6 +311,19 @@ def check_countable(algorithm: Algorithm) -> None:
         )
     if algorithm.rollout.part.temperature != 1:
         raise Uncountable("its rollouts are not drawn at temperature 1")
+
+
+def _check_services(algorithm: Algorithm) -> None:
+    """Raise Uncountable for a part of the enumerated stages that requests more than rewards."""
+    for path, use in algorithm.uses():
+        if path.split(".")[0] in NOT_RUN:
+            continue
+        for parameter in parts.parameters(use.part):
+            if parameter.name in SERVICES - {"grading"}:
+                raise Uncountable(
+                    f"its {use.label} needs {parameter.name}, which an enumerated step does not "
+                    "have"
+                )
 
 
 def without_critic(algorithm: Algorithm) -> Algorithm:

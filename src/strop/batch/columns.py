@@ -327,6 +327,8 @@ def misfit(place: Placed, column: str, value: Tensor, table: object) -> str:
     suffix = column.rpartition("_")[2]
     rank = 0 if not level else 2 if suffix in _AXES else 1
     size = table.shape[0] if level and isinstance(table, Tensor) else None
+    if value.dim() and (bare := without_letter(column)):
+        return f"{column} as {list(value.shape)}{bare}"
     if value.dim() != rank or (size is not None and value.shape[0] != size):
         named = [f"{_ROWS[level]}={'any' if size is None else size}"] if level else []
         expected = ", ".join([*named, *([_AXES[suffix]] if rank == 2 else [])])
@@ -334,6 +336,14 @@ def misfit(place: Placed, column: str, value: Tensor, table: object) -> str:
     if record is not None and not _is(record.dtype, value.dtype):
         return f"{column} as {str(value.dtype).removeprefix('torch.')}, it must be {record.dtype}"
     return ""
+
+
+def without_letter(column: str) -> str:
+    """The words for an unknown column whose name lacks the letter of its table; empty otherwise."""
+    if level_of(column) or column in KNOWN:
+        return ""
+    names = [f"{column}_{letter} ({rows})" for letter, rows in _ROWS.items()]
+    return f", but its name lacks the letter of its table: {', '.join(names[:-1])} or {names[-1]}"
 
 
 def _is(wanted: str, dtype: torch.dtype) -> bool:

@@ -22,13 +22,15 @@ from strop.catalogue import peers
 from strop.catalogue.entries import (
     Entry,
     part_entry,
+    parts_in,
     read_part,
     read_recipes,
     recipe_entry,
+    recipes_in,
     stated_kind,
 )
 from strop.catalogue.seams import KINDS
-from strop.catalogue.source import read
+from strop.catalogue.source import Source, read
 from strop.support.about import PARTS, SOURCE
 from strop.support.errors import UserError, nearest
 from strop.support.loading import attribute, spec_of
@@ -116,7 +118,7 @@ def read_from(kind: str, place: str, name: str = "") -> Entry:
 
     The file is not imported. Raises UserError where there is none.
     """
-    module, _, attribute = place.rpartition(":")
+    module, _, attribute = (place if ":" in place else f"{place}:").rpartition(":")
     path = Path(module) if module.endswith(".py") else _file_of(module)
     if not path.is_file():
         raise UserError(f"no file {path}")
@@ -129,13 +131,25 @@ def read_from(kind: str, place: str, name: str = "") -> Entry:
     node = source.defined.get(attribute)
     is_class = kind == "part"
     if not isinstance(node, ast.ClassDef if is_class else ast.FunctionDef):
-        what = "class" if is_class else "function"
-        raise UserError(f"{module} has no {what} {attribute}{nearest(attribute, source.defined)}")
+        raise UserError(_absent(kind, module, attribute, source))
     name = name or attribute
     if isinstance(node, ast.ClassDef):
         return part_entry(source, node, name, module, stated_kind(node))
     assert isinstance(node, ast.FunctionDef)
     return recipe_entry(source, node, name, module)
+
+
+def _absent(kind: str, module: str, attribute: str, source: Source) -> str:
+    """The error for a file that was named without one of its parts or recipes, or with an absent
+    one.
+    """
+    found = parts_in(source) if kind == "part" else recipes_in(source)
+    there = ", ".join(f"{module}:{name}" for name in found) or "none"
+    if not attribute:
+        return f"{module} is a file: name one of its {kind}s, {there}"
+    what = "class" if kind == "part" else "function"
+    near = nearest(attribute, found)
+    return f"{module} has no {what} {attribute}{near}; its {kind}s: {there}"
 
 
 def _file_of(module: str) -> Path:
@@ -148,9 +162,16 @@ def _file_of(module: str) -> Path:
     return Path(spec.origin)
 
 
+def is_place(name: str) -> bool:
+    """Whether this names a file or a module, with or without what is meant in it, and no listed
+    part or recipe.
+    """
+    return ":" in name or name.endswith(".py")
+
+
 def find(kind: str, name: str) -> Entry:
     """The part or recipe called `name`, or at that place. Raises UserError with nearest names."""
-    if ":" in name:
+    if is_place(name):
         return read_from(kind, name)
     if entry := _in_its_file(kind, name):
         return entry

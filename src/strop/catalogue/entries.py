@@ -179,14 +179,24 @@ def read_recipes(path: Path) -> list[Entry]:
     """The recipes of a file of strop."""
     source = read(path)
     module = f"strop.recipes.{path.stem}"
-    found = []
-    for name, node in source.defined.items():
-        if not isinstance(node, ast.FunctionDef) or name.startswith("_"):
-            continue
-        if node.returns is None or ast.unparse(node.returns) not in ("Algorithm", "Phases"):
-            continue
-        found.append(recipe_entry(source, node, name, module))
-    return found
+    return [recipe_entry(source, node, name, module) for name, node in recipes_in(source).items()]
+
+
+def recipes_in(source: Source) -> dict[str, ast.FunctionDef]:
+    """The functions of a file that are recipes, by name."""
+    functions = {n: node for n, node in source.defined.items() if isinstance(node, ast.FunctionDef)}
+    return {
+        name: node
+        for name, node in functions.items()
+        if not name.startswith("_") and node.returns is not None
+        and ast.unparse(node.returns) in ("Algorithm", "Phases")
+    }  # fmt: skip
+
+
+def parts_in(source: Source) -> dict[str, ast.ClassDef]:
+    """The classes of a file that state a kind of part, by name."""
+    classes = {n: node for n, node in source.defined.items() if isinstance(node, ast.ClassDef)}
+    return {name: node for name, node in classes.items() if stated_kind(node)}
 
 
 def recipe_entry(source: Source, node: ast.FunctionDef, name: str, module: str) -> Entry:

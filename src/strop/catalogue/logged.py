@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from strop.catalogue.entries import Entry
+from strop.catalogue.seams import KINDS
+from strop.catalogue.source import read
 from strop.support.about import PARTS_MODULE, SOURCE
 
 METRIC = re.compile(r"[a-z][a-z_]*(/[a-z_{}]+)+")
@@ -15,10 +17,14 @@ REASONS = {"Selected": (2, "selection/dropped"), "Curated": (1, "data/dropped")}
 
 
 def logged_by(entry: Entry) -> tuple[str, ...]:
-    """The metrics of a part of strop, sorted, from its file and the helpers of parts it imports.
+    """The metrics of a part, sorted: of strop's from its file and the helpers of parts it imports,
+    of one in a user's file from its class.
 
     A name that is formatted at run time has braces in it: `turns/peers_{key}`.
     """
+    if entry.module.endswith(".py"):
+        node = read(Path(entry.module).resolve()).defined.get(entry.attribute)
+        return tuple(sorted(metrics_in(ast.unparse(node)) - {*KINDS})) if node is not None else ()
     return _logged_in(entry.module) if entry.module.startswith(f"{PARTS_MODULE}.") else ()
 
 

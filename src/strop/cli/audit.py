@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from strop.cli import completing
+from strop.cli.compare import Written, methods_of
 from strop.cli.numbers import numbers
 from strop.support.errors import UserError
 from strop.support.writing import write_whole, writing
@@ -28,8 +29,9 @@ def audit(
     arguments: Annotated[
         list[str],
         typer.Argument(
-            metavar="RECIPE... [OPTION=VALUE]...",
-            help="Methods, and options that all of them get, as `strop train` takes them.",
+            metavar="METHOD... [OPTION=VALUE]...",
+            help="A METHOD is a recipe in one line, or a .toml file. An option is for all methods; "
+            "put those of one method with it in quotes: 'rloo loss.clip_high=0.3'.",
             autocompletion=completing.methods,
         ),
     ],
@@ -66,21 +68,22 @@ def audit(
     of learner over sampler. A teacher's true gradient is of whole answers, token bias of tokens'.
     """
     from strop.api.audit import audits, base_of
-    from strop.api.options import settings_of
+    from strop.auditing.vary import phases_of
     from strop.training.settings.assignments import split
 
-    recipes, options = split(arguments)
-    if not recipes:
+    if not split(arguments)[0]:
         raise UserError("name a recipe to audit, such as `strop audit grpo`")
+    methods = [(label, Written().settings(words)) for label, words, *_ in methods_of(arguments)]
+    for _, settings in methods:
+        phases_of(settings)  # raises for a method that cannot be built, before any is audited
     changes = _changes(group=group, success=success, staleness=staleness, updates=updates)
     base = base_of(
         changes, step=step, depth=depth, branching=branching, ragged=ragged, prompts=prompts,
         share=share, shape=seed,
     )  # fmt: skip
     rows, tell = [], _json if as_json else _quiet
-    for recipe in recipes:
-        settings = settings_of([recipe, *options], {})
-        found = audits(recipe, settings, base, changes, most, draws, tell)
+    for label, settings in methods:
+        found = audits(label, settings, base, changes, most, draws, tell)
         rows += _shown_rows(found, as_json)
     if out is not None:
         _write(rows, out)

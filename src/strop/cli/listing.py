@@ -76,7 +76,7 @@ def recipes(
     options = [word for word in words or () if ASSIGNMENT.match(word)]
     text = " ".join(word for word in words or () if word not in options)
     name = text.partition("(")[0].strip()
-    named = ":" in name or name in {entry.name for entry in catalogue.recipes()}
+    named = catalogue.is_place(name) or name in {entry.name for entry in catalogue.recipes()}
     if options and not (named and as_toml):
         raise UserError(f"{options[0]} sets an option: it goes with a recipe's name and --toml")
     if named and not (family or status or needs or without):
@@ -211,7 +211,7 @@ def _is_folder(text: str) -> bool:
 
 
 def _find_part(name: str) -> Entry:
-    if ":" in name:
+    if catalogue.is_place(name):
         return catalogue.find("part", name)
     entries = {entry.name: entry for entry in catalogue.parts()}
     if name in entries:
@@ -309,13 +309,13 @@ def _regime(entry: Entry) -> dict[str, Any] | None:
 
 def _meanings(algorithm: Any) -> dict[str, str]:
     """Meanings of recipe parameters: the common ones, else the comment of the field they set."""
-    from strop.method import part as parts
+    from strop.method.own import entry_of
+    from strop.method.part import name_of
 
     found = dict(COMMON)
     for _, use in algorithm.uses():
-        name = parts.name_of(use.part)
-        known = {entry.name: entry for entry in catalogue.parts(parts.kind_of(use.part))}
-        for field in known[name].fields if name in known else ():
+        entry, name = entry_of(use.part), name_of(use.part)
+        for field in entry.fields if entry is not None else ():
             found.setdefault(field.name, f"{field.comment.split(' Default:')[0]} ({name})")
     return found
 

@@ -5,7 +5,9 @@ import faulthandler
 import functools
 import os
 import sys
+import traceback
 from contextlib import redirect_stderr, redirect_stdout
+from types import TracebackType
 from typing import Annotated, Any
 
 import typer
@@ -34,7 +36,7 @@ from strop.cli import (
     train,
     watch,
 )
-from strop.support.about import VERSION
+from strop.support.about import SOURCE, VERSION
 from strop.support.errors import RunStopped, UserError
 from strop.support.garbage_collection import beginning
 from strop.support.output import Lasting, hold_numbers
@@ -179,6 +181,27 @@ def _call() -> None:
     except Interrupted as stopped:
         console.print(f"[bold red]interrupted:[/] {_plain(stopped)}")
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        own = _inside_users_part(error)
+        if own is None:
+            raise
+        traceback.print_exception(type(error), error, own)
+        sys.exit(1)
+
+
+def _inside_users_part(error: Exception) -> TracebackType | None:
+    """The traceback of an error inside a user's part from the part's own code on, since strop's
+    frames above it say nothing about it; None for any other error.
+    """
+    parts = sys.modules.get("strop.method.part")
+    trace, inside = error.__traceback__, None
+    while parts is not None and trace is not None:
+        if trace.tb_frame.f_code is parts.call.__code__:
+            inside = trace.tb_next
+        trace = trace.tb_next
+    if inside is None or inside.tb_frame.f_code.co_filename.startswith(str(SOURCE)):
+        return None
+    return inside
 
 
 def _instead(error: Any) -> str:

@@ -1,5 +1,6 @@
 """`strop report`: one offline page for one or several runs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,5 +17,17 @@ def report(
     loading(", ".join(map(str, runs)))
     from strop.report.page import write_report
 
-    write_report(runs, out)
+    write_report(without_methods(runs), out)
     print(f"wrote {out}")
+
+
+def without_methods(places: Sequence[Path]) -> list[Path]:
+    """The places without the methods' files that `strop compare` keeps beside its runs, so that
+    `COMPARISON/runs/*` names the runs.
+    """
+    files = {place for place in places if place.suffix == ".toml" and place.is_file()}
+    if files:
+        from strop.comparison.plan import NAME
+
+        files = {file for file in files if (file.resolve().parent.parent / NAME).is_file()}
+    return [place for place in places if place not in files]

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from strop.cli.report import without_methods
 from strop.cli.waiting import loading
 
 
@@ -24,6 +25,6 @@ def watch(
     from strop.support.stopping import explained
 
     ended = explained(lambda: "the page is no longer served, the runs continue")
-    with ended, open_server(Watched(runs), port) as server:
+    with ended, open_server(Watched(without_methods(runs)), port) as server:
         print(f"{server.url} (Ctrl-C ends this, not the runs)", flush=True)
         server.serve_forever()

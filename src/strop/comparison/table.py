@@ -141,10 +141,10 @@ def estimate(found: SeedEstimate, signed: bool = False) -> str:
 
 
 def _number(value: float, size: float = 0.0, sign: str = "") -> str:
-    """A number with the digits that suit a number of that size."""
+    """A number with the digits that suit a number of that size; no zero has a minus."""
     size = max(size, abs(value))
     digits = 0 if size >= 1000 else 1 if size >= 100 else 3
-    return f"{value:{sign},.{digits}f}"
+    return f"{value:{sign}z,.{digits}f}"
 
 
 def resolution(compared: Compared) -> str:

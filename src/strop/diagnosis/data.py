@@ -61,7 +61,13 @@ def form(settings: Any, prompts: Sequence[Any], tokenizer: Any) -> Finding:
 
 
 def facts(name: str, prompts: Sequence[Any]) -> dict[str, Any]:
-    """The number of rows, the columns with their share of missing values, and the first prompts."""
+    """The number of rows, the columns with their share of missing values, and the first prompts
+    that differ.
+    """
+    first: dict[str, Any] = {}
+    for prompt in prompts:
+        if len(first) < SHOWN:
+            first.setdefault(_text(prompt.prompt), prompt)
     names = list(dict.fromkeys(column for p in prompts for column in p.columns))
     return {
         "name": name,
@@ -71,9 +77,9 @@ def facts(name: str, prompts: Sequence[Any]) -> dict[str, Any]:
             for column in names
         },
         "first": [
-            {"prompt": _text(p.prompt),
+            {"prompt": text,
              "columns": {k: shortened(str(v), 60) for k, v in p.columns.items()}}
-            for p in prompts[:SHOWN]
+            for text, p in first.items()
         ],
     }  # fmt: skip
 

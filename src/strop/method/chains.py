@@ -141,7 +141,7 @@ class Chains:
             batch = self.write("advantage", [use], batch)
             for name in parts.writes(use):
                 if not batch[name].isfinite().all():
-                    return f"advantage: {use.label} is the first part with such a number, in {name}"
+                    return f"advantage: {use.label} is the first part whose {name} is not finite"
         return ""
 
     def select(self, uses: Iterable[Use], batch: Batch) -> Batch:

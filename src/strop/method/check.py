@@ -7,6 +7,7 @@ other. Each error is one line: the stage, the part, and what to do.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 
 from strop.batch import columns
@@ -27,6 +28,7 @@ from strop.method.algorithm import Algorithm, Method, Phases, trained_values
 from strop.method.charts import charts_of, panel_of
 from strop.method.part import LEARNERS, OUTSIDE, Term, Use
 from strop.support.errors import UserError, nearest
+from strop.support.loading import name_to_load
 
 Placed = tuple[str, Use]
 # The columns that the trainer itself takes from the batch after the stages have run.
@@ -118,13 +120,14 @@ def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
         raise UserError("plan: there is none; split_into_minibatches makes one update a step")
     for term in algorithm.terms:
         _check_term(term)
-    columns.of(placed)  # raises where two declare a name differently
+    known = columns.of(placed)  # raises where two declare a name differently
     _check_tracked(placed)
     _check_facts(placed)
     _check_size(algorithm)
     _check_knobs(algorithm)
     _check_reads(algorithm, placed, given)
     _check_read_later(placed)
+    _check_declared(placed, {*given, *known})
 
 
 def where(path: str) -> str:
@@ -271,9 +274,36 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
             if is_probe:
                 remedies.append("state its `charts` or `panel`, if it is there for its metrics")
             raise UserError(
-                f"{where(path)}: {use.label} writes {shown}, which nothing after it reads: "
+                f"{where(path)}: {use.label} writes {shown}, which nothing after it reads"
+                + "".join(map(columns.without_letter, parts.writes(use)))
+                + ": "
                 + ", or ".join([*remedies, "leave it out"])
             )
+
+
+def _check_declared(placed: Sequence[Placed], known: set[str]) -> None:
+    """Check that user's parts write only columns that are declared, whose dtype can be checked, and
+    that each optional column that they read exists in some method: a misspelled one never comes.
+    """
+    for path, use in placed:
+        if type(use.part).__module__.startswith("strop."):
+            continue
+        for column in parts.writes(use):
+            if column not in known and not is_value(column):
+                raise UserError(
+                    f"{where(path)}: {use.label} writes {column}, which is no column: declare it, "
+                    f'`declares = (Column("{column}", "float", "its meaning"),)`, so that strop '
+                    "can check its dtype"
+                )
+        for read in parts.reads(use):
+            name, computed = read.column, is_value(read.column) or is_current(read.column)
+            if read.required or name in known or computed:
+                continue
+            if name not in catalogue.columns() and not _writers_beside(use, name):
+                raise UserError(
+                    f"{where(path)}: {use.label} reads {name}, which is no column"
+                    f"{nearest(name, {*known, *catalogue.columns()})}"
+                )
 
 
 def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool:
@@ -441,8 +471,11 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         return f"{reads}, which is computed after curation: read it in probes or advantage instead"
     if column not in KNOWN:
         writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
+        writers += _writers_beside(use, column)
         return f"{reads}, which no part before it writes" + (
-            f"; {' or '.join(writers)} would" if writers else nearest(column, catalogue.columns())
+            f"; {' or '.join(writers)} would"
+            if writers
+            else nearest(column, catalogue.columns()) + columns.without_letter(column)
         )
     meaning, writer = KNOWN[column].meaning, KNOWN[column].writer
     if writer.startswith("loss"):
@@ -451,3 +484,15 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         f"{reads} ({meaning}), which nothing before it "
         f"writes; add a part of the stage '{writer}' that does"
     )
+
+
+def _writers_beside(use: Use, column: str) -> list[str]:
+    """The parts in a user's own file of parts, where this one is from, that write the column."""
+    module = type(use.part).__module__
+    beside = vars(sys.modules[module]) if module in sys.modules else {}
+    kinds = [kind for kind in beside.values() if isinstance(kind, type)]
+    return [
+        name_to_load(kind)
+        for kind in kinds
+        if kind.__module__ == module and column in vars(kind).get("writes", ())
+    ]

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping
 
 from strop.catalogue import catalogue
+from strop.catalogue.entries import Entry
 from strop.catalogue.logged import logged_by
 from strop.method.algorithm import Method
 from strop.method.part import Term, Use, kind_of, name_of, reads
+from strop.support.loading import name_to_load
 
 Placed = Mapping[str, Use]  # by path
 
@@ -19,14 +21,23 @@ def own_uses(method: Method, parent: Method | None) -> Placed:
     return {path: use for path, use in method.uses() if (use.part, use.columns) not in theirs}
 
 
+def entry_of(part: object) -> Entry | None:
+    """The part's entry: of a listed one, or of a class in a user's file; None for any other."""
+    place = name_to_load(type(part))
+    file, _, name = place.partition(":")
+    if file.endswith(".py") and name.isidentifier():
+        return catalogue.find("part", place)
+    listed = catalogue.parts(kind_of(part))
+    return next((entry for entry in listed if entry.name == name_of(part)), None)
+
+
 def logged_at(path: str, use: Use) -> frozenset[str]:
-    """The metrics that the part at a place logs; none where it is not one of strop's parts.
+    """The metrics that the part at a place logs; none where it has no entry.
 
     A part's `unlogged` names the metrics that its current fields keep it from logging. A selection
     that narrows a term drops nothing from the step.
     """
-    entries = {entry.name: entry for entry in catalogue.parts(kind_of(use.part))}
-    entry = entries.get(name_of(use.part))
+    entry = entry_of(use.part)
     unlogged: frozenset[str] = getattr(use.part, "unlogged", frozenset())
     found = frozenset(logged_by(entry)) - unlogged if entry is not None else frozenset()
     of_term = path.startswith("terms.")

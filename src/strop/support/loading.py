@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from strop.support.about import SOURCE
 from strop.support.errors import UserError, nearest
 
 PICKLED = ".pickle"  # the suffix of a file that holds one class or function
@@ -101,16 +102,18 @@ def write_pickled(thing: Any, path: Path) -> str:
 
 
 def where_raised(error: BaseException) -> str:
-    """`file:line` of the innermost frame outside the import machinery and, where there is one,
-    outside Python's own and installed packages.
+    """`file:line` of the innermost frame outside the import machinery and, where there are such
+    frames, outside Python's own and installed packages, and outside strop.
     """
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith("<frozen") and frame.filename not in importers
+        if (frame.filename, frame.name) != ("<string>", "__init__")  # of a dataclass
     ]
-    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else "unknown place"
+    for places in (_INSTALLED, (str(SOURCE),)):
+        frames = [frame for frame in frames if not frame.filename.startswith(places)] or frames
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "unknown place"
 
 
 def _read_pickled(path: Path, name: str) -> Any:

@@ -123,7 +123,7 @@ def _naming_first_part(again: Chains, algorithm: Algorithm, batch: Batch) -> Ite
         yield
     except RunStopped as error:
         if came := again.first_not_finite(algorithm.advantage, batch):
-            raise RunStopped(f"{error}; {came}") from error
+            raise RunStopped(f"{came}; {error}") from error
         raise
 
 

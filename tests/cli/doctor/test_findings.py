@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from strop.diagnosis.data import _reward_finding, fits
+from strop.data.prompts import Prompt
+from strop.diagnosis.data import _reward_finding, facts, fits
 from strop.diagnosis.endpoint import _gives
 from strop.diagnosis.finding import shortened
 from strop.diagnosis.run import RunFiles, ends, order
@@ -94,3 +95,8 @@ def test_a_reward_that_is_the_same_for_all_answers_is_noted():
 
     assert told([1.0, 1.0], [1.0, 1.0]) == "Every dummy answer has the same score."
     assert told([0.0, 0.0], [1.0, 1.0]) != "Every dummy answer has the same score."
+
+
+def test_the_first_prompts_that_differ_are_shown():
+    prompts = [Prompt(uid, text, {}) for uid, text in enumerate(["a", "a", "b", "a", "c", "d"])]
+    assert [row["prompt"] for row in facts("mine", prompts)["first"]] == ["a", "b", "c"]
