@@ -92,7 +92,8 @@ def _look(
     if not with_data:
         return
     report["data"] = of_data.facts(name, prompts)
-    findings.append(of_data.duplicates(prompts))
+    if specs or settings.data.files:  # episodes may begin alike
+        findings.append(of_data.duplicates(prompts))
     if with_model:
         context = report["model"]["context"] or 2**20
         findings.append(of_data.fits(settings, found, context, episode_tokens))

@@ -404,6 +404,13 @@ def test_data_and_a_reward_are_tried(ask: Any, lab: Lab, tmp_path: Path) -> None
     assert scores == {"empty": [0, 0, 0], "prompt": [0, 0, 0], "reference": [1, 1, 1]}
 
 
+def test_episodes_that_begin_alike_are_no_repeated_prompts(ask: Any) -> None:
+    _, findings = ask("--model", "tiny", "recipe=gigpo", "data.task=corridor")
+
+    assert "Do the prompts fit?" in findings
+    assert "Are prompts repeated?" not in findings
+
+
 def test_a_reward_that_raises_is_a_problem(ask: Any, tmp_path: Path) -> None:
     data, rewards = save_sums(tmp_path)
     code, findings = ask("--data", data, "--reward", f"{rewards}:careless")
