@@ -54,11 +54,16 @@ class Steps(FakeGrading):
         return super().grade(batch)
 
 
-def rolled(part, seed=0, name="first_false_step", given=GIVEN, draws=DRAWS, **sampling):
+def rolled(
+    part, seed=0, name="first_false_step", given=GIVEN, draws=DRAWS, unscored=(), **sampling
+):
     engine = TableEngine(chances)
     services = over_table(engine, PROMPTS, pieces=PIECES, **sampling)
     services.texts.answers = {(5, "completion"): given, (9, "completion"): given}
-    grading = Steps(lambda ids: float(false_step(ids) < 0 and ids[-1] == 0), name=name)
+    grading = Steps(
+        lambda ids: None if tuple(ids) in unscored else float(false_step(ids) < 0 and ids[-1] == 0),
+        name=name,
+    )
     grading.log = services.log
     services.grading = grading
     found = rolled_out(part, draws, engine, services, torch.Generator().manual_seed(seed))
@@ -109,6 +114,17 @@ def test_a_demonstration_ends_what_was_right(seed, number):
     assert (found.num_discarded, engine.num_tokens) == (lost, 54)
     assert not batch["truncated_B"].any()
     assert batch["rollout_uid_B"].unique().numel() == 9
+
+
+def test_answers_without_a_score_have_not_failed():
+    part = SpliceAtFirstError(source="demonstration", num_repaired=9, separator=";")
+    before = answers(plain())
+    unscored = {tuple(text) for text in before if false_step(text) == 0}
+    whole, some = rolled(part)[0], rolled(part, unscored=unscored)[0]
+    failed = sum(false_step(text) >= 0 for text in before)
+    left_out = sum(tuple(text) in unscored for text in before)
+    assert 0 < left_out < failed == whole.metrics["splice/failed"]
+    assert some.metrics["splice/failed"] == failed - left_out
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -161,6 +161,16 @@ def test_what_recorded_rollouts_cannot_do_is_refused(
     assert message in str(error.value)
 
 
+def test_answers_sampled_beside_recorded_ones_need_a_reward_function(tmp_path: Path) -> None:
+    lab = Lab.make(tmp_path)
+    sampled, _, _ = stepped(lab, lab.raw("grpo", reward="even"))
+    path = written(tmp_path / "traces.jsonl", as_recorded(sampled))
+    raw = lab.raw("spo_chain", reward="even")
+    raw |= {"data": {"task": f"traces:{path}"}, "reward": {}}
+    with pytest.raises(UserError, match=r"beside the recorded rollouts.*give --reward"):
+        stepped(lab, raw)
+
+
 def test_functions_score_records_and_new_answers_to_what_is_set_aside(tmp_path: Path) -> None:
     lab, runner = Lab.make(tmp_path), Runner()
     raw = {**lab.raw("grpo", reward="even"), **of_traces(lab)}

@@ -68,14 +68,8 @@ def audit(
     of learner over sampler. A teacher's true gradient is of whole answers, token bias of tokens'.
     """
     from strop.api.audit import audits, base_of
-    from strop.auditing.vary import phases_of
-    from strop.training.settings.assignments import split
 
-    if not split(arguments)[0]:
-        raise UserError("name a recipe to audit, such as `strop audit grpo`")
-    methods = [(label, Written().settings(words)) for label, words, *_ in methods_of(arguments)]
-    for _, settings in methods:
-        phases_of(settings)  # raises for a method that cannot be built, before any is audited
+    methods = _methods(arguments)
     changes = _changes(group=group, success=success, staleness=staleness, updates=updates)
     base = base_of(
         changes, step=step, depth=depth, branching=branching, ragged=ragged, prompts=prompts,
@@ -87,6 +81,19 @@ def audit(
         rows += _shown_rows(found, as_json)
     if out is not None:
         _write(rows, out)
+
+
+def _methods(arguments: Sequence[str]) -> list[tuple[str, Any]]:
+    """Labels and settings. Raises UserError for a method that cannot be built."""
+    from strop.auditing.vary import phases_of
+    from strop.training.settings.assignments import split
+
+    if not split(arguments)[0]:
+        raise UserError("name a recipe to audit, such as `strop audit grpo`")
+    methods = [(label, Written().settings(words)) for label, words, *_ in methods_of(arguments)]
+    for _, settings in methods:
+        phases_of(settings)
+    return methods
 
 
 def _changes(**texts: str) -> dict[str, Sequence[float]]:

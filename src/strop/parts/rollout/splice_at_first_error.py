@@ -37,8 +37,8 @@ class SpliceAtFirstError(SamplingFields):
     Differs from the source: a verifier of steps in place of a process reward model.
     Nearest part: sample_with_hints; sample_independently where num_repaired is 0.
     Edges: rollouts and ends are graded twice; an end that does not fit max_tokens, an answer of
-    fewer steps than its false one, a prompt without a demonstration: not tried; a reward that
-    does not log the column -> UserError.
+    fewer steps than its false one, one without a score, a prompt without a demonstration: not
+    tried; a reward that does not log the column -> UserError.
     """
 
     writes: ClassVar[tuple[str, ...]] = COLUMNS
@@ -78,8 +78,9 @@ class SpliceAtFirstError(SamplingFields):
         metrics["splice/steps_kept"] = 0.0
         if not self.num_repaired or not asked:
             return assemble(draws, answers), None, metrics
-        outcomes = grading.grade(assemble(draws, answers)).outcome_B.tolist()
-        false_step = self._false_steps(log, asked, outcomes)
+        graded = grading.grade(assemble(draws, answers))
+        failed_B = graded.scored_B & (graded.outcome_B < SUCCESS)
+        false_step = self._false_steps(log, asked, failed_B.nonzero().squeeze(1).tolist())
         metrics["splice/failed"] = len(false_step)
         chosen = [
             self._kept(row, draw, false_step[row], answers[row], texts)
@@ -101,10 +102,9 @@ class SpliceAtFirstError(SamplingFields):
         return marked(assemble(draws, answers)), None, metrics
 
     def _false_steps(
-        self, log: Log, asked: Sequence[Request], outcome: Sequence[float]
+        self, log: Log, asked: Sequence[Request], failed: Sequence[int]
     ) -> dict[int, int]:
         """Row -> first false step of every failed rollout that has one."""
-        failed = [row for row, value in enumerate(outcome) if value < SUCCESS]
         if failed and self.column not in log.logged:
             raise UserError(
                 f"splice_at_first_error: no reward logs {self.column}: let one call "

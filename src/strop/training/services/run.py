@@ -202,6 +202,11 @@ class RunGrading:
         if "pending_B" in batch and bool(batch["pending_B"].any()):
             return _beside_pending(self.grade(batch.keep(~batch["pending_B"])), batch["pending_B"])
         sampled = self.own_reward == "recorded" and "reward_K" not in batch
+        if sampled and isinstance(self.grader, NoGrader):
+            raise UserError(
+                "the method samples answers beside the recorded rollouts, which nothing scores: "
+                "give --reward FILE.py:FUNCTION"
+            )
         if not self.own_reward or sampled:
             return _with_ends(self._verified(batch), batch)
         verified = None if isinstance(self.grader, NoGrader) else self._verified(batch)
