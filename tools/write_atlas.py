@@ -267,8 +267,8 @@ def page(known: Known | None = None) -> str:
     for regime, of in rows.items():
         if of:
             lines += nulls(regime, by_regime.get(regime, {}), of)
-    none = [f"`{regime}`" for regime, of in rows.items() if not of]
-    lines += [f"- Not run yet: {', '.join(none)}"] if none else []
+    none = [f"`{regime}`" for regime in rows if regime not in by_regime]
+    lines += [f"- Not compared yet: {', '.join(none)}"] if none else []
     for regime, pairs in by_regime.items():
         hours = sum(float(row["seconds"] or 0) for row in rows[regime]) / 3600
         told = f"{len(rows[regime])} runs, which trained for {hours:.2f} hours on one thread."
