@@ -50,7 +50,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from processes import printed
+from processes import output_of
 from processes import train as train_in_processes
 
 from strop.tracking.metrics_file import read_metrics
@@ -132,7 +132,7 @@ def score(folder: Path, step: int, options: argparse.Namespace) -> float:
             "--prompts", str(options.puzzles), "--json",
             *(["--step", str(step)] if step else ["--start"]),
         ]  # fmt: skip
-        kept.write_text(printed("-m", "strop", *words), encoding="utf-8")
+        kept.write_text(output_of("-m", "strop", *words), encoding="utf-8")
     return float(json.loads(kept.read_text(encoding="utf-8"))["pass@1"])
 
 

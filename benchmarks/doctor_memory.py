@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from processes import printed, status
+from processes import output_of, status
 
 MIB = 2**20
 PEAKS = ("generating_gib", "updating_gib")
@@ -147,7 +147,7 @@ def worker(words: list[str]) -> None:
 
 def fresh(*words: str) -> str:
     """The last line that a fresh process of this file prints."""
-    return printed(__file__, *words, HF_HUB_OFFLINE="1").strip().splitlines()[-1]
+    return output_of(__file__, *words, HF_HUB_OFFLINE="1").strip().splitlines()[-1]
 
 
 def estimated(words: list[str]) -> tuple[float, dict[str, Any]]:

@@ -25,7 +25,7 @@ import time
 
 import torch
 import torch.nn.functional as F
-from processes import extra_bytes, printed
+from processes import extra_bytes, output_of
 from torch import Tensor
 
 from strop.head.head import Head, columns, push_loss
@@ -101,7 +101,9 @@ def main() -> None:
     runs: dict[str, list[dict]] = {variant: [] for variant in VARIANTS}
     for _ in range(args.repeats):
         for variant in VARIANTS:
-            runs[variant].append(json.loads(printed(__file__, *sys.argv[1:], "--variant", variant)))
+            runs[variant].append(
+                json.loads(output_of(__file__, *sys.argv[1:], "--variant", variant))
+            )
     _report(runs, args)
 
 

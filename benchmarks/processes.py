@@ -13,22 +13,22 @@ GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "0",
               "MALLOC_TOP_PAD_": "0"}  # fmt: skip
 
 
-def printed(*words: str, **surroundings: str) -> str:
+def output_of(*words: str, **environment: str) -> str:
     """What a Python process printed, with these environment variables besides the usual ones."""
     return subprocess.run(
-        [sys.executable, *words], check=True, env={**os.environ, **surroundings},
+        [sys.executable, *words], check=True, env={**os.environ, **environment},
         stdout=subprocess.PIPE, encoding="utf-8",
     ).stdout  # fmt: skip
 
 
-def train(folder: Path, *words: str, processes: int = 1, **surroundings: str) -> Path:
+def train(folder: Path, *words: str, processes: int = 1, **environment: str) -> Path:
     """Train a run unless it exists; returns its folder."""
     start = ["-m", "strop", "train", *words, "--out", str(folder)]
     if processes > 1:
         count = f"--nproc-per-node={processes}"
         start = ["-m", "torch.distributed.run", "--standalone", count, *start]
     if not (folder / REPORT).exists():
-        printed(*start, **surroundings)
+        output_of(*start, **environment)
     return folder
 
 

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from processes import GIVES_BACK, extra_bytes, printed
+from processes import GIVES_BACK, extra_bytes, output_of
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -185,8 +185,8 @@ def child(case: str, way: str, what: str, options: argparse.Namespace) -> None:
 
 def fresh(case: str, way: str, what: str) -> dict[str, float]:
     """The result of a fresh process."""
-    surroundings = GIVES_BACK if what == "weighed" else {}
-    told = printed(__file__, *sys.argv[1:], "--child", case, way, what, **surroundings)
+    environment = GIVES_BACK if what == "weighed" else {}
+    told = output_of(__file__, *sys.argv[1:], "--child", case, way, what, **environment)
     found: dict[str, float] = json.loads(told.strip().splitlines()[-1])
     return found
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from processes import printed, train
+from processes import output_of, train
 
 from strop.evaluation.seeds import over_seeds
 
@@ -22,7 +22,7 @@ from strop.evaluation.seeds import over_seeds
 def scores(source: str, options: argparse.Namespace) -> dict[str, float]:
     """Held-out numbers of a model or run."""
     words = ["eval", source, "--json", "--k", options.k, "--samples", str(options.samples)]
-    return json.loads(printed("-m", "strop", *words))
+    return json.loads(output_of("-m", "strop", *words))
 
 
 def main() -> None:

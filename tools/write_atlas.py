@@ -212,7 +212,8 @@ def questions(
     lines.append("\n## Are ranks stable between regimes?\n")
     lines.append(
         "A regime beside itself compares the ranks of its even seeds with those of its odd ones: "
-        "what chance leaves of them. Two regimes can hardly agree better.\n"
+        "they differ by chance alone. Each half has two or three seeds of a recipe; two regimes "
+        "are compared with all seeds, which leaves less to chance.\n"
     )
     for regime, pairs in by_regime.items():
         lines.append(f"- {regime} and itself: {numbers.spearman(*numbers.halves(pairs))}")
