@@ -139,6 +139,22 @@ def test_a_part_of_two_columns_is_told_their_order():
         parts.call(Use(WriteTwo()), ragged_batch(1), rng=both)
 
 
+@dataclass(frozen=True)
+class WriteNothing(ReturnWhatItIsGiven):
+    """A part of no column, which is named once in the message."""
+
+    kind: ClassVar[str] = "probe"
+
+
+def test_a_part_of_no_column_is_told_to_name_them():
+    use, batch = Use(WriteNothing()), ragged_batch(1)
+    message = (
+        "^part write_nothing returned one Tensor; it writes no column: name columns in `writes`"
+    )
+    with pytest.raises(UserError, match=message):
+        parts.write(batch, use, parts.call(use, batch, rng=torch.zeros(6)))
+
+
 def test_an_error_inside_a_part_says_which_part_where_and_when():
     batch = ragged_batch(1).set(step=torch.tensor(7))
     with pytest.raises(ZeroDivisionError) as raised:

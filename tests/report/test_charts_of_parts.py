@@ -12,7 +12,15 @@ from rich.console import Console
 from runs import numbers_in
 
 from strop.api.progress import Progress
-from strop.method.charts import Curve, LineChart, as_objects, charts_of, from_objects, panel_of
+from strop.method.charts import (
+    Curve,
+    LineChart,
+    as_objects,
+    charts_of,
+    from_objects,
+    not_logged,
+    panel_of,
+)
 from strop.method.part import Use
 from strop.report.charts import Chart
 from strop.report.page import render
@@ -56,6 +64,13 @@ def test_each_is_brought_once_and_anything_else_is_refused() -> None:
                           (panel_of, "panel must be a tuple of str")):  # fmt: skip
         with pytest.raises(UserError, match=f"part brings_wrongly: {message}"):
             read([("probes.one", Use(BringsWrongly()))])
+
+
+def test_metrics_that_no_step_logs_are_named() -> None:
+    placed = [("probes.one", Use(Brings())), ("advantage.two", Use(Brings()))]
+    assert not_logged(placed, {"budget/mean", "budget/most"}) == []
+    (sentence,) = not_logged(placed, {"budget/mean", "budget/moost"})
+    assert sentence.startswith("brings shows 'budget/most', which no step has logged, did you mean")
 
 
 def test_a_chart_has_a_section_of_its_own_or_joins_one() -> None:

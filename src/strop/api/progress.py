@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from strop.method.charts import panel_of
+from strop.method.charts import not_logged, panel_of
 from strop.tracking.metrics_file import is_number
 from strop.tracking.watch import sampled, shortened
 
@@ -50,6 +50,7 @@ class Progress:
         self.steps = 1
         self.printed = 0.0
         self.shown: dict[str, float] = {}
+        self.logged: set[str] = set()  # names of metrics, of those that were always null too
         self.reported = False
         self.phases: tuple[str, ...] = ()  # their names
         self.brought: tuple[str, ...] = ()  # metrics that the method's parts ask to show
@@ -130,6 +131,7 @@ class Progress:
             else:
                 self.history[name] = Course(value)
         self.shown = {**self.shown, **finite}
+        self.logged |= metrics.keys()
 
     def note(self, text: str) -> None:
         """Print a sentence for the user."""
@@ -152,6 +154,8 @@ class Progress:
             self.console.print(f"{name}: {first:.3f} -> {last:.3f}{interval}")
         if best := run.race.description:
             self.console.print(f"best checkpoint: {best}", markup=False)
+        for sentence in not_logged(run.algorithm.uses(), self.logged):
+            self.console.print(f"[yellow]note:[/] {escape(sentence)}")
         if why := run.race.why_over:
             self.console.print(f"ended after step {run.done}: {why}", markup=False)
         self.console.print(

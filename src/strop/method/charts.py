@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from strop.method.part import Use
-from strop.support.errors import UserError
+from strop.support.errors import UserError, nearest
 
 NAME = "charts.json"  # in a run's folder
 Stated = TypeVar("Stated")
@@ -76,6 +76,20 @@ def _of(use: Use, name: str, kind: type[Stated]) -> tuple[Stated, ...]:
     if not isinstance(found, tuple) or not all(isinstance(each, kind) for each in found):
         raise UserError(f"part {use.label}: {name} must be a tuple of {kind.__name__}: {found!r}")
     return found
+
+
+def not_logged(placed: Placed, logged: Iterable[str]) -> list[str]:
+    """A sentence for each metric that a part shows and that no step of a run has logged."""
+    logged, shown = sorted(logged), dict[str, str]()  # from metric to part
+    for _, use in placed:
+        for chart in _of(use, "charts", LineChart):
+            for curve in chart.curves:
+                shown |= dict.fromkeys((curve.key, curve.low, curve.high), use.label)
+        shown |= dict.fromkeys(_of(use, "panel", str), use.label)
+    return [
+        f"{label} shows {name!r}, which no step has logged{nearest(name, logged)}"
+        for name, label in shown.items() if name and name not in logged
+    ]  # fmt: skip
 
 
 def as_objects(charts: Iterable[LineChart]) -> list[dict[str, Any]]:

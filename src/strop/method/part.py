@@ -416,7 +416,8 @@ def _given(use: Use, value: object) -> "dict[str, Tensor]":
     if len(names) != len(values):
         came = f"{len(values)} values" if values is value else f"one {type(value).__name__}"
         tuple_of = f"a tuple of {len(names)} tensors in this order: {', '.join(names)}"
-        wanted = {0: "it writes no column", 1: f"return one tensor, {', '.join(names)}"}
+        none = "it writes no column: name columns in `writes`, or return an empty tuple"
+        wanted = {0: none, 1: f"return one tensor, {', '.join(names)}"}
         raise UserError(
             f"part {use.label} returned {came}; {wanted.get(len(names), f'return {tuple_of}')}"
         )
@@ -430,8 +431,9 @@ def _given(use: Use, value: object) -> "dict[str, Tensor]":
 
 def write(batch: "Batch", use: Use, result: Result) -> "Batch":
     """`batch` with the part's columns set from its result."""
+    given = _given(use, result.value)
     try:
-        return batch.set(**_given(use, result.value))
+        return batch.set(**given)
     except ValueError as error:
         raise UserError(f"part {use.label}: {error}") from error
 
