@@ -84,9 +84,13 @@ def test_limits():
         ResampleActions(max_action_tokens=-1)
 
 
-def test_the_experts_of_fresh_actions_are_unknown():
-    batch = episodes().set(experts_behavior_T=torch.full((8, 2), 3, dtype=torch.int16))
+def test_the_experts_and_the_kept_sets_of_fresh_actions_are_unknown():
+    batch = episodes().set(
+        experts_behavior_T=torch.full((8, 2), 3, dtype=torch.int16),
+        num_kept_T=torch.zeros(8, dtype=torch.int64),
+    )
     added = resampled(batch)[0].value.add
     fresh_T = added["rollout_T"] >= 2
-    assert added["experts_behavior_T"][fresh_T].unique().tolist() == [-1]
-    assert added["experts_behavior_T"][~fresh_T].unique().tolist() == [3]
+    for name, known in (("experts_behavior_T", 3), ("num_kept_T", 0)):
+        assert added[name][fresh_T].unique().tolist() == [-1]
+        assert added[name][~fresh_T].unique().tolist() == [known]

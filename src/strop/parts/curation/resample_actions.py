@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.batch.batch import EXPERTS, Batch
+from strop.batch.batch import EXPERTS, NUM_KEPT, Batch
 from strop.method.part import Curated, Result, require
 from strop.method.services import Event, Sampling
 from strop.parts.curation._rows import REPLAY, turn_rows
@@ -102,7 +102,7 @@ def _acted(
     columns = {n: c for n, c in rows.columns.items() if not n.endswith("_T")}
     for name, column in rows.columns.items():
         if name.endswith("_T"):
-            void = -1 if name == EXPERTS else 0  # expert 0 is one of them
+            void = -1 if name in (EXPERTS, NUM_KEPT) else 0  # there 0 is an expert, and all tokens
             columns[name] = column.new_full((row_T.shape[0], *column.shape[1:]), void)
     columns["turn_T"], columns["mask_T"] = row_T, mask_T
     columns["id_T"] = torch.tensor([id for pair in both for id in chain(*pair)], dtype=torch.int64)
