@@ -1,5 +1,6 @@
 """A fleet of local engines in this process: the tokens of one engine, whichever member is lost."""
 
+import copy
 import functools
 import random
 from collections.abc import Callable
@@ -231,6 +232,14 @@ def test_tokens_keep_the_version_that_drew_them():
     assert [(event.version, len(event.ids)) for event in heard] == [(0, 3), (5, 5)]
     assert new_ids(heard) == alone(Request((3, 4), 8, seed=8))
     assert engine.lost == 1
+
+
+def test_weights_that_are_given_are_also_those_that_parts_score_with():
+    model = copy.deepcopy(MODEL)
+    state = {name: value + 1 for name, value in model.state_dict().items()}
+    EnginePool(HereCrew(1), model, lambda make: make()).load_weights(state, 7)
+    now = model.state_dict()
+    assert all(now[name].equal(value) for name, value in state.items())
 
 
 def test_an_engine_takes_new_weights_when_its_own_have_ended_whatever_others_do():

@@ -140,9 +140,11 @@ def test_engine_and_trainer_agree_on_every_token(task, find_caches):
     assert held["length_B"].max() <= world.services.limits.episode_tokens
 
 
-def test_rewards_metrics_and_table_of_a_run(file, runner, tmp_path):
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_rewards_metrics_and_table_of_a_run(max_staleness, file, runner, tmp_path):
+    """The last step is validated, in the process that trains; its rollouts keep their own turns."""
     folder = tmp_path / "run"
-    runner.whole(raw(f"{file}:Digits"), folder)
+    runner.whole(raw(f"{file}:Digits", training={"max_staleness": max_staleness}), folder)
     lines = without_times(folder)
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
     rows = pq.read_table(folder / "rollouts/step-000003.parquet").to_pylist()

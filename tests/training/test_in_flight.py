@@ -3,16 +3,20 @@
 import dataclasses
 import time
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from strop.batch.batch import Batch
+from strop.data.tool_calls import read_action
 from strop.parts.rollout.base import RolledOut
 from strop.training.collect.here import pooled
+from strop.training.collect.in_flight import as_plain
 from strop.training.collect.messages import Begin, Collected, Ended, Weights
 from strop.training.collect.process import CollectorLoop
 from strop.training.loading import load_model
+from strop.training.record import checkpoint
 from strop.training.settings import config
 from strop.training.setup import load_prompts, make_world
 
@@ -178,6 +182,18 @@ def test_a_new_process_draws_no_group_again_that_had_ended(collect):
             assert found.batch["id_T"].equal(there["id_T"])
             assert found.batch["logp_behavior_T"].equal(there["logp_behavior_T"])
             assert found.batch["reward_B"].equal(there["reward_B"])
+
+
+def test_what_is_logged_of_a_group_can_be_read_from_a_checkpoint(tmp_path):
+    """A parsed action and numbers of numpy, which torch does not read as they are."""
+    action = read_action('<tool_call>{"name": "f", "arguments": {}}</tool_call>', "hermes")
+    turn = {"action": action, "measures": {"m": np.float64(0.5), "n": np.arange(2)}, "valid": True}
+    logged = {"turns": {3: [turn]}, "note": {3: np.int64(7)}}
+    torch.save({"groups": as_plain(logged)}, tmp_path / "trainer.pt")
+    found = checkpoint.read(tmp_path)["groups"]
+    assert found == {
+        "turns": {3: [{**turn, "measures": {"m": 0.5, "n": [0, 1]}}]}, "note": {3: 7},
+    }  # fmt: skip
 
 
 def test_strategies_that_end_each_other_run_whole(collect):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from strop.engines.base import WAITING, Engine, Event, Request, Source, taken_out
+from strop.engines.local.causal import load_state
 
 NOWHERE = -1
 NEIGHBOURS = 16  # surplus over the idlest engine up to which a neighbour's prompt decides
@@ -174,11 +175,14 @@ class EnginePool(Engine):
         return found
 
     def load_weights(self, state: Mapping[str, Any] | None, version: int) -> None:
-        """Let all engines sample with other weights; state None: those of the trained model."""
+        """Let all engines sample with other weights; state: put into the model first, which parts
+        score with; None: those of the trained model.
+        """
         self.ready()
+        if state is not None:
+            load_state(self.model, state)
         own = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}
-        weights = own if state is None else {name: state[name] for name in own}
-        self.first(lambda: self._all_workers.publish(weights, version))
+        self.first(lambda: self._all_workers.publish(own, version))
         self.version = version
         if self.renews_alone:
             self.behind = set(self.open)

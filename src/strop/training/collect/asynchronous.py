@@ -193,7 +193,7 @@ class AsynchronousCollector(BatchCollector):
 
     def _hand_over(self, found: Collected, services: RunServices) -> None:
         """Record logs, failures and costs as if the rollouts had been collected in this process."""
-        services.log.logged = found.logged
+        services.log.turn_to(services.log.step, found.logged)  # a validation adds to these
         services.grading.failures.extend(found.failures[0])
         services.sampling.failures.extend(found.failures[1])
         services.sampling.spent += int(found.spent.get("services/tokens_sampled", 0))

@@ -224,11 +224,26 @@ def _plain(draw: Draw, rolled: RolledOut, requests: Ends, logged: Plain) -> Plai
         "draw": (draw.uid, draw.draw, draw.num_rollouts),
         "columns": dict(rolled.batch.columns),
         "thrown_away": rolled.num_discarded,
-        "metrics": dict(rolled.metrics),
+        "metrics": as_plain(rolled.metrics),
         "num_well": requests.num_well,
         "failures": requests.failures,
-        "logged": logged,
+        "logged": as_plain(logged),
     }
+
+
+def as_plain(value: Any) -> Any:
+    """The value in types that any checkpoint can be read with: parsed actions become text, numbers
+    of numpy become Python's, arrays become lists, and anything else becomes its text.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        return {as_plain(key): as_plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(each) for each in value]
+    if hasattr(value, "tolist"):
+        return as_plain(value.tolist())
+    return str(value)
 
 
 def _pop_logged(logged: Plain, batch: Batch) -> Plain:

@@ -12,6 +12,7 @@ from strop.environments.tasks import Task
 from strop.support.errors import UserError
 from strop.support.files import json_of
 from strop.training.settings.config import RunConfig
+from strop.training.settings.sections import RaySettings, TrackingSettings
 
 NAME = "data.json"
 
@@ -52,7 +53,9 @@ def owner_of(config: RunConfig, crc32: int, tokenizer: Any) -> dict[str, int]:
 
     crc32: the training rows' in their fingerprint.
     """
-    settled = config.model_dump(exclude={"training", "evaluation", "threads"}, mode="json")
+    # A resumed run may have other settings of these two; their defaults stand for all.
+    usual = config.model_copy(update={"ray": RaySettings(), "tracking": TrackingSettings()})
+    settled = usual.model_dump(exclude={"training", "evaluation", "threads"}, mode="json")
     words = sorted(tokenizer.get_vocab().items())
     texts = {
         "run": f"{crc32} {json.dumps(settled, sort_keys=True)}",
