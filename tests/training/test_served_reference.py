@@ -1,6 +1,7 @@
 """A teacher behind a server: the same log-probabilities as from its folder, and what goes wrong."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from strop.support.errors import RunStopped, UserError
 from strop.support.http import Retries
 from strop.training.learner import models, served_reference
 from strop.training.learner.served_reference import ServedReference
+from strop.training.learner.step_models import StepModels
+from strop.training.parallel.ranks import Ranks
 
 BODY = "prompt_logprobs"
 
@@ -78,6 +81,20 @@ def test_tokens_of_the_policy_alone(teacher):
         for names, temperature in ((("entropy_T",), 1.0), (("logp_T",), 0.5)):
             with pytest.raises(UserError, match="name a folder"):
                 reference.columns(batch, names, temperature)
+
+
+def test_only_the_first_process_asks_the_server():
+    class Second(Ranks):
+        def from_first(self, make, limited=True):
+            return {"logp_T": torch.tensor([0.0, -0.5, -0.25])}
+
+    def asked(*_):
+        raise AssertionError("the second process has asked")
+
+    policy = SimpleNamespace(ranks=Second())
+    models = StepModels(policy, 1.0, served=SimpleNamespace(columns=asked))
+    batch = flat_batch((3,), id_T=[3, 4, 5], mask_T=[False, True, True])
+    assert models.columns("ref", batch, ("logp_T",))["logp_T"].tolist() == [0.0, -0.5, -0.25]
 
 
 def test_what_fails_is_told(teacher):

@@ -49,9 +49,16 @@ class StepModels:
             return self.critic.columns(batch, names)
         if model == "current":
             return self.policy.columns(batch, names, self.temperature)
-        reference, read = self.reference or self.served, reprompted(batch)
-        assert reference is not None
-        found = reference.columns(read, names, self.temperature)
+        read, served = reprompted(batch), self.served
+        if self.reference is not None:
+            found = self.reference.columns(read, names, self.temperature)
+        else:
+            assert served is not None
+            # A server's numbers may vary from call to call: all processes have those of one.
+            found = self.policy.ranks.from_first(
+                lambda: served.columns(read, names, self.temperature)
+            )
+            found = {name: value.to(read["id_T"].device) for name, value in found.items()}
         if read is batch:
             return found
         return {name: _at(batch["mask_T"], value[read["mask_T"]]) for name, value in found.items()}
