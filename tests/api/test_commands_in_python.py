@@ -72,6 +72,9 @@ def test_equal_runs_are_told_from_others(run: Any, tmp_path: Path, strop_command
     assert "step None" not in repr(found)
     assert strop_command("diff", run.folder, twin).code == 0
 
+    measured = changed(run, tmp_path / "measured", 4, **{"conflict/cancelled": 0.1})
+    assert strop.diff(run, measured).same
+
     other = changed(run, tmp_path / "loss", 4, grad_norm=1e3, learning_rate=5.0)
     config = (other / "config.toml").read_text()
     config = config.replace("seed = 0", "seed = 8", 1).replace("save_every = 0", "save_every = 9")

@@ -114,6 +114,17 @@ def test_all_right_and_all_wrong(k: int) -> None:
     assert majority([("7", False)] * 4 + [("8", False)] * 2, k) == 0.0
 
 
+@pytest.mark.parametrize(("counts", "k", "expected"), [
+    ((1100, 100), 1, 1100 / 1200),
+    ((1500, 500), 16, 0.99),  # 16 of 2,048 samples
+    ((1500, 500), 700, 1.0),  # more subsets than a float can count, so some are drawn
+])  # fmt: skip
+def test_majority_of_thousands_of_samples(counts, k, expected) -> None:
+    n = 1200 if sum(counts) == 1200 else 2048
+    found = majority_at_k(np.array(counts), np.array([1.0, 0.0]), n, k, np.random.default_rng(0))
+    assert found == pytest.approx(expected, abs=1e-9 if k == 1 else 0.02)
+
+
 def test_sampled_majority_agrees_with_the_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
     count_A, right_A = np.array([9, 8, 3, 1, 1]), np.array([0.0, 1.0, 0.5, 0.0, 1.0])
     exact = majority_at_k(count_A, right_A, 25, 8, np.random.default_rng(0))

@@ -21,7 +21,8 @@ Row = dict[str, Any]
 Reader = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _HOLDERS = ("reward_model", "reward_spec")
-_NUMBER = re.compile(r"[-+]?\$?[\d,]+(?:\.\d+)?")
+# Commas only where they separate thousands: "1,2" is a pair.
+_NUMBER = re.compile(r"[-+]?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
 
 
 def reader_of(layout: str | Reader, first: Row, prompt_column: str) -> Reader | None:

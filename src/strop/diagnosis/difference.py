@@ -26,6 +26,7 @@ TIME = ("timing_s/", "perf/", "asynchronous/", "step_time")  # metrics that diff
 IDLE = ("training.save_every", "training.checkpoint", "training.keep_", "training.rollouts_every",
         "training.inspect", "training.conflict_every", "training.process_timeout_seconds",
         "training.collector_timeout_seconds", "tracking.")  # fmt: skip
+BESIDE = ("eval/", "conflict/")  # metrics of measurements that change nothing
 # Columns (of rollouts and tokens) and metrics that show each stage, in the order of a step.
 STAGES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("sampling", ("uid", "draw", "prompt"), ("draw/", "data/epoch", "sources/")),
@@ -206,12 +207,12 @@ def _first_metrics(
 ) -> tuple[int | None, tuple[Part, ...]]:
     """The first common step in which a number differs, with the numbers that do.
 
-    A number that only one run has counts as a difference, unless it belongs to a validation that
-    only this run made.
+    A number that only one run has counts as a difference, unless only this run made a validation or
+    measured conflicts of terms (`training.conflict_every`).
     """
     for step in common:
         left, right = a[step], b[step]
-        alone = {k for k in left.keys() ^ right.keys() if not k.startswith("eval/")}
+        alone = {k for k in left.keys() ^ right.keys() if not k.startswith(BESIDE)}
         unequal = {k for k in left.keys() & right.keys() if left[k] != right[k]} | alone
         if unequal:
             parts = (

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from strop.evaluation.samples import Floats, Ints
 
 EXACT_STEPS = 4_000  # array operations per prompt up to which the majority is counted exactly
+LARGEST = 1e300  # number of subsets up to which they are counted as floats
 NUM_DRAWS = 4_096  # subsets drawn otherwise; a prompt's standard error is then at most 1/128
 
 
@@ -63,7 +64,8 @@ def majority_at_k(
         return float(right_A[0] * pass_at_k(n, votes, k))
     if k == n:
         return _mean_vote(count_A[None, :], right_A)
-    if _num_steps(count_A, k) <= EXACT_STEPS:
+    countable = math.comb(n, min(k, n // 2)) < LARGEST
+    if countable and _num_steps(count_A, k) <= EXACT_STEPS:
         return _count_votes(count_A, right_A, n - votes, k)
     counts_A = np.append(count_A, n - votes)
     drawn_RA = rng.multivariate_hypergeometric(counts_A, k, size=NUM_DRAWS, method="marginals")
@@ -99,9 +101,9 @@ def _winning_votes(m: int, count_A: Ints, right_A: Floats, silent: int, k: int) 
     num_winners = min(k // m, int((count_A >= m).sum()))
     table = np.zeros((2, k + 1, num_winners + 1))
     free = np.arange(min(silent, k) + 1)
-    table[0, free, 0] = _binomials(silent)[free]
+    table[0, free, 0] = _binomials(silent, k)[free]
     for count, right in zip(count_A.tolist(), right_A.tolist(), strict=True):
-        ways = _binomials(count)
+        ways = _binomials(count, k)
         new = ways[0] * table
         for j in range(1, min(count, m - 1) + 1):
             new[:, j:] += ways[j] * table[:, : k + 1 - j]
@@ -114,5 +116,6 @@ def _winning_votes(m: int, count_A: Ints, right_A: Floats, silent: int, k: int) 
 
 
 @cache
-def _binomials(n: int) -> Floats:
-    return np.array([float(math.comb(n, j)) for j in range(n + 1)])
+def _binomials(n: int, most: int) -> Floats:
+    """The ways to take up to `most` of n."""
+    return np.array([float(math.comb(n, j)) for j in range(min(n, most) + 1)])

@@ -12,6 +12,7 @@ from strop.support.errors import UserError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+ROUNDING = 1e-6  # of a score that is a sum of 32-bit floats
 
 
 class Estimate(NamedTuple):
@@ -72,8 +73,10 @@ class Samples:
 
     @property
     def right_B(self) -> Bools:
-        """[B] True where the score reaches `right_at`."""
-        return np.asarray(self.score_B >= self.right_at)
+        """[B] True where the score reaches `right_at`, or is a sum of floats that does but for
+        rounding.
+        """
+        return np.asarray(self.score_B >= self.right_at - ROUNDING)
 
     def only_scored(self) -> "Samples":
         """The same samples without the rollouts whose verifier failed."""
