@@ -41,6 +41,9 @@ def test_a_verdict_follows_the_interval():
     assert verdict("equal", clear, within=0.5) == "opposite"
     assert verdict("equal", clear, within=1.05) == "not decided"
     assert verdict("equal", (0.0,) * 6, within=0.1) == "holds"  # no interval, and none is needed
+    for few in ((1.0, 1.1, 0.9, 1.2), (0.0,)):
+        assert verdict("higher", few, few[::-1]) == "too few seeds"
+        assert verdict("equal", few, few, within=0.1) == "too few seeds"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_experiments_of_both_kinds_say_what_they_found(tmp_path, monkeypatch):
     monkeypatch.setattr("strop.api.reproduce.claims_of", lambda name: [small])
     run = strop.reproduce("dapo/clip_higher", seeds=2, steps=1, out=tmp_path, progress=False)
     again = strop.reproduce("dapo/clip_higher", seeds=2, steps=1, out=tmp_path, progress=False)
-    assert run.outcomes[0].verdict == "not decided"  # two seeds never decide
+    assert run.outcomes[0].verdict == "too few seeds"
     assert run.outcomes[0].row() == again.outcomes[0].row()
     assert (tmp_path / "dapo-clip_higher/compare.html").exists()
     assert "expected: late/entropy of grpo(clip_high=0.28) higher than of grpo" in repr(run)

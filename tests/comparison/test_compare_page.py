@@ -77,6 +77,35 @@ def test_verdicts_stand_beside_differences() -> None:
     assert "Fewer than 5 seeds decide nothing" in few
 
 
+def test_equal_runs_leave_all_charts_of_the_page_readable() -> None:
+    """A method that equals the baseline on every seed has a difference without an interval."""
+    labels = ("a", "b", "c")
+    given = [row for row in rows(labels) if row.label != "b"]
+    given += [row._replace(label="b") for row in given if row.label == "a"]
+    page = render(plan(labels), given, {}, []).replace(plotly(), "")
+    blocks = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page)
+    assert blocks
+    for block in blocks:
+        json.loads(block, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_a_mean_over_fewer_seeds_than_planned_says_over_how_many() -> None:
+    labels = ("a", "b")
+    given = [row for row in rows(labels) if (row.label, row.seed) != ("b", 3)]
+    lines = markdown(plan(labels), given).splitlines()
+    (line,) = (line for line in lines if line.startswith("| pass@1"))
+    assert (line.count("of 4 seeds"), line.count("seed")) == (1, 1)
+
+
+def test_small_numbers_keep_their_digits() -> None:
+    one, other = (
+        [Row("a", seed, 4, {"pass@1": size * (1 + seed / 10)}) for seed in range(5)]
+        for size in (1e-5, 0.1)
+    )
+    assert "0.0000120" in markdown(plan(("a",)), one)
+    assert "| 0.120 (" in markdown(plan(("a",)), other)
+
+
 def test_intervals_are_drawn_where_they_lie() -> None:
     labels = ("a", "b", "a_very_long_name_of_a_method(with=1, options=2, of=3, its=4, own=5)")
     the = plan(labels)

@@ -18,6 +18,12 @@ def planned(words: list[str] = WORDS, **changes: object) -> Plan:
     return Written(**written).plan(methods_of(words))
 
 
+def test_runs_that_may_end_early_are_refused() -> None:
+    words = [*WORDS, "training.patience=2", "training.best=eval/validation/pass@1"]
+    with pytest.raises(UserError, match=r"training\.patience=2 would end some runs early"):
+        planned(words)
+
+
 def test_options_of_all_and_of_one() -> None:
     plan = planned(at="3,6", target="pass@1=0.5", mean=["groups/frac_mixed"], band="0.3,0.4")
     assert [entry.label for entry in plan.entries] == ["grpo", "rloo training.lr=1e-3"]

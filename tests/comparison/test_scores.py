@@ -74,6 +74,8 @@ def test_axes_of_tokens_and_seconds() -> None:
         "rollout/tokens_thrown_away": [1.0, 2.0, 3.0, 4.0],
     })  # fmt: skip
     assert axis(probing, "sampled")[1].tolist() == [86, 168, 251, 335]
+    forking = run(**{"rollout/tokens_shared": [0.0, 6.0, 6.0, 8.0]})
+    assert axis(forking, "sampled")[1].tolist() == [80, 154, 228, 300]
 
 
 def test_tokens_are_those_until_the_scored_step(

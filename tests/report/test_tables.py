@@ -7,6 +7,7 @@ from runs import numbers_in
 
 from strop.report.about import facts, typed
 from strop.report.run_folder import Run
+from strop.report.sections import sections
 from strop.report.tables import (
     differing_settings,
     environments,
@@ -73,6 +74,15 @@ def test_a_number_of_three_names_stands_once() -> None:
     ]
     other = {**one, "eval/v/mean@n": 0.6}  # of rewards that are not 0 and 1
     assert "mean@n on v" in headlines([run_of([other])])
+
+
+def test_a_mean_reward_that_is_no_share_is_no_percentage() -> None:
+    run = run_of([{"eval/v/pass@1": 0.0, "eval/v/mean@n": value} for value in (-0.4, 0.1)])
+    shown = {name: cells for name, *cells in rows_of(headlines([run]))}
+    assert shown["mean@n on v"] == ["-0.4", "0.1", "+0.5"]
+    assert shown["pass@1 on v"][0] == "0.0%"
+    (chart,) = (chart for _, several in sections([run]) for chart in several)
+    assert "tickformat" not in chart.layout["yaxis"]
 
 
 def test_what_a_script_gave_bears_its_name_and_no_path() -> None:

@@ -1,5 +1,6 @@
 """Charts of a comparison: curves with a band over seeds, paired differences, the entropy law."""
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -148,12 +149,13 @@ def differences(plan: Plan, compared: Sequence[Compared], metric: str) -> Chart 
         decided = row.verdict in ("higher", "lower")
         lines = wrapped(row.label)
         most = max(most, len(lines))
+        interval = f" ({low:+.4g} to {high:+.4g})" if math.isfinite(low) else ""
         data.append({
             "x": [value], "y": ["<br>".join(map(marked, lines))], "mode": "markers",
             "marker": {"size": 9, "color": COLOURS[0] if decided else GREY},
             "error_x": {"type": "data", "symmetric": False, "array": [high - value],
                         "arrayminus": [value - low], "thickness": 1.5},
-            "hovertemplate": f"{value:+.4g} ({low:+.4g} to {high:+.4g})<extra></extra>",
+            "hovertemplate": f"{value:+.4g}{interval}<extra></extra>",
         })  # fmt: skip
     name = number_of(metric, plan.scoring).name
     text = f"Paired difference from {plan.baseline}, 95% interval; grey: not decided."

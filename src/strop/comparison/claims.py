@@ -17,16 +17,17 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from strop.comparison.plan import K_OF, Scoring
-from strop.comparison.verdict import Compared
+from strop.comparison.verdict import FEWEST_SEEDS, Compared
 from strop.support.errors import UserError, nearest
 
-Verdict = Literal["holds", "opposite", "not decided", "not testable"]
+Verdict = Literal["holds", "opposite", "not decided", "too few seeds", "not testable"]
 AUDIT = "audit/"  # before a column of `strop audit`: the number is enumerated
 EXPECTED = ("higher", "lower", "equal")
 MEANINGS: Mapping[str, str] = {
     "holds": "seen here",
     "opposite": "does not hold at this scale: the opposite is seen",
     "not decided": "does not show at this scale",
+    "too few seeds": f"fewer than {FEWEST_SEEDS} seeds decide nothing",
     "not testable": "not testable here",
 }
 
@@ -104,6 +105,8 @@ class Claim:
         """
         gap = found.difference
         assert gap is not None
+        if gap.n_seeds < FEWEST_SEEDS:
+            return "too few seeds"
         low, high = (gap.low, gap.high) if math.isfinite(gap.low) else (gap.value, gap.value)
         if self.expect == "equal":
             if -self.within <= low and high <= self.within:

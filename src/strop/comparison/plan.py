@@ -271,6 +271,12 @@ def plan_of(
     """The plan of a comparison; steps 0: those of the first method. Raises UserError."""
     steps = steps or candidates[0].settings.training.steps
     scoring = scoring.resolved(steps)
+    for label, settings, *_ in candidates:
+        if settings.training.patience:
+            raise UserError(
+                f"{label}: training.patience={settings.training.patience} would end some runs "
+                "early, and all runs of a comparison have equal steps: leave it out"
+            )
     _check_scored(candidates, scoring)
     entries = tuple(_entry(each, steps, scoring.at) for each in candidates)
     baseline = baseline or entries[0].label

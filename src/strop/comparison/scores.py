@@ -186,9 +186,9 @@ def _to_target(scoring: Scoring, run: Run, step: int) -> dict[str, float]:
 def axis(run: Run, by: str) -> Series:
     """Steps, and the cost after each of them: steps, seconds, or answers' tokens.
 
-    sampled: mean length of the kept answers times the number of sampled answers, plus the tokens
-    of probes and those that strategies discarded; trained: that length times the number of answers
-    with a gradient.
+    sampled: mean length of the kept answers times the number of sampled answers, without the tokens
+    that forked answers share, with those of probes and those that strategies discarded; trained:
+    that length times the number of answers with a gradient.
     """
     steps, _ = run.series("step_time")
     steps = steps[steps > 0]
@@ -200,10 +200,10 @@ def axis(run: Run, by: str) -> Series:
     if by == "trained":
         share = _at(run, "groups/frac_rollouts_with_gradient", steps, 1.0)
         return steps, np.cumsum(length * share * _at(run, "data/rollouts_kept", steps))
-    beside = _at(run, "services/tokens_sampled", steps) + _at(
-        run, "rollout/tokens_thrown_away", steps
-    )
-    return steps, np.cumsum(length * _at(run, "data/rollouts_sampled", steps) + beside)
+    drawn = length * _at(run, "data/rollouts_sampled", steps)
+    drawn -= _at(run, "rollout/tokens_shared", steps)
+    beside = ("services/tokens_sampled", "rollout/tokens_thrown_away")
+    return steps, np.cumsum(drawn + sum(_at(run, name, steps) for name in beside))
 
 
 def _at(run: Run, key: str, steps: "np.ndarray[Any, Any]", missing: float = 0.0) -> Any:

@@ -22,6 +22,7 @@ import numpy as np
 from strop.data.read import named_sources, validation_sets
 from strop.evaluation.task_matrix import Kept, kept
 from strop.support.errors import UserError
+from strop.support.files import without_nan
 from strop.support.writing import write_whole, writing
 from strop.tracking.metrics_file import NAME as METRICS
 from strop.tracking.metrics_file import read_metrics
@@ -234,15 +235,7 @@ class Result:
             "costs": [cost._asdict() for cost in self.costs],
             **numbers,
         }
-        return json.dumps(_without_nan(whole), indent=1)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_nan(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and value != value else value
+        return json.dumps(without_nan(whole), indent=1)
 
 
 def result(plan: Plan, folder: Path) -> Result:

@@ -83,7 +83,7 @@ def _code(label: str) -> str:
 
 def lines(plan: Plan, compared: Sequence[Compared]) -> list[tuple[str, list[str]]]:
     """The name of each metric, and its cells."""
-    cells = {(c.metric, c.label): cell(c) for c in compared}
+    cells = {(c.metric, c.label): cell(c, len(plan.seeds)) for c in compared}
     return [
         (
             number_of(metric, plan.scoring).name,
@@ -124,9 +124,11 @@ def heading(plan: Plan, step: int) -> str:
     return f"Held-out scores after step {step}"
 
 
-def cell(compared: Compared) -> str:
-    """Mean, difference and verdict."""
-    text = estimate(compared.mean)
+def cell(compared: Compared, num_seeds: int = 0) -> str:
+    """Mean, difference and verdict. num_seeds: of the plan; with fewer in the mean it says so."""
+    text, found = estimate(compared.mean), compared.mean.n_seeds
+    if compared.label != START and found < num_seeds:
+        text += f" of {found} seed{'s' if found > 1 else ''}"
     if compared.difference is None:
         return text
     text += f"; {estimate(compared.difference, signed=True)}"
@@ -144,6 +146,8 @@ def _number(value: float, size: float = 0.0, sign: str = "") -> str:
     """A number with the digits that suit a number of that size; no zero has a minus."""
     size = max(size, abs(value))
     digits = 0 if size >= 1000 else 1 if size >= 100 else 3
+    if 0 < size < 0.001:  # three digits of a rate or a divergence
+        digits = 2 - math.floor(math.log10(size))
     return f"{value:{sign}z,.{digits}f}"
 
 

@@ -7,6 +7,7 @@ from html import escape
 from importlib import resources
 
 from strop.report.charts import Chart
+from strop.support.files import without_nan
 
 # With this policy, the browser refuses anything from outside the page.
 POLICY = (
@@ -63,8 +64,8 @@ def charts_grid(charts: Sequence[Chart], name: str) -> str:
     figures = []
     for index, chart in enumerate(charts):
         place = f"{slug(name)}-{index}"
-        # "<" inside a data block could end it
-        figure = json.dumps({"data": chart.data, "layout": chart.layout}).replace("<", "\\u003c")
+        figure = json.dumps(without_nan({"data": chart.data, "layout": chart.layout}))
+        figure = figure.replace("<", "\\u003c")  # inside a data block it could end it
         tall = f' style="height: {chart.height}px"' if chart.height else ""
         figures.append(
             f"<figure>\n<figcaption><h3>{escape(chart.title)}</h3><p>{escape(chart.caption)}</p>"

@@ -45,6 +45,11 @@ class Run:
         """Steps and values of a number; both empty when it is not recorded."""
         return self.numbers.get(key, NOTHING)
 
+    def is_share(self, key: str) -> bool:
+        """Whether all values of a number lie from 0 to 1."""
+        values = self.series(key)[1]
+        return bool(((values >= 0) & (values <= 1)).all())
+
 
 def read_run(folder: Path) -> Run:
     """Read a run's folder; a missing file or a cut last line becomes a note.

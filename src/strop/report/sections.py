@@ -167,6 +167,10 @@ def score_keys(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
     return sorted((each for each in found if not is_pass_at_1(*each)), key=_rank)
 
 
+def _shares(runs: Sequence[Run], curves: Sequence[Curve]) -> bool:
+    return all(run.is_share(curve.key) for run in runs for curve in curves)
+
+
 def _rank(score: tuple[str, str, str]) -> tuple[str, int, int]:
     """Sort key: set by set, pass@k by k, then maj@k, then mean@n."""
     _, name, metric = score
@@ -203,8 +207,8 @@ def _scores(runs: Sequence[Run]) -> list[LineChart]:
         many = "the shaded band is the interval over seeds"
         text = f"Held-out prompts; {'a thin line is a seed' if min(sizes) < FEW_SEEDS else many}."
     return [
-        LineChart(f"Evaluation: {name}", text, tuple(curves), percent=True)
-        for name, curves in by_set.items()
+        LineChart(f"Evaluation: {name}", text, curves, percent=_shares(runs, curves))
+        for name, curves in ((name, tuple(several)) for name, several in by_set.items())
     ]
 
 

@@ -44,7 +44,10 @@ def headlines(runs: Sequence[Run]) -> str:
     evaluation scores are the first and last evaluation.
     """
     rows = []
-    scores = [(key, f"{metric} on {name}", "percent") for key, name, metric in score_keys(runs)]
+    scores = [
+        (key, f"{metric} on {name}", "percent" if all(r.is_share(key) for r in runs) else "number")
+        for key, name, metric in score_keys(runs)
+    ]
     for key, label, unit in (HEADLINES[0], *scores, *HEADLINES[1:]):
         cells = [_start_end(run, key, unit, whole=key.startswith("eval/")) for run in runs]
         if any(cell is not None for cell in cells):

@@ -1,6 +1,7 @@
 """Reads users' files as a whole; any problem with them is one UserError."""
 
 import json
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -85,3 +86,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {twice!r} stands in one object twice")
     return found
+
+
+def without_nan(value: Any) -> Any:
+    """The value for JSON, which has no NaN and no infinity: these become None."""
+    if isinstance(value, Mapping):
+        return {name: without_nan(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -30,6 +30,7 @@ from strop.support.exits import Exit
 Rollouts: TypeAlias = tuple[Batch, Any] | tuple[Batch, Any, Mapping[str, float]]
 # The metric of tokens that were drawn for a strategy and are in no rollout.
 TOKENS_DISCARDED = "rollout/tokens_thrown_away"
+TOKENS_SHARED = "rollout/tokens_shared"
 # The metric of tokens that were drawn by weights that are not trained.
 OF_OTHERS = "rollout/tokens_of_opponents"
 MASKS = ("ignore", "weigh", "renormalise")
@@ -439,10 +440,17 @@ def _rolled_out(returned: Any, account: Account) -> RolledOut:
     drawn = account.num_drawn - int(metrics.get(OF_OTHERS, 0))
     discarded = int(metrics.get(TOKENS_DISCARDED, max(drawn - _drawn_in(batch), 0)))
     logged = {name: value for name, value in metrics.items() if name != TOKENS_DISCARDED}
+    if shared := _shared_in(batch):
+        logged[TOKENS_SHARED] = shared
     return RolledOut(batch, state, discarded, logged)
 
 
 def _drawn_in(batch: Batch) -> int:
     """Tokens of a batch that an engine drew, those that rollouts share counted once."""
     drawn_T = batch["mask_T"] & (batch["origin_T"] == 0)
-    return int(drawn_T.sum() - batch["fork_at_B"].clamp(min=0).sum())
+    return int(drawn_T.sum()) - _shared_in(batch)
+
+
+def _shared_in(batch: Batch) -> int:
+    """Tokens that rollouts have from those they forked from."""
+    return int(batch["fork_at_B"].clamp(min=0).sum())
