@@ -62,7 +62,7 @@ def open_world(model: str, options: argparse.Namespace) -> tuple[World, Any]:
         }
     )
     algorithm = settings.build()
-    task = load_prompts(settings.data, settings.reward, 0)
+    task = load_prompts(settings.data, settings.reward)
     return make_world(settings, algorithm, load_model(settings), task), algorithm
 
 

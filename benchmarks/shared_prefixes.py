@@ -53,7 +53,7 @@ def of_a_step(recipe: str, device: str, dtype: str) -> tuple[Policy, Batch]:
     """The policy of a run and the rows of the last update of its first steps."""
     made = config.make({"recipe": recipe, "model": {"device": device, "dtype": dtype}})
     algorithm = made.build()
-    task = load_prompts(made.data, made.reward, made.seed)
+    task = load_prompts(made.data, made.reward)
     world = make_world(made, algorithm, load_model(made), task)
     policy, seen = world.policy, []
     split, update = policy.micro_batches, policy.update

@@ -51,7 +51,7 @@ def open_world(
         sections["data"] = {"task": task}
     settings: Any = settings_of([*words, *sizes], sections, None)
     algorithm = replace(settings.build().algorithms[-1], curation=())
-    prompts = load_prompts(settings.data, settings.reward, settings.seed)
+    prompts = load_prompts(settings.data, settings.reward)
     return make_world(settings, algorithm, load_model(settings), prompts), algorithm
 
 

@@ -47,7 +47,7 @@ def world_of(raw: dict[str, Any], algorithm: Any = None) -> tuple[Any, World]:
     """What a run trains with, and its world; algorithm: in place of the one of the settings."""
     made = config.make(raw)
     algorithm = algorithm or made.build()
-    task = load_prompts(made.data, made.reward, made.seed)
+    task = load_prompts(made.data, made.reward)
     return algorithm, make_world(made, algorithm, load_model(made), task)
 
 

@@ -149,7 +149,7 @@ class Stages:
                 del raw["algorithm"]["rollout.max_tokens"]
             settings = config.make(raw)
             algorithm = settings.build()
-            task = setup.load_prompts(settings.data, settings.reward, settings.seed)
+            task = setup.load_prompts(settings.data, settings.reward)
             loaded = loading.load_model(settings)
             world = self.worlds[kind] = setup.make_world(settings, algorithm, loaded, task)
             if kind == "agents":

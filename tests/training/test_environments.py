@@ -321,5 +321,5 @@ def test_a_run_makes_environments_when_it_needs_them_and_closes_all(
     with open_model("tiny", task=f"{file}:Counted") as subject:
         assert len(subject.services.task.heldout) == 100
     settings = config.make(raw(f"{file}:Counted", data={"heldout_size": 7}))
-    assert len(setup.load_prompts(settings.data, settings.reward, 0).heldout) == 7
+    assert len(setup.load_prompts(settings.data, settings.reward).heldout) == 7
     assert kind.closed == kind.made

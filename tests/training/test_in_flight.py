@@ -73,7 +73,7 @@ def collect(lab, tmp_path):
         begin = Begin(settings.model_dump(), 1, {}, max_staleness, 1, "")
         trainer = Trainer(dataclasses.replace(begin, **started), tmp_path)
         method = settings.build()
-        task = load_prompts(settings.data, settings.reward, settings.seed, heldout=False)
+        task = load_prompts(settings.data, settings.reward, heldout=False)
         world = make_world(settings, method, load_model(settings), task, learns=False)
         worlds.append(world)
         process, seen, running = CollectorLoop(trainer, world, method), [], []

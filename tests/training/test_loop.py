@@ -201,13 +201,23 @@ def test_sizes_and_files_of_the_data(lab, tmp_path):
 
     def task(**data):
         made = config.make(lab.raw(data=data))
-        return load_prompts(made.data, made.reward, made.seed)
+        return load_prompts(made.data, made.reward)
 
     assert len(task().train) == 10
     assert len(task().validation) == 2
     assert len(task(train_size=4).train) == 4
     other = task(validation_files=[str(lab.data)], validation_size=3)
     assert (len(other.train), len(other.validation)) == (12, 3)
+
+
+def test_runs_of_all_seeds_set_the_same_rows_aside(lab, runner, tmp_path):
+    """So a comparison judges all seeds on rows of which none has trained on one."""
+    found = []
+    for seed in (0, 1):
+        raw = lab.raw(data={"heldout_size": 3, "validation_size": 3}, training={"steps": 1})
+        runner.start(raw | {"seed": seed}, tmp_path / str(seed))
+        found.append(json.loads((tmp_path / str(seed) / "data.json").read_text()))
+    assert found[0] == found[1]
 
 
 def test_lab_is_deterministic(tmp_path):

@@ -104,7 +104,7 @@ def test_a_run_of_two_adapters_goes_on_exactly_and_its_table_names_them(runner, 
 def world_of(plain):
     settings = config.make(plain)
     algorithm = settings.build()
-    task = setup.load_prompts(settings.data, settings.reward, settings.seed)
+    task = setup.load_prompts(settings.data, settings.reward)
     loaded = loading.load_model(settings)
     rng = torch.Generator().manual_seed(3)
     for name in loaded.names:

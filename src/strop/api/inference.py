@@ -65,7 +65,7 @@ class InferenceModel:
         rollout = config.rollout()
         limit = max_tokens or rollout.part.max_tokens
         part = replace(rollout.part, temperature=temperature, max_tokens=limit)
-        task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored)
+        task = load_prompts(config.data, config.reward, needs_reward=scored)
         task = task if scored else replace(task, rewards=())
         if scored and task.is_recorded and not (task.rewards or config.evaluation.reward):
             raise UserError(

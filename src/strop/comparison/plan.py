@@ -293,7 +293,7 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
         if not data.files or data in seen:  # a task has held-out prompts of its own
             continue
         seen.append(data)
-        task = load_prompts(data, settings.reward, settings.seed, needs_reward=False)
+        task = load_prompts(data, settings.reward, needs_reward=False)
         if not (task.train if scoring.files else task.heldout):
             raise UserError(
                 f"{label}: its data has no held-out rows to score on: give --score-on FILE, or "

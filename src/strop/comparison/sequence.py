@@ -110,7 +110,7 @@ def plan_of(settings: RunConfig, replay: float = 0.0, metric: str = "pass@1") ->
     suites = tuple(name for name in sets if name not in tasks)
     most = settings.evaluation.max_prompts
     for config in configs:  # all files are read before the first step of the first task
-        found = load_prompts(config.data, config.reward, config.seed, heldout=False).validations
+        found = load_prompts(config.data, config.reward, heldout=False).validations
     return Plan(
         settings.recipe,
         tasks,

@@ -27,7 +27,7 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
     if data.files:
         task = load_data(data.files, reader=data.reader, prompt_column=data.prompt_column)
     else:
-        task = load_task(data.task, seed=settings.seed, num_train=data.train_size or None,
+        task = load_task(data.task, num_train=data.train_size or None,
                          config=data.task_config)  # fmt: skip
     if tokenizer is not None:
         task = put(task, tokenizer, chat_of(data, task, tokenizer))

@@ -50,7 +50,7 @@ def _work(post: Mailbox) -> None:
     config = RunConfig(**begin.config)
     method = config.build()
     assert isinstance(method, Algorithm), "the trainer refuses phases"
-    task = load_prompts(config.data, config.reward, config.seed, heldout=False)
+    task = load_prompts(config.data, config.reward, heldout=False)
     world = make_world(config, method, load_model(config), task, learns=False)
     try:
         if begin.store is not None:

@@ -309,9 +309,8 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
         asynchronous.check_here(algorithm, ranks)
     scored = any(not each.rollout.part.given for each in algorithm.algorithms)
     task = load_prompts(
-        config.data, config.reward, config.seed, needs_reward=scored, heldout=False,
-        uses_columns=True,
-    )  # fmt: skip
+        config.data, config.reward, needs_reward=scored, heldout=False, uses_columns=True
+    )
     loaded = load_model(config, ranks=ranks, given=given)
     world = make_world(config, algorithm, loaded, task, ranks)
     if config.training.max_staleness:

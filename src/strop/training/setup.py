@@ -58,22 +58,22 @@ from strop.training.world import World
 
 
 def load_prompts(
-    data: DataSettings, reward: RewardSettings, seed: int, needs_reward: bool = True,
+    data: DataSettings, reward: RewardSettings, needs_reward: bool = True,
     heldout: bool = True, uses_columns: bool = False,
 ) -> Task:  # fmt: skip
-    """Prompts and reward functions. Raises UserError.
+    """Prompts and reward functions, equal for every seed of a run, so that runs of several seeds
+    are judged on the same rows, none of which another one has trained on. Raises UserError.
 
     needs_reward: refuse a task whose answers nothing scores. heldout: False leaves out the held-out
     episodes of an environment, where nobody reads them. uses_columns: as in `load_data`.
     """
     if data.files:
-        rows_of_files = _from_files(data, seed, uses_columns)
+        rows_of_files = _from_files(data, uses_columns)
         task = replace(rows_of_files, agent=data.agent(), agent_options=data.task_config)
     else:
         unread = not heldout and data.environment() is not None
         task = load_task(
             data.task,
-            seed=seed,
             num_train=data.train_size or None,
             num_validation=data.validation_size or None,
             num_heldout=0 if unread else data.heldout_size or None,
@@ -116,7 +116,7 @@ def _validated_beside(task: Task, data: DataSettings, reward: RewardSettings) ->
     return replace(task, validation=aside, sets=found.sets, answer=found.answer)
 
 
-def _from_files(data: DataSettings, seed: int, uses_columns: bool) -> Task:
+def _from_files(data: DataSettings, uses_columns: bool) -> Task:
     """The task of the user's files; without a validation file, `validation_size` rows are set aside
     from the training data.
     """
@@ -126,7 +126,6 @@ def _from_files(data: DataSettings, seed: int, uses_columns: bool) -> Task:
         data.files,
         validation=plain or carved,
         heldout=data.heldout_size,
-        seed=seed,
         reader=data.reader,
         prompt_column=data.prompt_column,
         columns=data.columns,
