@@ -32,6 +32,16 @@ def test_an_answer_that_breaks_its_reward_counts_in_the_mean(counted):
     assert exit_metrics(batch.set(exit_B=twice)) == {"exit/timeout": 2 / 5}
 
 
+def test_demonstrations_and_replays_are_no_answers_of_the_step():
+    """0: sampled, 2: a demonstration, 4: replayed; the hint (3) before an answer leaves it own."""
+    batch = flat_batch((2, 2, 2, 2), reward_B=[0.0, 1.0, 1.0, 0.5])
+    batch = batch.set(exit_B=torch.zeros(4, dtype=torch.int64))
+    mixed = batch.set(origin_T=torch.tensor([0, 0, 2, 2, 4, 4, 3, 0]))
+    assert _means(mixed) == {"reward": 1 / 4, "reward_judged": 1 / 4}
+    given = batch.set(origin_T=torch.tensor([2] * 8))
+    assert _means(given)["reward"] == 2.5 / 4  # a method of given answers has no others
+
+
 def test_an_episode_that_was_lost_has_no_score_and_others_keep_what_their_reward_says():
     zeros = torch.zeros(4)
     ended = [Exit.TURN_LIMIT, Exit.ENVIRONMENT_CRASH, Exit.TURN_LIMIT, Exit.UNREACHABLE]

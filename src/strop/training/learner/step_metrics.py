@@ -123,13 +123,26 @@ def tool_metrics(batch: Batch, turns: Mapping[int, Any]) -> dict[str, float]:
     return {"tools/calls_mean": len(calls) / len(logged), **shares}
 
 
+def _own(batch: Batch) -> Tensor:
+    """[B] False for demonstrations and replays; True for all if the step has no other answers."""
+    if "origin_T" not in batch:
+        return torch.ones_like(batch["scored_B"])
+    num, mask_T, drawn_T = batch.size("B"), batch["mask_T"], batch["origin_T"] == 0
+    drawn_B, other_B = (
+        segments.count(batch["rollout_T"], num, mask_T & each) > 0 for each in (drawn_T, ~drawn_T)
+    )
+    own_B = drawn_B | ~other_B
+    return own_B if bool(drawn_B.any()) else torch.ones_like(own_B)
+
+
 def _means(batch: Batch) -> dict[str, float]:
     """The mean reward of the policy's answers, and the mean over those that a reward judged."""
     scored_B, reward_B = batch["scored_B"], batch["reward_B"]
     exit_B = batch["exit_B"] if "exit_B" in batch else torch.zeros_like(batch["group_B"])
     failed_B = (exit_B >= FAILED) & (exit_B < OUTSIDE)  # a reward failed on the answer
-    judged_B = scored_B & ~failed_B
-    found = {"reward": _mean(torch.where(scored_B, reward_B, 0)[scored_B | failed_B])}
+    own_B = _own(batch)
+    judged_B = scored_B & ~failed_B & own_B
+    found = {"reward": _mean(torch.where(scored_B, reward_B, 0)[(scored_B | failed_B) & own_B])}
     return {**found, "reward_judged": _mean(reward_B[judged_B])} if bool(judged_B.any()) else found
 
 
