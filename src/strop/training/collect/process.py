@@ -146,8 +146,7 @@ class CollectorLoop:
         self.since = time.perf_counter()  # when the last batch was sent
         # Seconds since then; meanwhile: those it generated for while a step was graded.
         self.waited = self.generated = self.meanwhile = 0.0
-        if by_draw:
-            world.services.grading.meanwhile = self._while_graded
+        world.services.grading.meanwhile = self._while_graded
 
     def go(self) -> None:
         """Collect every remaining step."""
@@ -191,9 +190,12 @@ class CollectorLoop:
         return True
 
     def _while_graded(self, graded: Future[Grades]) -> None:
-        """Sample for the other steps while the first one is graded."""
+        """Sample for the other steps while the first one is graded; only wait for other grades."""
         steps = self.in_flight.steps
-        if not steps or not steps[0].collector.rewarding:
+        if not (self.in_flight.by_draw and steps and steps[0].collector.rewarding):
+            while not graded.done():
+                self.post.live()
+                wait([graded], LOOK_SECONDS)
             return
         before = self.generated
         with self.in_flight.beside():
