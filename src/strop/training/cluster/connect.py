@@ -132,6 +132,20 @@ def cpus_each(ray: Any, settings: RaySettings) -> int:
     return max(left // settings.num_engines, 1)
 
 
+def why_not_running(ray: Any, actor: Any) -> str:
+    """Wait until Ray has started or restarted an actor's process; returns why it cannot, or "".
+
+    Other calls fail while the process is restarted; Ray repeats this one until it is answered.
+    """
+    try:
+        ray.get(actor.__ray_ready__.options(max_task_retries=-1).remote(), timeout=BEGIN_SECONDS)
+    except ray.exceptions.GetTimeoutError:
+        return f"Ray has not started it within {BEGIN_SECONDS:g} s: does a machine have room?"
+    except ray.exceptions.RayError as error:
+        return first_line(error)
+    return ""
+
+
 def enter(folder: str, search: list[str]) -> None:
     """Switch an actor to the working directory and module search path of the command."""
     if Path(folder).is_dir():
