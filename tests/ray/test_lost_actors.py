@@ -7,8 +7,12 @@ import pytest
 import ray
 
 from strop.environments.workers import WorkerLost
-from strop.training.cluster.connect import BEGIN_SECONDS
+from strop.rewards.source import RewardSpec
+from strop.support.errors import UserError
+from strop.support.exits import Exit
+from strop.training.cluster.connect import BEGIN_SECONDS, MOST_TRIES
 from strop.training.cluster.environments import RayWorker
+from strop.training.cluster.rewards import RayGrader
 
 READY = "__ray_ready__"
 
@@ -21,7 +25,7 @@ class Restarting:
     exceptions = ray.exceptions
 
     def __init__(self) -> None:
-        self.there, self.calls, self.hanging = True, [], ""
+        self.there, self.calls, self.hanging, self.deadly = True, [], "", 0
 
     def __getattr__(self, method: str) -> Any:
         call = SimpleNamespace(remote=lambda *given, **more: (method, False))
@@ -38,6 +42,8 @@ class Restarting:
         if self.there and method == self.hanging:
             assert timeout is not None, "it waits for ever"
             raise ray.exceptions.GetTimeoutError
+        if self.there and method == "do" and self.deadly:
+            self.there, self.deadly = False, self.deadly - 1
         if not self.there:
             raise ray.exceptions.ActorUnavailableError("it is restarting", None)
         return method
@@ -72,3 +78,32 @@ def test_an_actor_that_does_not_start_again_is_lost():
     with pytest.raises(WorkerLost, match="Ray has not started it within 600 s"):
         RayWorker(fake, fake).call("begin", seconds=5)
     assert fake.there, "nothing is killed"
+
+
+def graded(fake: Restarting) -> Any:
+    """What two answers get from a grader in this actor."""
+    grader = RayGrader.__new__(RayGrader)
+    grader.ray, grader.actor, grader.started = fake, fake, ((), {})
+    grader.specs = (RewardSpec("right", "rewards.py:right"),)
+    return grader.grade(["a", "b"], ["c", "d"], [[1], [2]], {})
+
+
+def test_answers_are_graded_again_when_the_actor_is_lost():
+    fake, one = Restarting(), [(READY, BEGIN_SECONDS), ("do", None)]
+    fake.there, fake.deadly = False, MOST_TRIES
+    assert graded(fake) == "do"
+    assert fake.calls == one * (MOST_TRIES + 1)
+    fake.deadly = MOST_TRIES + 1
+    assert {each.cause for each in graded(fake).failures} == {Exit.START_FAILED}
+
+
+def test_answers_have_no_score_when_the_grader_does_not_start_again():
+    fake = Restarting()
+    fake.there, fake.hanging = False, READY
+    found = graded(fake)
+    assert [each.cause for each in found.failures] == [Exit.START_FAILED] * 2
+    assert "Ray has not started it within 600 s" in found.failures[0].message
+    assert fake.calls == [(READY, BEGIN_SECONDS)]
+    assert not found.scored_B.any()
+    with pytest.raises(UserError, match="actor of the rewards is lost"):
+        RayGrader._called(SimpleNamespace(ray=fake, actor=fake), "begin")

@@ -22,7 +22,7 @@ LED, LED_ENGINES = "STROP_RAY_ADDRESS", "STROP_RAY_ENGINES"
 LOOK_SECONDS = 1.0
 REACH_SECONDS = 10.0
 RESERVE_SECONDS = 60.0  # for other jobs to release resources
-MOST_TRIES = 3  # how often Ray itself repeats a call whose actor was lost
+MOST_TRIES = 3  # how often a call whose actor was lost is repeated
 BEGIN_SECONDS = 600.0  # at least, for Ray to start a process and for the process to load the model
 
 
