@@ -39,8 +39,8 @@ NEEDS = {
     "num_top": "top",
     "weights": ADAPTERS,
 }  # field of a request -> capability
-# While requests are sampled elsewhere: between two calls of `before_step`, and between checks of
-# other awaited work.
+# While requests are sampled elsewhere: between two calls of `before_step` or `while_waiting`, and
+# between checks of other awaited work.
 STEP_SECONDS, LOOK_SECONDS = 0.2, 0.02
 
 
@@ -104,12 +104,14 @@ class AsyncEngine:
     A token depends on (seed, position, weights) alone, so an answer is the same whatever runs
     beside it. A request that begins with some or all tokens of one that ended with `keep`, under
     the same weights, continues from its cache, which is found by content. before_step: called
-    before the engine works, and again and again while it has no events.
+    before the engine works, and again and again while it has no events. while_waiting: called again
+    and again while it has nothing to do and coroutines wait for other things.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.before_step: Callable[[], None] = lambda: None
+        self.while_waiting: Callable[[], None] = lambda: None
         self.queue: deque[PendingRequest] = deque()  # requests that the engine does not have yet
         self.running: dict[int, PendingRequest] = {}  # requests that it has
         self.next_id = 0
@@ -431,7 +433,9 @@ class _Stepping(selectors.DefaultSelector):
             raise RuntimeError(
                 "all coroutines wait, and the engine has nothing to run: begin a request, or return"
             )
-        return super().select(timeout)
+        ready = super().select(STEP_SECONDS if timeout is None else min(timeout, STEP_SECONDS))
+        engine.while_waiting()
+        return ready
 
 
 class EngineLoop(asyncio.SelectorEventLoop):

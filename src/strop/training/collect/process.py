@@ -136,7 +136,8 @@ class CollectorLoop:
         self.refused: Exception | None = None  # the error that the samplers of the next step raised
         self.learns = learns(algorithm)
         self.sampler = world.engine
-        asynchronous(self.sampler).before_step = self._between_tokens
+        book = asynchronous(self.sampler)
+        book.before_step, book.while_waiting = self._between_tokens, post.live
         # Whether the engine gets new weights as soon as they arrive.
         self.at_once = begin.between_tokens or self.sampler.renews_alone
         by_draw = begin.max_staleness > 0 and self.at_once and algorithm.rollout.part.by_draw
