@@ -88,6 +88,17 @@ def test_other_waits_do_not_stop_the_engine(engine):
     assert told([go(engine, then_draws())]) == told([answer])
 
 
+def test_signs_of_life_while_nothing_is_sampled(engine):
+    """All wait for another thread, such as that of an environment or of an agent."""
+    release = threading.Event()
+    asynchronous(engine).while_waiting = release.set
+
+    async def in_a_thread():
+        return await asyncio.to_thread(release.wait, 5)
+
+    assert go(engine, in_a_thread())
+
+
 def test_a_wait_with_a_limit(engine):
     book = asynchronous(engine)
 

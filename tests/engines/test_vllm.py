@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import json
 import math
+import queue
 import threading
 import time
 from contextlib import contextmanager
@@ -126,13 +127,13 @@ def test_each_version_of_an_adapter_goes_there_under_its_name(served, model, tmp
         base = weights_folder.merged(model, base=True)
         for name, weight in served.engine.model.model.state_dict().items():
             assert torch.equal(weight, base[name])
-        for version in (0, 3):
-            if version:
+        for number, version in enumerate((0, 0, 3), 1):  # a collector gives it version 0 again
+            if number > 1:
                 move(model, by=0.3)
                 engine.load_weights(None, version)
             ((label, found),) = served.adapters.items()
             assert label == engine.names["default"]
-            assert label.endswith(f"-{version}")
+            assert label.endswith(f"-{number}")
             first = "base_model.model.model.layers.0.self_attn.q_proj"
             own = model.model.layers[0].self_attn.q_proj
             assert torch.equal(found[f"{first}.lora_A.weight"], own.lora_A["default"].weight)
@@ -195,7 +196,18 @@ def test_weights_may_be_given_by_name(served, model, tmp_path):
         assert engine.version == 2
 
 
-def test_a_request_under_way_goes_on_with_the_new_weights(served, model, tmp_path, monkeypatch):
+class Late(queue.SimpleQueue):
+    """Gets each answer a while after the server has given it."""
+
+    def put(self, item):
+        time.sleep(vllm.ANSWER_SECONDS / 2)
+        super().put(item)
+
+
+@pytest.mark.parametrize("answers", [queue.SimpleQueue, Late])
+def test_a_request_under_way_goes_on_with_the_new_weights(
+    served, model, tmp_path, monkeypatch, answers
+):
     """Its call is broken off after three tokens; they stay, and are of the version that drew."""
     started, paused = threading.Event(), threading.Event()
 
@@ -209,6 +221,7 @@ def test_a_request_under_way_goes_on_with_the_new_weights(served, model, tmp_pat
     first = local(copy.deepcopy(model))
     with opened(served, model, tmp_path) as opening:
         served.instead, engine = instead, Driven(opening)
+        opening.answers = answers()
         monkeypatch.setattr(served.going, "clear", paused.set)
         id = engine.submit(Request((3, 4), 9, 0.0, want=WANT))
         assert started.wait(20)

@@ -48,7 +48,7 @@ def test_each_version_is_an_adapter_with_its_own_numbers(engine, adapted, monkey
         engine.load_weights(None, engine.version + 1)
         held[engine.version] = copy.deepcopy(adapted.model)
         run = engine.folder.path.name.rpartition("-")[2]
-        assert engine.names == {"default": f"default-{run}-{step}"}
+        assert engine.names == {"default": f"default-{run}-{step + 1}"}
         assert [path.name for path in engine.folder.path.glob("default*")] == [
             *engine.names.values()
         ]

@@ -39,6 +39,9 @@ NEEDS = {
     "num_top": "top",
     "weights": ADAPTERS,
 }  # field of a request -> capability
+# While requests are sampled elsewhere: between two calls of `before_step` or `while_waiting`, and
+# between checks of other awaited work.
+STEP_SECONDS, LOOK_SECONDS = 0.2, 0.02
 
 
 ACCOUNT: ContextVar[Account] = ContextVar("account")
@@ -101,12 +104,14 @@ class AsyncEngine:
     A token depends on (seed, position, weights) alone, so an answer is the same whatever runs
     beside it. A request that begins with some or all tokens of one that ended with `keep`, under
     the same weights, continues from its cache, which is found by content. before_step: called
-    before the engine works.
+    before the engine works, and again and again while it has no events. while_waiting: called again
+    and again while it has nothing to do and coroutines wait for other things.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.before_step: Callable[[], None] = lambda: None
+        self.while_waiting: Callable[[], None] = lambda: None
         self.queue: deque[PendingRequest] = deque()  # requests that the engine does not have yet
         self.running: dict[int, PendingRequest] = {}  # requests that it has
         self.next_id = 0
@@ -236,11 +241,11 @@ class AsyncEngine:
         """Whether a step has work to do."""
         return bool(self.queue or self.running)
 
-    def step(self, seconds: float | None = None) -> None:
+    def step(self, seconds: float = STEP_SECONDS) -> None:
         """Pass requests to the engine as far as it takes them, let it work, and record its events.
 
-        seconds: the longest wait for events of an engine that samples elsewhere; None: no limit.
-        Raises RuntimeError where there is no request.
+        seconds: the longest wait for events of an engine that samples elsewhere; there may be none
+        then. Raises RuntimeError where there is no request.
         """
         if not self.busy():
             raise RuntimeError("the engine has nothing to run: begin a request, or return")
@@ -395,9 +400,6 @@ def asynchronous(engine: Engine) -> AsyncEngine:
     return found
 
 
-LOOK_SECONDS = 0.02  # between checks of other awaited work, while requests are sampled elsewhere
-
-
 class _Stepping(selectors.DefaultSelector):
     """Steps the engine while all coroutines wait, until one of them can continue."""
 
@@ -423,7 +425,7 @@ class _Stepping(selectors.DefaultSelector):
         if engine.busy():
             engine.woken = False
             while engine.busy() and not engine.woken:
-                engine.step(LOOK_SECONDS if outside else None)
+                engine.step(LOOK_SECONDS if outside else STEP_SECONDS)
                 if outside:
                     break
             return super().select(0)
@@ -431,7 +433,9 @@ class _Stepping(selectors.DefaultSelector):
             raise RuntimeError(
                 "all coroutines wait, and the engine has nothing to run: begin a request, or return"
             )
-        return super().select(timeout)
+        ready = super().select(STEP_SECONDS if timeout is None else min(timeout, STEP_SECONDS))
+        engine.while_waiting()
+        return ready
 
 
 class EngineLoop(asyncio.SelectorEventLoop):

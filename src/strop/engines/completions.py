@@ -212,33 +212,38 @@ class CompletionsEngine(CallEngine):
         """The loop of a thread: send the queued requests, one after another."""
         while (row := self.asked.get()) is not None:
             try:
-                answer: Answer | Exception = self._persist(row)
+                self._persist(row)
             except Exception as error:  # raised by `poll`
-                answer = error
-            self.answers.put((row, answer))
+                self.answers.put((row, error))
 
-    def _persist(self, row: PendingCall) -> Answer:
+    def _persist(self, row: PendingCall) -> None:
         """Call until there is an answer or a permanent failure. Raises Failed."""
         request = row.request
         options = self._options(request)
         options["seed"] = seed_behind(request, bits=63)
         options["max_tokens"] = self._room(request)
-        return RETRIES(lambda: self._pass(row, options), lambda wait: row.call.over.wait(wait))
+        RETRIES(lambda: self._pass(row, options), lambda wait: row.call.over.wait(wait))
 
-    def _pass(self, row: PendingCall, options: dict[str, Any]) -> Answer:
-        """Call once, and again after a call that a change at the server cut off. Raises Failed."""
+    def _pass(self, row: PendingCall, options: dict[str, Any]) -> None:
+        """Call once, and again after a call that a change at the server cut off. Raises Failed.
+
+        The answer is put inside the gate, so that a change finds all that came before it.
+        """
         while True:
             with self.gate.passing():
                 row.call = Call()
                 if row.cancelled:
                     raise Failed("cancelled")
                 try:
-                    return self.client.ask(
+                    answer = self.client.ask(
                         row.request.ids, row.call, **options, **self._model_of(row.request)
                     )
                 except Failed:
                     if self.gate.is_open:
                         raise
+                else:
+                    self.answers.put((row, answer))
+                    return
 
     def _take(self, row: PendingCall, answer: Answer | Exception) -> None:
         """Report the answer to a request."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import threading
+import time
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import TopK
 from strop.method.part import Draw
-from strop.parts.rollout.base import Crowd, assemble, roll_out
+from strop.parts.rollout.base import Crowd, RolledOut, assemble, roll_out
 from strop.support.errors import UserError
 from strop.support.exits import Exit
 
@@ -159,6 +161,60 @@ def test_a_deadlock_is_an_error():
         crowd.turn()
     crowd.close()
     assert engine.rows == {}
+
+
+class Elsewhere(TableEngine):
+    """Has no events before `arrived`, as an engine that samples elsewhere."""
+
+    def __init__(self, *given, **options):
+        super().__init__(*given, **options)
+        self.arrived = threading.Event()
+
+    def poll(self, seconds=None):
+        assert seconds is not None, "nobody is heard before an answer comes"
+        return super().poll() if self.arrived.wait(seconds) else []
+
+
+def in_a_crowd(engine, strategy):
+    return crowded(engine, [strategy])[0][0]
+
+
+def probed(engine, strategy):
+    """As a part does that samples in the middle of a step."""
+    strategy.close()
+    found = asynchronous(engine).sample([Request((0,), 3, seed=1)])
+    return RolledOut(assemble((Draw(1, 1),), found), None, 0)
+
+
+@pytest.mark.parametrize("way", [lambda *given: roll_out(*given[::-1]), in_a_crowd, probed])
+def test_others_are_heard_while_answers_are_waited_for(way):
+    """Whoever sends signs of life and takes new weights before the engine's steps."""
+    engine, calls = cycle(Elsewhere), []
+
+    def heard():
+        calls.append(len(calls))
+        if len(calls) == 2:
+            engine.arrived.set()
+
+    asynchronous(engine).before_step = heard
+    asked = [Request((0,), 3, seed=1)]
+    assert answers(way(engine, collect(engine, asked)).batch) == alone(asked)
+    assert len(calls) == 2 + 2
+
+
+def test_what_others_bring_does_not_wait_for_answers():
+    """In a crowd, as outside: one waits for the engine, the other one for another thread."""
+    engine = cycle(Elsewhere)
+
+    async def elsewhere():
+        await asyncio.to_thread(time.sleep, 0.01)
+        engine.arrived.set()
+        return await collect(engine, [Request((1,), 2)])
+
+    found = crowded(engine, [collect(engine, [Request((0,), 2)]), elsewhere()])
+    assert [answers(rolled.batch) for rolled, _ in found] == [
+        alone([Request((0,), 2)]), alone([Request((1,), 2)])
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ class VllmEngine(CompletionsEngine):
     knows_rules = False  # whether its workers have the rules of `strop_rules`
     takes_adapters = False  # whether adapters are sent as adapters
     names: Mapping[str, str] = {}  # the server's name of the newest version of each adapter
+    num_written = 0  # times that adapters were written; a version may be handed over twice
 
     def follow(self, model: Any, folder: WeightsFolder, server: Server | None) -> None:
         """Sample with the weights of `model`, handed over in `folder`. Raises UserError."""
@@ -190,7 +191,7 @@ class VllmEngine(CompletionsEngine):
         as_adapters = self.takes_adapters and not base
         try:
             if as_adapters:
-                places = self._write_adapters(version)
+                places = self._write_adapters()
             else:
                 weights_folder.write(self.model, self.folder, place.name, base)
             with self.gate.shut():
@@ -206,19 +207,18 @@ class VllmEngine(CompletionsEngine):
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
-    def _write_adapters(self, version: int) -> dict[str, Path]:
-        """Write each adapter into the folder, under a name that no other run uses."""
-        run = self.folder.path.name.rpartition("-")[2]
+    def _write_adapters(self) -> dict[str, Path]:
+        """Write each adapter into the folder, under a name that was never used, by no other run."""
+        self.num_written += 1
+        end = f"{self.folder.path.name.rpartition('-')[2]}-{self.num_written}"
         return {
-            name: weights_folder.write_adapter(
-                self.model, self.folder, name, f"{name}-{run}-{version}"
-            )
+            name: weights_folder.write_adapter(self.model, self.folder, name, f"{name}-{end}")
             for name in adapters_of(self.model)
         }
 
     def _hand_over_adapters(self, places: Mapping[str, Path]) -> None:
-        """Have every worker load the adapters, under names that no other version has, and then
-        unload the earlier ones. Files stay as long as the server may reread them. Raises Failed.
+        """Have every worker load the adapters, under new names, and then unload the earlier ones.
+        Files stay as long as the server may reread them. Raises Failed.
         """
         for place in places.values():
             asked = {"lora_name": place.name, "lora_path": str(place)}

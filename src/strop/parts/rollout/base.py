@@ -18,7 +18,7 @@ from torch import Tensor
 
 from strop.batch.batch import EXPERTS, Batch
 from strop.batch.kept import kept_columns
-from strop.engines.asynchronous import EngineLoop, asynchronous, on, run
+from strop.engines.asynchronous import LOOK_SECONDS, EngineLoop, asynchronous, on, run
 from strop.engines.base import Account, Answer, Ends, Engine, Event, Request
 from strop.engines.rules import MinP, TopK, TopP
 from strop.method.part import Draw, require, require_one_of
@@ -405,14 +405,16 @@ class Crowd:
         return max(size - (account.num_started - len(account.open)), len(account.open))
 
     def turn(self) -> list[tuple[Any, RolledOut, Ends]]:
-        """Let the engine step once; returns the strategies that have ended, with their keys."""
+        """Let the engine step once, without a long wait; returns the strategies that have ended,
+        with their keys.
+        """
         self.loop.run_until_complete(self._turn())
         return [self._end(key) for key, (task, _) in list(self.runs.items()) if task.done()]
 
     async def _turn(self) -> None:
         await self.engine.settled(outer=True)
         if not any(task.done() for task, _ in self.runs.values()):
-            self.engine.step()
+            self.engine.step(LOOK_SECONDS)  # other awaited work ends in between
             await self.engine.settled(outer=True)  # what follows the ends of this step has started
 
     def _end(self, key: Any) -> tuple[Any, RolledOut, Ends]:

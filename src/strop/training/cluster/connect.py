@@ -22,7 +22,7 @@ LED, LED_ENGINES = "STROP_RAY_ADDRESS", "STROP_RAY_ENGINES"
 LOOK_SECONDS = 1.0
 REACH_SECONDS = 10.0
 RESERVE_SECONDS = 60.0  # for other jobs to release resources
-MOST_TRIES = 3  # how often Ray itself repeats a call whose actor was lost
+MOST_TRIES = 3  # how often a call whose actor was lost is repeated
 BEGIN_SECONDS = 600.0  # at least, for Ray to start a process and for the process to load the model
 
 
@@ -130,6 +130,20 @@ def cpus_each(ray: Any, settings: RaySettings) -> int:
         return settings.cpus_per_engine
     left = int(ray.cluster_resources().get("CPU", 1)) - cpus_besides(settings)
     return max(left // settings.num_engines, 1)
+
+
+def why_not_running(ray: Any, actor: Any) -> str:
+    """Wait until Ray has started or restarted an actor's process; returns why it cannot, or "".
+
+    Other calls fail while the process is restarted; Ray repeats this one until it is answered.
+    """
+    try:
+        ray.get(actor.__ray_ready__.options(max_task_retries=-1).remote(), timeout=BEGIN_SECONDS)
+    except ray.exceptions.GetTimeoutError:
+        return f"Ray has not started it within {BEGIN_SECONDS:g} s: does a machine have room?"
+    except ray.exceptions.RayError as error:
+        return first_line(error)
+    return ""
 
 
 def enter(folder: str, search: list[str]) -> None:

@@ -11,7 +11,13 @@ from strop.environments.episodes import CallLimits
 from strop.environments.workers import EnvironmentWorkers, EpisodeHost, WorkerLost
 from strop.support.errors import first_line
 from strop.support.loading import search_path
-from strop.training.cluster.connect import BEGIN_SECONDS, connect, enter, reserve
+from strop.training.cluster.connect import (
+    BEGIN_SECONDS,
+    connect,
+    enter,
+    reserve,
+    why_not_running,
+)
 from strop.training.settings.sections import RaySettings
 
 
@@ -28,21 +34,29 @@ class RayWorker:
 
     def __init__(self, ray: Any, actor: Any, last: Callable[[], None] = lambda: None) -> None:
         self.ray, self.actor, self.last = ray, actor, last
-        self.waiting = BEGIN_SECONDS  # additional time for the first call
+        # Its process may not run yet; until an episode begins it has not imported the environment.
+        self.is_new = True
 
     def call(self, method: str, *given: Any, seconds: float) -> Any:
         """Call a method of `EpisodeHost`; see strop.environments.workers.Worker."""
+        if self.is_new:
+            if why := why_not_running(self.ray, self.actor):
+                raise WorkerLost(why)
+            seconds += BEGIN_SECONDS
         ref = getattr(self.actor, method).remote(*given)
         try:
-            found = self.ray.get(ref, timeout=seconds + self.waiting)
+            found = self.ray.get(ref, timeout=seconds)
         except self.ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except self.ray.exceptions.GetTimeoutError:
             self.ray.kill(self.actor, no_restart=False)
+            self.is_new = True
             raise TimeoutError from None
         except self.ray.exceptions.RayError as error:
+            self.is_new = True
             raise WorkerLost(first_line(error)) from error
-        self.waiting = 0.0
+        if method == "begin":
+            self.is_new = False
         return found
 
     def close(self) -> None:

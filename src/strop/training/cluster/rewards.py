@@ -13,7 +13,7 @@ from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError, first_line
 from strop.support.exits import Exit
 from strop.support.loading import search_path
-from strop.training.cluster.connect import MOST_TRIES, connect, enter
+from strop.training.cluster.connect import MOST_TRIES, connect, enter, why_not_running
 from strop.training.parallel.ranks import Ranks
 from strop.training.settings.sections import RaySettings
 
@@ -101,24 +101,23 @@ class RayGrader(Grader):
             raise UserError(f"ray.cpus_for_rewards={needed}, and the cluster has {has:g} CPUs")
         self.actor = (
             self.ray.remote(There)
-            .options(num_cpus=needed, max_restarts=-1, max_task_retries=MOST_TRIES)
+            .options(num_cpus=needed, max_restarts=-1)
             .remote(str(Path.cwd()), search_path())
         )
         try:
-            self.specs = tuple(self._got(self.actor.begin.remote(*self.started)))
+            self.specs = tuple(self._called("begin", *self.started))
         except BaseException:
             self.close()
             raise
 
     def check(self, columns: Iterable[str]) -> None:
         """Raise UserError when a reward needs a parameter that is none of these columns."""
-        self._got(self.actor.do.remote(*self.started, "check", list(columns)))
+        self._called("do", *self.started, "check", list(columns))
 
     def grade(self, *rollouts: Any, **more: Any) -> Grades:
         """Score rollouts under every reward; none is scored where Ray cannot start the actor."""
-        ref = self.actor.do.remote(*self.started, "grade", *rollouts, **more)
         try:
-            found: Grades = self._got(ref)
+            found: Grades = self._called("do", *self.started, "grade", *rollouts, **more)
         except Lost as error:
             return without(self.specs, len(rollouts[0]), Exit.START_FAILED, str(error))
         return found
@@ -128,13 +127,21 @@ class RayGrader(Grader):
         if self.ray.is_initialized():
             self.ray.kill(self.actor)
 
-    def _got(self, ref: Any) -> Any:
-        try:
-            return self.ray.get(ref)
-        except self.ray.exceptions.RayTaskError as error:
-            raise error.cause from error
-        except self.ray.exceptions.RayError as error:
-            raise Lost(f"the actor of the rewards is lost: {first_line(error)}") from error
+    def _called(self, method: str, *given: Any, **more: Any) -> Any:
+        """The answer of a method of the actor, called again where the actor is lost meanwhile.
+
+        Ray's own tries (max_task_retries) are over before an actor has restarted. Raises Lost.
+        """
+        for _ in range(MOST_TRIES + 1):
+            if why := why_not_running(self.ray, self.actor):
+                break
+            try:
+                return self.ray.get(getattr(self.actor, method).remote(*given, **more))
+            except self.ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+            except self.ray.exceptions.RayError as error:
+                why = first_line(error)
+        raise Lost(f"the actor of the rewards is lost: {why}")
 
 
 def maker(settings: RaySettings) -> Any:

@@ -136,7 +136,8 @@ class CollectorLoop:
         self.refused: Exception | None = None  # the error that the samplers of the next step raised
         self.learns = learns(algorithm)
         self.sampler = world.engine
-        asynchronous(self.sampler).before_step = self._between_tokens
+        book = asynchronous(self.sampler)
+        book.before_step, book.while_waiting = self._between_tokens, post.live
         # Whether the engine gets new weights as soon as they arrive.
         self.at_once = begin.between_tokens or self.sampler.renews_alone
         by_draw = begin.max_staleness > 0 and self.at_once and algorithm.rollout.part.by_draw
@@ -146,8 +147,7 @@ class CollectorLoop:
         self.since = time.perf_counter()  # when the last batch was sent
         # Seconds since then; meanwhile: those it generated for while a step was graded.
         self.waited = self.generated = self.meanwhile = 0.0
-        if by_draw:
-            world.services.grading.meanwhile = self._while_graded
+        world.services.grading.meanwhile = self._while_graded
 
     def go(self) -> None:
         """Collect every remaining step."""
@@ -191,9 +191,12 @@ class CollectorLoop:
         return True
 
     def _while_graded(self, graded: Future[Grades]) -> None:
-        """Sample for the other steps while the first one is graded."""
+        """Sample for the other steps while the first one is graded; only wait for other grades."""
         steps = self.in_flight.steps
-        if not steps or not steps[0].collector.rewarding:
+        if not (self.in_flight.by_draw and steps and steps[0].collector.rewarding):
+            while not graded.done():
+                self.post.live()
+                wait([graded], LOOK_SECONDS)
             return
         before = self.generated
         with self.in_flight.beside():
