@@ -136,6 +136,20 @@ def test_one_that_hangs_holds_nothing_up(told, runner, lab, tmp_path, monkeypatc
     assert "it is 2 calls behind" in watcher.notes[0]
 
 
+def test_the_last_call_of_one_that_hangs_takes_the_last_place(monkeypatch):
+    """Its end comes when as many calls wait as may wait: nothing waits for room among them."""
+    monkeypatch.setattr(watch, "MOST_BEHIND", 2)
+    over = threading.Event()
+    line = watch.Line("x", None)
+    line.send(lambda tracker: over.wait())
+    while not line._calls.empty():
+        time.sleep(0.001)
+    line.send(lambda tracker: None)
+    line.end(True, by=time.monotonic())
+    over.set()
+    assert line.why.startswith("it is still sending")
+
+
 @pytest.mark.parametrize(
     ("second", "why"), [(Refusing, "ValueError: no key"), (Leaving, "SystemExit: no licence")]
 )

@@ -33,17 +33,16 @@ class Line:
         self.kind, self.tracker = kind, tracker
         self.why = ""  # why it is called no more; empty while it works
         self.reported = False
-        self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MOST_BEHIND)
+        self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue()
         self._thread = threading.Thread(target=self._work, name=f"strop-{kind}", daemon=True)
         self._thread.start()
 
     def send(self, call: Callable[[Tracker], None]) -> None:
         """Queue a call; returns at once, whatever the tracker does."""
+        if not self.why and self._calls.qsize() >= MOST_BEHIND:
+            self.why = f"it is {MOST_BEHIND} calls behind"
         if not self.why:
-            try:
-                self._calls.put_nowait(call)
-            except queue.Full:
-                self.why = f"it is {MOST_BEHIND} calls behind"
+            self._calls.put(call)
 
     def end(self, ok: bool, by: float) -> None:
         """Queue the last call, and wait for it until the time `by`."""
