@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -96,8 +96,9 @@ def audit(
     are enumerated: as multisets with multinomial weights, or in every order if a part states that
     it may depend on the order of answers. Where curation asks for more answers of the groups, all
     ways to draw those follow each group. If there are too many, or if a step draws random numbers
-    of its own, groups are sampled, and every number has a Student-t interval over blocks. Raises
-    Uncountable for a method whose step needs more than answers and rewards.
+    of its own, groups are sampled, and every number has a Student-t interval over blocks: see
+    `_lengths` for those that are lengths. Raises Uncountable for a method whose step needs more
+    than answers and rewards.
     """
     drawn_by = theta if behaviour is None else behaviour
     bench = Bench(algorithm, tree, theta, drawn_by, step, teacher)
@@ -109,10 +110,8 @@ def audit(
         blocks = _sampled(bench, logp_PL, sizes, limits.draws, seed)
     truth = tree.truth(theta, teacher)
     cut_slope = tree.success_slope(theta, bench.rules) if bench.rules and teacher is None else None
+    numbers = _numbers(blocks, truth, cut_slope, exact)
     sums = _joined(blocks)
-    whole = _summary(sums, truth, cut_slope)
-    within = dict.fromkeys(whole, 0.0) if exact else _within(blocks, truth, cut_slope)
-    numbers = {name: Number(value, within[name]) for name, value in whole.items()}
     answers = group_size + sums.more / sums.weight
     numbers["error"] = _error(numbers["noise"], answers, tree.num_prompts)
     ess, ratio = _weights(bench, theta)
@@ -124,9 +123,10 @@ def _error(noise: Number, group_size: float, prompts: int) -> Number:
     answers in total, G each on average; each group's prompt is drawn among the tree's P, which
     share no logits.
     """
+    most = (noise.value + noise.within) ** 2
     return Number(
         group_size * (prompts * noise.value**2 + prompts - 1),
-        2 * group_size * prompts * noise.value * noise.within,
+        group_size * prompts * (most - noise.value**2),
     )
 
 
@@ -255,8 +255,23 @@ def _joined(blocks: list[_Sums]) -> _Sums:
     return _Sums(*(sum(column[1:], column[0]) for column in columns))
 
 
+def _numbers(
+    blocks: list[_Sums], truth: Truth, cut_slope: Tensor | None, exact: bool
+) -> dict[str, Number]:
+    """The numbers of an Audit that come from the moves, with intervals unless they are exact."""
+    whole = _summary(_joined(blocks), truth, cut_slope)
+    if exact:
+        return {name: Number(value) for name, value in whole.items()}
+    within = _within(blocks, truth, cut_slope)
+    slopes = {"bias": truth.success_slope, "token_bias": truth.token_slope, "cut_bias": cut_slope}
+    return {
+        **{name: Number(value, within[name]) for name, value in whole.items()},
+        **_lengths(blocks, slopes, whole["scale"]),
+    }
+
+
 def _summary(sums: _Sums, truth: Truth, cut_slope: Tensor | None) -> dict[str, float]:
-    """The numbers of an Audit that come from the moves."""
+    """The values of those numbers."""
     if sums.weight == 0:
         raise Uncountable("curation requests other groups whatever is drawn")
     mean, slope = sums.move / sums.weight, truth.success_slope
@@ -291,10 +306,14 @@ def _over(top: float, bottom: float) -> float:
     return top / bottom if bottom > 1e-12 else math.nan
 
 
+def _left_out(blocks: list[_Sums]) -> list[_Sums]:
+    """The sums of all blocks but one, for each of them."""
+    return [_joined([b for b in blocks if b is not block]) for block in blocks]
+
+
 def _within(blocks: list[_Sums], truth: Truth, cut_slope: Tensor | None) -> dict[str, float]:
     """Half-widths of Student-t intervals by the jackknife: blocks are left out in turn."""
-    others = [_joined([b for b in blocks if b is not block]) for block in blocks]
-    left = [_summary(each, truth, cut_slope) for each in others]
+    left = [_summary(each, truth, cut_slope) for each in _left_out(blocks)]
     n = len(left)
     found = {}
     for name in left[0]:
@@ -302,6 +321,80 @@ def _within(blocks: list[_Sums], truth: Truth, cut_slope: Tensor | None) -> dict
         deviation = math.sqrt((n - 1) / n * float((values - values.mean()).square().sum()))
         found[name] = t_quantile(0.975, n - 1) * deviation
     return found
+
+
+def _lengths(
+    blocks: list[_Sums], slopes: Mapping[str, Tensor | None], scale: float
+) -> dict[str, Number]:
+    """Noise, biases and cosine of drawn groups: numbers that contain the length of a mean.
+
+    A mean of draws is longer than what it estimates, by the draws' noise. So the square of that
+    noise is subtracted from its square. The width of an interval is the larger of its two sides.
+    """
+    sums = [_joined(blocks), *_left_out(blocks)]
+    means = torch.stack([each.move / each.weight for each in sums])
+    ends = {"noise": _noise(sums)}
+    ends |= {name: _bias(means, slope) for name, slope in slopes.items() if slope is not None}
+    longest, value, shortest = (1 / math.sqrt(1 + end**2) for end in ends["bias"])
+    shortest = shortest or -longest  # where the scale may be 0, it may be negative
+    found = {name: Number(x, max(x - low, high - x)) for name, (low, x, high) in ends.items()}
+    within = max(longest - value, value - shortest)
+    return {**found, "cosine": Number(math.copysign(value, scale), within)}
+
+
+def _noise(sums: list[_Sums]) -> tuple[float, float, float]:
+    """The noise between the ends of its interval, infinite where the mean may be 0; NaN where it
+    seems to be. sums: of all blocks, then with one left out.
+    """
+    signal = torch.tensor([_signal(each) for each in sums], dtype=torch.float64)
+    n = len(sums) - 1
+    within = t_quantile(0.975, n - 1) * float(_deviations(signal).norm())
+    found = float(signal[0])
+    low, value, high = (
+        1 / math.sqrt(x) if x > 0 else math.inf for x in (found + within, found, found - within)
+    )
+    return low, value if value < math.inf else math.nan, high
+
+
+def _signal(sums: _Sums) -> float:
+    """|E d|^2 / E |d - E d|^2, the former from pairs of different draws."""
+    pairs = sums.weight * (sums.weight - 1)
+    if not pairs:
+        return math.nan
+    length = (float(sums.move.square().sum()) - sums.square) / pairs
+    return length / max(sums.square / sums.weight - length, 1e-12 * abs(length))
+
+
+def _bias(means: Tensor, slope: Tensor) -> tuple[float, float, float]:
+    """The bias between the ends of its interval, infinite where the scale may be 0. means: the mean
+    move of all blocks, then with one left out.
+
+    b: a mean's part across the slope over its part along it, with covariance S, u its direction.
+    Then |b|^2 - tr S estimates the square of the bias, and its own variance is 4 |b|^2 u S u + 2 tr
+    S^2: the interval adds the deviations of both terms, so that it holds for any bias, 0 too.
+    """
+    axis = slope / slope.norm()
+    along = (means * axis).sum((1, 2))
+    if not abs(float(along[0])) > 1e-12:
+        return 0.0, math.nan, math.inf
+    across = (means / along[:, None, None] - axis).flatten(1)
+    away, length = _deviations(across), float(across[0].norm())
+    covariance, t = away @ away.T, t_quantile(0.975, len(means) - 2)
+    within = t * float((away @ across[0]).norm()) / length if length else 0.0
+    alone = t * math.sqrt(2 * float(covariance.square().sum()))
+    value = math.sqrt(max(0.0, length**2 - float(covariance.trace())))
+    doubt = (t * float(_deviations(along).norm()) / float(along[0])) ** 2  # by Fieller's theorem
+    low = math.sqrt(max(0.0, max(0.0, value - within) ** 2 - alone))
+    high = math.sqrt((value + within) ** 2 + alone)
+    return low, value, high / (1 - doubt) if doubt < 1 else math.inf
+
+
+def _deviations(values: Tensor) -> Tensor:
+    """Of values with one block left out each, after the one of all: their deviations, whose squares
+    add up to the variance by the jackknife.
+    """
+    left = values[1:]
+    return (left - left.mean(0)) * math.sqrt(1 - 1 / len(left))
 
 
 def _num_groups(tree: Tree, sizes: Sequence[int], ordered: bool) -> int:
