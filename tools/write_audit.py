@@ -39,6 +39,7 @@ prompt and four answers a group, success 0.3, rollouts drawn by the policy itsel
 updates as the recipe makes of one prompt, each at rate 0.3 (mini-batches do not split a prompt:
 `gspo`, with four, makes one here). Where episodes are played, a token is a turn. Critics know the
 true values. There are no earlier steps: whatever a method tracks or steers has its initial value.
+Where a method asks for more answers of a group (`dars`), all ways to draw those follow the group.
 
 d is the change of the logits over the rate, J the expected reward, H the entropy of a token:
 

@@ -83,6 +83,44 @@ def test_a_source_without_a_name_scores_every_set_and_strop_eval(
     assert found["mean@n"] == last["eval/validation/training_reward"]
 
 
+SUMMED = "count an answer as right where the weighted sum of"
+
+
+def test_a_note_says_that_a_sum_of_rewards_counts_as_right(
+    runner: Any, lab: Any, judge: Path, tmp_path: Path
+) -> None:
+    pair = [f"{lab.rewards}:digits", f"{judge}:long"]
+
+    def told(name: str, functions: list[str], weights: list[float], **evaluation: Any) -> list[str]:
+        raw = lab.raw(evaluation=evaluation)
+        raw["reward"] = {"functions": functions, "weights": weights}
+        raw["data"] |= {"validation_files": [f"hard={lab.data}", str(lab.data)]}
+        notes = runner.start(raw, tmp_path / name).world.services.notes
+        return [note for note in notes if SUMMED in note]
+
+    (note,) = told("two", pair, [], every=1)
+    assert "the weighted sum of digits and long is 1 or more" in note
+    assert "set evaluation.reward=FUNCTION" in note
+    assert told("other_set", pair, [], every=1, reward=[f"hard={judge}:long"]) == [note]
+    assert told("judged", pair, [], every=1, reward=[f"{judge}:long"]) == []
+    assert told("never", pair, [], every=0) == []
+    assert told("one", pair[:1], [], every=1) == []
+    assert told("weighted", pair, [1.0, 0.0], every=1) == []
+
+
+def test_strop_eval_says_that_a_sum_of_rewards_counts_as_right(
+    strop: Any, lab: Any, judge: Path
+) -> None:
+    words = ("eval", lab.model, "--data", lab.data, "--samples", "2", "--k", "1", "--json")
+    one = ("--reward", f"{lab.rewards}:digits")
+    words = (*words, "--prompts", "1", "--max-tokens", "2")
+    single, double = (strop(*words, *each) for each in (one, (*one, "--reward", f"{judge}:long")))
+    assert single.code == double.code == 0, (single.err, double.err)
+    assert SUMMED not in single.err
+    assert f"note: pass@k and maj@k {SUMMED} digits and long is 1 or more" in double.err
+    assert json.loads(double.out)["mean@n"] >= json.loads(single.out)["mean@n"]
+
+
 def test_functions_from_python_score_all_sets_or_one(lab: Any, tmp_path: Path) -> None:
     """They lie in the run's folder, beside the reward of the same name."""
 

@@ -262,5 +262,7 @@ def _shown(number: Any) -> str:
         return "-"
     if not within:
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.3g}"
+    if not math.isfinite(within):
+        return f"{value:.3g}±inf"
     digits = max(0, min(3, 1 - math.floor(math.log10(within))))
     return f"{value:.{digits}f}±{within:.{digits}f}"

@@ -188,6 +188,8 @@ def scored(
         prompts, left_out = fitting(subject.services, subject.rollout.part, prompts, split)
         for note in left_out:
             print(f"note: {note}", file=sys.stderr)
+    if split not in subject.services.judges and (note := subject.services.grading.sum_note):
+        print(f"note: {note}", file=sys.stderr)
     prompts = prompts[:max_prompts] if max_prompts else prompts
     with _naming_max_tokens():
         for prompt in prompts:

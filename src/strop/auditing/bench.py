@@ -87,6 +87,7 @@ class Trunk(nn.Module):
 
 # For every prompt's group, the paths of its answers, as indices into Tree.paths.
 Groups = Sequence[Sequence[int]]
+Asked = tuple[int, ...]  # how many answers more curation asks for, by prompt
 NOT_RUN = ("sampling", "rollout", "control")  # stages of a step
 NUM_STEPS = 1000  # length of the run whose first step is audited
 
@@ -210,24 +211,34 @@ class Bench:
         self.episodes = self.algorithm.rollout.part.needs_environment
         self.drew = False
 
-    def moved(self, groups: Groups, seed: int = 0) -> Tensor | None:
+    def moved(
+        self, groups: Groups, seed: int = 0, further: Sequence[Groups] = ()
+    ) -> Tensor | Asked | None:
         """How far an update moved the logits [A, N], divided by the step size; None when curation
         discarded the groups and requested others.
 
-        Of several updates the mean is taken. `seed` seeds the parts' own draws.
+        Of several updates the mean is taken. `seed` seeds the parts' own draws. further: the
+        answers that curation received when it asked for more of the same groups, round by round;
+        where it asks once more, the result is how many it asks for.
         """
         rng_of = Watched(seed)
-        moved = self._step(self._rollouts(groups), rng_of)
+        moved = self._step(groups, further, rng_of)
         self.drew = rng_of.drawn
         return moved
 
-    def _step(self, batch: Batch, rng_of: Watched) -> Tensor | None:
+    def _step(
+        self, groups: Groups, further: Sequence[Groups], rng_of: Watched
+    ) -> Tensor | Asked | None:
         services: Any = self.services  # all that the parts request
         chains = Chains(rng_of, services, {})
-        batch = chains.write("reward", self.algorithm.reward, batch)
-        curated = self._curated(chains, batch)
-        if curated is None:
-            return None
+        batch = self._received(chains, groups, 0)
+        for number, more in enumerate(further):
+            self._curated(chains, batch, number)  # which asks for them
+            new = self._received(chains, more, number + 1, first=batch.size("B"))
+            batch = batch.join(new)
+        curated = self._curated(chains, batch, len(further))
+        if not isinstance(curated, Batch):
+            return curated
         batch = refresh(curated, self.wanted, self.models)
         batch = chains.write("probes", self.algorithm.probes, batch)
         batch = chains.credit(self.algorithm.advantage, batch)
@@ -238,9 +249,24 @@ class Bench:
             self.model.theta.copy_(self.theta)
         return moved
 
-    def _curated(self, chains: Chains, batch: Batch) -> Batch | None:
+    def _received(self, chains: Chains, groups: Groups, number: int, first: int = 0) -> Batch:
+        """The answers with their rewards. first: the number of the first one in the step."""
+        batch = self._rollouts(groups, first)
+        return chains.write("reward", self.algorithm.reward, batch, number)
+
+    def _curated(self, chains: Chains, batch: Batch, number: int) -> Batch | Asked | None:
+        """The curated batch, how many answers more of each group it asks for, or None where it
+        asks for other groups.
+        """
+        before = dict(chains.state)
         for use in self.algorithm.curation:
-            outcome: Curated = chains.call("curation", use, batch, 0).value
+            outcome: Curated = chains.call("curation", use, batch, number).value
+            if isinstance(outcome.ask, tuple) and outcome.ask:
+                asking = f"curation.{use.label}"  # other parts run again on the joined batch
+                kept = {asking: chains.state[asking]} if asking in chains.state else {}
+                chains.state.clear()
+                chains.state.update({**before, **kept})
+                return self._asked(use.label, outcome.ask)
             if outcome.ask:
                 return None
             batch = batch.keep(outcome.keep_B)
@@ -248,7 +274,15 @@ class Bench:
                 raise Uncountable(f"{use.label} adds rollouts of its own to those that were drawn")
         return batch
 
-    def _rollouts(self, groups: Groups) -> Batch:
+    def _asked(self, who: str, draws: Sequence[Draw]) -> Asked:
+        more = [0] * self.tree.num_prompts
+        for draw in draws:
+            if draw.columns or draw.draw:
+                raise Uncountable(f"{who} asks for answers to other prompts than those drawn")
+            more[draw.uid] += draw.num_rollouts
+        return tuple(more)
+
+    def _rollouts(self, groups: Groups, first: int) -> Batch:
         """The batch as an engine would return it; if the method plays episodes, every action is a
         turn whose state is its node, and the last turn has the reward.
         """
@@ -257,19 +291,20 @@ class Bench:
             answers += [(prompt, tree.paths[number], number) for number in group]
         rewards = [float(tree.rewards_PL[prompt, number]) for prompt, _, number in answers]
         self.services.reward_B = torch.tensor(rewards)
-        draws = [Draw(prompt, len(group)) for prompt, group in enumerate(groups)]
+        draws = [Draw(prompt, len(group)) for prompt, group in enumerate(groups) if group]
         turns = [
             self._turns(prompt, path, reward)
             for (prompt, path, _), reward in zip(answers, rewards, strict=True)
         ]
         numbers = {"step": 1, "num_steps": NUM_STEPS, "max_length": tree.depth}
         columns = {name: torch.tensor(value) for name, value in numbers.items()}
-        batch = assemble_turns(draws, range(len(turns)), turns, [False] * len(turns))
+        numbered = range(first, first + len(turns))
+        batch = assemble_turns(draws, numbered, turns, [False] * len(turns))
         if self.episodes:
             batch = with_turns(batch, turns).set(
                 player_B=torch.zeros(len(turns), dtype=torch.int64),
                 role_B=torch.zeros(len(turns), dtype=torch.int64),
-                episode_B=torch.arange(len(turns)),
+                episode_B=torch.tensor(numbered),
             )
         return batch.set(**columns)
 

@@ -218,6 +218,8 @@ def add_notes(config: RunConfig, services: RunServices) -> None:
             "no --model was given: this trains tiny, the model that ships with strop. It knows "
             "digits and signs, and was made for Countdown puzzles"
         )
+    if config.evaluation.every and services.task.validations.keys() - services.judges.keys():
+        services.notes += filter(None, [services.grading.sum_note])
     texts, train = services.texts, services.task.train
     if (seen := len(looked_at(train))) < len(train):
         services.notes.append(

@@ -150,6 +150,19 @@ class RunGrading:
         own = (1.0,) if self.own_reward else ()
         return (*own, *(spec.weight for spec in self.grader.specs))
 
+    @property
+    def sum_note(self) -> str:
+        """A note that pass@k takes a sum of rewards for right; empty where one reward counts."""
+        pairs = zip(self.reward_names, self.reward_weights, strict=True)
+        counted = [name for name, weight in pairs if weight]
+        if len(counted) < 2:
+            return ""
+        return (
+            f"pass@k and maj@k count an answer as right where the weighted sum of "
+            f"{' and '.join(counted)} is 1 or more, whichever of them gives it; to score "
+            "validations by what is right alone, set evaluation.reward=FUNCTION"
+        )
+
     def final_answers(self, texts: Sequence[str]) -> list[str | None]:
         """The final answer in each text. Raises UserError where the task has none."""
         return self.task.final_answers(texts)
