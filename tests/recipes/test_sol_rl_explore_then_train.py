@@ -6,7 +6,7 @@ import torch
 from builders import answers, flat_batch, run, stages
 from commands import Strop
 from fakes.engine import TableEngine, by_last_token
-from fakes.services import over_table, rolled_out
+from fakes.services import FakeSampling, over_table, rolled_out
 from models import Lab, without_times
 
 from strop.method.check import check
@@ -133,7 +133,9 @@ def test_the_newest_policy_answers_the_seeds_of_the_best_and_worst(newer):
     assert services.grading.graded == list(texts.values())
 
 
-def test_equals_plain_samples_when_all_are_kept():
+@pytest.mark.parametrize("explores", [False, True])
+def test_equals_plain_samples_when_all_are_kept(explores, monkeypatch):
+    monkeypatch.setattr(FakeSampling, "explores", explores)
     ours, theirs = rolled(ExploreThenRegenerate(keep=8))[0], rolled(SampleIndependently())[0]
     for name, column in theirs.batch.columns.items():
         assert ours.batch[name].equal(column), name

@@ -42,6 +42,32 @@ def test_what_parts_drop_for_one_reason_is_counted_together():
     assert chains.metrics == {"data/dropped/low": 1 + 2}
 
 
+def test_further_rollouts_of_a_group_are_rolled_out_like_its_first_ones():
+    class Asking(Collector):
+        def _received(self, algorithm, draws, rolled, number):
+            return None
+
+        def _curate(self, algorithm, batch, number):
+            return batch, (Draw(3, 2, {"prior_B": 0.5}), Draw(3, 1, {"prompt_ids": (8,)}),
+                           Draw(4, 1, draw=9))  # fmt: skip
+
+        def _roll_out(self, algorithm, draws, number):
+            raise StopIteration(draws)
+
+    collector = Asking(None, Chains(generators(0, 1)), Clock(), {})
+    stored = {"max_turns": 2, "prompt_ids": (7,), "ids": (1,), "prior_B": 0.25}
+    collector.first[3, 0] = Draw(3, 4, stored)
+    part = SimpleNamespace(carries=("max_turns",))
+    algorithm = SimpleNamespace(sampling=[SimpleNamespace(part=part), SimpleNamespace(part=None)])
+    with pytest.raises(StopIteration) as found:
+        collector.finish(algorithm, (), [])
+    assert [(draw.num_rollouts, draw.columns) for draw in found.value.args[0]] == [
+        (2, {"prior_B": 0.5, "max_turns": 2, "prompt_ids": (7,)}),
+        (1, {"max_turns": 2, "prompt_ids": (8,)}),
+        (1, {}),  # the strategy has numbered this group
+    ]
+
+
 def test_rollouts_have_what_samplers_wrote_of_their_draws_and_null_where_they_wrote_nothing():
     batch = flat_batch((1,) * 3, (0, 0, 1), level_B=[0.5, 0.25, math.nan])
     batch = batch.set(rollout_uid_B=torch.tensor([7, 8, 9]))

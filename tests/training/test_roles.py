@@ -348,6 +348,13 @@ def test_what_cannot_be_is_refused_before_the_first_step(sections, message, tmp_
         loop.start(config.make(plain), tmp_path / "run")
 
 
+@pytest.mark.parametrize("recipe", ["dars", "v_half", "xrpo"])
+def test_more_rollouts_of_a_group_of_one_role_are_refused(recipe, tmp_path):
+    plain = raw(recipe=recipe, roles={}, stages={"rollout": "play_turns"})
+    with pytest.raises(UserError, match=r"ask_\w+ requests .* of one group, .* has several roles"):
+        loop.start(config.make(plain), tmp_path / "run")
+
+
 def test_a_role_that_comes_without_a_player_stops_the_run(runner, tmp_path):
     run = runner.start(raw("Relay", roles={"play": {"0": "first"}}), tmp_path / "run")
     with pytest.raises(UserError, match="the role 1 has no player"):

@@ -41,7 +41,8 @@ def league_of(config: RunConfig) -> League | None:
 
 
 def check(config: RunConfig, method: Method, task: Task, ranks: Ranks) -> None:
-    """Raise UserError where the run's roles cannot have adapters of their own."""
+    """Raise UserError where the run's roles cannot have groups or adapters of their own."""
+    _check_groups(method, task)
     if not config.roles.play:
         return
     where = {
@@ -69,6 +70,20 @@ def check(config: RunConfig, method: Method, task: Task, ranks: Ranks) -> None:
                 why = OF_NO_ROLE[sorted(wanted)[0]]
                 raise UserError(f"roles.play: {path} {why}, in no role: leave it out")
     _check_players(config, task)
+
+
+def _check_groups(method: Method, task: Task) -> None:
+    """Raise UserError where one role's group could get more rollouts: an episode is of them all."""
+    asking = [path for path, use in method.uses() if "extends_groups" in parts.facts(use)]
+    if not asking or task.environment is None:
+        return
+    with task.environment.opened() as made:
+        several = len(set(made.roles)) > 1
+    if several:
+        raise UserError(
+            f"{asking[0]} requests more rollouts of one group, and {task.environment.name} has "
+            "several roles, which have a group each in the same episodes: leave it out"
+        )
 
 
 def _check_players(config: RunConfig, task: Task) -> None:

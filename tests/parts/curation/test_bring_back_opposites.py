@@ -39,6 +39,7 @@ def batch_of(step, outcomes, uids=(7, 8), draws=(0, 0), scored=None, episodes=Fa
         step=torch.tensor(step), outcome_B=outcome_B, reward_B=outcome_B, scored_B=scored_B,
         uid_P=torch.tensor(uids), draw_P=torch.tensor(draws),
         rollout_uid_B=10 * step + torch.arange(num), origin_T=torch.where(batch["mask_T"], 0, 1),
+        role_B=torch.zeros_like(batch["group_B"]),
     )  # fmt: skip
 
 
@@ -174,3 +175,22 @@ def test_goes_on_from_a_saved_store():
     one, other = go(part, batch, one.state), go(part, batch, other.state)
     assert one.value.add["id_T"].equal(other.value.add["id_T"])
     assert SimpleNamespace(**one.metrics) == SimpleNamespace(**other.metrics)
+
+
+def test_rollouts_come_back_to_their_own_role_alone():
+    part, role_B = BringBackOpposites(), torch.tensor([0] * 3 + [1] * 3)
+    first = batch_of(1, [0.0] * 3 + [1.0] * 3, uids=(7, 7), draws=(0, 1)).set(role_B=role_B)
+    state = go(part, first, part.init()).state
+    again = batch_of(2, [0.0] * 3 + [1.0] * 3, uids=(7, 7), draws=(0, 1)).set(role_B=role_B)
+    assert go(part, again, state).value.add is None  # what succeeded is of the other role
+    other = batch_of(2, [1.0] * 3 + [0.0] * 3, uids=(7, 7), draws=(0, 1)).set(role_B=role_B)
+    both = other.join(go(part, other, state).value.add)
+    assert both["group_B"].tolist() == [0, 0, 0, 1, 1, 1, 0, 1]
+    assert both["role_B"].tolist() == [0, 0, 0, 1, 1, 1, 0, 1]
+
+
+def test_the_newest_of_every_role_stay():
+    part, role_B = BringBackOpposites(capacity=2), torch.tensor([0] * 3 + [1] * 3)
+    batch = batch_of(1, FIRST, uids=(7, 7), draws=(0, 1)).set(role_B=role_B)
+    stored = go(part, batch, part.init()).state["columns"]
+    assert sorted(stored["rollout_uid_B"].tolist()) == [11, 12, 14, 15]

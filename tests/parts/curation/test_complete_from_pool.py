@@ -156,3 +156,22 @@ def test_bad_options_are_refused():
     for fields in ({"ready": 1}, {"versions": 0}, {"capacity": -1}, {"max_age": -1}):
         with pytest.raises(UserError, match=next(iter(fields))):
             CompleteFromPool(**fields)
+
+
+def test_rollouts_complete_the_group_of_their_own_role_alone():
+    """Two roles of prompt 7: its second one has nothing from the first, and its success stays."""
+    part, state, found = CompleteFromPool(ready=2, versions=9), None, []
+    first = batch_of(1, {7: [0], 8: [1, 1]}).set(role_B=torch.tensor([0, 1, 1]))
+    second = batch_of(2, {7: [0], 8: [1]}).set(role_B=torch.tensor([0, 1]))
+    third = batch_of(3, {7: [0], 8: [0]}).set(role_B=torch.tensor([0, 1]))
+    state = part.init()
+    for batch in (first, second, third):
+        batch = batch.set(uid_P=torch.tensor([7, 7]), draw_P=torch.tensor([0, 1]))
+        result = run(part, batch, state=state, rng=torch.Generator().manual_seed(0))
+        state, curated = result.state, batch.keep(result.value.keep_B)
+        if result.value.add is not None:
+            curated = curated.join(result.value.add)
+        found.append(curated)
+    assert [each.size("B") for each in found] == [0, 0, 2]
+    assert set(found[2]["role_B"].tolist()) == {1}
+    assert 301 in found[2]["rollout_uid_B"].tolist()

@@ -87,3 +87,16 @@ def test_unscored_rollouts_are_not_stored():
     assert SHELF.files[number]["id_T"].tolist() == [100, 101]
     nobody = batch.set(scored_B=torch.zeros(3, dtype=torch.bool))
     assert run(part, nobody, rng=torch.Generator(), state=state).state["columns"] is not None
+
+
+def test_each_role_of_a_game_has_its_own_newest_group():
+    part, state, drawn = ReplayGroups(share=0.4, capacity=9, after=0), None, []
+    state = part.init()
+    for step in (1, 2, 3):
+        batch = batch_of(step, {7: MIXED, 8: MIXED})
+        batch = batch.set(uid_P=torch.tensor([7, 7]), draw_P=torch.tensor([0, 1]),
+                          role_B=torch.tensor([0, 0, 1, 1]))  # fmt: skip
+        result = run(part, batch, rng=torch.Generator().manual_seed(step), state=state)
+        state, add = result.state, result.value.add
+        drawn.append([] if add is None else sorted(add["id_T"].tolist()))
+    assert drawn == [[], [100, 101, 102, 103], [200, 201, 202, 203]]

@@ -22,10 +22,12 @@ from strop.engines.base import Event
 from strop.environments.base import Observation
 from strop.method.part import Draw
 from strop.parts.rollout import substitutes
+from strop.parts.rollout._episode import state_key
 from strop.parts.rollout._turn_trees import turn_entropy
 from strop.parts.rollout.branch_after_turns import BranchAfterTurns, started_of
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.support.errors import RunStopped, UserError
+from strop.support.exits import Exit
 
 DRAWS = (Draw(4, 6), Draw(5, 3), Draw(6, 9))
 BASE = {"initial": 2, "branching": (3, 0.8, 0.5), "penalty": 0.3}
@@ -275,3 +277,25 @@ def test_what_it_cannot_play_is_refused_before_a_step():
     ):
         with pytest.raises(UserError, match=said):
             BranchAfterTurns(**wrong)
+
+
+@pytest.mark.parametrize("passing", [True, False])
+@pytest.mark.parametrize("monitor", [0.0, 8.0])
+def test_an_episode_that_cannot_start_fails_its_own_group_alone(passing, monitor):
+    tried = []
+
+    class Failing(Walk):
+        def reset(self, seed):
+            tried.append(seed)
+            if seed == 4 and (not passing or tried.count(4) == 1):
+                raise ValueError("no room")
+            return super().reset(seed)
+
+    services = services_over(TableEngine(by_last_token(TABLE)), Failing)
+    batch = played(BranchAfterTurns(initial=2, monitor=monitor), DRAWS, services=services)[0].batch
+    uid_B = batch["uid_P"][batch["group_B"]]
+    assert uid_B.tolist() == [4] * 6 + [5] * 3 + [6] * 9
+    assert (batch["exit_B"] == Exit.START_FAILED).equal(uid_B == 4)
+    for row in range(6, 18):
+        turn = (batch["rollout_K"] == row).nonzero()[0]
+        assert batch["state_K"][turn] == state_key(f"at {uid_B[row] % 2}")

@@ -20,8 +20,10 @@ def even(tokens: list[int]) -> list[float]:
     return [0.0, *[1 / 9] * 9]
 
 
-def played(agents: FakeAgents, part: RunAgents | None = None, **options: object):
-    engine = TableEngine(even, text=lambda ids: "".join(map(str, ids)))
+def played(
+    agents: FakeAgents, part: RunAgents | None = None, engine=TableEngine, **options: object
+):
+    engine = engine(even, text=lambda ids: "".join(map(str, ids)))
     services = over_table(engine, {0: (1, 2), 1: (3,)}, pieces=PIECES, **options)
     services.agents = agents
     rng = torch.Generator().manual_seed(0)
@@ -56,6 +58,20 @@ def test_equal_calls_are_drawn_apart() -> None:
     ]
     assert batch["rollout_K"].bincount().tolist() == [4] * 5
     assert len(set(said)) > 15  # of 20 that are three of nine digits each
+
+
+def test_answers_that_the_agent_never_received_are_in_no_rollout() -> None:
+    class Failing(TableEngine):
+        def _draw(self, id, row):
+            return self._failed(id, row, "lost") if id % 2 else super()._draw(id, row)
+
+    class Both(FakeAgents):
+        def asks(self, uid, told):
+            return ModelCall("completions", (1, 2), max_tokens=3, num=2)
+
+    batch = played(Both(lambda uid: (1, 2)), engine=Failing).batch
+    assert batch["exit_B"].tolist() == [Exit.ENGINE_LOST] * 5
+    assert not batch["mask_T"].any()
 
 
 def test_a_value_of_none_is_no_score_but_where_others_judge() -> None:

@@ -149,10 +149,23 @@ def uids_of(store: Batch) -> Tensor:
     return store["uid_P"][store["group_B"]]
 
 
+def roles_of(batch: Batch) -> Tensor:
+    """The role [P] whose rollouts each group has; 0 outside games of several players."""
+    if "role_B" not in batch:
+        return torch.zeros_like(batch["uid_P"])
+    return segments.extreme(batch["role_B"], batch["group_B"], batch.size("P"))
+
+
+def marks_of(store: Batch, batch: Batch, group: int) -> Tensor:
+    """Marks the stored rollouts [B] bool of the prompt and the role of a group of `batch`."""
+    same_P = store["uid_P"] == batch["uid_P"][group]
+    return (same_P & (roles_of(store) == roles_of(batch)[group]))[store["group_B"]]
+
+
 def newest_of_prompts(store: Batch, among_B: Tensor, most: int) -> Tensor:
-    """Marks the newest `most` of these rollouts of each prompt [B] bool."""
+    """Marks the newest `most` of these rollouts of each prompt and role [B] bool."""
     row = among_B.nonzero().squeeze(1).flip(0)
-    key, num = segments.key_of(uids_of(store)[row])
+    key, num = segments.key_of(uids_of(store)[row], roles_of(store)[store["group_B"]][row])
     newest_B = torch.zeros_like(among_B)
     newest_B[row[segments.order_within(key, num) < most]] = True
     return newest_B

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -50,6 +50,7 @@ class AskByHardness:
     Edges: outcomes outside 0 to 1 are clamped; no scored rollout -> no more.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"extends_groups"})
     # Most rollouts of a prompt. Default: released code (32).
     most: int = 32
     # Whether the target grows with hardness. Default: released code (equal treatment).

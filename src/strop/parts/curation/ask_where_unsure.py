@@ -3,6 +3,7 @@
 import heapq
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -76,6 +77,7 @@ class AskWhereUnsure:
     rollouts count in n, not in s; groups of a refill get none.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"extends_groups"})
     # Rounds after the first. Default: paper (three rounds in all).
     rounds: int = 2
     # Rollouts per prompt, on average, in a round. Default: ours (not stated there).

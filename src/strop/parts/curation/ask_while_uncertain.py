@@ -1,6 +1,7 @@
 """Sample one more rollout of a prompt as long as it informs more than it costs."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -41,6 +42,7 @@ class AskWhileUncertain:
     Edges: unscored rollouts count for `most` only; a group without a scored one gets no more.
     """
 
+    facts: ClassVar[frozenset[str]] = frozenset({"extends_groups"})
     # What a rollout costs, in squared reward units. Default: paper (1/256).
     cost: float = 0.0039
     # Most rollouts of a prompt. Default: paper (16).

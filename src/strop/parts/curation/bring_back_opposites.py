@@ -16,11 +16,11 @@ from strop.parts.curation._store import (
     fetched,
     in_groups,
     joined,
+    marks_of,
     newest_of_prompts,
     opened,
     put_away,
     store_metrics,
-    uids_of,
 )
 from strop.support.errors import UserError
 
@@ -117,10 +117,10 @@ class BringBackOpposites:
         count_P = segments.count(group_B, num, scored_B)
         right_P = segments.count(group_B, num, scored_B & (batch["outcome_B"] >= self.success))
         uniform_P = plain_P & (count_P > 0) & ((right_P == 0) | (right_P == count_P))
-        uid_B, right_B = uids_of(store), store["outcome_B"] >= self.success
+        right_B = store["outcome_B"] >= self.success
         rows, groups = list[int](), list[int]()
         for group in uniform_P.nonzero().squeeze(1).tolist():
-            wanted_B = (uid_B == batch["uid_P"][group]) & (right_B == (right_P[group] == 0))
+            wanted_B = marks_of(store, batch, group) & (right_B == (right_P[group] == 0))
             found = wanted_B.nonzero().squeeze(1)
             chosen = found[torch.randperm(len(found), generator=rng)[: self.num_added]].tolist()
             rows += chosen
@@ -132,11 +132,11 @@ class BringBackOpposites:
     ) -> tuple[tuple[Draw, ...], int]:
         """One more draw of each prompt whose history is bad, and how many had no room for it."""
         size_P = segments.count(batch["group_B"], batch.size("P")).tolist()
-        uid_B, wrong_B = uids_of(store), store["outcome_B"] < self.success
+        wrong_B = store["outcome_B"] < self.success
         draws, too_long = [], 0
         numbers = (batch["uid_P"].tolist(), batch["draw_P"].tolist(), size_P)
-        for uid, draw, size in zip(*numbers, strict=True):
-            own_B = uid_B == uid
+        for group, (uid, draw, size) in enumerate(zip(*numbers, strict=True)):
+            own_B = marks_of(store, batch, group)
             wrong = (own_B & wrong_B).nonzero().squeeze(1)
             history = store["outcome_B"][own_B].double().mean() if len(wrong) else self.retry_below
             if not history < self.retry_below:

@@ -14,10 +14,10 @@ from strop.parts.curation._store import (
     columns_of,
     in_groups,
     joined,
+    marks_of,
     newest_of_prompts,
     put_away,
     store_metrics,
-    uids_of,
 )
 
 
@@ -81,8 +81,9 @@ class CompleteFromPool:
         keep_B, rows, groups = torch.zeros_like(scored_B), list[int](), list[int]()
         used_B = pool["used_B"].clone()
         most = max([state["most"], *torch.bincount(batch["group_B"]).tolist()])
-        for group, uid in enumerate(batch["uid_P"].tolist()):
-            for row in self._chosen(pool, used_B, uid, self.ready or most, step, rng):
+        for group in range(batch.size("P")):
+            own_B = marks_of(pool, batch, group)
+            for row in self._chosen(pool, own_B, used_B, self.ready or most, step, rng):
                 used_B[row] = True
                 if row >= first:
                     keep_B[row_B[row - first]] = True
@@ -100,10 +101,14 @@ class CompleteFromPool:
         )
 
     def _chosen(
-        self, pool: Batch, used_B: Tensor, uid: int, ready: int, step: int, rng: torch.Generator
-    ) -> list[int]:
-        """The `ready` rows of the pool that a prompt is trained on; none if it waits."""
-        own_B, right_B = uids_of(pool) == uid, pool["outcome_B"] >= self.success
+        self, pool: Batch, own_B: Tensor, used_B: Tensor, ready: int, step: int,
+        rng: torch.Generator,
+    ) -> list[int]:  # fmt: skip
+        """The `ready` rows of the pool that a prompt is trained on; none if it waits.
+
+        own_B: rows of the prompt.
+        """
+        right_B = pool["outcome_B"] >= self.success
         young_B = pool["made_at_B"] > step - self.versions
         rows = (own_B & young_B & ~used_B).nonzero().squeeze(1)
         right = int(right_B[rows].sum())

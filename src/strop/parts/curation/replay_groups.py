@@ -10,7 +10,15 @@ from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import Curated, Result, require
 from strop.method.services import Stores
-from strop.parts.curation._store import as_rows, columns_of, joined, opened, put_away, store_metrics
+from strop.parts.curation._store import (
+    as_rows,
+    columns_of,
+    joined,
+    opened,
+    put_away,
+    roles_of,
+    store_metrics,
+)
 
 
 @dataclass(frozen=True)
@@ -76,9 +84,9 @@ class ReplayGroups:
         return Result(curated, {"columns": columns, "steps": state["steps"] + 1}, metrics)
 
     def _drawn(self, store: Batch, wanted: int, rng: torch.Generator) -> Batch:
-        """Stored groups at random: the newest of each prompt, if its mean is neither 0 nor 1."""
-        num, uid_P = store.size("P"), store["uid_P"]
-        key_P, keys = segments.key_of(uid_P)
+        """Stored groups at random: the newest of each prompt and role, of a mean not 0 or 1."""
+        num = store.size("P")
+        key_P, keys = segments.key_of(store["uid_P"], roles_of(store))
         last_N = segments.extreme(torch.arange(num).double(), key_P, keys, largest=True)
         newest_P = last_N[key_P] == torch.arange(num)
         mean_P = segments.mean(store["outcome_B"].double(), store["group_B"], num)

@@ -150,6 +150,10 @@ class AgentCalls:
         except UserError as error:  # the engine does not take the call
             self.episode.refuse(call, Refused(400, str(error)))
             return
+        if lost := [each for each in answers if each.failed]:
+            self.limit_at(number, Exit.ENGINE_LOST)
+            self.episode.refuse(call, Refused(500, lost[0].events[-1].why))
+            return
         replies = [ModelAnswer.of(each) for each in answers]
         most = pending[0].request.max_tokens
         chosen = call.max_tokens == most  # by the agent, so this end cuts nothing
@@ -158,10 +162,6 @@ class AgentCalls:
             for each in replies
             if each.ids
         ]
-        if lost := [each for each in answers if each.failed]:
-            self.limit_at(number, Exit.ENGINE_LOST)
-            self.episode.refuse(call, Refused(500, lost[0].events[-1].why))
-            return
         if self.last is not None:
             self.engine.drop(self.last)
         self.last = answers[-1]

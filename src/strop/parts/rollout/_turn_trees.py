@@ -92,16 +92,22 @@ class Grove:
         requests: dict[int, Request] = {}
         for _ in range(tree.started):
             requests |= self._begin(number, tree)
+        while not requests and tree.left:
+            requests |= self._begin(number, tree)
         while requests:
             answers = await self.scene.engine.generate_all(list(requests.values()))
             going = await self._act(tree, dict(zip(requests, answers, strict=True)))
             requests = self._round(number, tree, going)
 
     def _begin(self, number: int, tree: TurnTree) -> dict[int, Request]:
-        """Begin a rollout at the prompt; returns its index and its first request, if it has one."""
+        """Begin a rollout at the prompt; returns its index and its first request, if it has one.
+
+        Where the environment could not start, no rollout of the tree can.
+        """
         shown = self.shown[number]
         world, texts = self.scene.world, self.scene.texts
-        at = world.repeat(tree.home, [], [shown.text]) if tree.home_taken else tree.home
+        again = tree.home_taken and shown.exit is None
+        at = world.repeat(tree.home, [], [shown.text]) if again else tree.home
         tree.home_taken = True
         episode = Episode(at, tree.draw.uid, (next(tree.seeds),), world.roles)
         place = tree.add(Branch(episode))

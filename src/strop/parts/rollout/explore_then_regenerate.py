@@ -54,14 +54,13 @@ class ExploreThenRegenerate(SamplingFields):
         grading: Grading, rng: torch.Generator,
     ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
+        if all(draw.num_rollouts <= self.keep for draw in draws):
+            return assemble(draws, await engine.generate_all(asked)), None
         if sampling.explores:
             answers = sampling.sample_explorer(asked)
         else:
             answers = await engine.generate_all(asked)
-        tried = assemble(draws, answers)
-        if all(draw.num_rollouts <= self.keep for draw in draws):
-            return tried, None
-        graded = grading.grade(tried)
+        graded = grading.grade(assemble(draws, answers))
         outcome = torch.where(graded.scored_B, graded.outcome_B, torch.nan).tolist()
         rows, kept, best, worst, first = [], [], [], [], 0
         for draw in draws:

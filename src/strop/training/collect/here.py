@@ -80,11 +80,20 @@ class Collector:
             more = (
                 self.draw(algorithm, request, round_number + 1)
                 if isinstance(request, int)
-                else request
+                else tuple(self._like_first(algorithm, draw) for draw in request)
             )
             new = self._roll_out(algorithm, more, round_number + 1)
             batch = batch.join(self._received(algorithm, more, [new], round_number + 1))
         raise RuntimeError("curation requested rollouts ten thousand times in one step")
+
+    def _like_first(self, algorithm: Algorithm, draw: Draw) -> Draw:
+        """Returns a draw of further rollouts with what its group's first one has for strategies."""
+        first = self.first.get((draw.uid, draw.draw), draw)
+        names = {"prompt_ids"}.union(
+            *(getattr(use.part, "carries", ()) for use in algorithm.sampling)
+        )
+        carried = {name: value for name, value in first.columns.items() if name in names}
+        return draw._replace(columns={**carried, **draw.columns})
 
     def draw(
         self, algorithm: Algorithm, num_wanted: int | None = None, round_number: int = 0
