@@ -27,6 +27,7 @@ from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint
 from strop.training.record.best import best_step
 from strop.training.record.checkpoint import is_checkpoint
+from strop.training.record.fingerprint import check_same, of_training
 from strop.training.roles import check_engine as check_roles
 from strop.training.rows import fitting
 from strop.training.services.run import RunServices
@@ -56,11 +57,13 @@ class InferenceModel:
         max_tokens: int = 0,
         scored: bool = True,
         given: Loaded | None = None,
+        run: Path | None = None,
     ) -> "InferenceModel":
         """Open the model `model` with the configuration's task and rewards. Raises UserError.
 
         max_tokens: the most new tokens; 0: the configuration's or the task's. scored: open the
-        rewards too. given: the model, where it is already in memory.
+        rewards too. given: the model, where it is already in memory. run: the folder of the run
+        whose rows are scored, which have to be those that it was started with.
         """
         rollout = config.rollout()
         limit = max_tokens or rollout.part.max_tokens
@@ -72,6 +75,9 @@ class InferenceModel:
                 f"{task.name} holds recorded rollouts, whose rewards say nothing of new answers: "
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
+        if run is not None:
+            now = {"train": of_training(task)}
+            check_same(run, now, "score other rows: --data FILE (no row is then held out)")
         loaded = load_model(config, model, config.engine.needs_model, given=given)
         if not limit and task.max_tokens >= loaded.context:  # the task's default, not a choice
             task = replace(task, max_tokens=max(loaded.context // 2, 1))
@@ -250,7 +256,23 @@ def open_model(
     }}  # fmt: skip
     _check_counted(assignments or [])
     merged = override(merged, assignments or [])
-    return InferenceModel.open(config.make(merged), model, temperature, max_tokens, scored, loaded)
+    final = config.make(merged)
+    of_run = scored and loaded is None and not (task or data) and _is_run(Path(source))
+    run = Path(source) if of_run and _same_rows(final, settings) else None
+    return InferenceModel.open(final, model, temperature, max_tokens, scored, loaded, run)
+
+
+# What of a run's data says which rows there are; the sizes of splits and the seed choose from them.
+ROWS = ("task", "task_config", "files", "reader", "prompt_column", "columns")
+
+
+def _same_rows(now: RunConfig, then: RunConfig) -> bool:
+    """Whether two configurations read rows from the same place in the same way."""
+    return all(getattr(now.data, name) == getattr(then.data, name) for name in ROWS)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.toml").is_file()
 
 
 def _check_counted(assignments: Sequence[str | tuple[str, Any]]) -> None:
@@ -274,7 +296,7 @@ def checkpoint_of(
     checkpoint that was best by `training.best`. Raises UserError when there is none.
     """
     folder = Path(source)
-    if (folder / "config.toml").is_file():
+    if _is_run(folder):
         settings = config.load(folder / "config.toml")
         requested = [f"--step {step}"] * bool(step) + ["--start"] * start + ["--best"] * best
         if len(requested) > 1:
