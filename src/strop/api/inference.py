@@ -18,7 +18,7 @@ from strop.method import reading
 from strop.method.check import MOST_ROLLOUTS
 from strop.method.engine_needs import check as check_engine
 from strop.method.notation import named
-from strop.method.part import Use
+from strop.method.part import Use, at_step
 from strop.parts.rollout import substitutes
 from strop.support.errors import UserError
 from strop.training.learner.models import Loaded
@@ -53,7 +53,7 @@ class InferenceModel:
         cls,
         config: RunConfig,
         model: str,
-        temperature: float,
+        temperature: float | None = None,
         max_tokens: int = 0,
         scored: bool = True,
         given: Loaded | None = None,
@@ -61,13 +61,18 @@ class InferenceModel:
     ) -> "InferenceModel":
         """Open the model `model` with the configuration's task and rewards. Raises UserError.
 
-        max_tokens: the most new tokens; 0: the configuration's or the task's. scored: open the
+        Answers are sampled as in the configuration's validation: its method's plain strategy, with
+        its temperature and cuts, scheduled ones as at the checkpoint's step. temperature: in place
+        of its own. max_tokens: the most new tokens; 0: its own or the task's. scored: open the
         rewards too. given: the model, where it is already in memory. run: the folder of the run
         whose rows are scored, which have to be those that it was started with.
         """
-        rollout = config.rollout()
-        limit = max_tokens or rollout.part.max_tokens
-        part = replace(rollout.part, temperature=temperature, max_tokens=limit)
+        at = checkpoint.step_of(Path(model)) if is_checkpoint(Path(model)) else 1
+        part = at_step(config.rollout().part, at, config.training.steps)
+        limit = max_tokens or part.max_tokens
+        part = replace(part, max_tokens=limit)
+        if temperature is not None:
+            part = replace(part, temperature=temperature)
         task = load_prompts(config.data, config.reward, config.seed, needs_reward=scored)
         task = task if scored else replace(task, rewards=())
         if scored and task.is_recorded and not (task.rewards or config.evaluation.reward):
@@ -89,7 +94,7 @@ class InferenceModel:
         services.sampling.attach(engine)
         check_roles(config, engine)
         if is_checkpoint(Path(model)):  # its roles are those of its step
-            services.sampling.cast.step = checkpoint.step_of(Path(model))
+            services.sampling.cast.step = at
         if scored:
             open_judges(config, services, Ranks())
         open_environment_workers(config, services, Ranks())
@@ -212,7 +217,7 @@ def open_model(
     task: str = "",
     data: list[str] | None = None,
     reward: list[str] | None = None,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     max_tokens: int = 0,
     engine: str = "",
     *,
@@ -225,11 +230,11 @@ def open_model(
 ) -> InferenceModel:
     """Open a run's checkpoint or a model to sample. Raises UserError.
 
-    engine: the engine that samples, `kind` or `kind(setting=value)`; empty: the run's, or the
-    local one. scored: open the rewards too. start: the model that the run started from. best: its
-    best checkpoint. trust: whether code that the run's configuration names may be imported.
-    assignments: settings in place of the run's. loaded: the model, where it is already in memory;
-    `source` then says where it is from.
+    temperature: None: the run's, or 1. engine: the engine that samples, `kind` or
+    `kind(setting=value)`; empty: the run's, or the local one. scored: open the rewards too. start:
+    the model that the run started from. best: its best checkpoint. trust: whether code that the
+    run's configuration names may be imported. assignments: settings in place of the run's. loaded:
+    the model, where it is already in memory; `source` then says where it is from.
     """
     if loaded is None:
         settings, model = checkpoint_of(source, step, start, best)
