@@ -273,3 +273,12 @@ def test_other_names_are_of_documented_metrics() -> None:
     ours = re.findall(r"^\| `([^`]+)` \|", TEXT.split("## Names elsewhere")[1], re.M)
     assert len(ours) > 20
     assert set(ours) <= set(in_runs(TEXT))
+
+
+def test_every_scope_is_one_that_the_page_defines():
+    """`rewards/{name}/mean` was said to be of the last sampling round; it is over all rounds."""
+    (defined,) = re.findall(r"^Scopes: .*?\n\n", TEXT, re.M | re.S)
+    scopes = {*re.findall(r"\*\*([\w ]+)\*\*", defined), "split"}  # split: of an evaluation
+    tables = re.findall(r"\| key \| formula \| unit \| scope \|\n.*?\n\n", TEXT + "\n\n", re.S)
+    rows = [row.rstrip(" |").rpartition(" | ")[2] for t in tables for row in t.split("\n")[2:]]
+    assert {"step", "sampled", "split"} <= {*rows} - {""} <= scopes

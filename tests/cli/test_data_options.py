@@ -111,3 +111,28 @@ def test_what_cannot_be_meant_is_refused(train, tmp_path, words, why):
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert why in result.err
     assert not (tmp_path / "run").exists()
+
+
+def test_rows_held_out_of_a_file_that_has_grown_are_refused(train, strop, tmp_path):
+    """The split depends on the number of rows: after another one, held-out rows were trained on."""
+    renaming = ["--map", "question=prompt", "--map", "solution=answer"]
+    result = train(*renaming, "data.heldout_size=3", "evaluation.every=0")
+    assert result.code == 0, result.err
+    words = ["--samples", "2", "--k", "1", "--json"]
+    scored = strop("eval", "run", "--trust-files", *words)
+    assert (scored.code, json.loads(scored.out)["num_rollouts"]) == (0, 6)
+    chosen = ["--set", "data.heldout_size=2"]  # one row more for training
+    refused = strop("eval", "run", "--trust-files", *words, *chosen)
+    assert "the train data is not what run was started with: 6 rows now, 5 then" in refused.err
+    write(tmp_path / "data.jsonl", [*QUESTIONS, {"question": "8+1:", "solution": "9"}])
+    for more in ([], ["--split", "train"]):
+        refused = strop("eval", "run", "--trust-files", *words, *more)
+        assert (refused.code, refused.out) == (2, ""), more
+        assert "6 rows now, 5 then" in refused.err
+        assert "differs; give the same data, or score other rows: --data FILE" in refused.err
+    other = strop("eval", "run", "--trust-files", "--data", "data.jsonl", *words)
+    assert other.code == 0, other.err
+    assert json.loads(other.out)["num_rollouts"] == 18
+    assert strop("sample", "run", "1+1:", "-n", "1", "--trust-files").code == 0
+    (tmp_path / "run/data.json").unlink()  # of before runs had it, or removed by hand
+    assert strop("eval", "run", "--trust-files", *words).code == 0

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from models import Lab
+from models import Lab, without_times
 
-from strop.api.inference import InferenceModel
+import strop
+from strop.api.inference import InferenceModel, open_model
 from strop.catalogue import catalogue
 from strop.evaluation.run import evaluate, validator
 from strop.parts.rollout import substitutes
@@ -148,3 +149,22 @@ def test_what_a_strategy_adds_is_not_scored(entry):
     plain = substitutes.plain(part)
     assert isinstance(plain, PlayTurns if part.needs_environment else SampleIndependently)
     assert (plain.max_tokens, plain.temperature) == (part.max_tokens, part.temperature)
+
+
+@pytest.mark.parametrize("temperature", [0.6, "linear(1.4, 0.6)"])
+def test_a_checkpoint_is_scored_as_its_run_validates(temperature, lab, runner, tmp_path):
+    cuts = {"rollout.temperature": temperature, "rollout.top_p": 0.9, "rollout.min_p": 0.01}
+    raw = lab.raw(reward="digits", data={"validation_size": 4, "heldout_size": 4})
+    raw["algorithm"] |= cuts
+    raw["evaluation"] |= {"every": 3, "num_samples": 4}
+    runner.whole(raw, tmp_path / "run")
+    last = without_times(tmp_path / "run")[-1]
+    options = {"split": "validation", "samples": 4, "k": (1, 4), "trust_files": True}
+    found = strop.evaluate(tmp_path / "run", **options)
+    for name in ("mean@4", "pass@1", "pass@4", "entropy", "completions/mean_length"):
+        assert found[name] == last[f"eval/validation/{name.replace('mean@4', 'mean@n')}"], name
+    for other in ({"temperature": 1.0}, {"rollout_top_p": 1.0, "rollout_min_p": 0.0}):
+        assert strop.evaluate(tmp_path / "run", **options, **other)["entropy"] != found["entropy"]
+    with open_model(str(tmp_path / "run"), temperature=1.2, trust=True) as subject:
+        rollout = subject.rollout.part
+    assert (rollout.temperature, rollout.top_p, rollout.min_p) == (1.2, 0.9, 0.01)

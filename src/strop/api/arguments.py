@@ -51,8 +51,9 @@ def check_seed(seed: int) -> None:
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
     """The value. Raises UserError for a value of another kind."""
-    if kind == int | None:
-        return None if value is None else _checked(name, value, int)
+    for number in (int, float):
+        if kind == number | None:
+            return None if value is None else _checked(name, value, number)
     if kind not in WHAT:
         return value
     if kind in (Sequence[int], Sequence[float]):

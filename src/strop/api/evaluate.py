@@ -91,7 +91,7 @@ def evaluate(
     step: int = 0,
     start: bool = False,
     best: bool = False,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     max_tokens: int = 0,
     seed: int = 0,
     engine: str = "",
@@ -104,7 +104,8 @@ def evaluate(
     paths; by default those of the run or the task. reward: as `strop.train` takes it. samples:
     answers a prompt (0: 16 or the largest k). split: heldout, validation or train. prompts: at
     most this many (0: all). step: of the checkpoint (0: the newest); start: the model that the run
-    started from; best: its best checkpoint by training.best.
+    started from; best: its best checkpoint by training.best. temperature: None: that of the run's
+    validation, whose top_p, top_k and min_p hold too, and 1 for a model.
     trust_files: whether files and modules that a folder's config.toml names may be used; not
     needed where this process has trained its run. Raises UserError.
     """
@@ -137,7 +138,7 @@ def sample(
     n: int = 4,
     *,
     tokenizer: Any = None,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     max_tokens: int = 0,
     step: int = 0,
     seed: int = 0,

@@ -18,7 +18,7 @@ from strop.method import reading
 from strop.method.check import MOST_ROLLOUTS
 from strop.method.engine_needs import check as check_engine
 from strop.method.notation import named
-from strop.method.part import Use
+from strop.method.part import Use, at_step
 from strop.parts.rollout import substitutes
 from strop.support.errors import UserError
 from strop.training.learner.models import Loaded
@@ -27,6 +27,7 @@ from strop.training.parallel.ranks import Ranks
 from strop.training.record import checkpoint
 from strop.training.record.best import best_step
 from strop.training.record.checkpoint import is_checkpoint
+from strop.training.record.fingerprint import check_same, of_training
 from strop.training.roles import check_engine as check_roles
 from strop.training.rows import fitting
 from strop.training.services.run import RunServices
@@ -52,19 +53,26 @@ class InferenceModel:
         cls,
         config: RunConfig,
         model: str,
-        temperature: float,
+        temperature: float | None = None,
         max_tokens: int = 0,
         scored: bool = True,
         given: Loaded | None = None,
+        run: Path | None = None,
     ) -> "InferenceModel":
         """Open the model `model` with the configuration's task and rewards. Raises UserError.
 
-        max_tokens: the most new tokens; 0: the configuration's or the task's. scored: open the
-        rewards too. given: the model, where it is already in memory.
+        Answers are sampled as in the configuration's validation: its method's plain strategy, with
+        its temperature and cuts, scheduled ones as at the checkpoint's step. temperature: in place
+        of its own. max_tokens: the most new tokens; 0: its own or the task's. scored: open the
+        rewards too. given: the model, where it is already in memory. run: the folder of the run
+        whose rows are scored, which have to be those that it was started with.
         """
-        rollout = config.rollout()
-        limit = max_tokens or rollout.part.max_tokens
-        part = replace(rollout.part, temperature=temperature, max_tokens=limit)
+        at = checkpoint.step_of(Path(model)) if is_checkpoint(Path(model)) else 1
+        part = at_step(config.rollout().part, at, config.training.steps)
+        limit = max_tokens or part.max_tokens
+        part = replace(part, max_tokens=limit)
+        if temperature is not None:
+            part = replace(part, temperature=temperature)
         task = load_prompts(config.data, config.reward, needs_reward=scored)
         task = task if scored else replace(task, rewards=())
         if scored and task.is_recorded and not (task.rewards or config.evaluation.reward):
@@ -72,6 +80,9 @@ class InferenceModel:
                 f"{task.name} holds recorded rollouts, whose rewards say nothing of new answers: "
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
+        if run is not None:
+            now = {"train": of_training(task)}
+            check_same(run, now, "score other rows: --data FILE (no row is then held out)")
         loaded = load_model(config, model, config.engine.needs_model, given=given)
         if not limit and task.max_tokens >= loaded.context:  # the task's default, not a choice
             task = replace(task, max_tokens=max(loaded.context // 2, 1))
@@ -83,7 +94,7 @@ class InferenceModel:
         services.sampling.attach(engine)
         check_roles(config, engine)
         if is_checkpoint(Path(model)):  # its roles are those of its step
-            services.sampling.cast.step = checkpoint.step_of(Path(model))
+            services.sampling.cast.step = at
         if scored:
             open_judges(config, services, Ranks())
         open_environment_workers(config, services, Ranks())
@@ -208,7 +219,7 @@ def open_model(
     task: str = "",
     data: list[str] | None = None,
     reward: list[str] | None = None,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     max_tokens: int = 0,
     engine: str = "",
     *,
@@ -221,11 +232,11 @@ def open_model(
 ) -> InferenceModel:
     """Open a run's checkpoint or a model to sample. Raises UserError.
 
-    engine: the engine that samples, `kind` or `kind(setting=value)`; empty: the run's, or the
-    local one. scored: open the rewards too. start: the model that the run started from. best: its
-    best checkpoint. trust: whether code that the run's configuration names may be imported.
-    assignments: settings in place of the run's. loaded: the model, where it is already in memory;
-    `source` then says where it is from.
+    temperature: None: the run's, or 1. engine: the engine that samples, `kind` or
+    `kind(setting=value)`; empty: the run's, or the local one. scored: open the rewards too. start:
+    the model that the run started from. best: its best checkpoint. trust: whether code that the
+    run's configuration names may be imported. assignments: settings in place of the run's. loaded:
+    the model, where it is already in memory; `source` then says where it is from.
     """
     if loaded is None:
         settings, model = checkpoint_of(source, step, start, best)
@@ -252,7 +263,23 @@ def open_model(
     }}  # fmt: skip
     _check_counted(assignments or [])
     merged = override(merged, assignments or [])
-    return InferenceModel.open(config.make(merged), model, temperature, max_tokens, scored, loaded)
+    final = config.make(merged)
+    of_run = scored and loaded is None and not (task or data) and _is_run(Path(source))
+    run = Path(source) if of_run and _same_rows(final, settings) else None
+    return InferenceModel.open(final, model, temperature, max_tokens, scored, loaded, run)
+
+
+# What of a run's data says which rows there are; the sizes of splits and the seed choose from them.
+ROWS = ("task", "task_config", "files", "reader", "prompt_column", "columns")
+
+
+def _same_rows(now: RunConfig, then: RunConfig) -> bool:
+    """Whether two configurations read rows from the same place in the same way."""
+    return all(getattr(now.data, name) == getattr(then.data, name) for name in ROWS)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.toml").is_file()
 
 
 def _check_counted(assignments: Sequence[str | tuple[str, Any]]) -> None:
@@ -276,7 +303,7 @@ def checkpoint_of(
     checkpoint that was best by `training.best`. Raises UserError when there is none.
     """
     folder = Path(source)
-    if (folder / "config.toml").is_file():
+    if _is_run(folder):
         settings = config.load(folder / "config.toml")
         requested = [f"--step {step}"] * bool(step) + ["--start"] * start + ["--best"] * best
         if len(requested) > 1:

@@ -25,6 +25,13 @@ Settings = Annotated[
     ),
 ]
 
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        help="Sampling temperature; default: the run's, whose top_p, top_k and min_p hold too "
+        "(`--set rollout.top_p=1`), or 1."
+    ),
+]
 Trust = Annotated[
     bool,
     typer.Option(
@@ -55,7 +62,7 @@ def evaluate(
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     best: Annotated[bool, typer.Option(help="The best checkpoint, by `training.best`.")] = False,
     start: Annotated[bool, typer.Option(help="The model that the run started from.")] = False,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    temperature: Temperature = None,
     max_tokens: Annotated[
         int, typer.Option(min=0, help="Most new tokens; 0: the run's or the task's.")
     ] = 0,
@@ -70,7 +77,7 @@ def evaluate(
 ) -> None:
     """Unbiased pass@k, maj@k, mean@n, confidence, diversity and lengths, with 95% intervals.
 
-    Intervals are bootstrapped over prompts.
+    A run's checkpoint samples as in the run's validation. Intervals are bootstrapped over prompts.
     """
     loading(source)
     from strop.api.inference import check_scoring, open_model, scored

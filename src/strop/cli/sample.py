@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from strop.cli.evaluate import Engine, Settings, Trust
+from strop.cli.evaluate import Engine, Settings, Temperature, Trust
 from strop.cli.waiting import loading
 
 
@@ -19,7 +19,7 @@ def sample(
         str | None, typer.Argument(help="The prompt; without one, lines are read until the end.")
     ] = None,
     num_samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Answers.")] = 4,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    temperature: Temperature = None,
     max_tokens: Annotated[int, typer.Option(min=0, help="Most new tokens; 0: the task's.")] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,

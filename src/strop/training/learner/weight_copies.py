@@ -24,10 +24,14 @@ Weights = dict[str, Tensor]
 
 @dataclass
 class WeightCopies:
-    """The copies of a run, by name. policy: whose weights they follow."""
+    """The copies of a run, by name. policy: whose weights they follow.
+
+    rounded: the weights of another policy, where a copy of higher precision moves in their place.
+    """
 
     policy: Policy
     copies: dict[str, Weights] = field(default_factory=dict)
+    rounded: dict[str, Weights] = field(default_factory=dict)
 
     def keep(self, name: str) -> None:
         """Make a copy of the current weights, in main memory unless they are sharded."""
@@ -46,9 +50,31 @@ class WeightCopies:
             step, share = knobs_of_copy(name)
             if now.get(step, 0) == before.get(step, 0):
                 continue
+            if now.get(share, 1.0) != 1:
+                self._widen(name)
             move(weights, self.policy.masters(), now.get(share, 1.0))
+            self._round(name)
             if name == "anchor":
                 self.policy.take(weights)
+
+    def _widen(self, name: str) -> None:
+        """From here on keep a copy in the precision that the optimiser steps.
+
+        An average moves by less than the distance between two bfloat16 numbers: rounded after
+        each move, it would stay where it is.
+        """
+        masters, own = self.policy.masters(), self.copies[name]
+        narrow = {
+            each: weight for each, weight in own.items() if weight.dtype != masters[each].dtype
+        }
+        for each, weight in narrow.items():
+            own[each] = _copied(weight.to(masters[each].dtype))
+        self.rounded.setdefault(name, {}).update(narrow)
+
+    def _round(self, name: str) -> None:
+        """Give the other policy a copy's weights in its own precision."""
+        for each, weight in self.rounded.get(name, {}).items():
+            shards.put(self.copies[name][each], weight)
 
     def moved(self, knobs: Mapping[str, float]) -> dict[str, Weights]:
         """The copies that differ from the starting weights, for a checkpoint."""
@@ -60,8 +86,11 @@ class WeightCopies:
         own = self.copies[name]
         if set(weights) != set(own):
             raise UserError(f"the checkpoint's {name} is of another model or method: keep both")
+        if any(weights[each].dtype != weight.dtype for each, weight in own.items()):
+            self._widen(name)  # it is an average
         for each, weight in own.items():
             shards.put(weights[each], weight)
+        self._round(name)
 
     @contextmanager
     def exploring(self, engine: Engine) -> Iterator[None]:

@@ -19,16 +19,25 @@ NAME = "data.json"
 
 def fingerprint(task: Task) -> dict[str, dict[str, int]]:
     """Returns the fingerprint of each split that a run reads, in its order."""
-    splits = {"train": task.train, "validation": task.validation, **task.sets}
-    found = {name: {"rows": len(rows), "crc32": _crc(rows)} for name, rows in splits.items()}
+    others = {"validation": task.validation, **task.sets}
+    return {"train": of_training(task), **{name: _of(rows) for name, rows in others.items()}}
+
+
+def of_training(task: Task) -> dict[str, int]:
+    """Returns the fingerprint of the rows that a run trains on."""
+    found = _of(task.train)
     if task.traces is not None:  # rows are prompts alone
-        rollouts = str(task.traces.crc()).encode()
-        found["train"]["crc32"] = zlib.crc32(rollouts, found["train"]["crc32"])
+        found["crc32"] = zlib.crc32(str(task.traces.crc()).encode(), found["crc32"])
     return found
 
 
-def check_same(folder: Path, now: dict[str, dict[str, int]]) -> None:
-    """Raise UserError when the run in `folder` was started over other data."""
+def check_same(
+    folder: Path, now: dict[str, dict[str, int]], otherwise: str = "start a new run"
+) -> None:
+    """Raise UserError when the run in `folder` was started over other data.
+
+    now: the fingerprints of some of its splits, or all. otherwise: what to do without the same.
+    """
     path = folder / NAME
     if not path.exists():  # started before runs had it
         return
@@ -43,8 +52,8 @@ def check_same(folder: Path, now: dict[str, dict[str, int]]) -> None:
     for name in wrong:
         raise UserError(
             f"the {name} data is not what {folder} was started with: {now[name]['rows']} rows now, "
-            f"{rows[name]} then, and their text or order differs; give the same data, or start a "
-            "new run"
+            f"{rows[name]} then, and their text or order differs; give the same data, or "
+            f"{otherwise}"
         )
 
 
@@ -62,6 +71,10 @@ def owner_of(config: RunConfig, crc32: int, tokenizer: Any) -> dict[str, int]:
         "tokenizer": json.dumps(words),
     }
     return {name: zlib.crc32(text.encode()) for name, text in texts.items()}
+
+
+def _of(rows: Sequence[Prompt]) -> dict[str, int]:
+    return {"rows": len(rows), "crc32": _crc(rows)}
 
 
 def _crc(prompts: Sequence[Prompt]) -> int:
