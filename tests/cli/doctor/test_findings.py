@@ -97,6 +97,22 @@ def test_a_reward_that_is_the_same_for_all_answers_is_noted():
     assert told([0.0, 0.0], [1.0, 1.0]) != "Every dummy answer has the same score."
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_each_of_several_rewards_is_judged_by_itself(order):
+    scores = {"right": [0.0, 1.0], "form": [1.0, 1.0], "boxed": [0.5, 0.0]}
+    names = [list(scores)[place] for place in order]
+    found = _reward_finding([
+        {"reward": name, "answer": kind, "scores": [score], "failures": []}
+        for name in names for kind, score in zip(("empty", "reference"), scores[name], strict=True)
+    ])  # fmt: skip
+    assert found.status == "note"
+    assert "form: Every dummy answer has the same score." in found.answer
+    assert "boxed: No reference answer scores above 0." in found.answer
+    assert "right" not in found.answer
+    assert "another score" in found.advice
+    assert "a form around it" in found.advice
+
+
 def test_the_first_prompts_that_differ_are_shown():
     prompts = [Prompt(uid, text, {}) for uid, text in enumerate(["a", "a", "b", "a", "c", "d"])]
     assert [row["prompt"] for row in facts("mine", prompts)["first"]] == ["a", "b", "c"]
