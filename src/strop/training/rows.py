@@ -218,6 +218,7 @@ def add_notes(config: RunConfig, services: RunServices) -> None:
             "no --model was given: this trains tiny, the model that ships with strop. It knows "
             "digits and signs, and was made for Countdown puzzles"
         )
+    services.notes += services.task.notes
     texts, train = services.texts, services.task.train
     if (seen := len(looked_at(train))) < len(train):
         services.notes.append(
