@@ -63,13 +63,21 @@ def test_prompts_without_signal_stand_by_how_often_and_by_which_share():
     equal, mixed = (0.0, 0.0), (0.0, 1.0)
     drawn = {1: [equal, mixed], 2: [equal], 3: [equal, equal], 4: [mixed]}
     rows = [
-        {"step": step, "uid": uid, "prompt": "p", "scored": True, "reward": reward}
+        {"step": step, "uid": uid, "draw": 0, "prompt": "p", "scored": True, "reward": reward}
         for uid, groups in drawn.items()
         for step, rewards in enumerate(groups)
         for reward in rewards
     ]
     told = [(each["uid"], each["uniform"], each["groups"]) for each in uniform_prompts(rows)]
     assert told == [(3, 2, 2), (2, 1, 1), (1, 1, 2)]
+
+
+def test_two_draws_of_a_prompt_in_one_step_are_two_groups():
+    rows = [
+        {"step": 1, "uid": 7, "draw": draw, "prompt": "p", "scored": True, "reward": float(draw)}
+        for draw in (0, 0, 1, 1)
+    ]
+    assert [(each["uniform"], each["groups"]) for each in uniform_prompts(rows)] == [(2, 2)]
 
 
 def test_an_endpoint_is_what_its_best_route_is():
