@@ -112,9 +112,10 @@ def test_rewards_of_steps(judged, paper, code):
 
 def test_as_a_task(file):
     source = "strop.environments.replay:Replay"
-    task = load_task(source, config={"file": file}, num_train=3, num_validation=1, num_heldout=1)
-    assert [row.prompt for row in task.train] == ["Buy tea\nshop", "home", "Buy tea\nshop"]
-    assert [row.columns["num_steps"] for row in task.train] == [3, 1, 3]
+    task = load_task(source, config={"file": file}, num_validation=1)
+    assert [row.prompt for row in task.train] == ["Buy tea\nshop", "home"]
+    assert [row.columns["num_steps"] for row in task.train] == [3, 1]
+    assert [row.prompt for row in task.validation] == ["Buy tea\nshop"]
     assert EnvironmentSource(source, {"file": file}).make().max_turns == 3
 
 

@@ -148,7 +148,9 @@ def test_history_of_a_run(tmp_path):
     for step, rows in ((2, [(7, 0, "b", 1.0), (7, 1, "b", 0.0)]),
                        (10, [(7, 0, "b", 0.0), (5, 0, "a", 1.0), (5, 0, "a", -3.0)])):  # fmt: skip
         names = ("step", "uid", "draw", "prompt", "reward")
-        table = [dict(zip(names, (step, *row), strict=True)) for row in rows]
+        table = [dict(zip(names, (step, *row), strict=True)) | {"scored": True} for row in rows]
+        unscored = {"step": step, "draw": 0, "reward": 0.0, "scored": False}
+        table += [unscored | {"uid": 5, "prompt": "a"}, unscored | {"uid": 9, "prompt": "c"}]
         pq.write_table(pa.Table.from_pylist(table), folder / f"step-{step:06d}.parquet")
     assert history_of(tmp_path) == [("b", 1.0), ("b", 0.0), ("b", 0.0), ("a", 0.5)]
     assert history_of(tmp_path, newest=2) == [("b", 0.0), ("a", 0.5)]

@@ -10,8 +10,7 @@ from runs import Runner
 
 from strop.method import notation
 from strop.method.check import check
-from strop.method.part import Draw
-from strop.parts.rollout._unfinished import APART
+from strop.method.part import EARLIER, Draw
 from strop.parts.rollout.leave_slow_groups_for_later import LeaveSlowGroupsForLater
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.recipes.april_partial_rollout import april_partial_rollout
@@ -64,13 +63,13 @@ def test_worked_example():
     assert [r.max_tokens for r in phases.submitted] == [4] * 13 + [8] * 16
     # c ends after 2 tokens; b and d reach their limit in the same step after 4, b drawn first
     assert second.batch["uid_P"].tolist() == [B, C]
-    assert second.batch["draw_P"].tolist() == [APART, 0]
+    assert second.batch["draw_P"].tolist() == [EARLIER, 0]
     assert sorted(second.batch["length_B"][:8].tolist()) == [1] * 3 + [8] * 5
     assert second.batch["truncated_B"][:8].sum() == 5
     third = phases(draws(A, F), seed=2)  # d had ended, e was begun before a and ends with it
     assert third.batch["uid_P"].tolist() == [D, E]
     assert third.batch["spare_B"].tolist() == [1.0] * 8 + [0.0] * 8
-    assert third.batch["draw_P"].tolist() == [APART, 2 * APART]
+    assert third.batch["draw_P"].tolist() == [EARLIER, 2 * EARLIER]
 
 
 def done_of_b(seed):

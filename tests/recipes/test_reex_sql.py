@@ -200,8 +200,7 @@ def test_a_run_stops_at_a_query_and_learns_from_its_own_tokens_alone(tmp_path, s
         "train", "reex_sql(format=0)", "--model", model, "data.task=text_to_sql",
         f"data.task_config={{'questions': '{rows}', 'max_tokens': 8}}", "training.steps=1",
         "evaluation.every=0",
-        "sampling.num_prompts=2", "training.rollouts_every=1", "data.train_size=4",
-        "data.validation_size=1", "data.heldout_size=1", "--out", tmp_path / "run", "--quiet",
+        "sampling.num_prompts=2", "training.rollouts_every=1", "--out", tmp_path / "run", "--quiet",
     )  # fmt: skip
     assert result.code == 0, result.err
     (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())

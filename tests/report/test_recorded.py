@@ -137,7 +137,7 @@ def test_a_file_is_read_again_only_when_it_is_another(tmp_path: Path) -> None:
 
 def test_text_that_is_none_is_named_by_all_who_read_it(tmp_path: Path) -> None:
     """One byte of a file is another; its numbers are those of before."""
-    numbers = {"step": 1, "uid": 1, "reward": 1.0, "advantage": 1.0, "scored": True}
+    numbers = {"step": 1, "uid": 1, "draw": 0, "reward": 1.0, "advantage": 1.0, "scored": True}
     path = write(tmp_path / "rollouts", 1, [{**numbers, "prompt": "a prompt of it"}])
     assert b"a prompt of it" in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(b"a prompt of it", b"a prompt of \xfft"))

@@ -53,7 +53,7 @@ GROWING = {"rewrites": False, "patch": ":{action}"}
 @pytest.mark.parametrize(("variant", "contexts"), [("code", REWRITTEN), ("paper", GROWING)])
 def test_recorded_trajectories(variant, contexts, tmp_path):
     file = tmp_path / "expert.jsonl"
-    file.write_text(json.dumps({"steps": STEPS}) + "\n", encoding="utf-8")
+    file.write_text((json.dumps({"steps": STEPS}) + "\n") * 6, encoding="utf-8")
     config = {"file": str(file), "max_action_tokens": 1, **contexts}
     recipe = f"ui_s1_semi_online(variant='{variant}', eta=0.01)"
     warm = {"rollout.temperature": 2.0}  # so that actions differ

@@ -154,6 +154,7 @@ def _split(run: Any) -> list[str]:
     if task.is_recorded and not task.rewards:
         return ["--data", "FILE", "--reward", "NAME"]
     given = [] if task.rewards or task.own_reward else ["--reward", "NAME"]
-    if task.heldout or run.config.data.environment() is not None:
+    environment = run.config.data.environment()  # a run does not read its held-out episodes
+    if task.heldout or (environment is not None and environment.holds_out):
         return given
     return ["--split", "validation" if task.validation else "train", *given]

@@ -290,7 +290,13 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
         data = settings.data
         if scoring.files:
             data = data.model_copy(update={**FILES_ALONE, "task": "", "files": scoring.files})
-        if not data.files or data in seen:  # a task has held-out prompts of its own
+        source = data.environment() if not scoring.files else None
+        if source is not None and not source.holds_out:
+            raise UserError(
+                f"{label}: {source.name} has no held-out episodes to score on: name a file for "
+                "them in data.task_config"
+            )
+        if not data.files or data in seen:  # other tasks have held-out prompts of their own
             continue
         seen.append(data)
         task = load_prompts(data, settings.reward, needs_reward=False)

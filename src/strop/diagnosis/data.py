@@ -174,17 +174,31 @@ def _reward_finding(table: list[dict[str, Any]]) -> Finding:
             "writes anything: score an answer that cannot be parsed as 0 instead of raising",
             {"trial": table},
         )  # fmt: skip
-    by_kind = {row["answer"]: row["scores"] for row in table}
-    constant = len({v for scores in by_kind.values() for v in scores}) == 1
-    reference = [v for row in table if row["answer"] == "reference" for v in row["scores"] if v]
-    if "reference" in by_kind and not reference:
-        return Finding(question, "note", "No reference answer scores above 0.", "right when the "
-                       "reward wants a form around it (a tag, a box); else check the comparison",
-                       {"trial": table})  # fmt: skip
-    if constant:
-        return Finding(question, "note", "Every dummy answer has the same score.", "check that a "
-                       "right answer gets another score", {"trial": table})  # fmt: skip
-    return Finding(question, "ok", "They score all dummy answers.", numbers={"trial": table})
+    rewards: dict[str, dict[str, list[float | None]]] = {}  # scores by reward, by answer
+    for row in table:
+        rewards.setdefault(row["reward"], {})[row["answer"]] = row["scores"]
+    notes: dict[tuple[str, str], list[str]] = {}  # names of the rewards that each is about
+    for name, scores in rewards.items():
+        if (doubt := _doubt(scores)) is not None:
+            notes.setdefault(doubt, []).append(name)
+    if not notes:
+        return Finding(question, "ok", "They score all dummy answers.", numbers={"trial": table})
+    answers = []
+    for (what, _), names in notes.items():
+        answers.append(what if len(rewards) == 1 else f"{', '.join(names)}: {what}")
+    advice = "; ".join(advice for _, advice in notes)
+    return Finding(question, "note", " ".join(answers), advice, {"trial": table})
+
+
+def _doubt(scores: dict[str, list[float | None]]) -> tuple[str, str] | None:
+    """What is odd about one reward's scores of the dummy answers, and what to do; None: nothing."""
+    if "reference" in scores and not any(scores["reference"]):
+        return ("No reference answer scores above 0.", "right when the reward wants a form around "
+                "it (a tag, a box); else check the comparison")  # fmt: skip
+    if len({v for values in scores.values() for v in values}) == 1:
+        advice = "check that a right answer gets another score"
+        return "Every dummy answer has the same score.", advice
+    return None
 
 
 def _dummies(prompts: Sequence[Any]) -> dict[str, list[str]]:

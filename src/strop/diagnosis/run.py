@@ -15,6 +15,7 @@ from strop.diagnosis.finding import Finding, mean
 from strop.diagnosis.signal import entropy, groups, movement
 from strop.diagnosis.terms import conflict
 from strop.diagnosis.validation import parted
+from strop.method.part import EARLIER
 from strop.support.errors import UserError
 from strop.support.exits import FAILED, OUTSIDE, Exit, causes
 from strop.support.files import toml_of
@@ -24,7 +25,7 @@ from strop.training.record.lock import in_use
 
 # Columns of the stored rollouts, with the types of their values (any size of float).
 COLUMNS = {
-    "step": "int64", "uid": "int64", "prompt": "string", "reward": "double",
+    "step": "int64", "uid": "int64", "draw": "int64", "prompt": "string", "reward": "double",
     "advantage": "double", "scored": "bool",
 }  # fmt: skip
 ZERO_LOSS = 1e-6  # a loss closer to 0 counts as 0
@@ -338,7 +339,10 @@ def order(run: RunFiles) -> Finding:
                        "has each step once and continues in the same order", numbers)  # fmt: skip
     answer = f"Steps {steps[0]} to {steps[-1]} are there once each; epoch and tokens never fall."
     if run.rows and run.series("data/epoch"):
-        answer += f" No prompt of the {len(run.rows)} stored rollouts comes twice within an epoch."
+        new = sum(map(_is_new, run.rows))
+        answer += f" No prompt of the {new} stored rollouts comes twice within an epoch"
+        replayed = len(run.rows) - new
+        answer += f", without {replayed} of groups that earlier steps began." if replayed else "."
     return Finding(question, "ok", answer, numbers=numbers)
 
 
@@ -372,7 +376,7 @@ def _skips(lines: list[dict[str, Any]]) -> list[int]:
 
 
 def _repeated(run: RunFiles) -> list[int]:
-    """Prompts that appear in the files of two steps of the same epoch."""
+    """Prompts that two steps of the same epoch drew, without groups that an earlier step began."""
     epoch_of, before = {}, 0.0
     for line in run.lines:
         now = line.get("data/epoch")
@@ -384,11 +388,16 @@ def _repeated(run: RunFiles) -> list[int]:
     seen: dict[tuple[int, int], int] = {}
     twice = set()
     for row in run.rows:
-        if row["step"] in epoch_of:
+        if row["step"] in epoch_of and _is_new(row):
             key = (epoch_of[row["step"]], row["uid"])
             if seen.setdefault(key, row["step"]) != row["step"]:
                 twice.add(row["uid"])
     return sorted(twice)
+
+
+def _is_new(row: Mapping[str, Any]) -> bool:
+    """Whether the row's group began in its own step: it is not replayed, nor did it wait."""
+    return row["draw"] // EARLIER in (0, row["step"])
 
 
 def cut_off(run: RunFiles) -> Finding:

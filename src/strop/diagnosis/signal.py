@@ -145,16 +145,16 @@ def uniform_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The prompts whose groups most often have equal rewards: text, how often, of how many groups,
     reward.
     """
-    rewards: dict[tuple[int, int], list[float]] = defaultdict(list)
+    rewards: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     texts: dict[int, str] = {}
     for row in rows:
         texts[row["uid"]] = row["prompt"]
         if row["scored"]:
-            rewards[row["step"], row["uid"]].append(row["reward"])
+            rewards[row["step"], row["uid"], row["draw"]].append(row["reward"])
     uniform: Counter[int] = Counter()
     total: Counter[int] = Counter()
     value: dict[int, float] = {}
-    for (_, uid), given in rewards.items():
+    for (_, uid, _), given in rewards.items():
         total[uid] += 1
         if len(given) > 1 and max(given) == min(given):
             uniform[uid] += 1

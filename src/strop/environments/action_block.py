@@ -81,6 +81,10 @@ class ActionBlock(Environment):
         """The columns of the inner environment."""
         return self.inner.columns()
 
+    def num_episodes(self) -> Mapping[str, int] | None:
+        """Those of the inner environment."""
+        return self.inner.num_episodes()
+
     def tools(self) -> Sequence[Any]:
         """The tools of the inner environment, which a turn may call anywhere in its text."""
         return self.inner.tools()

@@ -105,6 +105,15 @@ class Environment:
         """Columns of the prompt of the last reset, such as `answer`; only training reads them."""
         return {}
 
+    def num_episodes(self) -> Mapping[str, int] | None:
+        """How many episodes `train`, `validation` and `heldout` have where they are rows of a file,
+        which the seeds of a split count; None: as many as are requested.
+
+        Without a number for validation, that is training's episodes; without one for `heldout`,
+        nothing is held out.
+        """
+        return None
+
     def tools(self) -> Sequence[Any]:
         """The tools that all of its episodes offer: Python functions with type hints and a
         docstring, or `Tool`s. The policy sees them, and its calls arrive parsed, as an `Action`.
@@ -211,6 +220,17 @@ class EnvironmentSource:
             return ()
         with self.opened() as made:
             return tools_of(made.tools())
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether it has episodes that are held out from training."""
+        if JOINED in self.name:
+            return any(each.holds_out for each in members_of(self.name, self.options).values())
+        if self._kind.num_episodes is Environment.num_episodes:
+            return True
+        with self.opened() as made:
+            own = made.num_episodes()
+        return own is None or own.get("heldout", 0) > 0
 
     @contextmanager
     def opened(self) -> Iterator[Environment]:

@@ -1,7 +1,7 @@
 """Recorded expert trajectories as episodes: the policy acts, the recording gives observations.
 
     strop train ui_s1_semi_online data.task=strop.environments.replay:Replay \\
-        "data.task_config={'file': 'expert.jsonl', 'eps_patch': 1}" data.train_size=500
+        "data.task_config={'file': 'expert.jsonl', 'eps_patch': 1}"
 
 Each line of the file is one trajectory: `{"prompt": "...", "steps": [{"observation": "...",
 "action": "..."}, ...]}`; `prompt` may be left out. The expert's own action leads to the next
@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.data.tool_calls import tagged_calls
 from strop.environments.base import Environment, Observation, check_number
+from strop.environments.row_files import RowFiles
 from strop.support.errors import UserError
 from strop.support.files import json_lines
 
@@ -39,20 +39,20 @@ class Judged(NamedTuple):
 
 
 class Replay(Environment):
-    """Options: file (trajectories), validation_file (of validation and held-out episodes; empty:
-    the same), eps_patch (wrong actions that are patched in an episode; -1: all), scoring ("paper"
-    or "code"), rewrites (each turn's context anew), earlier (how an earlier step is written there,
-    with {observation} and {action}), patch (how the expert's action is shown where contexts grow,
-    with {action}), max_action_tokens.
+    """Options: file (trajectories), validation_file and heldout_file (those of these splits),
+    eps_patch (wrong actions that are patched in an episode; -1: all), scoring ("paper" or "code"),
+    rewrites (each turn's context anew), earlier (how an earlier step is written there, with
+    {observation} and {action}), patch (how the expert's action is shown where contexts grow, with
+    {action}), max_action_tokens.
 
-    The seed names the trajectory, so data.train_size is best their number. Derive a class and
-    override `judge` where actions are compared otherwise.
+    Derive a class and override `judge` where actions are compared otherwise.
     """
 
     def __init__(
         self, file: str, validation_file: str = "", eps_patch: int = 1, scoring: str = "paper",
         rewrites: bool = True, earlier: str = "{observation}\n{action}\n",
         patch: str = "The right action was: {action}\n", max_action_tokens: int = 256,
+        heldout_file: str = "",
     ) -> None:  # fmt: skip
         check_number("replay: eps_patch", eps_patch, -1)
         check_number("replay: max_action_tokens", max_action_tokens, 1)
@@ -64,10 +64,10 @@ class Replay(Environment):
                 if f"{{{part}}}" not in text:
                     raise UserError(f"replay: {name} must show {{{part}}}, it is {text!r}")
         self.rewrites, self.earlier = rewrites, earlier
-        files = (file, validation_file or file)
-        self.trajectories = [trajectories_of(str(Path(each).resolve())) for each in files]
+        self.trajectories = RowFiles(trajectories_of, file, validation_file, heldout_file)
+        every = map(trajectories_of, self.trajectories.files.values())
         self.eps_patch, self.scoring, self.patch = eps_patch, scoring, patch
-        self.max_turns = max(len(t["steps"]) for rows in self.trajectories for t in rows)
+        self.max_turns = max(len(t["steps"]) for rows in every for t in rows)
         self.max_tokens = max_action_tokens
         self.reward_range = (0.0, float(self.max_turns))
         self.steps: list[Mapping[str, str]] = []
@@ -76,11 +76,14 @@ class Replay(Environment):
 
     def reset(self, seed: int) -> Observation:
         """Begin the trajectory that the seed names."""
-        rows = self.trajectories[seed >= MAX_SPLIT_ROWS]
-        row = rows[seed % MAX_SPLIT_ROWS % len(rows)]
+        row = self.trajectories.row(seed)
         self.steps, self.place, self.patched = row["steps"], 0, 0
         self.history = f"{row['prompt']}\n" if row.get("prompt") else ""
         return Observation(self.history + self.steps[0]["observation"], state="0,")
+
+    def num_episodes(self) -> Mapping[str, int]:
+        """The trajectories of each split's file."""
+        return self.trajectories.num_episodes()
 
     def columns(self) -> Mapping[str, Any]:
         """The number of the expert's steps."""

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from strop.data.prompts import MAX_SPLIT_ROWS, Origin, Prompt, number_rows
 from strop.rewards.source import RewardSpec
@@ -17,6 +17,7 @@ from strop.support.loading import attribute
 if TYPE_CHECKING:
     from strop.environments.base import Environment, EnvironmentSource
     from strop.environments.episodes import Episodes
+    from strop.environments.mixture import Mixture
     from strop.traces.files import Group, Traces
 
 OWN = ("countdown", "worked_countdown")  # puzzles that come with strop, each with its model
@@ -53,6 +54,7 @@ class Task:
     agent_options: Mapping[str, Any] = field(default_factory=dict)  # of a server in its place
     origins: tuple[Origin, ...] = ()  # of the training prompts, where they have several
     sets: Mapping[str, Sequence[Prompt]] = field(default_factory=dict)  # of validation, by name
+    notes: tuple[str, ...] = ()  # what is easily overlooked, said when a run begins
 
     @property
     def own_reward(self) -> str:
@@ -107,10 +109,11 @@ def load_task(
     """Build a task by name: one of OWN, `reasoning_gym:DATASET`, `traces:FILE`,
     `agent:file.py:function`, an environment's.
 
-    Omitted sizes are the task's own (all puzzles; 1000, 100 and 100 generated rows or episodes).
-    `seed` applies to generated tasks, `config` also to environments; the splits of puzzles and of
-    environments are the same for every seed. `weights` say how often each environment of a mixture
-    is drawn; its sizes are per environment. `strop.environments.data_files.load_data` reads files.
+    Omitted sizes are the task's own (all puzzles and rows of files; 1000, 100 and 100 generated
+    rows or episodes). `seed` applies to generated tasks, `config` also to environments; the splits
+    of puzzles and of environments are the same for every seed. `weights` say how often each
+    environment of a mixture is drawn; its sizes are per environment.
+    `strop.environments.data_files.load_data` reads files.
 
     Raises UserError for an unknown task or dataset, a size that the task cannot fill, and a
     configuration that the dataset or environment refuses.
@@ -281,8 +284,9 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
     """
     splits = dict[str, Any]()
     with source.opened() as reader:  # one environment reads the first text of every episode
+        own = reader.num_episodes()
         for position, split in enumerate(sizes):
-            rows = _first_rows(source, reader, _seeds(sizes, split))
+            rows = _first_rows(source, reader, _seeds(sizes, split, source.name, own))
             splits[split] = number_rows(rows, position)
     return Task(
         name=source.name,
@@ -290,7 +294,19 @@ def _environment(source: "EnvironmentSource", sizes: Sizes) -> Task:
         max_tokens=reader.max_turns * reader.max_tokens,
         reward_range=reader.reward_range,
         environment=source,
+        notes=_about_validation(source.name, own),
         **splits,
+    )
+
+
+def _about_validation(name: str, own: Mapping[str, int] | None) -> tuple[str, ...]:
+    """A note where an environment validates on the episodes of training."""
+    if own is None or own.get("validation"):
+        return ()
+    return (
+        f"{name} has no episodes of its own for validation, which therefore plays some of "
+        "training: its scores do not say how the policy does on others. Name a file for it in "
+        "data.task_config",
     )
 
 
@@ -309,12 +325,13 @@ def _mixture(source: "EnvironmentSource", sizes: Sizes, weights: Sequence[float]
         )
     splits: dict[str, list[list[dict[str, Any]]]] = {}
     with source.opened() as reader:
+        owns = [each.num_episodes() for each in cast("Mixture", reader).members]
         for split in sizes:
-            seeds = _seeds(sizes, split)
-            splits[split] = [
-                _first_rows(source, reader, [seed_of(n, seed, len(names)) for seed in seeds])
-                for n in range(len(names))
-            ]
+            splits[split] = []
+            for n, (name, own) in enumerate(zip(names, owns, strict=True)):
+                seeds = _seeds(sizes, split, name, own)
+                among_all = [seed_of(n, seed, len(names)) for seed in seeds]
+                splits[split].append(_first_rows(source, reader, among_all))
     ends = itertools.accumulate(map(len, splits["train"]))
     sources = zip(names, ends, weights or (1.0,) * len(names), strict=True)
     sets = enumerate(zip(names, splits["validation"], strict=True), len(sizes))
@@ -329,16 +346,38 @@ def _mixture(source: "EnvironmentSource", sizes: Sizes, weights: Sequence[float]
         heldout=number_rows([row for rows in splits["heldout"] for row in rows], 2),
         origins=tuple(Origin(*each) for each in sources),
         sets={name: number_rows(rows, number) for number, (name, rows) in sets},
+        notes=tuple(itertools.chain.from_iterable(map(_about_validation, names, owns))),
     )
 
 
-def _seeds(sizes: Sizes, split: str) -> Sequence[int]:
-    """The seeds of the episodes of a split."""
+def _seeds(
+    sizes: Sizes, split: str, name: str = "", own: Mapping[str, int] | None = None
+) -> Sequence[int]:
+    """The seeds of the episodes of a split.
+
+    own: how many episodes the environment `name` has in each; None: any number. Validation without
+    its own plays those of training. Raises UserError for a size above their number.
+    """
     from strop.environments.base import EPISODES
 
-    size = EPISODES[split] if sizes[split] is None else sizes[split]
-    assert size is not None
     begin = list(sizes).index(split) * MAX_SPLIT_ROWS
+    asked, usual = sizes[split], EPISODES[split]
+    if own is not None:
+        usual = most = own.get(split, 0)
+        if split == "validation" and not most:
+            begin, most = 0, own.get("train", 0)
+            usual = min(most, EPISODES[split])
+        if not own.get("train"):
+            raise UserError(
+                f"num_episodes() of {name} names no episodes for train: add their number"
+            )
+        if asked is not None and asked > most:
+            instead = "ask for fewer" if most else "name a file for it in data.task_config"
+            raise UserError(
+                f"data.{split}_size={asked}, and the size of the {split} split of {name} is "
+                f"{most}: {instead}, or leave it out"
+            )
+    size = usual if asked is None else asked
     return range(begin, begin + size)
 
 

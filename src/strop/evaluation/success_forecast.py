@@ -39,15 +39,17 @@ BANDWIDTH, WEIGHT = 0.1, 1.0  # of the kernel, as in `predict_success_from_histo
 def history_of(run: str | Path, newest: int = 256) -> list[tuple[str, float]]:
     """The newest prompts of a run's saved rollouts with their mean rewards, within [0, 1].
 
-    Raises UserError for a folder without rollouts.
+    Rollouts without a score do not count. Raises UserError for a folder without any other.
     """
     found: dict[tuple[int, int, int], tuple[str, list[float]]] = {}
     for path in sorted(Path(run).glob("rollouts/step-*.parquet")):
         for row in read_table(path).to_pylist():
+            if not row["scored"]:
+                continue
             key = row["step"], row["uid"], row["draw"]
             found.setdefault(key, (row["prompt"], []))[1].append(min(max(row["reward"], 0.0), 1.0))
     if not found:
-        raise UserError(f"{run} has no rollouts: give a run's folder")
+        raise UserError(f"{run} has no rollouts with a score: give a run's folder")
     return [(text, sum(all_) / len(all_)) for text, all_ in found.values()][-newest:]
 
 

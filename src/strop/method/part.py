@@ -76,6 +76,9 @@ class Curated(NamedTuple):
     ask: "tuple[Draw, ...] | int" = ()
 
 
+EARLIER = 1 << 20  # numbers of draws from here on are of groups that an earlier step began
+
+
 class Draw(NamedTuple):
     """One prompt to roll out: its uid, how many rollouts, columns that go with them.
 

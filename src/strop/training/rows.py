@@ -220,6 +220,7 @@ def add_notes(config: RunConfig, services: RunServices) -> None:
         )
     if config.evaluation.every and services.task.validations.keys() - services.judges.keys():
         services.notes += filter(None, [services.grading.sum_note])
+    services.notes += services.task.notes
     texts, train = services.texts, services.task.train
     if (seen := len(looked_at(train))) < len(train):
         services.notes.append(

@@ -64,7 +64,7 @@ def _row(step: int, uid: int, n: int) -> dict[str, Any]:
     """Prompt 0 is solved by every rollout, prompt 1 by none, the others by half."""
     reward = 1.0 if uid == 0 else 0.0 if uid == 1 else float(n % 2)
     advantage = 0.0 if uid < 2 else reward - 0.5
-    return {"step": step, "uid": uid, "prompt": f"prompt {uid}", "reward": reward,
+    return {"step": step, "uid": uid, "draw": 0, "prompt": f"prompt {uid}", "reward": reward,
             "advantage": advantage, "scored": True}  # fmt: skip
 
 
@@ -285,6 +285,22 @@ def test_a_prompt_twice_within_an_epoch(ask: Any, tmp_path: Path) -> None:
 
     assert code == 1
     assert "uid 0" in only_problem(findings)["answer"]
+
+
+def test_groups_of_earlier_steps_are_no_repeated_prompts(ask: Any, tmp_path: Path) -> None:
+    """A store's draws of step s are numbered from s * 2**20, also those that step s itself takes;
+    groups that wait for their last answers are numbered by how often they began.
+    """
+    run = make_run(tmp_path / "run")
+    rows = [_row(6, uid, n) | {"draw": draw << 20} for uid, draw in ((2, 6), (3, 0), (0, 5), (1, 1))
+            for n in range(4)]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), run / "rollouts/step-000006.parquet")
+    code, findings = ask(run)  # step 5 of the same epoch drew the prompts 0 and 1
+    assert (code, findings["Did resuming skip or repeat data?"]["status"]) == (0, "ok")
+
+    again = [row | {"draw": 0} if row["uid"] == 1 else row for row in rows]
+    pq.write_table(pa.Table.from_pylist(again), run / "rollouts/step-000006.parquet")
+    assert "uid 1" in only_problem(ask(run)[1])["answer"]
 
 
 @pytest.mark.parametrize(

@@ -63,13 +63,21 @@ def test_prompts_without_signal_stand_by_how_often_and_by_which_share():
     equal, mixed = (0.0, 0.0), (0.0, 1.0)
     drawn = {1: [equal, mixed], 2: [equal], 3: [equal, equal], 4: [mixed]}
     rows = [
-        {"step": step, "uid": uid, "prompt": "p", "scored": True, "reward": reward}
+        {"step": step, "uid": uid, "draw": 0, "prompt": "p", "scored": True, "reward": reward}
         for uid, groups in drawn.items()
         for step, rewards in enumerate(groups)
         for reward in rewards
     ]
     told = [(each["uid"], each["uniform"], each["groups"]) for each in uniform_prompts(rows)]
     assert told == [(3, 2, 2), (2, 1, 1), (1, 1, 2)]
+
+
+def test_two_draws_of_a_prompt_in_one_step_are_two_groups():
+    rows = [
+        {"step": 1, "uid": 7, "draw": draw, "prompt": "p", "scored": True, "reward": float(draw)}
+        for draw in (0, 0, 1, 1)
+    ]
+    assert [(each["uniform"], each["groups"]) for each in uniform_prompts(rows)] == [(2, 2)]
 
 
 def test_an_endpoint_is_what_its_best_route_is():
@@ -95,6 +103,22 @@ def test_a_reward_that_is_the_same_for_all_answers_is_noted():
 
     assert told([1.0, 1.0], [1.0, 1.0]) == "Every dummy answer has the same score."
     assert told([0.0, 0.0], [1.0, 1.0]) != "Every dummy answer has the same score."
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_each_of_several_rewards_is_judged_by_itself(order):
+    scores = {"right": [0.0, 1.0], "form": [1.0, 1.0], "boxed": [0.5, 0.0]}
+    names = [list(scores)[place] for place in order]
+    found = _reward_finding([
+        {"reward": name, "answer": kind, "scores": [score], "failures": []}
+        for name in names for kind, score in zip(("empty", "reference"), scores[name], strict=True)
+    ])  # fmt: skip
+    assert found.status == "note"
+    assert "form: Every dummy answer has the same score." in found.answer
+    assert "boxed: No reference answer scores above 0." in found.answer
+    assert "right" not in found.answer
+    assert "another score" in found.advice
+    assert "a form around it" in found.advice
 
 
 def test_the_first_prompts_that_differ_are_shown():

@@ -111,7 +111,7 @@ def test_scripted_answers_write_find_and_call_a_function(tmp_path):
     questions.write_text('{"question": "Please double 21.", "answer": "42"}\n' * 3, "utf-8")
     options = {"questions": str(questions), "tools": ["python"], "max_turns": 3, "max_tokens": 4}
     data = {"task": "tool_questions", "task_config": options, "train_size": 1}
-    data |= {"validation_size": 1, "heldout_size": 1}
+    data |= {"validation_size": 1}
     method, world = world_of({"recipe": "grpo", "model": {"name": str(model)}, "data": data})
     part = PlayWithLibrary(**method.rollout.part.sampling(), prune="none")
     rng, state = torch.Generator().manual_seed(3), part.init()

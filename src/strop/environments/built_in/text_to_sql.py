@@ -22,9 +22,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.environments.base import Environment, Observation, check_number
 from strop.environments.generated_questions import question_of
+from strop.environments.row_files import RowFiles
 from strop.environments.tool_box import Database
 from strop.environments.tools import ToolError
 from strop.support.errors import UserError
@@ -57,9 +57,9 @@ class Question(NamedTuple):
 
 class TextToSql(Environment):
     """Options: questions (a JSON Lines file of rows with question, sql, and either database, a
-    sqlite file beside it, or script; empty: generated ones), validation (another file),
-    max_executions (queries on the way), most_rows (of a result that are shown), call_seconds (that
-    a query may take), max_tokens (of an action).
+    sqlite file beside it, or script; empty: generated ones), validation and heldout (files for
+    these splits), max_executions (queries on the way), most_rows (of a result that are shown),
+    call_seconds (that a query may take), max_tokens (of an action).
     """
 
     stop_strings: ClassVar[tuple[str, ...]] = ("</intermediate_sql>", "</final_sql>")
@@ -67,13 +67,15 @@ class TextToSql(Environment):
 
     def __init__(
         self, questions: str = "", validation: str = "", max_executions: int = 10,
-        most_rows: int = 3, call_seconds: float = 10.0, max_tokens: int = 512,
+        most_rows: int = 3, call_seconds: float = 10.0, max_tokens: int = 512, heldout: str = "",
     ) -> None:  # fmt: skip
         check_number("text_to_sql: max_executions", max_executions, 0)
         check_number("text_to_sql: most_rows", most_rows, 1)
         check_number("text_to_sql: max_tokens", max_tokens, 1)
         check_number("text_to_sql: call_seconds", call_seconds, 0.001, whole=False)
-        self.files = (questions, validation or questions)
+        if not questions and (validation or heldout):
+            raise UserError("text_to_sql: validation and heldout go with questions=FILE")
+        self.files = RowFiles(rows_of, questions, validation, heldout) if questions else None
         self.max_executions, self.most_rows = max_executions, most_rows
         self.call_seconds, self.max_tokens = float(call_seconds), max_tokens
         self.max_turns = max_executions + 1
@@ -85,9 +87,8 @@ class TextToSql(Environment):
         """Open the database of a seed's question; shows its tables and the question."""
         self.close()
         self.written, self.executed = "", 0
-        if self.files[0]:
-            rows = rows_of(str(Path(self.files[seed >= MAX_SPLIT_ROWS]).resolve()))
-            self.asked = rows[seed % MAX_SPLIT_ROWS % len(rows)]
+        if self.files is not None:
+            self.asked = self.files.row(seed)
         else:
             made = question_of(seed, ("sql",), SIZE)
             self.asked = Question(made.text, made.sql, script=made.script)
@@ -113,6 +114,10 @@ class TextToSql(Environment):
             result, valid = f"error: {error}", False
         text = f"\n<result>\n{result[:MOST_CHARACTERS]}\n</result>\n"
         return Observation(text, valid=valid, measures=NOTHING)
+
+    def num_episodes(self) -> Mapping[str, int] | None:
+        """The rows of each split's file; any number where questions are generated."""
+        return self.files.num_episodes() if self.files is not None else None
 
     def columns(self) -> Mapping[str, Any]:
         """The gold query."""

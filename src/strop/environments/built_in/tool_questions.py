@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from strop.data.prompts import MAX_SPLIT_ROWS
 from strop.environments.base import check_number
 from strop.environments.generated_questions import KINDS, Question, question_of
 from strop.environments.mcp_tools import McpTools
+from strop.environments.row_files import RowFiles
 from strop.environments.tool_box import (
     Corpus,
     Database,
@@ -37,10 +37,10 @@ TOOLS = ("calculator", "python", "sql", "search")
 
 class ToolQuestions(ToolEnvironment):
     """Options: kinds (of generated questions: arithmetic, sql, search), size (largest number, rows
-    and documents; 30), questions (a JSON Lines file in their place), validation (another file),
-    tools (names), database (a sqlite file), corpus (a text file, a document a line), mcp (command
-    of a server), mcp_env (its variables), max_turns, max_tokens, max_calls, call_seconds,
-    most_characters, ends_at (statuses of calls that end the episode with tool_error).
+    and documents; 30), questions (a JSON Lines file in their place), validation and heldout (files
+    for these splits), tools (names), database (a sqlite file), corpus (a text file, a document a
+    line), mcp (command of a server), mcp_env (its variables), max_turns, max_tokens, max_calls,
+    call_seconds, most_characters, ends_at (statuses of calls that end the episode with tool_error).
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class ToolQuestions(ToolEnvironment):
         call_seconds: float = 10.0,
         most_characters: int = 4000,
         ends_at: Sequence[str] = (),
+        heldout: str = "",
     ) -> None:
         check_number("tool_questions: size", size, 5, 10**6)
         counts = {"max_turns": max_turns, "max_tokens": max_tokens, "max_calls": max_calls,
@@ -69,9 +70,11 @@ class ToolQuestions(ToolEnvironment):
         check_number("tool_questions: call_seconds", call_seconds, 0.001, whole=False)
         _check_names("kinds", kinds, KINDS)
         _check_names("tools", tools, TOOLS)
-        if not questions and (database or corpus):
-            raise UserError("tool_questions: database and corpus go with questions=FILE")
-        self.files = (questions, validation or questions)
+        for pair in ({"database": database, "corpus": corpus},
+                     {"validation": validation, "heldout": heldout}):  # fmt: skip
+            if not questions and any(pair.values()):
+                raise UserError(f"tool_questions: {' and '.join(pair)} go with questions=FILE")
+        self.files = RowFiles(rows_of, questions, validation, heldout) if questions else None
         self.kinds, self.size = tuple(kinds), size
         self.max_turns, self.max_tokens, self.max_calls = max_turns, max_tokens, max_calls
         self.call_seconds, self.most_characters = float(call_seconds), most_characters
@@ -107,9 +110,8 @@ class ToolQuestions(ToolEnvironment):
     def question(self, seed: int) -> str:
         """The question of the seed."""
         self.close()
-        if self.files[0]:
-            rows = rows_of(str(Path(self.files[seed >= MAX_SPLIT_ROWS]).resolve()))
-            row = rows[seed % MAX_SPLIT_ROWS % len(rows)]
+        if self.files is not None:
+            row = self.files.row(seed)
             self.asked = Question(row["question"], row["answer"], "file")
             return f"{row['question']}\n"
         self.asked = question_of(seed, self.kinds, self.size)
@@ -119,6 +121,10 @@ class ToolQuestions(ToolEnvironment):
         """1 for the right answer, in any case of its letters."""
         return float(plain(answer) == plain(self.asked.answer))
 
+    def num_episodes(self) -> Mapping[str, int] | None:
+        """The rows of each split's file; any number where questions are generated."""
+        return self.files.num_episodes() if self.files is not None else None
+
     def columns(self) -> Mapping[str, Any]:
         """The answer and the kind of the question."""
         return {"answer": self.asked.answer, "kind": self.asked.kind}
@@ -127,7 +133,7 @@ class ToolQuestions(ToolEnvironment):
         """Close the episode's own resources: the server, and the generated database and corpus."""
         if self.server is not None:
             self.server.end()
-        if not self.files[0]:
+        if self.files is None:
             if self.database is not None:
                 self.database.close()
             self.database = self.corpus = None

@@ -9,12 +9,11 @@ import torch
 from strop.batch.batch import Batch, level_of
 from strop.engines.asynchronous import AsyncEngine, PendingRequest
 from strop.engines.base import Answer, Event, Request
-from strop.method.part import Draw
+from strop.method.part import EARLIER, Draw
 from strop.method.services import Texts
 from strop.parts.rollout.base import assemble
 
 Saved = dict[str, Any]
-APART = 1 << 20  # above a step's draws of a prompt, so that groups put off stay apart
 
 
 @dataclass(eq=False)
@@ -107,7 +106,7 @@ def joined(answer: Answer, more: Answer) -> Answer:
 def put_off(group: Group, phase: int) -> Saved:
     """A group as numbers for a checkpoint; phase: how often its strategy has run so far."""
     draw = group.draw
-    number = draw.draw if draw.draw >= APART else draw.draw + phase * APART
+    number = draw.draw if draw.draw >= EARLIER else draw.draw + phase * EARLIER
     answers = tuple(
         (answer.request.seed, tuple(_numbers(event) for event in answer.events))
         for answer in group.answers
