@@ -9,6 +9,7 @@ from ragged import ragged_batch
 from strop.batch.batch import Batch
 from strop.method.part import Use, call
 from strop.parts.curation.bring_back_opposites import RETRY, WORDS, BringBackOpposites
+from strop.parts.rollout._unfinished import APART
 from strop.support.errors import UserError
 
 
@@ -194,3 +195,16 @@ def test_the_newest_of_every_role_stay():
     batch = batch_of(1, FIRST, uids=(7, 7), draws=(0, 1)).set(role_B=role_B)
     stored = go(part, batch, part.init()).state["columns"]
     assert sorted(stored["rollout_uid_B"].tolist()) == [11, 12, 14, 15]
+
+
+def test_groups_that_were_put_off_are_not_taken_for_retries():
+    part = BringBackOpposites(retry_below=0.9)
+    state = go(part, batch_of(1, FIRST), part.init()).state
+    asked, again = APART, 2 * APART + RETRY  # both are of prompt 7; one was a retry
+    batch = batch_of(2, [0.0] * 6, uids=(7, 7), draws=(asked, again))
+    found = go(part, batch, state)
+    assert [draw.draw for draw in found.value.ask] == [asked + RETRY]
+    found = go(part, batch, found.state)
+    assert found.metrics["retry/groups"] == 1
+    assert found.metrics["replay/stored"] == 9
+    assert batch.join(found.value.add)["group_B"].tolist() == [0, 0, 0, 1, 1, 1, 0]

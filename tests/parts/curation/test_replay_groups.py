@@ -4,6 +4,7 @@ from builders import flat_batch, run
 from fakes.services import SHELF
 
 from strop.parts.curation.replay_groups import ReplayGroups
+from strop.parts.rollout._unfinished import APART
 from strop.support.errors import UserError
 
 
@@ -100,3 +101,12 @@ def test_each_role_of_a_game_has_its_own_newest_group():
         state, add = result.state, result.value.add
         drawn.append([] if add is None else sorted(add["id_T"].tolist()))
     assert drawn == [[], [100, 101, 102, 103], [200, 201, 202, 203]]
+
+
+def test_a_group_that_was_put_off_is_not_one_of_a_later_step():
+    part = ReplayGroups(capacity=9, after=0)
+    state = part.init()
+    for step, draw in ((2, APART), (3, 0)):  # one is of step 1, and ended in step 2
+        batch = batch_of(step, {7: MIXED}).set(draw_P=torch.tensor([draw]))
+        state = run(part, batch, rng=torch.Generator(), state=state).state
+    assert state["columns"]["group_B"].tolist() == [0, 0, 1, 1]

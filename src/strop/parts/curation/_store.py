@@ -12,20 +12,20 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch, level_of
-from strop.method.part import EARLIER
 from strop.method.services import FILE, Stores
 from strop.parts.curation._rows import REPLAY
 from strop.support.errors import UserError
 
 # The first token of a rollout in its file, all tokens of that file, and the tokens of a turn.
 AT, WHOLE, SIZE = "stored_at_B", "stored_whole_B", "stored_size_K"
+STORED = 1 << 41  # above all numbers of draws, those of groups put off and shared among them
 
 
 def put_away(batch: Batch, step: int, stores: Stores) -> Batch:
     """The rollouts in the form of the store: their tokens go into a file, the step that made them
     is added, and their groups stay distinct from those of other steps.
     """
-    draw_P = batch["draw_P"] + step * EARLIER
+    draw_P = batch["draw_P"] + step * STORED
     made_B = torch.full((batch.size("B"),), step, dtype=torch.int64)
     return _without_tokens(batch.set(draw_P=draw_P, made_at_B=made_B), step, stores)
 

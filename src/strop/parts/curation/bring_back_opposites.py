@@ -27,7 +27,7 @@ from strop.support.errors import UserError
 # For a model that can read it, and for one with few characters.
 WORDS = ("{prompt}\n\nThis answer was wrong:\n{answer}\n\nSay why, and answer anew.\n{prompt}",
          "{prompt}{answer}\n{prompt}")  # fmt: skip
-RETRY = 1 << 19  # added to the draw's number: the group was shown a wrong answer
+RETRY = 1 << 19  # a bit of the draw's number: the group was shown a wrong answer
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class BringBackOpposites:
             state = {**state, "asked": True, "too_long": too_long}
             if draws:
                 return Result(Curated(everything_B, "uniform_group", ask=draws), state)
-        plain_P = batch["draw_P"] < RETRY
+        plain_P = batch["draw_P"] & RETRY == 0
         drawn, groups = self._opposites(batch, store, plain_P, rng)
         step = int(batch["step"])
         new = put_away(batch.keep(scored_B & plain_P[group_B]), step, stores)
@@ -139,7 +139,7 @@ class BringBackOpposites:
             own_B = marks_of(store, batch, group)
             wrong = (own_B & wrong_B).nonzero().squeeze(1)
             history = store["outcome_B"][own_B].double().mean() if len(wrong) else self.retry_below
-            if not history < self.retry_below:
+            if draw & RETRY or not history < self.retry_below:
                 continue
             row = wrong[torch.randint(len(wrong), (1,), generator=rng)]
             (answer,) = texts.completion_ids(fetched(store.take(row), stores))
