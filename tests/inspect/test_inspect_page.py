@@ -89,3 +89,42 @@ def test_every_script_is_read_by_a_parser(name, tmp_path):
     (tmp_path / name).write_text(text)
     ran = subprocess.run([node, "--check", tmp_path / name], capture_output=True, check=False)
     assert ran.returncode == 0, ran.stderr.decode()
+
+
+PRODUCT = """
+const code = require("fs").readFileSync(process.argv[2], "utf8");
+const columns = JSON.parse(process.argv[3]);
+const inside = code + "; line = (name, value) => [name, Number(value.toFixed(4))]; return product;";
+const at = (name) => (columns[name] ? columns[name][0] ?? NaN : undefined);
+console.log(JSON.stringify(new Function("columns", inside)(columns)(at)));
+"""
+
+
+@pytest.mark.parametrize(
+    ("terms", "coef", "gate", "shown"),
+    [
+        ({}, None, 1.0, {"= weight": 1.0}),
+        ({}, 0.25, 1.0, {"× coefficient": 0.25, "= weight": 0.25}),
+        (
+            {"weight/policy": [0.25], "weight/penalty": [0.45]}, 0.25, 1.0,
+            {"× coefficient": 0.25, "= weight of its term": 0.25, "+ other terms": 0.45,
+             "= weight": 0.7},
+        ),
+        ({"weight/policy": [0.0], "weight/penalty": [0.45]}, None, None,
+         {"weight of all terms": 0.45}),
+    ],
+)  # fmt: skip
+def test_what_the_panel_multiplies_is_the_weight(terms, coef, gate, shown, tmp_path):
+    if (node := shutil.which("node")) is None:
+        pytest.skip("no node on PATH: the panel's numbers are not tested")
+    (weight,) = list(shown.values())[-1:]
+    columns = {"advantage_T": [2.0], "log_ratio_T": [0.0], "share_T": [0.5], "gate_T": [gate],
+               "weight_T": [weight], "clipped_T": [0], "updates_T": [1], "last_log_ratio_T": [0.0],
+               **({} if coef is None else {"coef_T": [coef]}), **terms}  # fmt: skip
+    (tmp_path / "product.js").write_text(PRODUCT)
+    panel = resources.files("strop.inspection").joinpath("page", "panel.js")
+    words = [node, tmp_path / "product.js", str(panel), json.dumps(columns)]
+    ran = subprocess.run(words, capture_output=True, check=True, text=True)
+    found = dict(json.loads(ran.stdout))
+    factors = ("advantage", "× ratio", "× gate", "× share", "updates", "last ratio")
+    assert {name: value for name, value in found.items() if name not in factors} == shown

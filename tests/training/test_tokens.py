@@ -213,6 +213,22 @@ def test_a_token_is_held_where_its_gate_is_0_or_the_bound_says_so(monkeypatch):
     assert clipped_T.tolist() == [False, True, False, True]
     gates = found["gate_T"].nan_to_num(9.0).tolist()
     assert gates == [0.5, 0.0, 9.0, 9.0]  # 1.5 / (2 * 0.5 * 3 * 1) = 0.5
+    assert found["coef_T"].tolist() == [2.0] * 4
+
+
+def test_the_weight_of_a_term_with_a_coefficient_is_the_product_with_it(lab, tmp_path):
+    raw = raw_of(lab, "grpo(beta=0.1)", **{"terms.policy.coef": 0.5}, **SEVERAL)
+    Runner().whole(raw, tmp_path / "run")
+    seen = 0
+    for row in table_of(tmp_path / "run", 2):
+        for t, gate in enumerate(row["gate_T"]):
+            if gate is None:
+                continue
+            ratio = torch.tensor(row["log_ratio_T"][t]).exp().item()
+            product = row["advantage_T"][t] * ratio * gate * row["share_T"][t] * row["coef_T"][t]
+            assert row["weight/policy"][t] == pytest.approx(product, rel=1e-4, abs=1e-9)
+            seen += row["weight_T"][t] != pytest.approx(product, rel=1e-4)
+    assert seen > 0  # the penalty's weight is added to it
 
 
 def test_selection_is_kept_part_by_part(lab, tmp_path):

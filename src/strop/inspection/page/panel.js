@@ -51,18 +51,28 @@ function waterfall(rollout, at) {
   ];
 }
 
+// The product is of the term with the ratio; a loss of several terms adds their weights to its own.
 function product(at) {
   if (Number.isNaN(at("weight_T")) || at("weight_T") === undefined) {
     return [line("weight", 0, undefined, "in no update: nothing pushes its rollout")];
   }
   const held = at("clipped_T");
   const gate = at("gate_T") === 0 ? "held by the bound" : at("gate_T") === 1 ? "free" : "";
+  const coef = at("coef_T") ?? 1;
+  const ratio = Math.exp(at("log_ratio_T"));
+  const own = at("advantage_T") * ratio * at("gate_T") * at("share_T") * coef;
+  const several = Object.keys(columns).some((name) => name.startsWith("weight/"));
+  const summed = several && !Number.isNaN(own);
+  const rest = at("weight_T") - own;
+  const others = Math.abs(rest) > 1e-5 * Math.abs(own) ? rest : 0; // else it is rounding
   return [
     line("advantage", at("advantage_T")),
-    line("× ratio", Math.exp(at("log_ratio_T"))),
+    line("× ratio", ratio),
     line("× gate", at("gate_T"), undefined, gate),
     line("× share", at("share_T"), undefined, "average and correction"),
-    line("= weight", at("weight_T"), undefined, at("weight_T") > 0 ? "pushed up" : at("weight_T") < 0 ? "pushed down" : ""),
+    ...(coef === 1 ? [] : [line("× coefficient", coef)]),
+    ...(summed ? [line("= weight of its term", own), line("+ other terms", others)] : []),
+    line(several && !summed ? "weight of all terms" : "= weight", at("weight_T"), undefined, at("weight_T") > 0 ? "pushed up" : at("weight_T") < 0 ? "pushed down" : ""),
     line("updates", at("updates_T"), undefined, held ? `clipped in ${held}` : "never clipped"),
     line("last ratio", Math.exp(at("last_log_ratio_T"))),
   ];

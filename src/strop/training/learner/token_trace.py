@@ -171,7 +171,8 @@ def _weights(
 def _bounded(
     term: Term, view: View, now: Mapping[str, Tensor], weight_T: Tensor, rng_of: RngOf, number: int
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Advantage, ratio, share and gate of a term, and the tokens [T] that its bound clipped.
+    """Advantage, ratio, share, gate and coefficient (where it is not 1) of a term, and the tokens
+    [T] that its bound clipped.
 
     gate = weight / (coef * share * advantage * ratio), the factor that the bound leaves; NaN where
     one of the four is 0, and for a bound that reads no advantage of tokens.
@@ -186,11 +187,14 @@ def _bounded(
         log_ratio_T = seen["log_ratio_T"] if term.ratio is not None else torch.zeros_like(like_T)
         column = advantage_of(term)
         advantage_T = seen[column].to(like_T.dtype) if column else like_T.new_full((), float("nan"))
-        free_T = kernel.number_of(term) * share_T * advantage_T * log_ratio_T.exp()
+        coef = kernel.number_of(term)
+        free_T = coef * share_T * advantage_T * log_ratio_T.exp()
         gate_T = torch.where(free_T != 0, weight_T / free_T, float("nan"))
         clipped_T = gate_T == 0
         for name in MARKS:
             if name in outcome.metrics:
                 clipped_T = clipped_T | (rows_T & (torch.as_tensor(outcome.metrics[name]) > 0))
     found = {"share_T": share_T, "log_ratio_T": log_ratio_T, "gate_T": gate_T}
+    if coef != 1:
+        found["coef_T"] = torch.full_like(gate_T, coef)
     return {**found, "advantage_T": advantage_T.expand_as(like_T)}, clipped_T
