@@ -7,9 +7,8 @@ from fakes.services import FakeServices, FakeTexts
 from ragged import ragged_batch
 
 from strop.batch.batch import Batch
-from strop.method.part import Use, call
+from strop.method.part import EARLIER, Use, call
 from strop.parts.curation.bring_back_opposites import RETRY, WORDS, BringBackOpposites
-from strop.parts.rollout._unfinished import APART
 from strop.support.errors import UserError
 
 
@@ -200,7 +199,7 @@ def test_the_newest_of_every_role_stay():
 def test_groups_that_were_put_off_are_not_taken_for_retries():
     part = BringBackOpposites(retry_below=0.9)
     state = go(part, batch_of(1, FIRST), part.init()).state
-    asked, again = APART, 2 * APART + RETRY  # both are of prompt 7; one was a retry
+    asked, again = EARLIER, 2 * EARLIER + RETRY  # both are of prompt 7; one was a retry
     batch = batch_of(2, [0.0] * 6, uids=(7, 7), draws=(asked, again))
     found = go(part, batch, state)
     assert [draw.draw for draw in found.value.ask] == [asked + RETRY]

@@ -3,8 +3,8 @@ import torch
 from builders import flat_batch, run
 from fakes.services import SHELF
 
+from strop.method.part import EARLIER
 from strop.parts.curation.replay_groups import ReplayGroups
-from strop.parts.rollout._unfinished import APART
 from strop.support.errors import UserError
 
 
@@ -106,7 +106,7 @@ def test_each_role_of_a_game_has_its_own_newest_group():
 def test_a_group_that_was_put_off_is_not_one_of_a_later_step():
     part = ReplayGroups(capacity=9, after=0)
     state = part.init()
-    for step, draw in ((2, APART), (3, 0)):  # one is of step 1, and ended in step 2
+    for step, draw in ((2, EARLIER), (3, 0)):  # one is of step 1, and ended in step 2
         batch = batch_of(step, {7: MIXED}).set(draw_P=torch.tensor([draw]))
         state = run(part, batch, rng=torch.Generator(), state=state).state
     assert state["columns"]["group_B"].tolist() == [0, 0, 1, 1]
