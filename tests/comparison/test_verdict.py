@@ -35,7 +35,7 @@ def test_holm_keeps_order_and_lies_between_the_p_value_and_bonferroni(values: li
 
 
 def test_a_difference_that_rounds_to_zero_has_no_minus() -> None:
-    assert estimate(SeedEstimate(-0.0001, -0.0004, 0.0002, 5)) == "0.000 (0.000 to 0.000)"
+    assert estimate(SeedEstimate(-0.0001, -0.0004, 0.002, 5)) == "0.000 (0.000 to 0.002)"
     assert estimate(SeedEstimate(-0.0001, -0.001, 0.0, 5), signed=True)[:7] == "+0.000 "
 
 

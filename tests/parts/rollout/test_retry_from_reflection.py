@@ -137,6 +137,7 @@ def test_every_row_is_that_of_the_table(seed):
         "retry/valid": valid / number, "retry/tried": len(retries), "retry/better": better,
         "retry/base": pytest.approx(sum(earned(batch, row) for row in base) / number),
         "retry/again": pytest.approx(sum(earned(batch, r) for r in retries) / len(retries)),
+        "rollout/tokens_shared": int(batch["fork_at_B"].clamp(min=0).sum()),
     }  # fmt: skip
     assert len(retries) >= 3
     assert len(rows(batch, REFLECTION)) == len(rows(batch, GUIDED)) == better
