@@ -277,7 +277,9 @@ def _same_rows(now: RunConfig, then: RunConfig) -> bool:
     """Whether two configurations read rows from the same place in the same way, and train on all
     of them: which rows are too long depends on the limits of tokens.
     """
-    return now.data.overlong == "refuse" and all(getattr(now.data, name) == getattr(then.data, name) for name in ROWS)
+    return now.data.overlong == "refuse" and all(
+        getattr(now.data, name) == getattr(then.data, name) for name in ROWS
+    )
 
 
 def _is_run(folder: Path) -> bool:
