@@ -60,6 +60,17 @@ def test_logged_values_of_pieces_are_joined():
     assert grades.extra["upper"] == ["AA"] * 64 + ["A"] * 32
 
 
+def test_a_column_with_gaps_has_one_mean_over_all_pieces(tmp_path):
+    (tmp_path / "gaps.py").write_text(
+        "def compute_score(solution_str):\n"
+        "    late = {'a': None, 'b': 0.0, 'c': 1.0}[solution_str]\n"
+        "    return {'score': 1.0, 'late': late}\n"
+    )
+    gaps = RewardSpec("r", f"{tmp_path}/gaps.py:compute_score", rows_are_independent=True)
+    grades = grade_once([gaps], ["b"] + ["a"] * 63 + ["c"] * 3)
+    assert grades.metrics == {"rewards/r/late": pytest.approx(3 / 4)}
+
+
 def test_none_leaves_a_reward_out_of_the_sum():
     grades = grade_once([spec("logs"), spec("length")], ["a", "skip"])
     assert grades.scored_B.tolist() == [True, True]

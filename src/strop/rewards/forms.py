@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from strop.rewards.answers import text_of
-from strop.rewards.scored import Rollouts, Scored, Unscored
+from strop.rewards.scored import Rollouts, Scored, Unscored, numbers_of
 from strop.rewards.traces import Trace
 from strop.support.errors import UserError
 from strop.support.exits import Exit
@@ -253,8 +253,7 @@ class Caller:
     def _log(self, key: str, values: Any, scored: Scored, num_rows: int | None = None) -> None:
         """Log a column for the rollouts' file, and the mean of its numbers as a metric."""
         listed = values if isinstance(values, list) else [values]
-        given = [float(v) for v in listed if isinstance(v, (bool, int, float)) and v == v]
-        if given:
+        if given := numbers_of(listed):
             scored.metrics[f"rewards/{self.name}/{key}"] = sum(given) / len(given)
         if num_rows is None or len(listed) == num_rows:
             scored.extra[f"{self.name}/{key}"] = listed

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from strop.data.encode import completion_form
 from strop.rewards.forms import REFERENCES
 from strop.rewards.grader_process import NotStarted, WorkerDied, WorkerProcess
-from strop.rewards.scored import Rollouts
+from strop.rewards.scored import Rollouts, numbers_of
 from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
 from strop.support.exits import Exit
@@ -355,9 +355,11 @@ class Grader:
                 row = rows[int(position)]
                 failed_B[row] = True
                 failures.append(Failure(row, name, Exit(cause), reason))
+            columns = outcome.reply["extra"]
+            counts = {f"rewards/{title}": len(numbers_of(columns[title])) for title in columns}
             for metric, value in outcome.reply["metrics"].items():
-                logged.setdefault(metric, []).append((value, len(rows)))
-            for title, values in outcome.reply["extra"].items():
+                logged.setdefault(metric, []).append((value, counts.get(metric) or len(rows)))
+            for title, values in columns.items():
                 column = extra.setdefault(title, [None] * num_rows)
                 for row, value in zip(rows, values, strict=True):
                     column[row] = value

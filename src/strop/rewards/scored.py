@@ -1,6 +1,6 @@
 """The input of a call of a reward, and its result."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,3 +44,8 @@ class Scored:
     unscored: dict[int, tuple[int, str]] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     extra: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def numbers_of(values: Iterable[Any]) -> list[float]:
+    """The numbers among logged values; their mean is the metric of the column."""
+    return [float(v) for v in values if isinstance(v, (bool, int, float)) and v == v]
