@@ -54,6 +54,18 @@ def test_learner_and_sampler_agree_over_the_kept_sets_and_the_gradient_is_anothe
     assert abs(math.log(norms[0] / norms[1])) > 0.01
 
 
+def test_cuts_that_change_over_a_run_are_learnt_from_at_each_step(lab, runner, tmp_path):
+    """One step cuts nothing, the next one does; the learner's policy is the sampler's in both."""
+    cuts = {"rollout.top_p": "points(((0.5, 1), (1, 0.6)))", "rollout.min_p": "linear(0, 0)"}
+    for mask in ("weigh", "renormalise"):
+        lines = lines_of(runner, raw(lab, mask, steps=2, **cuts), tmp_path / mask)
+        kept = [line.get("sampling/kept_tokens", 0.0) for line in lines]
+        weights = [line.get("correction/mean", 1.0) for line in lines]
+        assert kept[0] == 0 and weights[0] == 1
+        assert kept[1] >= 1 if mask == "renormalise" else weights[1] != 1
+        assert mask == "weigh" or max(line[GAP] for line in lines) < 1e-6
+
+
 def test_a_run_of_a_shell_goes_on_as_if_it_had_not_stopped(strop, lab, tmp_path):
     """Answers that are left unfinished, with their sets, are in its checkpoint."""
     words = ("rollout.min_p=0.3", "rollout.sampling_mask=renormalise", "training.token_budget=24")

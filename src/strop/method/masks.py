@@ -25,9 +25,9 @@ def with_mask(algorithm: Algorithm) -> Algorithm:
     """The algorithm with the changes of its `sampling_mask`. Raises UserError where it has none."""
     part = algorithm.rollout.part
     mask = getattr(part, "sampling_mask", "ignore")
-    if mask == "weigh" and part.rules():
+    if mask == "weigh" and part.cuts:
         return _weighed(algorithm)
-    if mask == "renormalise" and part.rules():
+    if mask == "renormalise" and part.cuts:
         _check_renormalised(algorithm)
     return algorithm
 

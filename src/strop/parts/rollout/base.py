@@ -95,20 +95,24 @@ class SamplingFields:
     @property
     def needs(self) -> frozenset[str]:
         """The capabilities that an engine needs besides sampling."""
-        needs = {"rules"} if self.rules() else set()
+        needs = {"rules"} if self.cuts else set()
         return frozenset(needs | ({"kept"} if self.renormalises else set()))
+
+    @property
+    def cuts(self) -> bool:
+        """Whether top_p, top_k or min_p cuts; before a run a scheduled one counts as one that does."""
+        return self.top_p != 1 or self.top_k != 0 or self.min_p != 0
 
     @property
     def renormalises(self) -> bool:
         """Whether the learner's policy is the cut one, so that every draw reports what was kept."""
-        return self.sampling_mask == "renormalise" and bool(self.rules())
+        return self.sampling_mask == "renormalise" and self.cuts
 
     def rules(self) -> tuple[Any, ...]:
         """The cuts on the logits that differ from their defaults. Recorded kept sets have a largest
         size: without top_k, MOST_KEPT.
         """
-        cuts = self.top_p < 1 or self.min_p > 0
-        bound = MOST_KEPT if cuts and self.sampling_mask == "renormalise" else 0
+        bound = MOST_KEPT if self.renormalises else 0
         found: list[Any] = [TopK(self.top_k or bound)] if self.top_k or bound else []
         found += [TopP(self.top_p)] if self.top_p < 1 else []
         return (*found, *([MinP(self.min_p)] if self.min_p else []))
