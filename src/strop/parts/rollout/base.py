@@ -100,7 +100,7 @@ class SamplingFields:
 
     @property
     def cuts(self) -> bool:
-        """Whether top_p, top_k or min_p cuts; before a run a scheduled one counts as one that does."""
+        """Whether top_p, top_k or min_p cuts; a schedule, before the run, counts as a cut."""
         return self.top_p != 1 or self.top_k != 0 or self.min_p != 0
 
     @property
