@@ -23,6 +23,7 @@ from strop.parts.rollout._reflections import BASE, GUIDED, OWN_GROUP, REFLECTION
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.retry_from_reflection import RetryFromReflection
 from strop.support.errors import UserError
+from strop.support.exits import Exit
 
 # Token 7 requests a reflection, which is token 1 or 2, or nothing; as text "1" or "2".
 ASKING = {**{t: (*p, 0, 0) for t, p in TABLE.items()}, 7: (0.2, 0.5, 0.3, 0, 0, 0, 0, 0, 0),
@@ -149,6 +150,26 @@ def test_every_row_is_that_of_the_table(seed):
 
 def test_some_retries_are_better():
     assert sum(tried(seed=seed)[0].metrics["retry/better"] for seed in range(4)) >= 2
+
+
+def test_lost_episodes_are_in_no_mean_of_rewards():
+    class Losing(Walk):
+        def step(self, action):
+            if self.seed == 5:
+                raise ValueError("broken")
+            return super().step(action)
+
+        def reset(self, seed):
+            self.seed = seed
+            return super().reset(seed)
+
+    rolled, _ = tried(kind=Losing)
+    batch = rolled.batch
+    scored = [row for row in rows(batch, BASE) if batch["exit_B"][row] < Exit.ENVIRONMENT_CRASH]
+    assert len(scored) == 9
+    mean = sum(earned(batch, row) for row in scored) / 9
+    assert rolled.metrics["retry/base"] == pytest.approx(mean)
+    assert mean > 0
 
 
 def test_requests_that_go_on_from_a_cache_and_others_give_the_same(find_caches):

@@ -60,6 +60,22 @@ def test_equal_calls_are_drawn_apart() -> None:
     assert len(set(said)) > 15  # of 20 that are three of nine digits each
 
 
+def test_an_engine_keeps_the_newest_calls_answers_alone() -> None:
+    held = []
+
+    class Counting(TableEngine):
+        def _draw(self, id, row):
+            held.append(sum(each.ended for each in self.rows.values()))
+            return super()._draw(id, row)
+
+    class Thrice(FakeAgents):
+        def asks(self, uid, told):
+            return ModelCall("completions", (1, 2), max_tokens=1, num=3) if len(told) < 15 else None
+
+    played(Thrice(lambda uid: (1, 2)), engine=Counting)
+    assert 15 <= max(held) < 30  # five rollouts with three answers each, before and now
+
+
 def test_answers_that_the_agent_never_received_are_in_no_rollout() -> None:
     class Failing(TableEngine):
         def _draw(self, id, row):

@@ -75,7 +75,7 @@ class AgentCalls:
     seed: int
     records: list[list[TurnRecord]] = field(default_factory=list)  # of each call, by choice
     asked: dict[str, OpenCall] = field(default_factory=dict)  # by call
-    last: Answer | None = None
+    held: list[Answer] = field(default_factory=list)  # of the newest call, kept by the engine
     limit: Exit | None = None  # why the newest call got no answer
     limited: int = -1  # the place of that call
     broken: Exception | None = None  # a fault of ours
@@ -162,9 +162,9 @@ class AgentCalls:
             for each in replies
             if each.ids
         ]
-        if self.last is not None:
-            self.engine.drop(self.last)
-        self.last = answers[-1]
+        for each in self.held:
+            self.engine.drop(each)
+        self.held = answers
         if number > self.limited:
             self.limit = None
         self.episode.reply(call, replies)

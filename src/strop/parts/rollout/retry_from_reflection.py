@@ -141,14 +141,16 @@ def _metrics(tries: Sequence[Attempt]) -> dict[str, float]:
     """Metrics of reflections and retries."""
     asked = [each for each in tries if each.reflection]
     valid = sum(each.report is not None for each in asked)
-    again = [each.retry.seat.earned for each in tries if each.retry is not None]
+    scored = [each for each in tries if not each.base.unscored]
+    retries = [each.retry for each in tries if each.retry is not None]
+    again = [each.seat.earned for each in retries if not each.unscored]
     drawn = [sum(len(event.ids) for event in each.reflection) for each in tries]
     thrown = sum(n for n, each in zip(drawn, tries, strict=True) if not each.examples())
     return {
         "retry/valid": valid / max(len(asked), 1),
-        "retry/tried": len(again),
+        "retry/tried": len(retries),
         "retry/better": sum(each.is_better for each in tries),
-        "retry/base": sum(each.base.seat.earned for each in tries) / max(len(tries), 1),
+        "retry/base": sum(each.base.seat.earned for each in scored) / max(len(scored), 1),
         "retry/again": sum(again) / max(len(again), 1),
         TOKENS_DISCARDED: thrown,
     }
