@@ -97,6 +97,7 @@ def test_sources_by_what_there_is_to_learn_from_them(train, strop, tmp_path):
         (["data.weights=[1, 2]", "--map", "question=prompt"], "2 numbers for 1 sources (data)"),
         (["data.weights=[0]"], "greater than 0"),
         (["vade", "data.weights=[1]"], "vade chooses them itself (draw_uncertain_prompts)"),
+        (["rif_rft", "data.weights=[1]"], "rif_rft chooses them itself (draw_solvable_prompts)"),
         (["--map", "question"], "--map takes THEIRS=OURS, such as question=prompt"),
         (["--map", "qestion=prompt"], "renames 'qestion', which data.jsonl does not have (did you"),
         (["--map", "question=prompt", "--map", "answer=solution"], "'answer', which no file has"),

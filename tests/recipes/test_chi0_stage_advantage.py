@@ -136,6 +136,15 @@ def test_a_run_labels_once_and_goes_on_with_its_labels(lab, tmp_path):
     assert lines[-1]["progress/frac_good"] == pytest.approx(sum(labels.values()) / 30)
 
 
+def test_a_turn_is_a_number_in_every_row_or_in_none(lab, tmp_path):
+    for turn in (None, "3"):
+        rows = [{**ROWS[0], "turn": turn}, *ROWS[1:]]
+        lab.data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        run = Runner().start(settings(lab, 1), tmp_path / f"run {turn}")
+        with pytest.raises(UserError, match=f"turn of prompt 0 is {turn!r}: make it a whole num"):
+            in_order(run.world.pool, run.world.services.texts)
+
+
 def test_frames_are_in_order_and_prompts_say_their_label(lab, tmp_path):
     runner = Runner()
     run = runner.start(settings(lab, 1), tmp_path / "run")

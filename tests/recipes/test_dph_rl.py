@@ -128,7 +128,7 @@ def store(prompts, outcome, **fields):
         "logp_T": torch.where(batch["mask_T"], -batch["id_T"].float() - 0.25, 0.0)
     }
     part, rng = RehearseMasteredPrompts(**fields), torch.Generator().manual_seed(0)
-    draws = tuple(Draw(uid, 4) for uid in prompts)
+    draws = tuple(Draw(uid, 4, probability=0.5) for uid in prompts)
 
     def call(state, **more):
         return run(part, None, draws=draws, pool=tuple(prompts), services=services, rng=rng,
@@ -144,6 +144,7 @@ def test_the_store_is_made_once_and_handed_on():
     assert len(services.sampling.asked) == 3 * 8 + 2
     assert first.metrics == {"rehearsal/mastered": pytest.approx(2 / 3), "rehearsal/stored": 2.0}
     assert [draw.uid for draw in first.value[:3]] == [8, 8, 8]
+    assert [draw.probability for draw in first.value[:3]] == [None] * 3  # the sampler's is another
     assert sorted(draw.uid for draw in first.value[3:]) == [7, 9]
     for draw in first.value[3:]:
         assert draw.num_rollouts == 1

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import math
 
@@ -9,10 +10,13 @@ from runs import Runner
 
 from strop import functional
 from strop.method.check import check
+from strop.method.part import Use
 from strop.parts.loss.bound.shape_by_likelihood import ShapeByLikelihood
+from strop.parts.rollout.play_turns import PlayTurns
 from strop.recipes.dr_grpo import dr_grpo
 from strop.recipes.luffy_shaping import luffy_shaping
 from strop.recipes.rl_plus import rl_plus
+from strop.support.errors import UserError
 
 QUIET = {"entropy_coef": 0.0}
 
@@ -30,6 +34,12 @@ def test_worked_example_through_the_padded_call(p, f, slope):
     assert float(loss) == pytest.approx(-(f + own) / 2, abs=1e-6)
     weights = functional.token_weights("luffy_shaping", off_policy_mask=off, **given)
     assert weights[0].tolist() == pytest.approx([slope / 2, own / 2], abs=1e-6)
+
+
+def test_given_answers_are_refused_where_nothing_plays_them():
+    """A demonstration would get the reward of another rollout's turns."""
+    with pytest.raises(UserError, match="grades texts as one answer, the second has turns"):
+        check(dataclasses.replace(luffy_shaping(), rollout=Use(PlayTurns())))
 
 
 @pytest.mark.parametrize(

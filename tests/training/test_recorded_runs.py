@@ -148,7 +148,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
         ("grpo", {"data": {"task_config": {"a": 1}}}, "take no data.task_config"),
         ("grpo", {"reward": {"functions": ("exact_match",)}}, "answer"),
         ("grpo", {"data": {"task": "traces:"}}, "names no file"),
-        ("spo_chain", {}, "grades what it samples as one answer, and rollouts of "),
+        ("spo_chain", {}, "grades texts as one answer, and rollouts of "),
         ("grpo", {"data": {"task": "countdown"}, "stages": {"rollout": "read_traces"}},
          "read_traces reads recorded rollouts, and countdown has none"),
     ],

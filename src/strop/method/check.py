@@ -59,7 +59,7 @@ CONTRADICTIONS = (
     (
         "grades_one_answer",
         "has_turns",
-        "the first grades what it samples as one answer, the second has turns; take a task that "
+        "the first grades texts as one answer, the second has turns; take a task that "
         "answers once, or another method",
     ),
 )

@@ -31,8 +31,9 @@ def rollart(
     Equation: grpo's, over the first num_prompts prompts of the queue of which num_rollouts of
     num_rollouts + x answers have ended; a prompt sampled more than alpha steps ago is dropped from
     the queue.
-    Differs from the parent: (1 + alpha) * num_prompts prompts are in flight; the slowest x answers
-    of each are aborted.
+    Differs from the parent: (1 + alpha) * num_prompts prompts are in flight, fewer after each that
+    is dropped, since nothing replaces it (as in the code; partial/groups_left); the slowest x
+    answers of each are aborted.
     Differs once: `'rollart(alpha=1)'`, or answers to spare (partial/groups_left > 0).
     Differs from the paper: 1. its placement (prefill, decoding, environments and rewards each on
     hardware of their own) is set by the run: `training.collector_device`, an engine of its own

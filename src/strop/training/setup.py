@@ -322,7 +322,7 @@ def _check_turns(method: Method, task: Task) -> None:
     for path, use in method.uses():
         if "grades_one_answer" in parts.facts(use):
             raise UserError(
-                f"{path} grades what it samples as one answer, and rollouts of {task.traces.name} "
+                f"{path} grades texts as one answer, and rollouts of {task.traces.name} "
                 "have several turns: leave these out, or take another method"
             )
 

@@ -134,6 +134,13 @@ def test_unscored_rollouts_are_neither_stored_nor_drawn():
     assert metrics["replay/effective"] == 1
 
 
+def test_a_step_without_scores_takes_nothing_from_the_store():
+    lost = batch_of(2, [1.0, -1.0], scored=[False, False])
+    found, _ = steps(ReplayByAdvantage(1.0), [batch_of(1, [1.0, -1.0]), lost, batch_of(3, [0.0])])
+    assert [rows.size("B") for rows, _ in found] == [2, 0, 1]
+    assert found[1][1]["replay/stored"] == 2
+
+
 def test_nothing_effective_and_nothing_stored_is_no_row():
     ((rows, metrics),), _ = steps(ReplayByAdvantage(), [batch_of(1, [0.0] * 4)])
     assert rows.size("B") == 0

@@ -37,6 +37,19 @@ def test_prior_follows_like_prompts():
     assert parts.update(Use(short), batch, first.state, "observe")["success_N"].tolist() == [0.0]
 
 
+def test_prompts_in_flight_wait_for_the_end_of_their_own_step():
+    """A step that is drawn before the one before it has ended loses nothing of either."""
+    part, texts = PredictSuccessFromHistory(), Texts({1: "one", 2: "two"})
+    first = part((Draw(1, 1),), texts, part.init())
+    second = part((Draw(2, 1),), texts, first.state)
+    batch = flat_batch((1,), (0,), outcome_B=[1.0])
+    state = second.state
+    for uid in (1, 2):
+        state = parts.update(Use(part), batch.set(uid_P=torch.tensor([uid])), state, "observe")
+    assert state["features_NF"].shape[0] == 2
+    assert state["drawn"] == {}
+
+
 def test_likeness_is_the_cosine_of_three_character_pieces():
     # " ab" and "ab " of "ab"; " ab", "abc" and "bc " of "abc"; nothing of them in "z": one in
     # common of 2 and of 3, m = 1/2

@@ -47,6 +47,11 @@ class ReplaceFailedWithDemonstrations:
         require(self, "gate", low=-1)
         require(self, "success")
 
+    @property
+    def facts(self) -> frozenset[str]:
+        """Nothing plays a given answer in an environment."""
+        return frozenset({"grades_one_answer"} if self.gate >= 0 else ())
+
     def __call__(
         self,
         batch: Batch,

@@ -61,7 +61,7 @@ class ReplayByAdvantage:
         wanted = int(self.share * num_scored + 1e-9)
         new = put_away(batch.keep(scored_B & (made_advantage_B != 0)), step, stores)
         store = joined(state["columns"], new)
-        first = max(0, store.size("B") - (self.capacity or wanted))
+        first = max(0, store.size("B") - (self.capacity or wanted or store.size("B")))
         store = store.take(torch.arange(first, store.size("B")))
         now = new.take(self._drawn(new, min(wanted, new.size("B")), 0.0, rng))
         again = store.take(self._refill(store, wanted - now.size("B"), rng))

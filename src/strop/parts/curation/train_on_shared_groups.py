@@ -72,6 +72,11 @@ class TrainOnSharedGroups:
             )
 
     @property
+    def facts(self) -> frozenset[str]:
+        """Nothing plays others' answers in an environment."""
+        return frozenset({"grades_one_answer"} if self.folder else ())
+
+    @property
     def looks_outside(self) -> bool:
         """Whether the result depends on other runs."""
         return bool(self.folder)

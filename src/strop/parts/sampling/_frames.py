@@ -24,8 +24,16 @@ def in_order(pool: tuple[int, ...], texts: Texts) -> tuple[list[int], Tensor, Te
                 f"label_by_progress: the stage of prompt {uid} is {row['stage']!r}: make it a "
                 "whole number from 0"
             )
-        found.append((str(row["episode"]), row.get("turn", 0), uid, row["stage"]))
-    found.sort(key=lambda each: (each[0], each[1], each[2]))
+        found.append((str(row["episode"]), row.get("turn"), uid, row["stage"]))
+    turns = [turn for _, turn, _, _ in found]
+    if any(turn is not None for turn in turns):
+        for _, turn, uid, _ in found:
+            if type(turn) is not int:
+                raise UserError(
+                    f"label_by_progress: the turn of prompt {uid} is {turn!r}: make it a whole "
+                    "number in every row, or leave the column out where rows are in order"
+                )
+    found.sort(key=lambda each: (each[0], each[1] or 0, each[2]))
     number = {name: n for n, name in enumerate(dict.fromkeys(each[0] for each in found))}
     episode_N = torch.tensor([number[each[0]] for each in found])
     return [each[2] for each in found], episode_N, torch.tensor([each[3] for each in found])

@@ -85,7 +85,12 @@ def success_of(
     rates = {}
     for place, uid in enumerate(uids):
         rows = range(place * num, (place + 1) * num)
-        right = [found.outcome[row] >= success for row in rows if found.scored[row]]
-        if right:
-            rates[uid] = sum(right) / len(right)
+        known = [found.outcome[row] for row in rows if found.scored[row]]
+        if known:
+            rates[uid] = num_right(known, success) / len(known)
     return rates
+
+
+def num_right(outcomes: Sequence[float], success: float) -> int:
+    """How many outcomes are `success` or more, as float32, which outcomes are: 0.9 is 0.9."""
+    return int((torch.tensor(outcomes) >= success).sum())

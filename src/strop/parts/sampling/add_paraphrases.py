@@ -36,7 +36,7 @@ class AddParaphrases:
         drawn: dict[int, Draw] = {}
         for draw in draws:
             for uid in (draw.uid, *sets[set_of(texts, draw.uid, self.column)]):
-                drawn.setdefault(uid, draw._replace(uid=uid))
+                drawn.setdefault(uid, draw._replace(uid=uid, probability=None))
         return tuple(drawn.values())
 
 

@@ -8,7 +8,7 @@ import torch
 
 from strop.method.part import Result, require
 from strop.method.services import Grading, Sampling, Texts
-from strop.parts.sampling._presampled import presample
+from strop.parts.sampling._presampled import num_right, presample
 from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
 from strop.support.errors import UserError
 
@@ -99,7 +99,7 @@ class DrawSolvablePrompts(DrawInShuffledOrder):
         return tuple(kept)
 
     def _teaches(self, outcomes: Sequence[float]) -> bool:
-        right = sum(value >= self.success for value in outcomes)
+        right = num_right(outcomes, self.success)
         differ = max(outcomes) - min(outcomes) > self.spread
         return (
             right > self.threshold

@@ -14,7 +14,8 @@ class DrawSparePrompts:
     """More prompts are under way than a step takes; the rollout part chooses which it takes.
 
         first step: draws <- the N draws and share N others of the pool, at random, spare_B 1
-        later: the draws unchanged; what the first step left over is still under way
+        later: the draws unchanged; what the first step left over is still under way, until the
+            rollout part drops it
 
     Reads: draws, pool, num_wanted; rng.   Writes: draws, spare_B [B] float.
     Source: arXiv 2509.18521 (chunk larger than target); code RLsys-Foundation/APRIL.
@@ -50,7 +51,7 @@ class DrawSparePrompts:
             while len(marked) < most:
                 order = torch.randperm(len(others), generator=rng).tolist()
                 marked += [
-                    draws[0]._replace(uid=others[place], columns={"spare_B": 1.0})
+                    Draw(others[place], draws[0].num_rollouts, {"spare_B": 1.0})
                     for place in order[: most - len(marked)]
                 ]
         return Result(tuple(marked), {"begun": state["begun"] or bool(draws)})

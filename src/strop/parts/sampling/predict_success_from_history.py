@@ -116,7 +116,9 @@ class PredictSuccessFromHistory:
         features_NF = torch.cat([state["features_NF"], new_NF])[-self.context :]
         success_N = torch.cat([state["success_N"], torch.tensor([v for _, v in rows])])
         success_N = success_N[-self.context :]
-        return {"features_NF": features_NF, "success_N": success_N, "drawn": {}}
+        seen = set(uid_P.tolist())  # what other steps have in flight waits for its own
+        drawn = {uid: found for uid, found in state["drawn"].items() if uid not in seen}
+        return {"features_NF": features_NF, "success_N": success_N, "drawn": drawn}
 
 
 def _pieces(text: str) -> Tensor:

@@ -124,12 +124,15 @@ class RehearseMasteredPrompts:
         """The draws with every mastered prompt replaced by the next one that is not."""
         mastered, cursor, order = set(state["mastered"].tolist()), state["next"], state["open"]
         open_uids = [uid for uid in pool if uid not in mastered]
+        # Replacements change the chance of every prompt: no rule gives it.
+        if mastered:
+            draws = tuple(draw._replace(probability=None) for draw in draws)
         chosen = []
         for draw in draws:
             if draw.uid in mastered:
                 if cursor >= len(order):
                     order, cursor = torch.randperm(len(open_uids), generator=rng), 0
-                draw = draw._replace(uid=open_uids[int(order[cursor])])
+                draw = draw._replace(uid=open_uids[int(order[cursor])], why="")
                 cursor += 1
             chosen.append(draw)
         return {**state, "next": cursor, "open": order}, tuple(chosen)

@@ -167,7 +167,7 @@ def drawing_from_sources(algorithm: Algorithm, recipe: str) -> Algorithm:
     parts = [use.part for use in algorithm.sampling]
     if any(isinstance(part, DrawFromSources) for part in parts):
         return algorithm
-    if not any(isinstance(part, DrawInShuffledOrder) for part in parts):
+    if not any(type(part) is DrawInShuffledOrder for part in parts):  # others choose prompts
         raise UserError(
             f"data.weights draws prompts by their source, and {recipe or 'the method'} chooses "
             f"them itself ({name_of(parts[0])}): leave the weights out, or give a method "
@@ -175,7 +175,7 @@ def drawing_from_sources(algorithm: Algorithm, recipe: str) -> Algorithm:
         )
     sampling = tuple(
         Use(DrawFromSources(part.num_prompts, part.num_rollouts))
-        if isinstance(part := use.part, DrawInShuffledOrder)
+        if type(part := use.part) is DrawInShuffledOrder
         else use
         for use in algorithm.sampling
     )
