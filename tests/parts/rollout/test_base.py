@@ -1,15 +1,20 @@
 """The fields that strategies of sampling share."""
 
+import math
 from dataclasses import dataclass, fields
 
+import numpy as np
 import pytest
 import torch
 from fakes.services import FakeSampling, FakeTexts
 
+from strop.batch.batch import EXPERTS
 from strop.catalogue import catalogue
+from strop.engines.base import Event
 from strop.engines.rules import MinP, TopK, TopP
 from strop.method.part import Draw
-from strop.parts.rollout.base import SamplingFields
+from strop.parts.rollout._events import void
+from strop.parts.rollout.base import SamplingFields, Turn, assemble_turns
 from strop.support.errors import UserError
 
 NAMES = ["max_tokens", "temperature", "top_p", "top_k", "min_p", "sampling_mask"]
@@ -89,6 +94,29 @@ def test_the_catalogue_shows_them_with_their_comments():
     assert (
         plain.fields[3].comment == "Number of likeliest tokens kept; 0: all. Default: ours (off)."
     )
+
+
+def test_experts_are_known_where_the_end_of_an_action_was_drawn_behind_its_own_context():
+    """Two rollouts of two prompt and two new tokens; passes of one layer's single expert."""
+
+    def pass_of(expert):
+        return np.int16(expert).tobytes()
+
+    def column(events):
+        given = ((1, 2), events), ((3, 4), [drawn])
+        turns = [Turn(prompt, each) for prompt, each in given]
+        batch = assemble_turns([Draw(5, 2)], [0, 1], [[turn] for turn in turns], [False] * 2)
+        return batch[EXPERTS][:, 0].tolist()
+
+    logp = (-0.5, -0.5)
+    drawn = Event(
+        0, (7, 8), logp, 0, logp, logp, (), "stop", experts=tuple(map(pass_of, (4, 5, 6)))
+    )
+    assert column([drawn]) == [4, 5, 6, -1] * 2
+    first = drawn.part(0, 1)._replace(ended="")
+    given = Event(0, (9,), (math.nan,), 0, ended="stop")
+    assert column([first, given]) == [-1] * 4 + [4, 5, 6, -1]
+    assert column(void([drawn])) == [-1] * 4 + [4, 5, 6, -1]
 
 
 def test_a_draw_may_bring_its_own_prompt():

@@ -15,6 +15,7 @@ from strop.parts.rollout._episode import SeatLimits, state_key
 from strop.parts.rollout._observation_tokens import known_ids, observation_ids
 from strop.parts.rollout.branch_after_turns import BranchAfterTurns
 from strop.parts.rollout.play_turns import PlayTurns
+from strop.parts.rollout.retry_from_reflection import RetryFromReflection
 from strop.parts.rollout.rewrite_failed_turns import RewriteFailedTurns
 from strop.support.errors import UserError
 from strop.support.exits import Exit
@@ -244,6 +245,19 @@ def test_a_draw_may_carry_a_limit_of_its_own():
     logged = services.log.logged["turns"]
     shown = [logged[uid][1]["observation"][-1] for uid in batch["rollout_uid_B"].tolist()]
     assert shown == ["1", "1", "1", "2", "2"]
+
+
+@pytest.mark.parametrize("kind", [RewriteFailedTurns, BranchAfterTurns, RetryFromReflection])
+def test_every_strategy_of_episodes_keeps_to_the_limit_of_a_draw(kind):
+    draws = (Draw(10, 2, {"max_turns": 2}), Draw(12, 1, {"max_turns": 9}))
+    services = world(letters=LETTERS | {"?": LETTERS["c"]})
+    services.texts.pieces = dict(enumerate("abcdefg"))
+    services.sampling.answer_tokens, services.sampling.episode_tokens = 2, 8
+    options = {"ask": "?"} if kind is RetryFromReflection else {}
+    batch, *_ = rolled_out(
+        kind(max_turns=3, **options), draws, always(0), services, torch.Generator().manual_seed(0)
+    )
+    assert torch.bincount(batch["rollout_K"])[:3].tolist() == [2, 2, 3]
 
 
 def test_an_environment_may_cut_itself_and_done_wins():

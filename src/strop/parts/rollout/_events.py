@@ -21,6 +21,8 @@ def void(events: Sequence[Event]) -> list[Event]:
     """The events behind another context, where the statistics of their draws do not hold."""
     none = math.nan
     return [
-        e._replace(logp=(none,) * len(e.ids), logp_model=(), entropy=(), top=(), kept=())
+        e._replace(
+            logp=(none,) * len(e.ids), logp_model=(), entropy=(), top=(), kept=(), experts=()
+        )
         for e in events
     ]

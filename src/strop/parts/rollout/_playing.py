@@ -120,13 +120,16 @@ class PlayingFields(SamplingFields):
 
     @contextmanager
     def opened(
-        self, uids: Sequence[int], engine: AsyncEngine, texts: Texts, sampling: Sampling,
-        episodes: Episodes, extension: int = 0,
+        self, uids: Sequence[int], draws: Sequence[Draw], engine: AsyncEngine, texts: Texts,
+        sampling: Sampling, episodes: Episodes, extension: int = 0,
     ) -> Iterator[Scene]:  # fmt: skip
-        """An episode for each of the uids, closed at the end. extension: see SeatLimits."""
+        """An episode for each of the uids, closed at the end. draws: whose they are, with their
+        limits of turns. extension: see SeatLimits.
+        """
+        own = {d.uid: d.columns["max_turns"] for d in draws if "max_turns" in d.columns}
         with closing(episodes.begin_episodes(uids)) as world:
             limits = SeatLimits.of(sampling, self.turns(world.max_turns), extension)
-            yield Scene(engine, texts, sampling, episodes, world, limits)
+            yield Scene(engine, texts, sampling, episodes, world, limits, most_turns=own)
 
     def shown(self, observation: Any, played: int, limits: SeatLimits) -> Any:
         """An observation after `played` turns of a seat, as the policy sees it."""
@@ -213,8 +216,8 @@ class PlayingAlone(PlayingFields):
 
     @contextmanager
     def opened(
-        self, uids: Sequence[int], engine: AsyncEngine, texts: Texts, sampling: Sampling,
-        episodes: Episodes, extension: int = 0,
+        self, uids: Sequence[int], draws: Sequence[Draw], engine: AsyncEngine, texts: Texts,
+        sampling: Sampling, episodes: Episodes, extension: int = 0,
     ) -> Iterator[Scene]:  # fmt: skip
         """As in the base class. Raises UserError if thoughts of earlier turns are dropped."""
         if episodes.drops_thoughts:
@@ -222,7 +225,7 @@ class PlayingAlone(PlayingFields):
                 f"data.thinking=template: {name_of(self)} continues from the middle of an episode, "
                 "which needs one growing context: take rollout=play_turns or data.thinking=all"
             )
-        with super().opened(uids, engine, texts, sampling, episodes, extension) as scene:
+        with super().opened(uids, draws, engine, texts, sampling, episodes, extension) as scene:
             yield scene
 
     def new_tokens(self, usual: int, environment: Any = None) -> tuple[int, int]:

@@ -298,7 +298,7 @@ def _experts(turns: Sequence[Turn], size_K: Tensor, first_B: Tensor) -> dict[str
 
     What an action's request reported ends before its last token, and begins with its context.
     """
-    experts = [[each for event in turn.events for each in event.experts] for turn in turns]
+    experts = [[each for event in _reported(turn) for each in event.experts] for turn in turns]
     width = next((len(each[0]) for each in experts if each), 0) // 2
     if not width:
         return {}
@@ -314,6 +314,12 @@ def _experts(turns: Sequence[Turn], size_K: Tensor, first_B: Tensor) -> dict[str
             unknown = place[:, 0] < 0
             place[unknown] = np.frombuffer(b"".join(own), np.int16).reshape(-1, width)[unknown]
     return {EXPERTS: torch.from_numpy(found)}
+
+
+def _reported(turn: Turn) -> Sequence[Event]:
+    """The turn's events; none where its end was not drawn: nothing says where passes belong."""
+    ends = [event for event in turn.events if event.ids]
+    return turn.events if ends and ends[-1].experts else ()
 
 
 def _ids(events: Sequence[Event]) -> list[int]:

@@ -77,7 +77,8 @@ class BranchAfterTurns(PlayingAlone):
         self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
         episodes: Episodes, log: Log, rng: torch.Generator,
     ) -> Rollouts:  # fmt: skip
-        with self.opened([draw.uid for draw in draws], engine, texts, sampling, episodes) as scene:
+        uids = [draw.uid for draw in draws]
+        with self.opened(uids, draws, engine, texts, sampling, episodes) as scene:
             shown = scene.world.reset()
             total = sum(draw.num_rollouts for draw in draws)
             seeds = iter(torch.randint(SEEDS, (total, 1), generator=rng).flatten().tolist())

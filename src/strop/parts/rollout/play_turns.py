@@ -76,10 +76,7 @@ class PlayTurns(PlayingFields):
         episodes: Episodes, log: Log, rng: torch.Generator,
     ) -> Rollouts:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        with self.opened(uids, engine, texts, sampling, episodes, self.extension) as scene:
-            scene.most_turns = {
-                draw.uid: draw.columns["max_turns"] for draw in draws if "max_turns" in draw.columns
-            }
+        with self.opened(uids, draws, engine, texts, sampling, episodes, self.extension) as scene:
             shape = (len(uids), max(len(scene.world.roles), 1))
             seeds = torch.randint(2**62, shape, generator=rng).tolist()
             games = await self.play_all(uids, seeds, scene)

@@ -99,7 +99,7 @@ class PlayWithLibrary(PlayingFields):
         known: Library = state["library"]
         shown, openings = self._found(dict.fromkeys(uids), known, texts)
         desks = [Desk({name: known[name]["text"] for name in shown[uid]}) for uid in uids]
-        with self.opened(uids, engine, texts, sampling, episodes) as scene:
+        with self.opened(uids, draws, engine, texts, sampling, episodes) as scene:
             scene.openings = openings
             scene.prepared = lambda game, action: desks[game.number].prepared(game, action)
             shape = (len(uids), max(len(scene.world.roles), 1))

@@ -60,7 +60,7 @@ class RetryFromReflection(PlayingAlone):
     ) -> Rollouts:  # fmt: skip
         form = self.form if self.form != "auto" else form_of(texts)
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        with self.opened(uids, engine, texts, sampling, episodes) as scene:
+        with self.opened(uids, draws, engine, texts, sampling, episodes) as scene:
             seeds = torch.randint(2**62, (len(uids), 1), generator=rng).tolist()
             more = torch.randint(2**62, (len(uids), 3), generator=rng).tolist()
             games = await self.play_all(uids, seeds, scene)

@@ -59,7 +59,7 @@ class RewriteFailedTurns(PlayingAlone):
         episodes: Episodes, log: Log, rng: torch.Generator,
     ) -> Rollouts:  # fmt: skip
         uids = [draw.uid for draw in draws for _ in range(draw.num_rollouts)]
-        with self.opened(uids, engine, texts, sampling, episodes) as scene:
+        with self.opened(uids, draws, engine, texts, sampling, episodes) as scene:
             seeds = torch.randint(2**62, (len(uids), 1), generator=rng).tolist()
             own = torch.randint(2**62, (len(uids),), generator=rng).tolist()
             coins = torch.rand(len(uids), generator=rng).tolist()
@@ -104,7 +104,7 @@ class RewriteFailedTurns(PlayingAlone):
         if self.marker and not episodes.tool_calls(episodes.action_texts([answer.ids]))[0]:
             each.mends = False
             return answer
-        if len(each.episode.seat.turns) >= limits.turns:
+        if len(each.episode.seat.turns) >= scene.limits_of(each.episode).turns:
             each.stop_at_failed()
             return None
         failed = each.replace_failed(scene.world)

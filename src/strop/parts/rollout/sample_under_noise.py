@@ -11,10 +11,9 @@ from strop.engines.base import Answer
 from strop.method.part import Draw, require
 from strop.method.schedule import Schedule
 from strop.method.services import Sampling, Texts
+from strop.parts.rollout._events import void
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
-
-VOID = ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,11 @@ class SampleUnderNoise(SamplingFields):
             for request, level in zip(clean, noise, strict=True)
         ]
         noisy = await engine.generate_all(asked)
-        pairs = zip(clean, noisy, strict=True)
-        batch = assemble(draws, [Answer(request, each.events) for request, each in pairs])
-        changed = [one.ids != other.ids for one, other in zip(clean, asked, strict=True)]
-        void_T = torch.tensor(changed)[batch["rollout_T"]] & batch["mask_T"]
-        void = {name: torch.where(void_T, torch.nan, batch[name]) for name in VOID}
-        return batch.set(noise_level_B=torch.tensor(noise), **void), None
+        answers = [
+            Answer(request, tuple(void(each.events) if other.ids != request.ids else each.events))
+            for request, other, each in zip(clean, asked, noisy, strict=True)
+        ]
+        return assemble(draws, answers).set(noise_level_B=torch.tensor(noise)), None
 
 
 def _noisy(
