@@ -1,5 +1,6 @@
 """Numbers that change over a run."""
 
+import dataclasses
 import math
 
 import pytest
@@ -18,9 +19,12 @@ from strop.method.schedule import (
     Schedule,
     Stairs,
     Warmup,
+    extreme_steps,
     rate_at,
 )
+from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
+from strop.training.settings import config
 
 DRAWN = Points(((0.0, 0.6), (0.5, 0.3), (1.0, 0.3)))
 
@@ -85,6 +89,38 @@ def test_every_schedule_is_a_frozen_value(kind):
     assert isinstance(kind()(1, 0), float)  # a run of no steps divides by nothing
     with pytest.raises(AttributeError):
         kind().start = 2.0
+
+
+def test_whole_options_take_the_nearest_number_and_all_of_a_curve_is_checked():
+    rises = grpo(num_rollouts=Linear(4, 16)).at_step(1, 10)
+    assert rises.sampling[0].part.num_rollouts == 5  # of 5.2
+    stairs = grpo(num_rollouts=Stairs(4, 8, 3, 5, 2))
+    assert [stairs.at_step(n, 20).sampling[0].part.num_rollouts for n in (2, 3, 8, 13)] == [
+        4, 5, 7, 8
+    ]  # fmt: skip
+    dips = grpo(clip_high=Points(((0, 0.2), (0.5, -0.1), (1, 0.2))))
+    with pytest.raises(UserError, match="clip_high must be at least 0"):
+        dips.check_schedules(10)
+    assert extreme_steps(CosineRestarts(0.2, -0.1, 4), 10) == {1, 4}
+    sections = {
+        "recipe": "grpo",
+        "training": {"lr": "points(((0, 1e-3), (0.5, -1e-3), (1, 1e-3)))"},
+    }
+    with pytest.raises(UserError, match=r"training\.lr"):
+        config.make(sections).build()
+
+
+def test_a_kind_of_ones_own_names_itself():
+    @dataclasses.dataclass(frozen=True)
+    class Saw(Schedule):
+        high: float = 1.0
+
+        def __call__(self, step, num_steps):
+            return self.high * (step % 2)
+
+    assert Saw(2.0)(3, 9) == 2.0
+    with pytest.raises(UserError, match="Saw's high must be a number"):
+        Saw("a")
 
 
 def test_the_base_is_no_schedule():

@@ -20,7 +20,7 @@ from strop.catalogue.seams import CHAINS, SINGLE, STAGES
 from strop.method import part as parts
 from strop.method.fitting import fitting
 from strop.method.part import COPIES, Term, Use, distinct, knobs_of_copy
-from strop.method.schedule import Schedule, number_at
+from strop.method.schedule import Schedule, extreme_steps, number_at
 from strop.method.shown import Section, Shown
 from strop.support.errors import UserError, nearest
 
@@ -172,12 +172,23 @@ class Algorithm(Shown):
 
     def at_step(self, step: int, num_steps: int) -> "Algorithm":
         """Every schedule replaced by its number at `step` (counted from 1)."""
-        scheduled = {
-            path: number_at(path, value, step, num_steps)
-            for path, value in self._paths.items()
-            if isinstance(value, Schedule)
-        }
-        return self.with_knobs(scheduled)
+        found: dict[str, float] = {}
+        for path, use in self.uses():
+            numbers = parts.scheduled(use.part, step, num_steps, path)
+            found |= {f"{path}.{name}": number for name, number in numbers.items()}
+        for term in self.terms:
+            if isinstance(term.coef, Schedule):
+                path = f"terms.{term.name}.coef"
+                found[path] = number_at(path, term.coef, step, num_steps)
+        return self.with_knobs(found)
+
+    def check_schedules(self, num_steps: int) -> None:
+        """Raise UserError where a schedule leaves the range of its option at some step: it is
+        enough to look at the extremes of each curve.
+        """
+        found = [v for v in self._paths.values() if isinstance(v, Schedule)]
+        for step in sorted({1}.union(*(extreme_steps(each, num_steps) for each in found))):
+            self.at_step(step, num_steps)
 
 
 def _changed(use: Use, name: str, value: Any) -> Use:

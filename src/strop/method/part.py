@@ -483,14 +483,23 @@ def replace(part: P, **changes: Any) -> P:
     return dataclasses.replace(part, **changes)
 
 
-def at_step(part: P, step: int, num_steps: int) -> P:
-    """The part with every schedule replaced by its number at `step`."""
+def scheduled(part: Fields, step: int, num_steps: int, where: str = "") -> dict[str, float]:
+    """The numbers at `step` of all fields that are schedules; rounded where the field is whole.
+
+    where: the part's path, for messages.
+    """
     whole = {f.name for f in dataclasses.fields(part) if f.type in (int, "int")}
-    changes: dict[str, Any] = {}
+    found: dict[str, float] = {}
     for name, value in fields_of(part).items():
         if isinstance(value, Schedule):
-            number = number_at(f"{name_of(part)}.{name}", value, step, num_steps)
-            changes[name] = round(number) if name in whole and math.isfinite(number) else number
+            number = number_at(f"{where or name_of(part)}.{name}", value, step, num_steps)
+            found[name] = round(number) if name in whole and math.isfinite(number) else number
+    return found
+
+
+def at_step(part: P, step: int, num_steps: int) -> P:
+    """The part with every schedule replaced by its number at `step`."""
+    changes = scheduled(part, step, num_steps)
     return replace(part, **changes) if changes else part
 
 

@@ -18,7 +18,8 @@ class Schedule:
     def __post_init__(self) -> None:
         for each in fields(self):
             value, whole = getattr(self, each.name), each.type in (int, "int")
-            kind = next(name for name, kind in SCHEDULES.items() if kind is type(self))
+            kinds = {kind: name for name, kind in SCHEDULES.items()}
+            kind = kinds.get(type(self), type(self).__name__)  # a user's own has its class name
             name = f"{kind}'s {each.name}"
             if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
                 raise UserError(f"{name} must be a number, it is {value!r}")
@@ -163,6 +164,14 @@ def before(schedule: Schedule, step: int) -> int:
 def rate_at(rate: float | Schedule, step: int, num_steps: int) -> float:
     """The learning rate of a step."""
     return float(rate(before(rate, step), num_steps) if isinstance(rate, Schedule) else rate)
+
+
+def extreme_steps(schedule: Schedule, num_steps: int, first: int = 1) -> set[int]:
+    """The steps from `first` to the last at which the curve is lowest and highest."""
+    if not isinstance(schedule, Points | CosineRestarts):  # others only rise, or only fall
+        return {first, num_steps}
+    numbers = [schedule(step, num_steps) for step in range(first, num_steps + 1)]
+    return {first + numbers.index(end) for end in (min(numbers), max(numbers))}
 
 
 def number_at(where: str, schedule: Schedule, step: int, num_steps: int) -> float:

@@ -27,7 +27,7 @@ from strop.method.algorithm import Algorithm, Method
 from strop.method.check import check
 from strop.method.masks import with_mask
 from strop.method.part import Use
-from strop.method.schedule import Schedule, before, number_at
+from strop.method.schedule import Schedule, before, extreme_steps, number_at
 from strop.parts.rollout.base import SamplingFields
 from strop.support.errors import UserError, check_value
 from strop.support.files import toml_of
@@ -133,13 +133,14 @@ class RunConfig(Section):
         check(method)
         method.check_steps(self.training.steps)
         for algorithm in method.algorithms:
-            for step in (1, self.training.steps):
-                algorithm.at_step(step, self.training.steps)
+            algorithm.check_schedules(self.training.steps)
         self.engine.check(self.training.steps)
         self.engine.check_method(method)
         for name, rate in (("training.lr", self.lr()), ("critic.lr", self.critic_lr())):
-            first = before(rate, 1) if isinstance(rate, Schedule) else 1
-            for step in (first, self.training.steps):
+            steps = {1}
+            if isinstance(rate, Schedule):
+                steps = extreme_steps(rate, self.training.steps, before(rate, 1))
+            for step in sorted(steps):
                 _check_rate(name, _number(name, rate, step, self.training.steps))
         if self.evaluation.every:
             _ = self.evaluation.ks
