@@ -280,6 +280,32 @@ def test_a_method_with_parameters_and_options_is_kept_in_a_file(strop, tmp_path)
         assert f"{option} sets an option: it goes with a recipe's name and --toml" in result.err
 
 
+def test_a_loss_given_anew_is_whole_whatever_slots_a_file_has(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("[stages]\nbound = 'clip_both_sides(clip_high=0.3)'\n", encoding="utf-8")
+    loss = (
+        "policy(ratio=ratio_per_token, objective=weight_by_clipped_ratio, "
+        "average=average_over_tokens)"
+    )
+    for words in ([f"loss={loss}"], ["average=average_per_sequence", f"terms={loss}"]):
+        (term,) = combined("", words, {}, file).build().terms
+        assert term.objective.label == "weight_by_clipped_ratio"
+        slot = "average_per_sequence" if len(words) > 1 else "average_over_tokens"
+        assert term.average.label == slot
+    (term,) = combined("", ["objective=clip_both_sides"], {}, file).build().terms
+    assert term.objective.part.clip_high == 0.2
+
+
+def test_defaults_of_a_files_model_or_task_do_not_win_over_the_command(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("[training]\nsteps = 3\n", encoding="utf-8")
+    given = combined("", [], {"model": {"name": "tiny-worked"}}, file)
+    assert (given.training.steps, given.data.task) == (3, "worked_countdown")
+    file.write_text("[data]\ntask = 'corridor'\n", encoding="utf-8")
+    other = combined("", ["data.task=reasoning_gym:chain_sum"], {}, file)
+    assert "style" not in other.data.task_config
+
+
 def test_a_stage_given_anew_drops_the_options_that_a_file_had_for_it():
     complete = config.make({"algorithm": {"loss.clip_high": 0.5}}).complete()
     raw = complete.model_dump()

@@ -41,7 +41,7 @@ def combined(
     """The configuration of a recipe or a method. From the strongest to the weakest: assignments,
     options by section, the file, the defaults of the model. Raises UserError.
     """
-    raw = config.load(file).model_dump(exclude_unset=True) if file else {}
+    raw = config.content(file) if file else {}
     recipe = spelled(recipe) if isinstance(recipe, str) else recipe
     name = recipe if isinstance(recipe, str) else ""
     given = _model_given(assignments, options, raw)

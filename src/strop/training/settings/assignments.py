@@ -102,16 +102,29 @@ def _set_in_phase(raw: dict[str, Any], path: str, text: str) -> None:
 def _set_stage(raw: dict[str, Any], stage: str, text: str, before: Mapping[str, Any]) -> None:
     """Set a stage of the method, and so of all its phases, or of one phase.
 
-    The options of `before` that lie in the stage are removed with the parts they belonged to.
+    What `before` has in the stage, options, slots of terms, or it under another name, is removed
+    with the parts that it belonged to.
     """
     raw["algorithm"] = _outside(raw.get("algorithm", {}), stage, before)
-    raw["stages"] = {**raw.get("stages", {}), stage: text}
+    old = before.get("stages", {})
+    stages = {
+        name: each
+        for name, each in raw.get("stages", {}).items()
+        if old.get(name) != each or not _is_in(name, stage)
+    }
+    raw["stages"] = {**stages, stage: text}
     phases = raw.get("phases", {})
     for name, phase in phases.items():
-        stages = phase.get("stages", {})
-        kept = {k: v for k, v in stages.items() if reading.full_name(k) != reading.full_name(stage)}
+        kept = {k: v for k, v in phase.get("stages", {}).items() if not _is_in(k, stage)}
         options = _outside(phase.get("algorithm", {}), stage, phase)
         raw["phases"] = {**raw["phases"], name: {**phase, "stages": kept, "algorithm": options}}
+
+
+def _is_in(name: str, stage: str) -> bool:
+    """Whether `name` is the stage or slot, maybe by another name, or a slot of it, the terms."""
+    place, other = (PLACE_OF.get(each, reading.full_name(each)) for each in (name, stage))
+    slot = reading.full_name(name) not in STAGES
+    return place == other or (slot and reading.full_name(stage) == "terms")
 
 
 def _drop_from_phases(raw: dict[str, Any], path: str) -> None:

@@ -250,6 +250,15 @@ def load(path: Path) -> RunConfig:
     return make(toml_of(path, "the configuration"), str(path))
 
 
+def content(path: Path) -> dict[str, Any]:
+    """What a configuration file sets, without what follows from it: the style of a task, say, is
+    that of the file's own model. Raises UserError as `load`.
+    """
+    raw = toml_of(path, "the configuration")
+    make(raw, str(path))
+    return raw
+
+
 # Other defaults for the shipped models: they are small, so they learn fast and need few tokens.
 SMALL: dict[str, Any] = {
     "training": {"lr": "linear(5e-4, 0)", "steps": 200},
