@@ -202,3 +202,12 @@ def test_a_number_that_is_too_small_is_an_error(statistic):
     assert statistic(values, key, 3).shape == (3,)
     with pytest.raises((IndexError, RuntimeError), match="out of"):
         statistic(values, key, 2)
+
+
+def test_sums_until_a_row_do_not_lose_small_values_behind_many_rows():
+    """Two million tokens before it, in float32, would take the last rollout's digits."""
+    value_N = torch.rand(2_000_000, generator=torch.Generator().manual_seed(0))
+    key_N = torch.arange(2_000_000) // 100
+    found = segments.sum_until(value_N, key_N, 20_000)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found[-100:], value_N[-100:].cumsum(0), rtol=1e-6)

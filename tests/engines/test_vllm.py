@@ -27,6 +27,7 @@ from strop.support.errors import UserError
 from strop.support.http import Retries
 from strop.training.learner import adapters
 from strop.training.learner.adapters import Lora
+from strop.training.settings import config
 
 WANT = frozenset({"logp_model"})
 GREEDY = [Request((3, 4, first), 6, 0.0, want=WANT) for first in range(4)]
@@ -316,6 +317,11 @@ def test_log_probabilities_are_known_at_any_temperature(served, model, tmp_path)
         (found,) = sample(engine, [Request((3, 4), 5, 0.7, want=WANT)])
     assert joined(found, "logp") == joined(found, "logp_model")
     assert all(map(math.isfinite, joined(found, "logp")))
+
+
+def test_options_with_an_open_quote_are_refused():
+    with pytest.raises(UserError, match=r"engine\.args.*No closing quotation"):
+        config.make({"engine": {"kind": "vllm", "args": "--foo 'bar"}})
 
 
 def test_a_folder_without_room_is_refused(model, tmp_path, monkeypatch):

@@ -28,6 +28,11 @@ def names(folder):
     return sorted(path.name for path in folder.path.iterdir())
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"/none is no folder, .* put there: give another"):
+        WeightsFolder(1, "give another", str(tmp_path / "none"))
+
+
 def test_a_version_is_seen_whole_or_not_at_all(tmp_path):
     folder = WeightsFolder(1, "", str(tmp_path))
 

@@ -78,6 +78,41 @@ def test_a_file_gives_the_same_groups_again_and_what_is_half_written_is_cut_off(
         intake(path)
 
 
+def test_a_number_names_a_rollout_and_what_completes_nothing_is_refused(tmp_path: Path) -> None:
+    made = intake(tmp_path / "p.jsonl", size=3)
+    assert made.add([row("g", id=17)])[0] | {"repeated": False} == {
+        "object": "rollout", "id": "17", "group": "g", "repeated": False,
+    }  # fmt: skip
+    assert made.add([row("g", id="17")])[0]["repeated"]
+    with pytest.raises(Refused, match="nothing completes group g: send complete with its last"):
+        made.add([row("g", id=17)], whole=True)
+    made.add([row("g", id=18)], whole=True)
+    assert made.add([row("g", id=18)], whole=True)[0]["repeated"]  # it is complete
+    for wrong in (1.5, True, ["a"]):
+        with pytest.raises(Refused, match=r"rollouts\[0\]\.id is .*: name a rollout by text or a"):
+            made.add([row("g", id=wrong)])
+
+
+def test_a_file_of_a_watched_folder_waits_for_room_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strop.serving.watched_folder.LOOK_SECONDS", 99)
+    made, folder = intake(tmp_path / "p.jsonl"), tmp_path / "queue"
+    watched = WatchedFolder(folder, made)
+    watched.start()
+    watched.close()
+    (folder / "one.jsonl").write_text(json.dumps(row("a")))
+
+    def full(lines: object) -> None:
+        raise Refused(507, "the run cannot write posted.jsonl")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made, "_write", full)
+        with pytest.raises(OSError, match="cannot write posted"):
+            watched.look()
+    assert not (folder / "refused" / "one.jsonl").exists()
+
+
 def test_a_name_holds_for_all_of_a_post_and_for_events(tmp_path: Path) -> None:
     made = intake(tmp_path / "p.jsonl", wanted=9)
     assert not any(each["repeated"] for each in made.add([row("a"), row("b")], "n"))
@@ -224,7 +259,7 @@ def test_a_watched_folder_is_looked_at_again_after_an_error(
     while not printed and time.monotonic() < last:
         time.sleep(0.01)
         printed = capfd.readouterr().err
-    assert printed.startswith(f"the folder {folder} cannot be read: ")
+    assert printed.startswith(f"nothing is taken from {folder}: ")
     (tmp_path / "away").rename(folder)
     (folder / ".one").write_text(json.dumps(row("a")))
     (folder / ".one").rename(folder / "one.jsonl")

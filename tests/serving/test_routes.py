@@ -124,7 +124,7 @@ def test_neutral_and_harmless_fields_are_taken(plain, speaker):
     body = {
         "messages": message(), "user": "u", "metadata": {"a": "b"}, "store": False,
         "logit_bias": {},
-        "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1, "best_of": None,
+        "presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1, "best_of": 1,
         "response_format": {"type": "text"}, "tool_choice": "none", "ignore_eos": False,
         "max_completion_tokens": 7, "max_tokens": 8, "top_k": 0,
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +13,7 @@ from models import without_times
 from runs import world_of
 
 from strop.api.inference import open_model
+from strop.engines.pool.one_per_process import ParallelEngine
 from strop.method.part import Draw
 from strop.support.errors import UserError
 from strop.support.loading import attribute
@@ -102,6 +104,8 @@ def test_an_episode_that_outgrows_the_cache_is_cut_off(file):
         world_of(raw(f"{file}:Digits", engine={"cache_tokens": 7}))
     longest, cut = {}, {}
     for room in (8, 100):
+        bound = SimpleNamespace(capabilities=frozenset(), longest=room)
+        assert ParallelEngine(bound, None, None).longest == room  # as of one process
         algorithm, world = world_of(raw(f"{file}:Digits", engine={"cache_tokens": room}))
         draws = tuple(Draw(uid, 4) for uid in world.pool[:8])
         rng = torch.Generator().manual_seed(5)

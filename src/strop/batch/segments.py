@@ -270,12 +270,16 @@ def place_in_run(key_N: Tensor, num: int) -> Tensor:
 
 
 def sum_until(values_N: Tensor, key_N: Tensor, num: int) -> Tensor:
-    """Sum [N] of the key's values up to and with each row; the rows of a key lie together."""
-    until_N = values_N.cumsum(0, dtype=values_N.dtype)
+    """Sum [N] of the key's values up to and with each row; the rows of a key lie together.
+
+    One value that is not finite makes all sums of later keys NaN: mask it before.
+    """
+    wide = torch.float64 if values_N.is_floating_point() else values_N.dtype
+    until_N = values_N.cumsum(0, dtype=wide)
     first_B = first(key_N, num).clamp(max=max(key_N.shape[0] - 1, 0))
     if not key_N.numel():
         return until_N
-    return until_N - at(until_N[first_B] - values_N[first_B], key_N)
+    return (until_N - at(until_N[first_B] - values_N[first_B], key_N)).to(values_N.dtype)
 
 
 def among(key_N: Tensor, wanted: Tensor, num: int) -> Tensor:

@@ -44,9 +44,11 @@ class WeightsFolder:
         """
         self.size = size
         places = [Path(chosen)] if chosen else [IN_MEMORY, Path(tempfile.gettempdir())]
+        if chosen and not Path(chosen).is_dir():
+            raise UserError(f"{chosen} is no folder, so no weights can be put there: {advice}")
         for place in filter(Path.is_dir, places):
             _sweep(place)
-            if shutil.disk_usage(place).free > size:
+            if shutil.disk_usage(place).free > size and os.access(place, os.W_OK):
                 self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
                 self.handle = os.open(self.path, os.O_RDONLY)
                 _locked(self.handle)

@@ -18,6 +18,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "bad_words": ([],),
     "beam_width": (1,),
+    "best_of": (1,),
     "continue_final_message": (False,),
     "detokenize": (True,),
     "documents": ([],),

@@ -197,6 +197,7 @@ class Intake:
                 if not each.id or (each.id not in self.ids and first[each.id] is each)
             ]
             if not new:
+                self._check_completes(arrived, whole)
                 return self._answers(arrived, new)
             self._check_room()
             self._check_age(new)
@@ -215,7 +216,11 @@ class Intake:
         """Read one rollout. Raises Refused, which names the error's place."""
         if not isinstance(row, Mapping):
             raise Refused(422, f"{where} is no object of JSON", "unreadable_rollout", where)
-        id = row["id"] if isinstance(row.get("id"), str) else id
+        given = row.get("id")
+        if given is not None and (isinstance(given, bool) or not isinstance(given, str | int)):
+            text = f"{where}.id is {given!r}: name a rollout by text or a whole number"
+            raise Refused(422, text, "unreadable_rollout", f"{where}.id")
+        id = id if given is None else str(given)
         try:
             check_value(row, where)
             rollout = self.complete(rollout_of(row, where), where)
@@ -227,6 +232,16 @@ class Intake:
         except UserError as error:
             raise Refused(422, str(error), "unreadable_rollout", where) from error
         return Arrived(id, rollout.group or _key(rollout.turns[0].prompt_ids), rollout)
+
+    def _check_completes(self, arrived: Sequence[Arrived], whole: bool) -> None:
+        """Raise Refused where a post without anything new is to complete an open group."""
+        if whole and (open := [each.key for each in arrived if each.key in self.open]):
+            raise Refused(
+                409,
+                f"all of these rollouts are here already, so nothing completes group {open[0]}: "
+                "send complete with its last rollout",
+                "nothing_new",
+            )
 
     def _check_room(self) -> None:
         """Raise Busy where no rollout can be accepted now."""

@@ -50,7 +50,7 @@ class WatchedFolder:
             except OSError as error:  # such as of a network's disk: the next look tries again
                 if str(error) != trouble:
                     trouble = str(error)
-                    print(f"the folder {self.folder} cannot be read: {trouble}", file=sys.stderr)
+                    print(f"nothing is taken from {self.folder}: {trouble}", file=sys.stderr)
 
     def look(self) -> None:
         """Accept the files in the folder, as far as the intake has room."""
@@ -75,6 +75,8 @@ class WatchedFolder:
                 raise UserError(f"a file {path.name} was taken in before: give each its own name")
             self.intake.add(rows_of(path), f"{self.folder.name}/{path.name}")
         except (UserError, Refused) as error:
+            if isinstance(error, Refused) and error.status >= 500:
+                raise OSError(str(error)) from error  # a full disk, say: the file is not to blame
             place = self.folder / "refused" / path.name
             place.with_name(f"{place.name}.why").write_text(f"{error}\n", encoding="utf-8")
         else:

@@ -31,6 +31,7 @@ from strop.support.adapted import routes_of
 from strop.support.devices import launching_on, to_device, why_no_kernels
 from strop.support.errors import UserError
 from strop.support.experts import experts_of
+from strop.support.positions import context_of
 
 UNBOUNDED = 1 << 40
 # Prompt tokens that are computed in the time of the fixed cost of a pass, and most tokens of one
@@ -95,7 +96,7 @@ class CachedModel:
         config = model.config.get_text_config()
         self.model = model
         self.vocab_size: int = config.vocab_size
-        self.context_length: int = getattr(config, "max_position_embeddings", None) or UNBOUNDED
+        self.context_length: int = context_of(config) or UNBOUNDED
         self.device: torch.device = next(model.parameters()).device
         self.num_layers: int = config.num_hidden_layers
         self.packed = False

@@ -36,7 +36,7 @@ class ParallelEngine(Engine):
 
     def __init__(self, inner: Engine, ranks: Any, shell: Any) -> None:
         self.inner, self.ranks, self.shell = inner, ranks, shell
-        self.capabilities = inner.capabilities
+        self.capabilities, self.longest = inner.capabilities, inner.longest
         self.dealing = True
         self.queue: list[QueuedRequest] = []
         self.keeper: dict[int, int] = {}  # index of the process that has the cache of a request

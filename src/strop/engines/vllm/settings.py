@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from strop.engines.open import EngineSettings
 from strop.engines.weights_folder import adapters_of, rank_of
@@ -28,6 +28,12 @@ class VllmOptions(EngineSettings):
         default=0, ge=0, description="longest sequence; 0: as long as fits into memory"
     )
     args: str = Field(default="", description="further options of `vllm serve`, as in a shell")
+
+    @field_validator("args")
+    @classmethod
+    def _args_are_words(cls, args: str) -> str:
+        shlex.split(args)  # its ValueError says what is open
+        return args
 
     def options(self, model: Any, *more: str) -> list[str]:
         """Options of `vllm serve`; if one is given twice, the later counts."""

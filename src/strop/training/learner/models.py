@@ -20,6 +20,7 @@ from strop.head.head import text_config
 from strop.support import adapted, hub, linear
 from strop.support.errors import UserError
 from strop.support.files import json_of, text_of
+from strop.support.positions import context_of
 from strop.training.learner import adapters
 from strop.training.learner.adapters import Lora
 from strop.training.learner.policy import Policy
@@ -59,7 +60,7 @@ class Loaded:
     @property
     def context(self) -> int:
         """Most tokens of a sequence, prompt and answer together."""
-        return int(getattr(text_config(self.model), "max_position_embeddings", 2**20))
+        return context_of(text_config(self.model)) or 2**20
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

@@ -242,9 +242,13 @@ class RunLive:
 
     def prompt(self, uid: int) -> Prompt:
         """The prompt of a posted task, and its columns. Raises KeyError where there is none."""
-        if self.server is None and self.elsewhere is not None:
+        try:
+            first = self.intake.first_of(uid - FIRST_UID)
+        except KeyError:
+            if self.server is not None or self.elsewhere is None:
+                raise
             self.intake.read(self.elsewhere, writes=False)  # as far as it has been written
-        first = self.intake.first_of(uid - FIRST_UID)
+            first = self.intake.first_of(uid - FIRST_UID)
         ids = first.turns[0].prompt_ids
         text = str(self.texts.tokenizer.decode(list(ids)))
         return Prompt(uid, text, dict(first.columns), f"group {first.group or uid}", ids=ids)
