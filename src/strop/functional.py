@@ -381,8 +381,8 @@ def _loss(call: PaddedCall) -> tuple[Tensor, dict[str, float]]:
         call = states.after_series(call)
     stage = stage_of(call)
     terms = stage.algorithm.terms
-    view = kernel.View(kernel.prepare(terms, stage.batch, stage.rng()))
     tally = kernel.Tally()
+    view = kernel.View(kernel.prepare(terms, stage.batch, stage.rng(), tally))
     losses = [kernel.term_loss(term, view, tally, rng=stage.rng()) for term in terms]
     if not losses:
         raise UserError(f"recipe {call.recipe} has no loss terms with these parameters")

@@ -101,6 +101,9 @@ def test_the_command_keeps_results_beside_older_ones(command, tmp_path, monkeypa
         assert said.code == 0, said.err
         assert f"{name}/" in said.out
         assert "not testable here" in said.out
+    nowhere = command("reproduce", "loop", "--csv", tmp_path / "none/found.csv")
+    assert (nowhere.code, nowhere.out) == (2, "")
+    assert "none/found.csv: its folder does not exist" in nowhere.err
     with table.open() as file:
         assert [row["claim"] for row in csv.DictReader(file)] == ["digirl/android", "loop/appworld"]
 
@@ -108,6 +111,9 @@ def test_the_command_keeps_results_beside_older_ones(command, tmp_path, monkeypa
 def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"no claim of 'clip_covv' is recorded.*clip_cov"):
         strop.reproduce("clip_covv")
+    for number in (1, -1):
+        with pytest.raises(UserError, match=f"seeds is {number}: "):
+            strop.reproduce("rloo/unbiased", seeds=number)
 
 
 def test_runs_are_scored_so_that_the_number_is_there():

@@ -151,6 +151,14 @@ def test_turns_begin_behind_what_a_tool_said() -> None:
     assert batch["index_K"][:3].tolist() == [0, 1, 0]
 
 
+def test_what_cuts_have_left_is_not_known_to_a_host() -> None:
+    for mask, allowed in (("ignore", True), ("weigh", False), ("renormalise", False)):
+        part = "rollout.sample_independently"
+        knobs = {f"{part}.top_p": 0.9, f"{part}.sampling_mask": mask}
+        cut = notation.recipe("grpo").with_knobs(knobs)
+        assert (not why_not(cut, TRL)) == allowed
+
+
 def test_equal_prompts_are_draws_of_one() -> None:
     given, _ = rollouts(uid_B=torch.tensor([5, 6, 5, 5]).repeat_interleave(4))
     batch = given.batch(3, 10, 0)

@@ -61,6 +61,17 @@ def test_a_part_of_ones_own(tmp_path):
         reading.chain('"no_such_package:Anything"')
 
 
+def test_annotations_that_are_text_are_types_too(tmp_path):
+    (tmp_path / "late.py").write_text(
+        "from __future__ import annotations\n"
+        "from strop.method.algorithm import Algorithm\n"
+        "from strop.recipes.grpo import grpo\n"
+        "def mine(beta: float = 0) -> Algorithm:\n    return grpo(beta=beta)\n"
+    )
+    found = notation.recipe(f'"{tmp_path}/late.py:mine"(beta=0.04)')
+    assert found == grpo(beta=0.04)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -209,7 +209,8 @@ def test_weights_and_masks_of_a_correction():
     with pytest.raises(UserError, match=r"is here loss\.dual_clip_c"):
         F.loss_parts("grpo", **plain, params={"delta": 3.0})
     verls = {"rollout_is": "token", "rollout_is_threshold": 2.0, "dual_clip_c": 3.0}
-    loss, _ = F.policy_loss("rollout_correction", **moved, params=verls)
+    loss, metrics = F.policy_loss("rollout_correction", **moved, params=verls)
+    assert metrics["correction/mean"] == pytest.approx((1 + 1.648721 + 2 + 0.496585) / 4)
     assert float(loss) == pytest.approx(3 * (1 + 1.648721 + 2 + 0.496585) / 4, abs=1e-5)
 
 

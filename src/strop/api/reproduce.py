@@ -114,7 +114,12 @@ def reproduce(
 def outcomes(
     found: list[Claim], out: Path, seeds: int, steps: int, jobs: int, progress: bool
 ) -> Iterator[Outcome]:
-    """The outcomes of the claims, one after the other."""
+    """The outcomes of the claims, one after the other. Raises UserError."""
+    if seeds == 1:
+        raise UserError("seeds is 1: a difference between seeds needs two or more, a verdict five")
+    for name, number in (("seeds", seeds), ("steps", steps), ("jobs", jobs)):
+        if number < 0:
+            raise UserError(f"{name} is {number}: give 0 or more")
     for claim in found:
         given = dataclasses.replace(claim, seeds=seeds or claim.seeds, steps=steps or claim.steps)
         yield _outcome(given, out, jobs, progress)

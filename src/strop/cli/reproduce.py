@@ -1,6 +1,7 @@
 """`strop reproduce`: tests papers' claims about their methods in small experiments."""
 
 import csv
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from rich.table import Table
 from strop.cli import completing
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
+from strop.support.writing import write_whole, writing
 
 if TYPE_CHECKING:
     from strop.api.reproduce import Outcome
@@ -57,8 +59,8 @@ def reproduce(
         return
     named = [c for name in names for c in (claims() if name == "all" else claims_of(name))]
     found = [*{claim.id: claim for claim in named}.values()]
-    if seeds and seeds < 2:
-        raise UserError("--seeds 1: a difference between seeds needs two or more, a verdict five")
+    if table is not None and not table.absolute().parent.is_dir():
+        raise UserError(f"--csv {table}: its folder does not exist")
     for outcome in outcomes(found, out, seeds, steps, jobs, not as_json):
         if as_json:
             print(json.dumps(outcome.row()))
@@ -89,11 +91,12 @@ def _keep(outcome: "Outcome", path: Path) -> None:
     """Put a result into a table, in place of an older one of the same claim."""
     rows = {row["claim"]: row for row in _rows(path)}
     rows[outcome.claim.id] = {k: _cell(v) for k, v in outcome.row().items()}
-    with path.with_suffix(".new").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows[name] for name in sorted(rows))
-    path.with_suffix(".new").replace(path)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows[name] for name in sorted(rows))
+    with writing(path.parent, path.name):
+        write_whole(path, text.getvalue())
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

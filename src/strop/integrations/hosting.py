@@ -169,6 +169,8 @@ def _collecting(algorithm: Algorithm) -> Iterator[str]:
             "learns from given answers" if part.given else "samples in a way of its own"
         )  # fmt: skip
         yield f"{what} ({rollout.label})"
+    if rollout.part.cuts and rollout.part.sampling_mask != "ignore":
+        yield f"learns from what cuts have left (sampling_mask={rollout.part.sampling_mask})"
     for use in algorithm.curation:
         if getattr(use.part, "max_rounds", 1) != 1 or use.label.startswith("ask_"):
             yield f"requests further rollouts ({use.label})"

@@ -14,8 +14,10 @@ WORDS = {
 
 
 @functools.cache
-def declared(kind: type) -> dict[str, Any]:
-    """The types of a dataclass's fields by name; empty where they cannot be resolved."""
+def declared(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields or a function's parameters by name; empty where they cannot
+    be resolved.
+    """
     try:
         return typing.get_type_hints(kind)
     except Exception:  # a user's part may use names that do not exist at run time

@@ -24,7 +24,7 @@ from typing import Any
 
 from strop.catalogue import catalogue, peers
 from strop.method.algorithm import Algorithm, Method, Phase, Phases, Until, read_until
-from strop.method.fitting import fitting
+from strop.method.fitting import declared, fitting
 from strop.method.part import free_label
 from strop.method.reading import content, links, named_call, one_line, replace_stages
 from strop.method.schedule import Schedule
@@ -66,6 +66,8 @@ def build_recipe(name: str, arguments: Mapping[str, Any], **defaults: Any) -> Me
     merged = {**{k: v for k, v in defaults.items() if k in known}, **arguments}
     for argument, new in merged.items():
         hint, old = known[argument].annotation, known[argument].default
+        if isinstance(hint, str):  # of a file with `from __future__ import annotations`
+            hint = declared(function).get(argument)
         hint = None if hint is inspect.Parameter.empty else hint
         merged[argument] = fitting(f"recipe {name}: {argument}", hint, old, new)
     try:
