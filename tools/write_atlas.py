@@ -53,9 +53,8 @@ each; those of `gemma` are of 64 sums with 4.
 2510.13786), fitted to validation pass@1 over steps, averaged over seeds, with 95% intervals over
 bootstrapped seeds. Where the fit is not determined, the reason stands in their place. *At sampled*
 and *at trained* are differences in validation pass@1 at the point where both sides had spent as
-much as the thriftier one spent in all. Ratios are to `grpo`; the tokens of `arpo` and
-`aepo_agentic_rollout` count what forked episodes share as often as episodes have it. Stages are
-those at which a recipe differs from its parent.
+much as the thriftier one spent in all. Ratios are to `grpo`. Stages are those at which a recipe
+differs from its parent.
 
 Written by `python tools/write_atlas.py`; change the rows, not this file.
 """
