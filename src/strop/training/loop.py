@@ -312,6 +312,8 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
         config.data, config.reward, needs_reward=scored, heldout=False, uses_columns=True
     )
     loaded = load_model(config, ranks=ranks, given=given)
+    if given is not None:
+        _check_none_frozen(loaded)
     world = make_world(config, algorithm, loaded, task, ranks)
     if config.training.max_staleness:
         assert isinstance(algorithm, Algorithm), "phases were refused"
@@ -319,6 +321,19 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
             config, algorithm, world.policy, config.training.max_staleness
         )
     return Run(config, algorithm, loaded, world, record, race)
+
+
+def _check_none_frozen(loaded: Loaded) -> None:
+    """Raise UserError for a model in memory with frozen weights: the run's files say nothing of
+    them, so a resumed run would train them.
+    """
+    weights = loaded.model.named_parameters() if loaded.adapter is None else ()
+    if frozen := [name for name, weight in weights if not weight.requires_grad]:
+        raise UserError(
+            f"{len(frozen)} weights of the model are frozen, the first is {frozen[0]}: a run "
+            "trains all of them, after model.requires_grad_(True), or adapters alone, with "
+            "model.lora_rank"
+        )
 
 
 def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
