@@ -133,7 +133,25 @@ def _from_files(data: DataSettings, uses_columns: bool) -> Task:
     if data.validation_files and (most := data.validation_size):
         sets = {name: prompts[:most] for name, prompts in task.sets.items()}
         task = replace(task, validation=task.validation[:most], sets=sets)
-    return replace(task, train=task.train[: data.train_size]) if data.train_size else task
+    return _first_rows(task, data.train_size) if data.train_size else task
+
+
+def _first_rows(task: Task, number: int) -> Task:
+    """The task with its first training rows, and a note of the sources that have none of them."""
+    train = task.train[:number]
+    begins = [0, *(origin.end for origin in task.origins)]
+    unread = [
+        origin.name
+        for origin, begin in zip(task.origins, begins, strict=False)
+        if not len(train) or train[-1].uid < begin
+    ]
+    if not unread:
+        return replace(task, train=train)
+    note = (
+        f"data.train_size={number} takes the first rows, and none of {', '.join(unread)}: raise "
+        "it, or leave those files out"
+    )
+    return replace(task, train=train, notes=(*task.notes, note))
 
 
 def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
