@@ -362,11 +362,11 @@ def attended(run: Run, watcher: Watcher) -> Iterator[None]:
 
 def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str, float]]:
     """Yields the metrics of each remaining step when the step is done; saves after the last one,
-    and after one at which the run is asked to stop.
+    and after one at which the run is asked to stop or the watcher stops it.
 
     Raises as `go` does.
     """
-    settings = run.config.training
+    settings, stopped = run.config.training, None
     with _recording_end(run), tracked(run, watcher) as watcher:
         recorded = run.ranks.from_first(run.record.metrics_path.exists)
         watcher.begin(run, read_metrics(run.record.folder) if recorded else [])
@@ -384,12 +384,27 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
                 metrics = _written_step(run, evaluator)
             except StepGivenUp:
                 break
-            watcher.step(run, metrics)
+            try:
+                watcher.step(run, metrics)
+            except RunStopped as error:  # the step is done, and all processes have to save it
+                stopped, run.stop_asked = error, True
             if _is_best(run, metrics) or _due(run.done, settings.save_every, settings.steps):
                 run.save()
-            yield metrics
+            if stopped is None:
+                yield metrics
         run.save()
+        _raise_in_all(run.ranks, stopped)
         run.ranks.at("")
+
+
+def _raise_in_all(ranks: Ranks, stopped: RunStopped | None) -> None:
+    """Raise what has stopped this process or, with its number, another one. All call it."""
+    told = ranks.gathered(str(stopped or ""))
+    if stopped is not None:
+        raise stopped
+    for number, why in enumerate(told):
+        if why:
+            raise RunStopped(f"process {number} of {ranks.count}: {why}")
 
 
 def _recording_end(run: Run) -> AbstractContextManager[None]:
