@@ -26,6 +26,7 @@ from strop.environments.replay import Replay
 from strop.rewards import pickled
 from strop.support import loading
 from strop.traces.files import open_traces
+from strop.training.learner.models import load
 
 ROWS = [
     {"prompt": "1+2=", "answer": "3", "level": 1},
@@ -279,6 +280,12 @@ def test_models_that_cannot_be_trained_are_refused(lab: Any, here: Any) -> None:
 
     with pytest.raises(UserError, match="model has adapters already: give the model without them"):
         trained(lab, model=Adapted())
+    frozen = load(str(lab.model)).model
+    frozen.get_input_embeddings().requires_grad_(False)
+    with pytest.raises(UserError, match=r"1 weights .* frozen, the first is model.embed_tokens"):
+        trained(lab, model=frozen)
+    assert not Path("runs").exists()
+    trained(lab, model=frozen, model_lora_rank=2, training_steps=1)
     with pytest.raises(UserError, match="tokenizer goes with a model that is loaded"):
         strop.evaluate(str(lab.model), data=rows_of(lab.data), reward=even, tokenizer=tokenizer())
 

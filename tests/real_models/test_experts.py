@@ -1,5 +1,6 @@
 """A mixture of experts: the learner replays the engine's routing; load, balance, mismatch."""
 
+import copy
 import json
 import math
 
@@ -229,6 +230,21 @@ def test_the_old_experts_are_those_of_the_first_pass(model):
     free = Policy(model, 30, "on").columns(found, tuple(names), 1.0)["logp_T"]
     gaps = [(each - found["logp_old_T"])[found["mask_T"]].abs().mean() for each in (held, free)]
     assert 0 < gaps[0] < gaps[1]
+
+
+def test_a_model_in_anothers_place_is_watched_by_its_own_experts(model):
+    """As the sharded copy, which several processes train in place of the loaded model."""
+    batch, policy = rollouts(model), Policy(model, 1000, replay=OF_ENGINE)
+    policy.model = copy.deepcopy(model)
+    values = policy.push(
+        batch, NAMES, lambda rows, _: {"logp_T": torch.ones(int(batch["mask_T"].sum()))[rows]},
+        False, 1.0,
+    )  # fmt: skip
+    assert float(values[MISMATCH].max()) == 0.0
+    moved(policy.model)
+    experts = policy.columns(batch, (routing.NOW,), 1.0)[routing.NOW]
+    known = batch[OF_ENGINE][:, 0] >= 0
+    assert torch.equal(experts[known], batch[OF_ENGINE][known].long())
 
 
 def test_load_and_mismatch_by_hand():

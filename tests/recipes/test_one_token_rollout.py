@@ -141,7 +141,8 @@ def test_given_answers_become_likelier(tmp_path):
     raw["algorithm"]["sampling.num_rollouts"] = 1
     run_of = Runner().whole(raw, tmp_path / "run")
     draws = tuple(Draw(uid, 1) for uid in run_of.world.pool)
-    batch = ReadAnswers().read(draws, run_of.world.services.texts)
+    services = run_of.world.services
+    batch = ReadAnswers().read(draws, services.texts, services.sampling)
     logp_T = run_of.world.policy.columns(batch, ("logp_T",), 1.0)["logp_T"][batch["mask_T"]]
     assert float(logp_T.mean()) > -0.5  # ln 22 = 3.1 nats below 0 at first
 

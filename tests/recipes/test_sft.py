@@ -56,7 +56,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_answers_ends_included(lab, 
     runner = Runner()
     run = runner.start(settings(lab, training={"steps": 1, "save_every": 0}), tmp_path / "run")
     services, policy = run.world.services, run.world.policy
-    batch = run.algorithm.rollout.part.read(_draws(run, 2), services.texts)
+    batch = run.algorithm.rollout.part.read(_draws(run, 2), services.texts, services.sampling)
     ends = batch["id_T"][batch["rollout_T"].diff(append=torch.tensor([9])) != 0]
     assert set(ends.tolist()) == {services.texts.end_ids[0]}
     logp_T = policy.columns(batch, ("logp_T",), 1.0)["logp_T"]

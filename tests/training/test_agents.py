@@ -23,8 +23,12 @@ from strop.environments.episodes import CallLimits
 from strop.method.services import AgentEnd, ModelCall, Withdrawn
 from strop.support.errors import RunStopped
 from strop.support.exits import Exit
+from strop.training.loading import load_model
+from strop.training.parallel.ranks import Ranks
 from strop.training.services import agents
 from strop.training.services.agents import Episode
+from strop.training.settings import config
+from strop.training.setup import load_prompts, make_world
 
 AGENT = """
 import asyncio, os, sys, time
@@ -196,6 +200,25 @@ def test_log_probabilities_are_told_of_the_runs_own_draw(lab: Any, agent: Path, 
             **{**SHORT, "training_steps": 1},
         )  # fmt: skip
         assert {row["reward"] for row in rollouts(run)} == {reward}
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_several_processes_that_would_play_an_agent_refuse_it(
+    max_staleness: int, agent: Path
+) -> None:
+    """Also where another process collects, and they play its validation."""
+
+    class Second(Ranks):
+        number, count = 1, 2
+
+    settings = config.make({
+        "recipe": "grpo", "model": {"name": "tiny"}, "data": {"task": f"agent:{agent}:once"},
+        "training": {"steps": 2, "max_staleness": max_staleness},
+        "algorithm": {"rollout.max_tokens": 6},
+    })  # fmt: skip
+    loaded, task = load_model(settings), load_prompts(settings.data, settings.reward)
+    with pytest.raises(UserError, match="calls the model when it likes, and several processes"):
+        make_world(settings, settings.build(), loaded, task, Second())
 
 
 def test_calls_beside_each_other_have_draws_of_their_own(lab: Any, agent: Path, here: Path) -> None:

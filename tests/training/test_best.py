@@ -41,6 +41,16 @@ def go(run, scores=SCORES, until=99):
     run.close()
 
 
+def test_a_checkpoint_before_the_first_step_is_pruned_as_any_other(tmp_path):
+    """Where there is no best step, and where the best one is another."""
+    for best in (0, 1):
+        for step in range(4):
+            (tmp_path / f"step-{step:06d}").mkdir(exist_ok=True)
+        checkpoint.prune(tmp_path, 2, best)
+        kept = [checkpoint.step_of(place) for place in checkpoint.complete(tmp_path)]
+        assert kept == ([1] if best else []) + [2, 3]
+
+
 def kept(folder):
     return [checkpoint.step_of(place) for place in checkpoint.complete(folder / "checkpoints")]
 

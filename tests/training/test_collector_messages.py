@@ -10,6 +10,7 @@ import torch
 
 from strop.method import notation
 from strop.support import guarded_process
+from strop.training import collector_process
 from strop.training.collect.asynchronous import DRAWN, AsynchronousCollector, Box
 from strop.training.collect.messages import Begin, Broken
 from strop.training.collect.process import Mailbox, Over
@@ -73,3 +74,22 @@ def test_a_process_hears_what_was_drawn_and_has_ended_of_its_step_and_later_ones
     assert begin.held == {3: ["now", "too"], 4: ["later"]}
     assert begin.drawn == {3: ("b",), 5: ("e",)}
     assert weights.version == 2
+
+
+def test_the_process_takes_deterministic_operators_as_the_trainer_does(monkeypatch):
+    found = []
+
+    def look(*_, **__):
+        found.append(torch.are_deterministic_algorithms_enabled())
+        raise Over
+
+    monkeypatch.setattr(collector_process, "load_prompts", look)
+    try:
+        for on in (False, True):
+            settings = config.make({"recipe": "grpo", "training": {"full_determinism": on}})
+            begin = Begin(settings.model_dump(), 1, {}, 1, 1, "")
+            with pytest.raises(Over):
+                collector_process._work(SimpleNamespace(begin=begin))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert found == [False, True]

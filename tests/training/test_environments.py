@@ -14,6 +14,7 @@ from runs import world_of
 
 from strop.api.inference import open_model
 from strop.engines.pool.one_per_process import ParallelEngine
+from strop.environments.episodes import CallLimits
 from strop.method.part import Draw
 from strop.support.errors import UserError
 from strop.support.loading import attribute
@@ -252,6 +253,23 @@ def test_a_time_limit_of_steps_that_nothing_could_end_is_refused(file, runner, t
         runner.start(limited, tmp_path / "here")
     runner.start(raw(f"{file}:Digits", data={"env_timeout_seconds": 5.0, "env_workers": 1}),
                  tmp_path / "apart").close()  # fmt: skip
+
+
+def test_validation_beside_a_collector_has_the_limits_and_workers_of_the_run(
+    file, runner, tmp_path
+):
+    """The process that trains plays it, and nothing where there is none."""
+    data = {"env_timeout_seconds": 5.0, "env_retries": 1}
+    ahead = {"training": {"max_staleness": 1}}
+    with pytest.raises(UserError, match=r"where nothing can end one .*: add data.env_workers=1"):
+        runner.start(raw(f"{file}:Digits", data=data, **ahead), tmp_path / "here")
+    data["env_workers"] = 1
+    for every in (3, 0):
+        settings = raw(f"{file}:Digits", data=data, evaluation={"every": every}, **ahead)
+        run = runner.start(settings, tmp_path / str(every))
+        episodes = run.world.services.episodes
+        assert episodes.limits == CallLimits(1, 5.0)
+        assert (episodes.workers is not None) == bool(every)
 
 
 def test_an_environment_that_raises_costs_its_own_episode(file, runner, tmp_path):

@@ -10,7 +10,7 @@ from models import without_times
 
 from strop.support.errors import RunStopped
 from strop.training.learner.policy import clipped_step
-from strop.training.record import checkpoint
+from strop.training.record import checkpoint, ending
 
 BOUNDS = '''
 from dataclasses import dataclass
@@ -326,6 +326,22 @@ def test_a_reward_that_is_wrong_from_the_first_answer_stops_the_run_after_five_s
     assert result.code == 1
     assert "nan_from_one returned nan" in result.err
     assert steps_of(folder) == [1, 2, 3, 4, 5]
+
+
+def test_a_run_that_the_watcher_stops_saves_its_steps_first(runner, lab, tmp_path):
+    def stop(run):
+        if run.done == 2:
+            raise RunStopped("75% of 20 steps' answers have no score")
+
+    run = runner.start(lab.raw(), tmp_path / "run")
+    with pytest.raises(RunStopped, match="75% of 20 steps"):
+        runner.go(run, stop)
+    assert "75% of 20 steps" in ending.read(tmp_path / "run").why
+    resumed = runner.resume(tmp_path / "run")
+    assert resumed.done == 2
+    runner.go(resumed)
+    runner.whole(lab.raw(), tmp_path / "whole")
+    assert without_times(tmp_path / "run") == without_times(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("room", ["nothing", "all but the optimiser"])

@@ -208,6 +208,10 @@ def test_sizes_and_files_of_the_data(lab, tmp_path):
     assert len(task(train_size=4).train) == 4
     other = task(validation_files=[str(lab.data)], validation_size=3)
     assert (len(other.train), len(other.validation)) == (12, 3)
+    two = [f"a={lab.data}", f"b={lab.data}"]
+    assert task(files=two, train_size=14, validation_size=0).notes == ()
+    (note,) = task(files=two, train_size=12, validation_size=0).notes
+    assert note.startswith("data.train_size=12 takes the first rows, and none of b: ")
 
 
 def test_runs_of_all_seeds_set_the_same_rows_aside(lab, runner, tmp_path):

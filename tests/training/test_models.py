@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import torch
 from models import save_model, tokenizer, without_times
-from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    MixtralConfig,
+    OPTConfig,
+    Qwen3Config,
+)
 
 from strop.batch.batch import from_padded
 from strop.support.errors import UserError
@@ -169,6 +175,33 @@ def test_checkpointing_keeps_less_and_gives_the_same_gradients(folder):
     assert little < much / 4
     for one, two in zip(plain, again, strict=True):
         torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        OPTConfig(
+            vocab_size=24, hidden_size=16, ffn_dim=32, num_hidden_layers=2, num_attention_heads=2,
+            word_embed_proj_dim=16, max_position_embeddings=64, dropout=0.3, layerdrop=0.3,
+            attention_dropout=0.3,
+        ),
+        MixtralConfig(
+            vocab_size=24, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+            num_attention_heads=2, num_key_value_heads=2, num_local_experts=4,
+            router_jitter_noise=0.3,
+        ),
+    ],
+    ids=lambda config: config.model_type,
+)  # fmt: skip
+def test_nothing_is_drawn_in_a_pass_of_a_model_with_checkpointing(config):
+    """Dropout, whatever a model calls it, layers that are left out, and noise before routers."""
+    model = AutoModelForCausalLM.from_config(config)
+    loaded = models.ready(models.Loaded(model, tokenizer(), ""), gradient_checkpointing=True)
+    batch = from_padded({"id_T": torch.arange(4, 20)[None]}, torch.arange(16)[None] > 0)
+    policy = Policy(loaded.model)
+    one, two = (policy.columns(batch, ("logp_T",), 1.0)["logp_T"] for _ in range(2))
+    assert loaded.model.training
+    assert torch.equal(one, two)
 
 
 def test_a_run_with_checkpointing_is_the_run_without(lab, runner, tmp_path):

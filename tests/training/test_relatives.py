@@ -71,6 +71,18 @@ def test_the_runs_own_options_are_the_others_too(lab, tmp_path):
     assert found.equal == ("grpo(num_rollouts=4)",)
 
 
+def test_a_parent_that_is_no_recipe_is_no_relative(lab, tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from strop.method.algorithm import Algorithm\n"
+        "from strop.recipes.rloo import rloo\n\n\n"
+        'def mine() -> Algorithm:\n    """Ours. Parent: our_baseline."""\n    return rloo()\n'
+    )
+    found = likeness_of(lab, tmp_path / "run", f'"{own}:mine"')
+    assert "rloo" not in found.apart
+    assert {"grpo", "gae"} <= found.apart.keys()
+
+
 def test_the_plan_and_the_average_of_a_run_are_anothers_and_said():
     def method(text):
         return notation.recipe(text).algorithms[0]

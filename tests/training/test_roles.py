@@ -306,6 +306,25 @@ def test_a_role_is_tuned_on_given_answers_first_and_the_other_one_is_not(runner,
         runner.start(plain, tmp_path / "none")
 
 
+def test_given_answers_of_a_role_are_validated_under_its_adapter(runner, tmp_path):
+    plain = raw(recipe="sft", training={"steps": 1}, evaluation={"every": 1, "max_prompts": 2})
+    plain["algorithm"] = {"sampling.num_prompts": 3, "rollout.role": 1}
+    run = runner.start(plain, tmp_path / "run")
+    acting = []
+    policy, columns = run.world.policy, run.world.policy._measured
+
+    def measured(*given):
+        acting.append(policy.acting)
+        return columns(*given)
+
+    policy._measured = measured
+    runner.go(run)
+    lines = without_times(tmp_path / "run")
+    assert [line["step"] for line in lines] == [0, 1]
+    assert lines[0]["eval/validation/nll"] > lines[1]["eval/validation/nll"] > 0
+    assert set(acting) == {"second"}
+
+
 def test_roles_swap_their_adapters_and_the_moments_begin_anew(runner, tmp_path):
     roles = {**TWO, "swap_every": 1}
     run = runner.start(raw(roles=roles, training={"steps": 2}), tmp_path / "run")

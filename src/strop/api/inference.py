@@ -24,6 +24,7 @@ from strop.support.errors import UserError
 from strop.training.learner.models import Loaded
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel.ranks import Ranks
+from strop.training.playing import open_environment_workers
 from strop.training.record import checkpoint
 from strop.training.record.best import best_step
 from strop.training.record.checkpoint import is_checkpoint
@@ -35,7 +36,7 @@ from strop.training.settings import config
 from strop.training.settings.assignments import override
 from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import FILES_ALONE
-from strop.training.setup import load_prompts, make_services, open_environment_workers, open_judges
+from strop.training.setup import load_prompts, make_services, open_judges
 
 
 @dataclass

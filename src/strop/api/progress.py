@@ -65,7 +65,7 @@ class Progress:
         from strop.diagnosis.watch import Watch  # reads what only a run needs
 
         self.watch = Watch()
-        self.watch.begin(before)
+        self.watch.begin(before, run.config.reward)
         for metrics in before:
             self._take(metrics)
         self.started, self.first = time.perf_counter(), run.done
@@ -120,7 +120,7 @@ class Progress:
             self._liken(run)
             self._warn(run, metrics)
         elif self.watch is not None:
-            self.watch.begin([{**metrics, "step": 0}])
+            self.watch.begin([{**metrics, "step": 0}], run.config.reward)
 
     def _take(self, metrics: dict[str, float]) -> None:
         """Add the finite metrics; a metric that is null in this step keeps its earlier value."""

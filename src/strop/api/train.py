@@ -74,7 +74,7 @@ def train(
         messages_in_python(),
         new_folder(line, path_of(out, "out") if out is not None else None, ranks) as folder,
     ):
-        with _kept_with_a_run(folder):
+        with _kept_with_a_run(folder, model):
             given, loaded = sections_of(
                 folder / GIVEN, model, tokenizer, data, validation, reward, task
             )
@@ -158,12 +158,17 @@ def _check_one_trainer(settings: RunConfig) -> None:
 
 
 @contextlib.contextmanager
-def _kept_with_a_run(folder: Path) -> Iterator[None]:
-    """Removes the files of a script's arguments, which are written inside, if no run starts."""
+def _kept_with_a_run(folder: Path, model: Any) -> Iterator[None]:
+    """Removes the files of a script's arguments, which are written inside, if no run starts; a
+    model in memory then has the source that it had.
+    """
     Record(folder).check_free()
     check_not_given(folder)
+    source = getattr(model, "name_or_path", None)
     try:
         yield
     except BaseException:
         shutil.rmtree(folder / GIVEN, ignore_errors=True)
+        if source is not None:
+            model.name_or_path = source
         raise

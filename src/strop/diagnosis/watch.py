@@ -103,12 +103,17 @@ class Watch:
     validations: list[Metrics] = field(default_factory=list)
     parted: bool = False  # whether it has reported that reward and evaluation part
 
-    def begin(self, before: Sequence[Metrics]) -> None:
-        """Take in the steps that a resumed run has already done."""
+    def begin(self, before: Sequence[Metrics], reward: Any) -> None:
+        """Take in the steps that a resumed run has already done. reward: the run's settings of it.
+
+        Steps that have stopped the run for answers without a score do not count again.
+        """
         done = [line for line in before if line["step"] > 0]
         self.sampled = any(not _no_token(line) for line in done)
         self.scored = any(not (_no_reward(line) or _all_failed(line)) for line in done)
         self.exits = [causes(line) for line in done[-UNSCORED_STEPS:]]
+        if self._too_many_unscored(reward):
+            self.exits = []
         self.validations = [line for line in before if _validates(line)]
         self.parted = _problem(parted(self.validations))
 
@@ -170,15 +175,24 @@ class Watch:
         self.parted = _problem(found)
         return [found] if found is not None and self.parted else []
 
-    def _check_unscored(self, reward: Any, metrics: Metrics, failures: Sequence[Any]) -> None:
-        """Raise RunStopped where failures left too many answers of the newest steps unscored."""
-        self.exits = [*self.exits, causes(metrics)][-UNSCORED_STEPS:]
+    def _too_many_unscored(self, reward: Any) -> Counter[Exit]:
+        """By cause, the shares of answers that failures left unscored, summed over the newest
+        steps; empty where these are few steps or answers.
+        """
         total: Counter[Exit] = Counter()
         for found in self.exits:
             total.update({c: n for c, n in found.items() if c.leaves_unscored(reward.on_failure)})
         share = sum(total.values()) / UNSCORED_STEPS
-        if len(self.exits) < UNSCORED_STEPS or share <= reward.max_unscored_share:
+        enough = len(self.exits) == UNSCORED_STEPS and share > reward.max_unscored_share
+        return total if enough else Counter()
+
+    def _check_unscored(self, reward: Any, metrics: Metrics, failures: Sequence[Any]) -> None:
+        """Raise RunStopped where failures left too many answers of the newest steps unscored."""
+        self.exits = [*self.exits, causes(metrics)][-UNSCORED_STEPS:]
+        total = self._too_many_unscored(reward)
+        if not total:
             return
+        share = sum(total.values()) / UNSCORED_STEPS
         by_cause = ", ".join(
             f"{cause.label} ({each / UNSCORED_STEPS:.0%})" for cause, each in total.most_common()
         )

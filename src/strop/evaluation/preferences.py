@@ -103,7 +103,7 @@ def given_answer_metrics(
     if not columns or rollout.needs_traces:
         return {}
     draws = tuple(Draw(prompt.uid, len(columns)) for prompt in prompts)
-    batch = rollout.read(draws, services.texts)
+    batch = rollout.read(draws, services.texts, services.sampling)
     mask_T, num = batch["mask_T"], batch.size("B")
 
     def sums(policy: str) -> torch.Tensor:

@@ -164,7 +164,9 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
     def run(world: Any, algorithm: Any, split: str, prompts: Any) -> dict[str, float]:
         given = given_answer_metrics(world.services, algorithm.rollout.part, prompts)
         found = {f"eval/{split}/{name}": value for name, value in given.items()}
-        if split in world.services.judges or world.services.grading.can_grade:
+        services = world.services
+        answers_only = bool(given) and services.episodes.are_played  # which its reward cannot score
+        if not answers_only and (split in services.judges or services.grading.can_grade):
             found |= sampled(world, algorithm, split, prompts)
         return found
 

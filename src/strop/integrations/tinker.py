@@ -387,8 +387,11 @@ class ServerPolicy(Policy):
     columns_after_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Does nothing: the server does not report the experts of its tokens."""
-        self.experts = None
+        """Does nothing: the model is on the server."""
+
+    @property
+    def experts(self) -> None:
+        """None: the server does not report the experts of its tokens."""
 
     @property
     def device(self) -> torch.device:

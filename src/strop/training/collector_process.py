@@ -11,6 +11,7 @@ import torch
 
 from strop.method.algorithm import Algorithm
 from strop.method.tensors import checked
+from strop.support.devices import use_deterministic_operators
 from strop.support.errors import RunStopped, UserError
 from strop.support.garbage_collection import beginning
 from strop.support.output import Lasting
@@ -48,6 +49,8 @@ def _work(post: Mailbox) -> None:
     begin = post.begin
     torch.set_num_threads(begin.threads)
     config = RunConfig(**begin.config)
+    if config.training.full_determinism:
+        use_deterministic_operators()
     method = config.build()
     assert isinstance(method, Algorithm), "the trainer refuses phases"
     task = load_prompts(config.data, config.reward, heldout=False)

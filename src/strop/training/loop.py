@@ -312,6 +312,8 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
         config.data, config.reward, needs_reward=scored, heldout=False, uses_columns=True
     )
     loaded = load_model(config, ranks=ranks, given=given)
+    if given is not None:
+        _check_none_frozen(loaded)
     world = make_world(config, algorithm, loaded, task, ranks)
     if config.training.max_staleness:
         assert isinstance(algorithm, Algorithm), "phases were refused"
@@ -319,6 +321,19 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
             config, algorithm, world.policy, config.training.max_staleness
         )
     return Run(config, algorithm, loaded, world, record, race)
+
+
+def _check_none_frozen(loaded: Loaded) -> None:
+    """Raise UserError for a model in memory with frozen weights: the run's files say nothing of
+    them, so a resumed run would train them.
+    """
+    weights = loaded.model.named_parameters() if loaded.adapter is None else ()
+    if frozen := [name for name, weight in weights if not weight.requires_grad]:
+        raise UserError(
+            f"{len(frozen)} weights of the model are frozen, the first is {frozen[0]}: a run "
+            "trains all of them, after model.requires_grad_(True), or adapters alone, with "
+            "model.lora_rank"
+        )
 
 
 def go(run: Run, watcher: Watcher, evaluator: Evaluator) -> None:
@@ -347,11 +362,11 @@ def attended(run: Run, watcher: Watcher) -> Iterator[None]:
 
 def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str, float]]:
     """Yields the metrics of each remaining step when the step is done; saves after the last one,
-    and after one at which the run is asked to stop.
+    and after one at which the run is asked to stop or the watcher stops it.
 
     Raises as `go` does.
     """
-    settings = run.config.training
+    settings, stopped = run.config.training, None
     with _recording_end(run), tracked(run, watcher) as watcher:
         recorded = run.ranks.from_first(run.record.metrics_path.exists)
         watcher.begin(run, read_metrics(run.record.folder) if recorded else [])
@@ -369,12 +384,27 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
                 metrics = _written_step(run, evaluator)
             except StepGivenUp:
                 break
-            watcher.step(run, metrics)
+            try:
+                watcher.step(run, metrics)
+            except RunStopped as error:  # the step is done, and all processes have to save it
+                stopped, run.stop_asked = error, True
             if _is_best(run, metrics) or _due(run.done, settings.save_every, settings.steps):
                 run.save()
-            yield metrics
+            if stopped is None:
+                yield metrics
         run.save()
+        _raise_in_all(run.ranks, stopped)
         run.ranks.at("")
+
+
+def _raise_in_all(ranks: Ranks, stopped: RunStopped | None) -> None:
+    """Raise what has stopped this process or, with its number, another one. All call it."""
+    told = ranks.gathered(str(stopped or ""))
+    if stopped is not None:
+        raise stopped
+    for number, why in enumerate(told):
+        if why:
+            raise RunStopped(f"process {number} of {ranks.count}: {why}")
 
 
 def _recording_end(run: Run) -> AbstractContextManager[None]:

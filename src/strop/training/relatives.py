@@ -166,11 +166,11 @@ def _under(
     arguments: Mapping[str, Any], closer: bool,
 ) -> Relative | None:  # fmt: skip
     """A recipe with those of the arguments that it has, under the run's options; closer: with the
-    plan and the average of the run's method. None where it cannot be built.
+    plan and the average of the run's method. None where it cannot be built, or is no recipe.
     """
-    known = inspect.signature(catalogue.load("recipe", name)).parameters
-    taken = {k: v for k, v in arguments.items() if k in known and v != known[k].default}
     try:
+        known = inspect.signature(catalogue.load("recipe", name)).parameters
+        taken = {k: v for k, v in arguments.items() if k in known and v != known[k].default}
         other = _for_task(config, notation.build_recipe(name, taken))
         other = _with_options(own, default, other)
     except UserError:

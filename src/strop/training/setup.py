@@ -18,11 +18,8 @@ from strop.engines.open import EngineSettings, read
 from strop.engines.pool.one_for_all import SharedEngine
 from strop.engines.pool.one_per_process import ParallelEngine
 from strop.engines.pool.pool import EnginePool
-from strop.environments.base import EnvironmentSource
 from strop.environments.data_files import load_data
 from strop.environments.tasks import Task, load_task
-from strop.environments.worker_process import ProcessWorker
-from strop.environments.workers import EnvironmentWorkers
 from strop.method import part as parts
 from strop.method.algorithm import Method
 from strop.method.chains import number_of
@@ -35,7 +32,6 @@ from strop.rewards.source import RewardSpec, reward_name
 from strop.support.errors import UserError
 from strop.training import roles, rows
 from strop.training.cluster.engine_actors import open_pool
-from strop.training.cluster.environments import workers_on_ray
 from strop.training.cluster.rewards import maker, shared_grader
 from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing, routing
@@ -48,6 +44,7 @@ from strop.training.learner.weight_copies import WeightCopies
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import ALONE, Ranks
+from strop.training.playing import open_environment_workers
 from strop.training.record import checkpoint
 from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
@@ -136,7 +133,25 @@ def _from_files(data: DataSettings, uses_columns: bool) -> Task:
     if data.validation_files and (most := data.validation_size):
         sets = {name: prompts[:most] for name, prompts in task.sets.items()}
         task = replace(task, validation=task.validation[:most], sets=sets)
-    return replace(task, train=task.train[: data.train_size]) if data.train_size else task
+    return _first_rows(task, data.train_size) if data.train_size else task
+
+
+def _first_rows(task: Task, number: int) -> Task:
+    """The task with its first training rows, and a note of the sources that have none of them."""
+    train = task.train[:number]
+    begins = [0, *(origin.end for origin in task.origins)]
+    unread = [
+        origin.name
+        for origin, begin in zip(task.origins, begins, strict=False)
+        if not len(train) or train[-1].uid < begin
+    ]
+    if not unread:
+        return replace(task, train=train)
+    note = (
+        f"data.train_size={number} takes the first rows, and none of {', '.join(unread)}: raise "
+        "it, or leave those files out"
+    )
+    return replace(task, train=train, notes=(*task.notes, note))
 
 
 def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
@@ -179,7 +194,7 @@ def make_services(
         chat=chat,
     )
     services.sampling.cast = roles.cast_of(config)
-    services.agents.limits = config.data.env_limits()
+    services.agents.limits = services.episodes.limits = config.data.env_limits()
     services.live.max_staleness = config.training.max_staleness
     services.agents.at_once = config.data.env_workers or AT_ONCE
     counts = config.reward.on_failure
@@ -223,54 +238,6 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
         )
 
 
-def open_environment_workers(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
-    """Open the workers that play the task's environment, if this process does not play it; of
-    several processes the first opens them, and plays for all where one alone might fail. For a task
-    of agents, open their server. Raises UserError.
-    """
-    if services.task.live is not None and not ranks.alone:
-        raise UserError(
-            f"{services.task.name} answers calls when they come, and several processes sample in "
-            "lockstep: train with one process, or with engines on Ray"
-        )
-    if services.task.agent:
-        if not ranks.alone:
-            raise UserError(
-                f"the agent {services.task.agent} calls the model when it likes, and several "
-                "processes sample in lockstep: train with one process, or with engines on Ray"
-            )
-        services.agents.open()
-    source, episodes = services.task.environment, services.episodes
-    if source is None:
-        return
-    limits = episodes.limits = config.data.env_limits()
-    on_ray = bool(config.ray.address and config.ray.num_environments)
-    num_workers = 0 if on_ray else config.data.num_env_workers(source)
-    if not (on_ray or num_workers or source.is_asynchronous):
-        _check_no_limit(config.data, source)
-    if not ranks.alone and (on_ray or num_workers or ":" in source.name):
-        episodes.first = ranks.from_first
-
-    def open() -> None:
-        if on_ray:
-            episodes.workers = workers_on_ray(config.ray, source, limits)
-        elif num_workers:
-            own = [ProcessWorker() for _ in range(num_workers)]
-            episodes.workers = EnvironmentWorkers(source, limits, own)
-
-    ranks.from_first(open)
-
-
-def _check_no_limit(data: DataSettings, source: EnvironmentSource) -> None:
-    """Raise UserError for a time limit of steps that nothing can interrupt."""
-    if data.env_timeout_seconds != DataSettings.model_fields["env_timeout_seconds"].default:
-        remedy = "write them as async" if source.steps_all else "add data.env_workers=1, or more"
-        raise UserError(
-            f"data.env_timeout_seconds={data.env_timeout_seconds:g}: steps of {source.name} run in "
-            f"this process, where nothing can end one that takes too long: {remedy}"
-        )
-
-
 def make_world(
     config: RunConfig,
     method: Method,
@@ -296,8 +263,8 @@ def make_world(
     try:
         if learns:
             open_judges(config, services, ranks)
-        if not (learns and config.training.max_staleness):  # else the collector's process does
-            open_environment_workers(config, services, ranks)
+        apart = learns and config.training.max_staleness > 0
+        open_environment_workers(config, services, ranks, apart)
         most, asked = loaded.context, config.data.max_prompt_tokens
         later = zip(rollouts[1:], longest[1:], strict=True)
         limits = (

@@ -49,7 +49,7 @@ def told(
     log = SimpleNamespace(logged={"exit_why": {7: why}} if why else {})
     world = SimpleNamespace(services=SimpleNamespace(grading=grading, log=log))
     watch, found = Watch(), []
-    watch.begin(before)
+    watch.begin(before, reward)
     for done, changed in enumerate(changes, start=1):
         run = SimpleNamespace(world=world, done=done, finished=done == steps, config=config)
         found.append([f.question for f in watch.step(run, {**HEALTHY, **changed})])
@@ -144,6 +144,8 @@ def test_too_many_answers_without_a_score_stop_the_run_and_name_the_cause():
     assert told([lost] * 4, before=before, on_failure="unscored") == [[]] * 4
     with pytest.raises(RunStopped, match="75% of 20 steps"):
         told([lost] * 5, before=before, on_failure="unscored")
+    stopped = [{"step": n, **HEALTHY, **lost} for n in range(1, 21)]  # it was stopped for these
+    assert told([lost] * 19, before=stopped, on_failure="unscored") == [[]] * 19
     # ten steps of twenty and a bit
     most = [{"exit/start_failed": 1.0}] * 10
     assert told([{}] * 10 + most) == [[]] * 20

@@ -53,12 +53,9 @@ class ReadAnswers(SamplingFields):
             raise UserError(f"read_answers.answers must be distinct columns, not {self.answers!r}")
 
     async def __call__(self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling) -> Rollouts:
-        batch, player = self.read(draws, texts), sampling.players(0)(self.role)
-        if player.weights:
-            batch = batch.set(adapter_T=torch.full_like(batch["turn_T"], player.number))
-        return batch, None
+        return self.read(draws, texts, sampling), None
 
-    def read(self, draws: tuple[Draw, ...], texts: Texts) -> Batch:
+    def read(self, draws: tuple[Draw, ...], texts: Texts, sampling: Sampling) -> Batch:
         """The batch of the draws' given answers."""
         rollouts, seeds = [], []
         for draw in draws:
@@ -76,7 +73,10 @@ class ReadAnswers(SamplingFields):
         void = {name: torch.where(mask_T, float("nan"), batch[name]) for name in VOID}
         first_B = torch.tensor([1, *[-1] * (len(self.answers) - 1)] * len(draws))
         origin_T = torch.where(mask_T, DEMONSTRATION, batch["origin_T"])
-        return batch.set(origin_T=origin_T, preferred_B=first_B, **void)
+        batch = batch.set(origin_T=origin_T, preferred_B=first_B, **void)
+        if (player := sampling.players(0)(self.role)).weights:
+            batch = batch.set(adapter_T=torch.full_like(batch["turn_T"], player.number))
+        return batch
 
     def prompt(self, draw: Draw, texts: Texts) -> tuple[int, ...]:
         """The tokens that the draw's answers follow."""

@@ -98,7 +98,9 @@ class Collector:
     def draw(
         self, algorithm: Algorithm, num_wanted: int | None = None, round_number: int = 0
     ) -> tuple[Draw, ...]:
-        """Run the samplers. num_wanted: number of further prompts; None for the first draw."""
+        """Run the samplers. num_wanted: number of further prompts; None for the first draw. Raises
+        UserError where they draw nothing, and the strategy keeps no answers to go on with.
+        """
         draws: tuple[Draw, ...] = ()
         tracked = self.chains.tracked(algorithm.sampling)
         for use in algorithm.sampling:
@@ -107,6 +109,11 @@ class Collector:
                 "sampling", use, None, round_number, draws=draws, **handed
             ).value
             self._check(f"sampling: {use.label}", draws)
+        if not draws and not hasattr(algorithm.rollout.part, "init"):  # else it may go on with some
+            raise UserError(
+                f"sampling: {use.label} leaves no draw: a step needs at least one, return a Draw "
+                f"of one of the {len(self.world.pool)} prompts that it is handed"
+            )
         numbered = []
         for draw in draws:
             numbered.append(draw._replace(draw=self.drawn.get(draw.uid, 0)))

@@ -27,6 +27,7 @@ from strop.training.learner.policy import Policy
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
+JITTER = ("jitter_noise", "input_jitter_noise", "moe_jitter_eps")  # noise that models add
 LONGEST_REASON = 300  # characters of a library's message
 # transformers patches torch while it loads a model, which a second thread must not see.
 _ONE_THREAD = threading.Lock()
@@ -204,16 +205,12 @@ def ready(
     several adapters; frozen: folders of further adapters that are not trained, by name.
     onednn: on a CPU float32 linear layers use oneDNN. use_liger_kernel: on a GPU the layers' norms,
     rotary embeddings and gates use Liger's kernels.
-    Dropout is switched off: sampler and trainer must agree on every log-probability.
+    Dropout is switched off, and what else is drawn at random in training: sampler and trainer must
+    agree on every log-probability.
     """
     model, tokenizer = found.model, found.tokenizer
     if chat_template:
         tokenizer.chat_template = text_of(Path(chat_template), "model.chat_template:")
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
     wrapped = None
     if adapter:
         wrapped = adapters.read(model, Path(adapter), names)
@@ -221,6 +218,7 @@ def ready(
         wrapped = adapters.add(model, lora, seed, names)
     for name, folder in frozen.items():
         adapters.add_frozen(wrapped, name, folder)
+    _switch_noise_off(model)
     model.to(device).eval()
     if onednn:
         linear.use_in(model)
@@ -232,6 +230,20 @@ def ready(
         (newer or model.gradient_checkpointing_enable)({"use_reentrant": False})
         model.train()
     return Loaded(model, tokenizer, found.source, wrapped, names)
+
+
+def _switch_noise_off(model: nn.Module) -> None:
+    """Set every chance of dropout in the model to 0, of layers too, and the noise before routers.
+
+    Models keep them under names of their own. (`router_jitter_noise` is a threshold, also outside
+    training.)
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in [*vars(module).items()]:
+            if isinstance(value, float) and ("drop" in name or name in JITTER):
+                setattr(module, name, 0.0)
 
 
 def _use_liger(model: Any, device: torch.device) -> None:

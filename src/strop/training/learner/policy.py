@@ -65,7 +65,6 @@ class Policy:
     shell: shards.Shell | None = None
     adapters: tuple[str, ...] = ()
     replay: str = ""
-    experts: Experts | None = field(init=False)  # the model's experts; None: it has none
     _under: str = ""  # the current adapter
 
     current: tuple[str, ...] = ("logp_T", "entropy_T", "mean_logp_T")
@@ -74,7 +73,12 @@ class Policy:
     columns_after_gradient: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self.experts = experts_of(self.model)
+        experts_of(self.model)  # found here, in a pass, and kept by the model
+
+    @property
+    def experts(self) -> Experts | None:
+        """The experts of the model, also of one that has taken its place; None: it has none."""
+        return experts_of(self.model)
 
     @property
     def device(self) -> torch.device:

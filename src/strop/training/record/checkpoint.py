@@ -148,11 +148,11 @@ def _bytes_in(value: object) -> int:
 
 
 def prune(folder: Path, keep: int, best: int = 0) -> None:
-    """Delete all checkpoints but the newest `keep` and that of the step `best`; also delete
-    unfinished ones.
+    """Delete all checkpoints but the newest `keep` and that of the step `best` (0: none); also
+    delete unfinished ones.
     """
     for path in complete(folder)[:-keep]:
-        if step_of(path) != best:
+        if not best or step_of(path) != best:
             _remove(path)
     for path in folder.glob(".step-*"):
         shutil.rmtree(path, ignore_errors=True)
