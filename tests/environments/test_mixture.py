@@ -124,6 +124,17 @@ def test_asynchronous_ones_beside_others(tmp_path):
     episodes.close()
 
 
+def test_what_an_action_block_wraps_says_whether_it_is_awaited(tmp_path):
+    (tmp_path / "slow.py").write_text(textwrap.dedent(SLOW), encoding="utf-8")
+    inner = {"environment": f"{tmp_path}/slow.py:Slow", "instruction": ""}
+    block = "strop.environments.action_block:ActionBlock"
+    source = source_of(f"corridor + block={block}", {"block": inner})
+    assert source.is_asynchronous
+    episodes = Episodes(source, [9])
+    assert episodes.reset()[0].text == "4:"
+    episodes.close()
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
