@@ -2,18 +2,33 @@
 
 import shutil
 import tomllib
+from contextlib import suppress
 
 import pytest
 import tomli_w
 from runs import Runner
 
+from strop import Run
+from strop.support.errors import UserError
+
 EVIL = """
 from pathlib import Path
+from strop.environments import Environment, Observation
 from strop.recipes.grpo import grpo
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly as Spread
 from strop.parts.rollout.sample_independently import SampleIndependently as Rollout
 
 Path("imported").touch()
+
+
+class World(Environment):
+    roles = (0, 1)
+
+    def reset(self, seed):
+        return Observation("0")
+
+    def step(self, action):
+        return Observation("", 1.0, done=True)
 
 
 def method() -> "Algorithm":
@@ -85,6 +100,26 @@ def test_the_recipe_is_not_even_looked_for(received, strop, lab):
     assert strop("eval", run, "--reward", f"{lab.rewards}:digits", *WORDS).code == 0
 
 
+PLAYED = {"files": [], "task": "corridor + evil.py:World"}
+EACH = {"data": {"files": [], "task": "evil.py:World"}, "roles": {"play": "each"}}
+
+
+@pytest.mark.parametrize("changes", [{"data": PLAYED}, EACH])
+def test_reading_the_settings_imports_no_environment(changes, received, strop, tmp_path):
+    run = received(**changes)
+    for words in (["export", run, tmp_path / "model"], ["eval", run], ["sample", run, "1+1:"]):
+        result = strop(*words)
+        if "roles" in changes:
+            assert result.code == 2
+            assert "roles.play" in result.err
+        else:
+            assert result.code == 2 * (words[0] != "export"), result.err
+        assert not (tmp_path / "imported").exists()
+    with suppress(UserError):
+        repr(Run(run))
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -97,6 +132,7 @@ def test_the_recipe_is_not_even_looked_for(received, strop, lab):
             "run_python(without_isolation=true)",
         ),
         ({"data": {"files": [], "task": "evil.py:World"}}, "evil.py:World"),
+        ({"data": PLAYED}, "corridor + evil.py:World"),
         ({"stages": {"rollout": '"evil.py:Rollout"(max_tokens=4)'}}, "evil.py:Rollout"),
         ({"stages": {"rollout": "evil.py:Rollout"}}, "evil.py:Rollout"),
         ({"stages": {"rollout": ['"evil\\x2epy:Rollout"']}}, "evil.py:Rollout"),

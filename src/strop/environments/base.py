@@ -275,7 +275,7 @@ def source_of(task: str, options: Mapping[str, Any] | None = None) -> Environmen
 
 
 def members_of(name: str, options: Mapping[str, Any]) -> dict[str, EnvironmentSource]:
-    """The environments of a mixture, by their names in it. Raises UserError."""
+    """The environments of a mixture, by their names in it; imports none. Raises UserError."""
     found = dict[str, EnvironmentSource]()
     for written in name.split(JOINED):
         given = NAMED.fullmatch(written.strip())
@@ -292,8 +292,6 @@ def members_of(name: str, options: Mapping[str, Any]) -> dict[str, EnvironmentSo
         source = source_of(task, own)
         if source is None:
             raise UserError(f"{task} is no environment, and only environments mix: {name}")
-        if source.steps_all:
-            raise UserError(f"{task} steps many episodes at once and plays alone, not in {name}")
         found[label] = source
     for label in options:
         if label not in found:
