@@ -102,6 +102,9 @@ def test_the_recipe_is_not_even_looked_for(received, strop, lab):
 
 PLAYED = {"files": [], "task": "corridor + evil.py:World"}
 EACH = {"data": {"files": [], "task": "evil.py:World"}, "roles": {"play": "each"}}
+TOOLS = {"files": [], "task": "tool_questions"}
+MIXED = {"files": [], "task": "corridor + mcp=tool_questions"}
+MCP = {"mcp": "touch imported"}
 
 
 @pytest.mark.parametrize("changes", [{"data": PLAYED}, EACH])
@@ -133,6 +136,8 @@ def test_reading_the_settings_imports_no_environment(changes, received, strop, t
         ),
         ({"data": {"files": [], "task": "evil.py:World"}}, "evil.py:World"),
         ({"data": PLAYED}, "corridor + evil.py:World"),
+        ({"data": {**TOOLS, "task_config": MCP}}, "mcp = touch imported"),
+        ({"data": {**MIXED, "task_config": {"mcp": MCP}}}, "mcp = touch imported"),
         ({"stages": {"rollout": '"evil.py:Rollout"(max_tokens=4)'}}, "evil.py:Rollout"),
         ({"stages": {"rollout": "evil.py:Rollout"}}, "evil.py:Rollout"),
         ({"stages": {"rollout": ['"evil\\x2epy:Rollout"']}}, "evil.py:Rollout"),
@@ -147,6 +152,15 @@ def test_eval_asks_before_it_imports(changes, named, received, strop, tmp_path):
     assert f"run/config.toml names {named}" in result.err.replace("\n", "")
     assert "--trust-files" in result.err
     assert not (tmp_path / "imported").exists()
+
+
+def test_a_command_is_asked_for_where_the_task_is_given_again(received, strop, tmp_path):
+    run = received(reward={"functions": ["math_verify"]}, data={**TOOLS, "task_config": MCP})
+    result = strop("eval", run, *WORDS, "--task", "tool_questions")
+    assert result.code == 2
+    assert "mcp = touch imported" in result.err.replace("\n", "")
+    assert not (tmp_path / "imported").exists()
+    assert "mcp" not in strop("eval", run, *WORDS, "--task", "calculator").err
 
 
 def test_a_method_without_its_stages_is_asked_for_as_a_whole(received, strop, tmp_path):
