@@ -105,6 +105,7 @@ EACH = {"data": {"files": [], "task": "evil.py:World"}, "roles": {"play": "each"
 TOOLS = {"files": [], "task": "tool_questions"}
 MIXED = {"files": [], "task": "corridor + mcp=tool_questions"}
 MCP = {"mcp": "touch imported"}
+SERVED = "verifiers:tcp://127.0.0.1:9"
 
 
 @pytest.mark.parametrize("changes", [{"data": PLAYED}, EACH])
@@ -138,6 +139,7 @@ def test_reading_the_settings_imports_no_environment(changes, received, strop, t
         ({"data": PLAYED}, "corridor + evil.py:World"),
         ({"data": {**TOOLS, "task_config": MCP}}, "mcp = touch imported"),
         ({"data": {**MIXED, "task_config": {"mcp": MCP}}}, "mcp = touch imported"),
+        ({"data": {"task": SERVED}}, SERVED),
         ({"stages": {"rollout": '"evil.py:Rollout"(max_tokens=4)'}}, "evil.py:Rollout"),
         ({"stages": {"rollout": "evil.py:Rollout"}}, "evil.py:Rollout"),
         ({"stages": {"rollout": ['"evil\\x2epy:Rollout"']}}, "evil.py:Rollout"),

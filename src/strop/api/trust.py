@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from strop.environments.base import JOINED
+from strop.environments.verifiers_server import FAMILY as VERIFIERS
 from strop.method.values import own
 from strop.rewards import source as reward_source
 from strop.support.errors import UserError
@@ -72,8 +73,8 @@ def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
             ):
                 yield section, text
     task = settings.data.task
-    agent = task.startswith("agent:")
-    tasks = () if settings.data.files and not agent else task.split(JOINED)
+    takes_files = task.startswith(("agent:", VERIFIERS))
+    tasks = () if settings.data.files and not takes_files else task.split(JOINED)
     if any(not PLAIN.fullmatch(each) for each in tasks):
         yield "data", task
     options = settings.data.task_config
