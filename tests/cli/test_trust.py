@@ -2,18 +2,33 @@
 
 import shutil
 import tomllib
+from contextlib import suppress
 
 import pytest
 import tomli_w
 from runs import Runner
 
+from strop import Run
+from strop.support.errors import UserError
+
 EVIL = """
 from pathlib import Path
+from strop.environments import Environment, Observation
 from strop.recipes.grpo import grpo
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly as Spread
 from strop.parts.rollout.sample_independently import SampleIndependently as Rollout
 
 Path("imported").touch()
+
+
+class World(Environment):
+    roles = (0, 1)
+
+    def reset(self, seed):
+        return Observation("0")
+
+    def step(self, action):
+        return Observation("", 1.0, done=True)
 
 
 def method() -> "Algorithm":
@@ -85,6 +100,30 @@ def test_the_recipe_is_not_even_looked_for(received, strop, lab):
     assert strop("eval", run, "--reward", f"{lab.rewards}:digits", *WORDS).code == 0
 
 
+PLAYED = {"files": [], "task": "corridor + evil.py:World"}
+EACH = {"data": {"files": [], "task": "evil.py:World"}, "roles": {"play": "each"}}
+TOOLS = {"files": [], "task": "tool_questions"}
+MIXED = {"files": [], "task": "corridor + mcp=tool_questions"}
+MCP = {"mcp": "touch imported"}
+SERVED = "verifiers:tcp://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("changes", [{"data": PLAYED}, EACH])
+def test_reading_the_settings_imports_no_environment(changes, received, strop, tmp_path):
+    run = received(**changes)
+    for words in (["export", run, tmp_path / "model"], ["eval", run], ["sample", run, "1+1:"]):
+        result = strop(*words)
+        if "roles" in changes:
+            assert result.code == 2
+            assert "roles.play" in result.err
+        else:
+            assert result.code == 2 * (words[0] != "export"), result.err
+        assert not (tmp_path / "imported").exists()
+    with suppress(UserError):
+        repr(Run(run))
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -97,6 +136,10 @@ def test_the_recipe_is_not_even_looked_for(received, strop, lab):
             "run_python(without_isolation=true)",
         ),
         ({"data": {"files": [], "task": "evil.py:World"}}, "evil.py:World"),
+        ({"data": PLAYED}, "corridor + evil.py:World"),
+        ({"data": {**TOOLS, "task_config": MCP}}, "mcp = touch imported"),
+        ({"data": {**MIXED, "task_config": {"mcp": MCP}}}, "mcp = touch imported"),
+        ({"data": {"task": SERVED}}, SERVED),
         ({"stages": {"rollout": '"evil.py:Rollout"(max_tokens=4)'}}, "evil.py:Rollout"),
         ({"stages": {"rollout": "evil.py:Rollout"}}, "evil.py:Rollout"),
         ({"stages": {"rollout": ['"evil\\x2epy:Rollout"']}}, "evil.py:Rollout"),
@@ -111,6 +154,15 @@ def test_eval_asks_before_it_imports(changes, named, received, strop, tmp_path):
     assert f"run/config.toml names {named}" in result.err.replace("\n", "")
     assert "--trust-files" in result.err
     assert not (tmp_path / "imported").exists()
+
+
+def test_a_command_is_asked_for_where_the_task_is_given_again(received, strop, tmp_path):
+    run = received(reward={"functions": ["math_verify"]}, data={**TOOLS, "task_config": MCP})
+    result = strop("eval", run, *WORDS, "--task", "tool_questions")
+    assert result.code == 2
+    assert "mcp = touch imported" in result.err.replace("\n", "")
+    assert not (tmp_path / "imported").exists()
+    assert "mcp" not in strop("eval", run, *WORDS, "--task", "calculator").err
 
 
 def test_a_method_without_its_stages_is_asked_for_as_a_whole(received, strop, tmp_path):

@@ -25,6 +25,12 @@ def remember(text: str) -> str:
 
 
 @server.tool()
+def wait(seconds: int) -> str:
+    """Says how long to wait."""
+    return f"wait {seconds} s"
+
+
+@server.tool()
 def hang() -> str:
     """Never answers."""
     while True:

@@ -34,6 +34,11 @@ def call(server, name, seconds=20.0, **arguments):
     return answer.status, answer.text
 
 
+def test_a_tool_may_have_an_argument_of_the_name_of_the_limit(server):
+    answer = answer_call(ParsedCall("wait", {"seconds": 3}), server.tools, 20.0, 1000)
+    assert (answer.status, answer.text) == ("ok", "wait 3 s")
+
+
 def is_running(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

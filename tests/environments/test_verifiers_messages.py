@@ -1,12 +1,14 @@
 """What a server of verifiers may send, against a server that is a socket."""
 
 import threading
+import time
 from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
 import pytest
 
+from strop.environments import verifiers_server
 from strop.environments.verifiers_server import VerifiersServer
 
 msgpack = pytest.importorskip("msgpack")
@@ -18,12 +20,16 @@ ANSWERS: dict[str, list[tuple[bytes, bytes]]] = {
     "no msgpack": [(b"reply", b"\xc1")],
     "no success": [(b"reply", msgpack.packb({}))],
     "refused": [(b"reply", msgpack.packb({"success": False, "error": "no room"}))],
+    "played on": [],
 }
+MUTE = threading.Event()  # the server answers nothing any more
+received: list[tuple[bytes, Any]] = []
 
 
 @pytest.fixture
 def server() -> Iterator[VerifiersServer]:
     """A client of a server that answers a task by its `question`."""
+    MUTE.clear(), received.clear()
     over = threading.Event()
     context = zmq.Context()
     socket = context.socket(zmq.ROUTER)
@@ -33,7 +39,8 @@ def server() -> Iterator[VerifiersServer]:
         while not over.is_set():
             if socket.poll(10):
                 whom, name, method, body = socket.recv_multipart()
-                answers = [(b"reply", b"")]
+                received.append((method, msgpack.unpackb(body)))
+                answers = [] if MUTE.is_set() else [(b"reply", b"")]
                 if method == b"run":
                     answers = ANSWERS[msgpack.unpackb(body)["task_data"]["question"]]
                 for answer in answers:
@@ -68,3 +75,30 @@ def test_a_message_that_cannot_be_read_or_written_ends_its_own_episode_only(
     assert why in outcome.why
     after = server.begin({"question": "refused"}, HERE).ended.result(10)
     assert "no room" in after.why
+
+
+def test_a_pause_without_episodes_is_no_silence(
+    server: VerifiersServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.begin({"question": "refused"}, HERE).ended.result(10)
+    monkeypatch.setattr(verifiers_server, "PING_SECONDS", 0.05)
+    server.last_reply -= 60  # an update of the policy has taken a minute
+    episode = server.begin({"question": "played on"}, HERE)
+    with pytest.raises(TimeoutError):
+        episode.ended.result(0.5)
+
+
+def test_a_silent_server_is_told_to_end_the_episodes_that_it_has_lost(
+    server: VerifiersServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episode = server.begin({"question": "played on"}, HERE)
+    monkeypatch.setattr(verifiers_server, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(verifiers_server, "SILENT_SECONDS", 0.3)
+    MUTE.set()
+    outcome = episode.ended.result(10)
+    assert (outcome.kind, outcome.transient) == ("raised", True)
+    assert "silent for 0.3 s" in outcome.why
+    until = time.monotonic() + 10
+    while (b"cancel", {"request_id": episode.id}) not in received:
+        assert time.monotonic() < until
+        time.sleep(0.01)

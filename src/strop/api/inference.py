@@ -254,7 +254,10 @@ def open_model(
         options["reward"] = {"functions": tuple(reward or ()), "weights": ()}
         options["evaluation"] = {"reward": ()}
     if not trust:  # a model without a run has the defaults, which name no code
-        check_trust(settings, {**options, **({"engine": engine} if engine else {})}, source)
+        replaced = {**options, **({"engine": engine} if engine else {})}
+        if "data" in replaced and not replaced["data"]["task_config"]:
+            replaced["task_config"] = {}
+        check_trust(settings, replaced, source)
     dumped = settings.model_dump()
     if engine:
         kind, given = named(engine)

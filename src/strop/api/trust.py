@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from strop.environments.base import JOINED
+from strop.environments.verifiers_server import FAMILY as VERIFIERS
 from strop.method.values import own
 from strop.rewards import source as reward_source
 from strop.support.errors import UserError
@@ -35,7 +36,8 @@ def check_trust(settings: "RunConfig", given: Mapping[str, Any], source: str) ->
     """Raise UserError where a run's own configuration names code or servers that would be used, or
     would run code that the model writes without isolation.
 
-    given: sections that the user's options replace; `source`: the run. Imports nothing.
+    given: sections that the user's options replace, `task_config` apart from the rest of `data`;
+    `source`: the run. Imports nothing.
     """
     if named := names(settings, given):
         raise UserError(
@@ -51,7 +53,7 @@ def names(settings: "RunConfig", given: Mapping[str, Any] = MappingProxyType({})
 
 
 def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
-    """Section and name of each file, module, judge and server."""
+    """Section and name of each file, module, judge, server and command."""
     written: list[Any] = [settings, *settings.phases.values()]
     last = written[-1]
     method: Any = last.stages.get("rollout", settings.recipe)
@@ -71,9 +73,14 @@ def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
             ):
                 yield section, text
     task = settings.data.task
-    agent = task.startswith("agent:")
-    tasks = () if settings.data.files and not agent else task.split(JOINED)
+    takes_files = task.startswith(("agent:", VERIFIERS))
+    tasks = () if settings.data.files and not takes_files else task.split(JOINED)
     if any(not PLAIN.fullmatch(each) for each in tasks):
         yield "data", task
+    options = settings.data.task_config
+    for each in (options, *options.values()):  # of one environment, or of each in a mixture
+        command = each.get("mcp") if isinstance(each, Mapping) else None
+        if command and isinstance(command, str):  # tool_questions starts it
+            yield "task_config", f"mcp = {command}"
     if settings.engine.kind != "local":
         yield "engine", f"engine {settings.engine.kind}"

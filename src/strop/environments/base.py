@@ -159,7 +159,7 @@ class EnvironmentSource:
             found = {label: dict(each.styled(style)) for label, each in own}
             return {k: options for k, options in found.items() if options or k in self.options}
         comes_with_strop = self.name in built_in() or family_of(self.name)
-        has_styles = comes_with_strop and "style" in _options_of(_class_of(self.name))
+        has_styles = comes_with_strop and "style" in _options_of(_class_of(self.name, self.options))
         if not has_styles or "style" in self.options:
             return self.options
         return {**self.options, "style": style}
@@ -193,7 +193,7 @@ class EnvironmentSource:
     @property
     def _kind(self) -> Any:
         """The class that plays."""
-        return _class_of(self.name).played_as(self.options)
+        return _class_of(self.name, self.options).played_as(self.options)
 
     @property
     def is_asynchronous(self) -> bool:
@@ -212,11 +212,11 @@ class EnvironmentSource:
     @property
     def steps_all(self) -> bool:
         """Whether one call can step many episodes."""
-        return steps_all(_class_of(self.name))
+        return steps_all(_class_of(self.name, self.options))
 
     def tools(self) -> tuple[Tool, ...]:
         """The tools that its episodes offer. Raises UserError where they have no schema."""
-        if _class_of(self.name).tools is Environment.tools:
+        if _class_of(self.name, self.options).tools is Environment.tools:
             return ()
         with self.opened() as made:
             return tools_of(made.tools())
@@ -275,7 +275,7 @@ def source_of(task: str, options: Mapping[str, Any] | None = None) -> Environmen
 
 
 def members_of(name: str, options: Mapping[str, Any]) -> dict[str, EnvironmentSource]:
-    """The environments of a mixture, by their names in it. Raises UserError."""
+    """The environments of a mixture, by their names in it; imports none. Raises UserError."""
     found = dict[str, EnvironmentSource]()
     for written in name.split(JOINED):
         given = NAMED.fullmatch(written.strip())
@@ -292,8 +292,6 @@ def members_of(name: str, options: Mapping[str, Any]) -> dict[str, EnvironmentSo
         source = source_of(task, own)
         if source is None:
             raise UserError(f"{task} is no environment, and only environments mix: {name}")
-        if source.steps_all:
-            raise UserError(f"{task} steps many episodes at once and plays alone, not in {name}")
         found[label] = source
     for label in options:
         if label not in found:
@@ -341,9 +339,9 @@ def _options_of(kind: Any) -> list[str]:
     return [each.name for each in known[first:]]
 
 
-def _class_of(name: str) -> Any:
+def _class_of(name: str, options: Mapping[str, Any]) -> Any:
     if JOINED in name:
-        awaited = any(each.is_asynchronous for each in members_of(name, {}).values())
+        awaited = any(each.is_asynchronous for each in members_of(name, options).values())
         return _load(name, f"strop.environments.mixture:{'Awaited' * awaited}Mixture")
     if family := family_of(name):
         return _load(name, f"{OF_OTHERS}.{family}:{camel(family)}")

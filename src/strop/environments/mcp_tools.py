@@ -56,7 +56,7 @@ class McpTools:
             raise ToolsUnavailable(f"the MCP server {shlex.join(self.command)}: {error}") from error
 
     def _tool(self, name: str, description: str, parameters: Mapping[str, Any]) -> Tool:
-        def call(*, seconds: float, **arguments: Any) -> str:
+        def call(seconds: float, /, **arguments: Any) -> str:
             if self._server is None:
                 self._begin()
             assert self._server is not None

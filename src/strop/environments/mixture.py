@@ -24,7 +24,13 @@ class Mixture(Environment):
     """
 
     def __init__(self, name: str, **options: Any) -> None:
-        self.members = [each.make() for each in members_of(name, options).values()]
+        own = members_of(name, options).values()
+        for each in own:
+            if each.steps_all:
+                raise UserError(
+                    f"{each.name} steps many episodes at once and plays alone, not in {name}"
+                )
+        self.members = [each.make() for each in own]
         self.name, self.playing = name, self.members[0]
         for fact in ("roles", "rewrites"):
             found = [getattr(each, fact) for each in self.members]

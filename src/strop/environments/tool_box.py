@@ -53,7 +53,7 @@ def python_tool(
         """
         raise NotImplementedError("the schema is read of it")
 
-    def call(code: str, seconds: float) -> str:
+    def call(seconds: float, /, code: str) -> str:
         own = replace(limits, wall_seconds=min(limits.wall_seconds, seconds))
         try:
             ran = run(code, limits=own, isolate=isolate, packages=packages)
@@ -135,7 +135,7 @@ def sql_tool(database: Callable[[], Database]) -> Tool:
         """
         raise NotImplementedError("the schema is read of it")
 
-    def call(statement: str, seconds: float) -> str:
+    def call(seconds: float, /, statement: str) -> str:
         return database().query(statement, seconds)
 
     return Tool(tool_of(sql).schema, call, has_limit=True)

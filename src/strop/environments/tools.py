@@ -54,7 +54,7 @@ class ToolAnswer:
 class Tool:
     """A function that the policy may call. schema: as chat templates take it, {"type": "function",
     "function": {"name", "description", "parameters"}}. has_limit: it keeps to a time limit itself,
-    the keyword `seconds`.
+    in seconds, which is given before the arguments of the call and by position.
     """
 
     schema: Mapping[str, Any]
@@ -150,7 +150,7 @@ def answer_call(
         return reply(WRONG_ARGUMENTS, f"error: {WRONG_ARGUMENTS}: {problem}")
     try:
         if tool.has_limit:
-            return reply(OK, shown(tool.call(**call.arguments, seconds=seconds)))
+            return reply(OK, shown(tool.call(seconds, **call.arguments)))
         return reply(OK, shown(within(seconds, lambda: tool.call(**call.arguments))))
     except ToolsUnavailable:
         raise

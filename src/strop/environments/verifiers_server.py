@@ -113,7 +113,10 @@ class VerifiersServer:
         """Let the server play a task with the model at an address. Raises as `start` does."""
         self.start()
         episode = ServedEpisode(self, uuid.uuid4().hex)
-        self.running[episode.id] = episode
+        with self.lock:
+            if not self.running:  # only while episodes run does it have to answer pings
+                self.last_reply = time.monotonic()
+            self.running[episode.id] = episode
         body = {
             "task_data": {name: value for name, value in row.items() if value is not None},
             "client": self._client(environment),
@@ -136,9 +139,7 @@ class VerifiersServer:
 
     def cancel(self, episode: ServedEpisode) -> None:
         """End an episode now, if it has not ended."""
-        if self.running.pop(episode.id, None) is not None:
-            self.outgoing.put((f"cancel-{episode.id}", "cancel", {"request_id": episode.id}))
-            episode.ended.set_result(Outcome("lost", why="it was ended"))
+        self._cancel(episode, Outcome("lost", why="it was ended"))
 
     def close(self) -> None:
         """End all episodes, and the connection."""
@@ -148,6 +149,11 @@ class VerifiersServer:
         if self.thread is not None:
             self.thread.join()
             self.thread = None
+
+    def _cancel(self, episode: ServedEpisode, outcome: Outcome) -> None:
+        if self.running.pop(episode.id, None) is not None:
+            self.outgoing.put((f"cancel-{episode.id}", "cancel", {"request_id": episode.id}))
+            episode.ended.set_result(outcome)
 
     # ---- in the thread of the connection
 
@@ -214,10 +220,9 @@ class VerifiersServer:
 
     def _lose(self, why: str) -> None:
         self.lost = why
-        running, self.running = self.running, {}
-        for episode in running.values():
-            reason = f"the server of verifiers: {why}"
-            episode.ended.set_result(Outcome("raised", why=reason, transient=True))
+        outcome = Outcome("raised", why=f"the server of verifiers: {why}", transient=True)
+        for episode in list(self.running.values()):
+            self._cancel(episode, outcome)
 
 
 def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcome:

@@ -246,8 +246,17 @@ def _check_rate(name: str, rate: object) -> None:
 
 
 def load(path: Path) -> RunConfig:
-    """Read a configuration file. Raises UserError naming the file, line or key."""
-    return make(toml_of(path, "the configuration"), str(path))
+    """Read the configuration file of a run; imports nothing that it names.
+
+    Raises UserError naming the file, line or key.
+    """
+    raw = toml_of(path, "the configuration")
+    if isinstance(raw.get("roles"), dict) and raw["roles"].get("play") == EACH:
+        raise UserError(
+            f"{path}: roles.play={EACH} asks the environment for its players, which a run has "
+            "written down: name them, {0: first, 1: second}"
+        )
+    return make(raw, str(path))
 
 
 def content(path: Path) -> dict[str, Any]:
