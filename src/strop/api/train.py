@@ -69,7 +69,7 @@ def train(
     if file is None and method == "":
         method = line = DEFAULT
     elif file is not None and not line:
-        line = configuration.load(file).recipe
+        line = configuration.make(configuration.content(file), str(file)).recipe
     with (
         messages_in_python(),
         new_folder(line, path_of(out, "out") if out is not None else None, ranks) as folder,
