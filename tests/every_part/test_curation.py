@@ -2,7 +2,7 @@
 
 import torch
 from every import every
-from ragged import copies, with_noise_outside
+from ragged import copies, with_noise_outside, with_unscored
 from staged import alike, copied, entries, kept, restored
 
 from strop.batch.batch import Batch
@@ -108,17 +108,10 @@ def test_values_outside_the_mask_never_matter(entry, stages):
 @every_part
 def test_unscored_rollouts_take_part_in_nothing(entry, stages):
     place = stages.of(entry)
-    batch = place.batch(7, SIZES)
-    scored_B = torch.ones(9, dtype=torch.bool)
-    scored_B[[0, 5]] = False
-    batch = batch.set(scored_B=scored_B)
-    names = [n for n in ("reward_B", "outcome_B", "return_K", "made_advantage_B") if n in batch]
-    rows = {
-        name: scored_B[batch["rollout_K"]] if name.endswith("K") else scored_B for name in names
-    }
-    other = batch.set(**{n: torch.where(rows[n], batch[n], batch[n] * 5 - 7) for n in names})
+    batch, other = with_unscored(place.batch(7, SIZES), 0, 5)
     one, _ = curated(place, batch)
     changed, _ = curated(place, other)
+    scored_B = batch["scored_B"]
     assert one.keep_B[scored_B].equal(changed.keep_B[scored_B])
     assert alike(one.ask, changed.ask)
 

@@ -2,7 +2,7 @@
 
 import torch
 from every import every
-from ragged import copies, with_noise_outside
+from ragged import copies, with_noise_outside, with_unscored
 from staged import alike, entries, kept
 
 from strop.batch.batch import level_of
@@ -122,15 +122,9 @@ def test_values_outside_the_mask_never_matter(entry, stages):
 @every_part
 def test_unscored_rollouts_take_part_in_nothing(entry, stages):
     place = stages.of(entry)
-    batch = place.batch(7, SIZES)
-    scored_B = torch.ones(9, dtype=torch.bool)
-    scored_B[[0, 5]] = False
-    batch = batch.set(scored_B=scored_B)
-    names = ("reward_B", "outcome_B", "reward_BM")
-    rows = {name: scored_B[:, None] if name.endswith("M") else scored_B for name in names}
-    other = batch.set(**{n: torch.where(rows[n], batch[n], batch[n] * 5 - 7) for n in names})
+    batch, other = with_unscored(place.batch(7, SIZES), 0, 5)
     found, changed = written(place, batch), written(place, other)
     for name, value in found.items():
         rollout = {"B": "index_B", "K": "rollout_K", "T": "rollout_T"}.get(level_of(name))
-        row = scored_B[batch[rollout]] if rollout else ...
+        row = batch["scored_B"][batch[rollout]] if rollout else ...
         assert alike(value[row], changed[name][row]), name
