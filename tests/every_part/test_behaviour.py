@@ -260,10 +260,11 @@ def test_gradient_is_that_of_finite_differences(entry):
 
 def kernel_check(term: Term, batch: Batch) -> None:
     prepared = kernel.prepare([term], batch)
-    names = [n for n in ("logp_T", "entropy_T", "mean_logp_T", "value_T", "logq_TV")
-             if n in batch]  # fmt: skip
+    names = [n for n in ("logp_T", "entropy_T", "mean_logp_T", "value_T", "logq_TV",
+                         "router_balance_T") if n in batch]  # fmt: skip
     reads = {read.column for _, use in term.uses() for read in parts.reads(use)}
     reads -= getattr(term.objective.part, "detached", frozenset())
+    assert reads & set(names), "no column of this part is differentiated"
     for name in sorted(reads & set(names)):
 
         def loss(column: Tensor, name: str = name) -> Tensor:
