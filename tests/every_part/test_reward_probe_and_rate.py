@@ -104,8 +104,10 @@ def test_equal_rollouts_are_treated_alike_or_the_part_states_that_order_breaks_t
             if level_of(name) in ("B", "K", "T"):
                 one, other = value.double().chunk(2)
                 same.append(torch.allclose(one, other, rtol=1e-4, atol=1e-6, equal_nan=True))
-    states = parts.facts(place.use) & {"order_breaks_ties", "order_matters"}
-    assert all(same) or states, "a rollout and its copy differ: state order_breaks_ties"
+    facts = parts.facts(place.use)
+    states = "order_breaks_ties" in facts
+    if states or "order_matters" not in facts:
+        assert all(same) != states, f"it states order_breaks_ties: {states}"
 
 
 @every_part
