@@ -148,6 +148,8 @@ def test_unscored_rollouts_take_part_in_nothing(entry, stages):
     scored_B = batch["scored_B"]
     assert one.keep_B[scored_B].equal(changed.keep_B[scored_B])
     assert alike(one.ask, changed.ask)
+    added = [each.add and each.add.keep(each.add["scored_B"]) for each in (one, changed)]
+    assert alike(*added)
 
 
 @every_part
