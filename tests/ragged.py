@@ -81,6 +81,32 @@ def with_noise_outside(batch: Batch, value: float = float("nan")) -> Batch:
     )
 
 
+def with_unscored(batch: Batch, *rows: int) -> tuple[Batch, Batch]:
+    """The batch with these rollouts unscored, as in a run, and with other numbers in all of theirs.
+
+    `prior_B` is the prompt's number, which does not depend on what came of a rollout.
+    """
+    scored_B = torch.ones(batch.size("B"), dtype=torch.bool)
+    scored_B[list(rows)] = False
+    scored_T = scored_B[batch["rollout_T"]]
+    taken = {n: batch[n] & scored_T for n in ("gradient_T", "denominator_T") if n in batch}
+    if "slot_B" in batch:
+        taken["slot_B"] = torch.where(scored_B, batch["slot_B"], -1)
+    batch = batch.set(scored_B=scored_B, **taken)
+    owner = {"B": "index_B", "K": "rollout_K", "T": "rollout_T"}
+    changed = {}
+    for name, column in batch.columns.items():
+        level = level_of(name)
+        if level in owner and column.is_floating_point() and name != "prior_B":
+            if name.startswith(("reward", "outcome", "return", "advantage", "made_advantage")):
+                other = column * 5 - 7
+            else:
+                other = column * 0.5 if name.startswith("log") else column * 0.7 + 0.1
+            scored = scored_B[batch[owner[level]]].view(-1, *[1] * (column.dim() - 1))
+            changed[name] = torch.where(scored, column, other)
+    return batch, batch.set(**changed)
+
+
 def copies(batch: Batch, times: int) -> Batch:
     """Every rollout so many times, in blocks."""
     return batch.take(torch.arange(batch.size("B")).repeat(times))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -57,6 +58,9 @@ def test_intervals_contain_the_truth(recipe: str, success: float) -> None:
         numbers = [getattr(each, name) for each in drawn]
         missed = [each for each in numbers if abs(each.value - truth) > each.within + 1e-9]
         assert len(missed) <= 3, (name, truth, missed)  # 1 of 20 is expected
+        usual = math.sqrt(fmean((each.value - truth) ** 2 for each in numbers))
+        # about 2 for normal errors; 7 for the cosine without a bias, which is squared in it
+        assert median(each.within for each in numbers) < 8 * usual, (name, truth, numbers)
 
 
 @pytest.mark.usefixtures("remembered")

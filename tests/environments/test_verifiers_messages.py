@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
+import msgpack
 import pytest
+import zmq
 
 from strop.environments import verifiers_server
 from strop.environments.verifiers_server import VerifiersServer
-
-msgpack = pytest.importorskip("msgpack")
-zmq = pytest.importorskip("zmq")
 
 HERE = {"OPENAI_BASE_URL": "u", "OPENAI_API_KEY": "k", "STROP_MODEL": "m"}
 ANSWERS: dict[str, list[tuple[bytes, bytes]]] = {

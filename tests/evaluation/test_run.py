@@ -9,9 +9,11 @@ import strop
 from strop.api.inference import InferenceModel, open_model
 from strop.catalogue import catalogue
 from strop.evaluation.run import evaluate, validator
+from strop.method.part import Use
 from strop.parts.rollout import substitutes
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.sample_independently import SampleIndependently
+from strop.parts.rollout.sample_with_greedy import SampleWithGreedy
 from strop.training.settings import config
 
 REWARDS = '''
@@ -149,6 +151,17 @@ def test_what_a_strategy_adds_is_not_scored(entry):
     plain = substitutes.plain(part)
     assert isinstance(plain, PlayTurns if part.needs_environment else SampleIndependently)
     assert (plain.max_tokens, plain.temperature) == (part.max_tokens, part.temperature)
+
+
+def test_an_evaluation_scores_the_asked_number_of_answers_and_no_greedy_one(subject):
+    own = subject("even")
+    greedy = Use(SampleWithGreedy(max_tokens=6))
+    found = evaluate(
+        own.services.task.train[:2], greedy, own.engine, own.services,
+        num_samples=4, ks=(1,), seed=0,
+    )  # fmt: skip
+    assert found.estimates["num_rollouts"].value == 8
+    assert "stage_B" not in found.batch
 
 
 @pytest.mark.parametrize("temperature", [0.6, "linear(1.4, 0.6)"])

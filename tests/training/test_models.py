@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from models import save_model, tokenizer, without_times
+from safetensors.torch import load, load_file
 from transformers import (
     AutoModelForCausalLM,
     GenerationConfig,
@@ -232,6 +233,8 @@ def test_a_bfloat16_run_moves_goes_on_exactly_and_stays_bfloat16(lab, runner, tm
         for run in (whole, again)
     )
     assert one == two
+    start, end = load_file(lab.model / "model.safetensors"), load(one)
+    assert any(not torch.equal(end[name], start[name].bfloat16()) for name in end)
     assert {p.dtype for p in whole.loaded.model.parameters()} == {torch.bfloat16}
 
 

@@ -172,6 +172,16 @@ def test_a_correction_of_the_engine_works_with_a_lone_update(begin):
     assert torch.allclose(weights(plain), weights(corrected), atol=1e-4)
 
 
+def test_a_correction_of_old_weights_changes_the_step(begin):
+    """The engine is a step behind from the second step on."""
+    old = {"model": {"dtype": "float64"}, "engine": {"staleness": 1}, "training": {"lr": 0.05}}
+    plain = begin(**old)
+    corrected = begin(**old, stages={"correction": "weigh_by_engine_ratio"})
+    one, two = (step(run, step(run, {}, 1).state, 2) for run in (plain, corrected))
+    assert two.metrics["correction/mean"] != pytest.approx(1, abs=1e-3)
+    assert two.metrics["grad_norm"] != pytest.approx(one.metrics["grad_norm"], rel=1e-3)
+
+
 def test_several_updates_a_step_move_the_ratio(begin):
     run = begin(training={"lr": 0.05}, algorithm={"plan.num_epochs": 4, "plan.num_minibatches": 2})
     got = step(run, {}, 1)

@@ -43,7 +43,17 @@ def test_scored_contexts_are_counted(recipe, tmp_path):
 
 
 def test_states_that_look_alike_are_one(tmp_path):
-    trained(tmp_path, "gigpo(similarity_threshold=0.9, invalid_penalty=0.1)", "corridor", {})
+    equal, alike = (
+        trained(
+            tmp_path / each,
+            f"gigpo(similarity_threshold={each}, invalid_penalty=0.1)",
+            "corridor",
+            {"style": "compact"},
+        )
+        for each in ("0.0", "0.7")  # `:21=` and `:22=` are alike by 3 tokens of 4
+    )
+    # of the same rollouts, for nothing has been learned before the first step
+    assert alike[0]["turns/peers_state"] > equal[0]["turns/peers_state"] + 1
 
 
 REWRITTEN = {"earlier": "{observation}{action}\n"}

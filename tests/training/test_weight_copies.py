@@ -50,9 +50,14 @@ def test_an_average_in_bfloat16_is_the_exact_one_rounded():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_average_of_an_exact_model_is_kept_in_the_reference_alone(dtype):
     policy, reference, copies = copies_of(dtype)
+    before = {name: each.clone() for name, each in reference.model.state_dict().items()}
     moved(policy, copies, 1 - DECAY, 3)
+    ahead = 1e-5 * (3 - sum(DECAY**n for n in (1, 2, 3)))
     own = reference.model.state_dict()
     weights = copies.copies["reference"]
+    assert weights.keys() == policy.masters().keys()
+    for name in weights:
+        torch.testing.assert_close(own[name], before[name] + ahead, rtol=1e-6, atol=2e-7)
     assert all(weight.data_ptr() == own[name].data_ptr() for name, weight in weights.items())
 
 
@@ -60,7 +65,9 @@ def test_a_bfloat16_reference_that_becomes_the_policy_needs_no_second_copy():
     policy, reference, copies = copies_of(torch.bfloat16)
     moved(policy, copies, 1.0, 3)
     own = reference.model.state_dict()
-    for name, weight in copies.copies["reference"].items():
+    weights = copies.copies["reference"]
+    assert weights.keys() == policy.masters().keys()
+    for name, weight in weights.items():
         assert weight.data_ptr() == own[name].data_ptr()
         assert torch.equal(weight, policy.masters()[name].bfloat16())
 

@@ -87,7 +87,8 @@ def test_unscored_rollouts_are_not_stored():
     (number,) = state["columns"]["stored_file_B"].unique().tolist()
     assert SHELF.files[number]["id_T"].tolist() == [100, 101]
     nobody = batch.set(scored_B=torch.zeros(3, dtype=torch.bool))
-    assert run(part, nobody, rng=torch.Generator(), state=state).state["columns"] is not None
+    after = run(part, nobody, rng=torch.Generator(), state=state).state["columns"]
+    assert after["uid_P"].tolist() == state["columns"]["uid_P"].tolist() == [1]
 
 
 def test_each_role_of_a_game_has_its_own_newest_group():
