@@ -163,7 +163,7 @@ def test_frames_are_in_order_and_prompts_say_their_label(lab, tmp_path):
     torch.testing.assert_close(states[7], alone.double(), rtol=1e-4, atol=1e-5)
     part, read = run.algorithm.sampling[0].part, run.algorithm.rollout.part
     drawn = part(run.world.pool, part.init(), generator(), services.texts, services.scoring)
-    batch = read.read(drawn.value, services.texts)
+    batch = read.read(drawn.value, services.texts, services.sampling)
     for row, draw in enumerate(drawn.value):
         given = batch["id_T"][(batch["rollout_T"] == row) & ~batch["mask_T"]].tolist()
         shown = services.texts.prompt_text(draw.uid) + f"{int(draw.columns['label_B'])})"

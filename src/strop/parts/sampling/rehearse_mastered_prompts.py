@@ -124,9 +124,6 @@ class RehearseMasteredPrompts:
         """The draws with every mastered prompt replaced by the next one that is not."""
         mastered, cursor, order = set(state["mastered"].tolist()), state["next"], state["open"]
         open_uids = [uid for uid in pool if uid not in mastered]
-        # Replacements change the chance of every prompt: no rule gives it.
-        if mastered:
-            draws = tuple(draw._replace(probability=None) for draw in draws)
         chosen = []
         for draw in draws:
             if draw.uid in mastered:
@@ -134,7 +131,7 @@ class RehearseMasteredPrompts:
                     order, cursor = torch.randperm(len(open_uids), generator=rng), 0
                 draw = draw._replace(uid=open_uids[int(order[cursor])], why="")
                 cursor += 1
-            chosen.append(draw)
+            chosen.append(draw._replace(probability=None) if mastered else draw)
         return {**state, "next": cursor, "open": order}, tuple(chosen)
 
 

@@ -22,7 +22,7 @@ from strop.head.kept import Kept
 from strop.support.adapted import routes_of, weights_of
 from strop.support.devices import to_device
 from strop.support.errors import RunStopped, UserError
-from strop.support.experts import Experts, Watch, experts_of
+from strop.support.experts import ATTRIBUTE, Experts, Watch, experts_of
 from strop.training.learner import prefix_sharing, routing
 from strop.training.learner.prefix_sharing import Layout, attending, attending_rows, pass_over
 from strop.training.learner.reference_prompts import reprompted
@@ -77,8 +77,9 @@ class Policy:
 
     @property
     def experts(self) -> Experts | None:
-        """The experts of the model, also of one that has taken its place; None: it has none."""
-        return experts_of(self.model)
+        """The experts of the model, also of its copy in its place; None: it has none."""
+        found: Experts | None = getattr(self.model, ATTRIBUTE, None)
+        return found
 
     @property
     def device(self) -> torch.device:
