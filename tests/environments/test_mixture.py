@@ -6,7 +6,6 @@ import pytest
 from commands import Strop
 from test_examples import last_metrics
 
-from strop.environments import Environment, Observation
 from strop.environments.base import EnvironmentSource, source_of
 from strop.environments.episodes import Episodes
 from strop.environments.tasks import load_task
@@ -27,17 +26,6 @@ SLOW = """
         async def step(self, action):
             return Observation("=", 1.0)
 """
-
-
-class Together(Environment):
-    """Which has no step of its own."""
-
-    def reset(self, seed):
-        return Observation("a")
-
-    @classmethod
-    def step_all(cls, environments, actions):
-        return [Observation("b", done=True) for _ in actions]
 
 
 def test_prompts_origins_and_sets():
@@ -155,7 +143,11 @@ def test_what_an_action_block_wraps_says_whether_it_is_awaited(tmp_path):
         ("corridor + calculator", {"calculater": {}}, "did you mean 'calculator'"),
         ("corridor + calculator", {"corridor": 3}, "give each environment its options"),
         ("corridor + open_spiel", {}, "differ in their roles"),
-        (f"corridor + environment:{__name__}:Together", {}, "Together steps many episodes at once"),
+        (
+            "corridor + environment:test_action_block:Together",
+            {},
+            "Together steps many episodes at once",
+        ),
     ],
 )
 def test_mistakes_are_told(name, options, message):
