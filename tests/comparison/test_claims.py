@@ -12,6 +12,7 @@ from commands import Strop
 import strop
 from strop.catalogue import catalogue
 from strop.comparison.claims import Claim, claims, claims_of, difference, results
+from strop.comparison.plan import Scoring
 from strop.comparison.verdict import FEWEST_SEEDS, judge
 from strop.support.errors import UserError
 
@@ -85,6 +86,8 @@ def test_experiments_of_both_kinds_say_what_they_found(tmp_path, monkeypatch):
         claim, options=("sampling.num_prompts=2", "sampling.num_rollouts=2")
     )
     monkeypatch.setattr("strop.api.reproduce.claims_of", lambda name: [small])
+    few = Scoring(ks=(1,), samples=1, prompts=4)
+    monkeypatch.setattr(Claim, "scoring", lambda _: few)
     run = strop.reproduce("dapo/clip_higher", seeds=2, steps=1, out=tmp_path, progress=False)
     again = strop.reproduce("dapo/clip_higher", seeds=2, steps=1, out=tmp_path, progress=False)
     assert run.outcomes[0].verdict == "too few seeds"
