@@ -99,6 +99,13 @@ def test_equal_runs_are_told_from_others(run: Any, tmp_path: Path, strop_command
     assert (part.first, part.b - part.a) == ("rollout 1, token 2", 1)
     result = strop_command("diff", run.folder, tmp_path / "token")
     assert (result.code, "part in step 2, stage rollout." in result.out) == (1, True)
+    later = changed(run, tmp_path / "later", 5, **{"data/epoch": 9.0})
+    shutil.rmtree(later / "tokens")
+    shutil.copytree(tmp_path / "token/tokens", later / "tokens")
+    found = strop.diff(run, later)  # tokens differ in step 2, and a metric of a stage before in 5
+    assert found.metrics[0].stage == "sampling"
+    assert found.lines[0].endswith("part in step 2, stage rollout.")
+    assert "data/epoch" not in repr(found)
     as_json = json.loads(strop_command("diff", run.folder, tmp_path / "token", "--json").out)
     assert (as_json["same"], as_json["columns"][0]["name"]) == (False, "id_T")
 

@@ -27,8 +27,10 @@ def test_a_file_has_a_length_in_each_line(tmp_path):
     place.write_text("3\n5\n\n7\n9\n11\n")
     assert [group.tolist() for group in read_lengths(place, 2)] == [[3, 5], [7, 9]]
     for text, why in (
-        ("3\n4.5", "4.5 is not a whole number"),
-        ("0\n1", "0 is not a whole"),
+        ("3\n4.5", "4.5 is no whole number"),
+        ("0\n1", "0 is no whole"),
+        ("3\n²", "² is no whole"),
+        ("3\n1" + 20 * "0", "0 is no whole number from 1 to 1e"),
         ("7", "1 num"),
     ):
         place.write_text(text)

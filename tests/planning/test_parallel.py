@@ -243,6 +243,14 @@ def test_a_run_is_compared_with_what_is_assumed_at_its_rows(monkeypatch):
     assert found.of(measured.costs, assumed_rest=1.0).rest == 3.0 - 1.0 + 3.0
 
 
+def test_a_run_of_adapters_does_not_say_which_model_it_had(tmp_path):
+    with pytest.raises(UserError, match="run has no checkpoint, so its model is unknown"):
+        calibrated._of_run(case(), tmp_path / "run", work=None)
+    (tmp_path / "run/checkpoints/step-000002").mkdir(parents=True)
+    with pytest.raises(UserError, match="run has checkpoints of adapters alone, so its model is"):
+        calibrated._of_run(case(), tmp_path / "run", work=None)
+
+
 @pytest.mark.parametrize(("last", "told"), [(1.0, "memory"), (9.0, "the longest answer")])
 def test_generating_waits_for_the_longest_where_most_answers_end_early(last, told):
     """A window of two steps behind the first; the others' rounds would tell otherwise."""

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 from strop.cli.main import app
 from strop.cli.train import Job
 from strop.cli.train_on_ray import TrainerLost, Trainers
-from strop.support.errors import RunStopped
+from strop.support.errors import RunStopped, UserError
+from strop.training.cluster.connect import _reach
 from strop.training.record.versions import write_environment
 from strop.training.settings import config
 
@@ -204,3 +205,9 @@ def test_an_address_where_nothing_is_is_refused(lab, tmp_path):
     process = launch(["train", *lab.arguments(), "--ray", "nowhere:1", "--out", tmp_path], output)
     assert ended(process, output) == 2
     assert "--ray nowhere:1: " in output.read_text()
+
+
+@pytest.mark.parametrize("host", ["a..b", 64 * "a"])
+def test_an_address_that_no_host_can_have_is_refused(host):
+    with pytest.raises(UserError, match=f"--ray {host}:6379: nothing answers there"):
+        _reach(f"{host}:6379")

@@ -15,6 +15,7 @@ from runs import Runner
 
 from strop.engines.base import Request
 from strop.support.errors import RunStopped, UserError
+from strop.training.cluster import engine_worker
 from strop.training.cluster.engine_worker import EngineWorker
 from strop.training.settings import config
 
@@ -135,8 +136,22 @@ def test_engines_that_are_killed_hang_or_lose_their_node_change_no_token(
         )
 
 
+def test_an_engine_works_in_the_folder_of_the_command_and_by_its_operators(
+    lab, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(lab.model.parent)
+    chosen = []
+    monkeypatch.setattr(engine_worker, "use_deterministic_operators", lambda: chosen.append(True))
+    raw = raw_of(lab)
+    raw["model"]["name"], raw["training"]["full_determinism"] = lab.model.name, True
+    settings = config.make(raw).model_dump()
+    monkeypatch.chdir(tmp_path)
+    EngineWorker(settings, torch.get_num_threads(), str(lab.model.parent), []).open("one")
+    assert chosen == [True]
+
+
 def test_an_engine_heeds_who_has_opened_it_last_and_forgets_what_others_asked(lab):
-    member = EngineWorker(config.make(raw_of(lab)).model_dump(), torch.get_num_threads(), [])
+    member = EngineWorker(config.make(raw_of(lab)).model_dump(), torch.get_num_threads(), ".", [])
     assert member.turn("one", [], None, 0) is None  # a new process, which is to be opened
     member.open("one")
     asked = [Request((4, 5), 3, seed=1, keep=True), Request((4, 5), 20, seed=2)]

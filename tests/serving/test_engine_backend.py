@@ -138,6 +138,8 @@ def test_the_likeliest_tokens(client):
         for each in event.top
     ]
     assert choice.logprobs.top_logprobs == [pytest.approx(each) for each in best]
+    (least,) = ask(client, seed=1, max_tokens=3, top_p=1e-300).choices  # 0 in float32
+    assert least.text == ask(client, seed=1, max_tokens=3, temperature=0).choices[0].text
     for fields in ({"temperature": 0.5}, {"top_p": 0.5}):
         with pytest.raises(openai.BadRequestError, match="set logprobs to 0"):
             ask(client, logprobs=2, **fields)

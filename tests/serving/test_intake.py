@@ -84,8 +84,9 @@ def test_a_number_names_a_rollout_and_what_completes_nothing_is_refused(tmp_path
         "object": "rollout", "id": "17", "group": "g", "repeated": False,
     }  # fmt: skip
     assert made.add([row("g", id="17")])[0]["repeated"]
-    with pytest.raises(Refused, match="nothing completes group g: send complete with its last"):
-        made.add([row("g", id=17)], whole=True)
+    for more in ([], [row("h")]):  # nor does what is new of another group
+        with pytest.raises(Refused, match="nothing completes group g: send complete with its last"):
+            made.add([row("g", id=17), *more], whole=True)
     made.add([row("g", id=18)], whole=True)
     assert made.add([row("g", id=18)], whole=True)[0]["repeated"]  # it is complete
     for wrong in (1.5, True, ["a"]):

@@ -11,7 +11,7 @@ import torch
 from strop.method import notation
 from strop.support import guarded_process
 from strop.training import collector_process
-from strop.training.collect.asynchronous import DRAWN, AsynchronousCollector, Box
+from strop.training.collect.asynchronous import DRAWN, LOADING_SECONDS, AsynchronousCollector, Box
 from strop.training.collect.messages import Begin, Broken
 from strop.training.collect.process import Mailbox, Over
 from strop.training.parallel.ranks import Ranks
@@ -30,6 +30,16 @@ def test_a_letter_that_the_trainer_cannot_read_is_no_silence():
         assert "No module named 'no_such_module'" in found.text
         theirs.close()
         assert box.next(20) is None
+        box.close()
+
+
+def test_silence_while_loading_is_given_more_time_and_named_by_it():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        box = Box(ours)
+        assert (box.patience(600), box.patience(4000)) == (LOADING_SECONDS, 4000)
+        box.last_received = time.monotonic()
+        assert box.patience(600) == 600
         box.close()
 
 

@@ -77,6 +77,17 @@ def test_a_damaged_checkpoint_names_the_one_before(damage, name, what, done, run
     assert (folder / "checkpoints/step-000003").is_dir()
 
 
+def test_the_checkpoint_of_step_0_is_reached_without_the_damaged_one(done, tmp_path):
+    places = [tmp_path / f"step-{step:06d}" for step in (0, 1)]
+    for place in places:
+        shutil.copytree(done / "checkpoints/step-000003", place)
+    zeroed(places[1] / "trainer.pt")
+    with pytest.raises(UserError, match="move its folder away, and the one before, of step 0, is"):
+        checkpoint.at(tmp_path)
+    shutil.rmtree(places[1])
+    assert checkpoint.at(tmp_path) == places[0]
+
+
 def test_a_run_goes_on_from_the_checkpoint_before(done, strop, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(done, folder)

@@ -192,9 +192,13 @@ def test_the_part_that_first_gives_no_number_is_named(strop, lab, tmp_path):
     first = "step 1: advantage: spoil is the first part whose advantage_B is not finite; the loss"
     assert first in result.err
     assert "No step is saved: first correct what stopped it. Resume with" in result.err
-    result = strop("doctor", tmp_path / "run")
-    assert result.code == 2
-    assert "has no finished step: it stopped: step 1: " in result.err
+    metrics = tmp_path / "run/metrics.jsonl"
+    for before in (None, '{"step": 0, "eval/validation/pass@1": 0.5}\n'):
+        if before:  # of a validation before the first step
+            metrics.write_text(before)
+        result = strop("doctor", tmp_path / "run")
+        assert result.code == 2
+        assert "has no finished step: it stopped: step 1: " in result.err
 
 
 SAYS = """

@@ -104,10 +104,15 @@ class Difference:
         return self.step is None and not self.columns
 
     @property
+    def parts(self) -> tuple[Part, ...]:
+        """What differs in the first step that shows a difference."""
+        early = self.columns and self.looked_at != self.step  # the rollouts of an earlier step
+        return self.columns if early else (*self.columns, *self.metrics)
+
+    @property
     def stage(self) -> str:
         """The earliest stage of the step that shows a difference; empty when none does."""
-        found = [part.stage for part in (*self.metrics, *self.columns)]
-        return min(found, key=_rank, default="")
+        return min((part.stage for part in self.parts), key=_rank, default="")
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -140,11 +145,10 @@ class Difference:
 
     def _shown(self) -> Iterator[str]:
         """What differs at the earliest stage, and how many differences follow in the step."""
-        parts = (*self.columns, *self.metrics)
-        early = [part for part in parts if part.stage == self.stage]
+        early = [part for part in self.parts if part.stage == self.stage]
         yield from (f"  {part}" for part in early[:MOST])
-        later = sorted({part.stage for part in parts} - {self.stage}, key=_rank)
-        if rest := len(parts) - len(early[:MOST]):
+        later = sorted({part.stage for part in self.parts} - {self.stage}, key=_rank)
+        if rest := len(self.parts) - len(early[:MOST]):
             also = f", at the stages {', '.join(later)}" if later else ""
             yield f"  and {rest} more columns and metrics{also}"
         if self.columns or self.same:

@@ -6,6 +6,7 @@ from strop.diagnosis import memory
 from strop.diagnosis.finding import Finding
 from strop.diagnosis.machine import GIB, memory_gib
 from strop.support.errors import UserError
+from strop.support.positions import context_of
 from strop.training import loading
 
 
@@ -49,7 +50,7 @@ def examine(
         "parameters": sizes.parameters,
         "trained": sizes.trained,
         "dtype": settings.model.dtype,
-        "context": getattr(config, "max_position_embeddings", None),
+        "context": context_of(config),
         "vocabulary": config.vocab_size,
         "bytes": parts,
         "counts": count,

@@ -98,11 +98,12 @@ def read(folder: Path) -> RunFiles:
     from strop.tracking.rollouts_file import damaged, read_table, rollouts_files
 
     end = ending.read(folder)
+    how = f"it stopped: {end.why}" if end is not None and end.why else (
+        "it is in its first one, or was killed in it"
+    )  # fmt: skip
+    nothing = UserError(f"{folder} has no finished step: {how}")
     if (folder / "config.toml").is_file() and not (folder / NAME).is_file():
-        how = f"it stopped: {end.why}" if end is not None and end.why else (
-            "it is in its first one, or was killed in it"
-        )  # fmt: skip
-        raise UserError(f"{folder} has no finished step: {how}")
+        raise nothing
     written = (int, float, type(None))  # a run writes numbers of these types only
     lines = [
         {k: v if is_number(v) else None for k, v in line.items() if type(v) in written}
@@ -110,7 +111,7 @@ def read(folder: Path) -> RunFiles:
         if line["step"] >= 1
     ]
     if not lines:
-        raise UserError(f"{folder} has no finished step yet: look again later")
+        raise nothing  # a validation before the first step may have a line
     settings = toml_of(folder / "config.toml", "the configuration")
     rows: list[dict[str, Any]] = []
     for path in rollouts_files(folder):

@@ -87,9 +87,11 @@ def _of_run(case: Case, folder: Path, work: Work) -> Case:
     """The case with the run's model, precision, passes and lengths."""
     checkpoint = next(folder.glob("checkpoints/step-*/config.json"), None)
     if checkpoint is None:
+        there = any(folder.glob("checkpoints/step-*"))
+        what = "checkpoints of adapters alone" if there else "no checkpoint"
         raise UserError(
-            f"{folder} has no checkpoint, so its model is unknown: give a run with one, or plan "
-            "without a run"
+            f"{folder} has {what}, so its model is unknown: give a run with the whole model, or "
+            "plan without a run"
         )
     settings = dict(flat(parsed(text_of(folder / "config.toml", "the configuration"))))
     size = BYTES.get(str(settings.get("model.dtype")), case.assumed.weight_bytes)

@@ -68,9 +68,10 @@ def _mean(level: float, sigma: float, most: float) -> float:
 def read_lengths(path: Path, size: int) -> list[Ints]:
     """Groups of adjacent lines from a file with one whole number a line. Raises UserError."""
     words = text_of(path, "the lengths").split()
-    wrong = next((word for word in words if not word.isdigit() or int(word) < 1), None)
+    wrong = next((word for word in words if not _is_length(word)), None)
     if wrong is not None or len(words) < size:
-        why = f"{wrong} is not a whole number above 0" if wrong else f"it has {len(words)} numbers"
+        why = f"{wrong} is no whole number from 1 to {MOST_TOKENS:.0e}"
+        why = why if wrong else f"it has {len(words)} numbers"
         raise UserError(
             f"--lengths {path}: {why}; give the tokens of one answer in each line, for at least "
             f"{size} answers"
@@ -85,3 +86,7 @@ def regrouped(groups: Sequence[Ints], size: int) -> list[Ints]:
         return list(groups)
     known = np.concatenate(groups)
     return list(np.resize(known, (max(len(known) // size, 1), size)))
+
+
+def _is_length(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and 1 <= int(word) <= MOST_TOKENS

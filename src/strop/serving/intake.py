@@ -196,8 +196,9 @@ class Intake:
                 for each in arrived
                 if not each.id or (each.id not in self.ids and first[each.id] is each)
             ]
+            if whole:
+                self._check_completes(arrived, {each.key for each in new})
             if not new:
-                self._check_completes(arrived, whole)
                 return self._answers(arrived, new)
             self._check_room()
             self._check_age(new)
@@ -233,12 +234,16 @@ class Intake:
             raise Refused(422, str(error), "unreadable_rollout", where) from error
         return Arrived(id, rollout.group or _key(rollout.turns[0].prompt_ids), rollout)
 
-    def _check_completes(self, arrived: Sequence[Arrived], whole: bool) -> None:
-        """Raise Refused where a post without anything new is to complete an open group."""
-        if whole and (open := [each.key for each in arrived if each.key in self.open]):
+    def _check_completes(self, arrived: Sequence[Arrived], new: set[str]) -> None:
+        """Raise Refused where a post with nothing new of an open group is to complete it.
+
+        new: groups of which it has something new.
+        """
+        keys = [each.key for each in arrived if each.key in self.open and each.key not in new]
+        if keys:
             raise Refused(
                 409,
-                f"all of these rollouts are here already, so nothing completes group {open[0]}: "
+                f"all its rollouts are here already, so nothing completes group {keys[0]}: "
                 "send complete with its last rollout",
                 "nothing_new",
             )

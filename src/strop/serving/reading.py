@@ -12,7 +12,9 @@ from strop.serving.protocol import ModelCall, Route
 from strop.support.errors import UserError, check_value
 
 MOST_TOP = 20  # OpenAI's
-COLDEST = 1e-30  # logits over a lower temperature may be infinite, so it counts as 0
+# Logits over a lower temperature may be infinite, so it counts as 0; a lower top_p may be 0 in
+# float32, so it counts as this.
+LEAST = 1e-30
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,11 @@ def _sampling(fields: Fields) -> Mapping[str, Any]:
     if top_p == 0:
         raise fields.wrong("top_p", "a number above 0")
     temperature = fields.number("temperature", 0.0, 100.0)
-    if temperature is not None and temperature < COLDEST:
+    if temperature is not None and temperature < LEAST:
         temperature = 0.0
     return {
         "temperature": temperature,
-        "top_p": 1.0 if top_p is None else top_p,
+        "top_p": 1.0 if top_p is None else max(top_p, LEAST),
         "top_k": top_k or -1,
         "min_p": fields.number("min_p", 0.0, 1.0) or 0.0,
         "stop_strings": fields.texts("stop"),

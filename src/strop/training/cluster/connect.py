@@ -79,7 +79,7 @@ def _reach(address: str) -> None:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise UserError(
             f"--ray {address}: nothing answers there ({error}): is the address the one that "
             "`ray start` printed, and the port open?"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import os
 import socket
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +15,10 @@ import torch
 
 from strop.engines.base import Engine, Event
 from strop.engines.pool.pool import Facts, Order, Turn
+from strop.support.devices import use_deterministic_operators
 from strop.support.errors import RunStopped
 from strop.training.cluster.broadcast import LIMIT_SECONDS, Bucket, Group
+from strop.training.cluster.connect import enter
 from strop.training.loading import load_model, open_engine
 from strop.training.settings.config import RunConfig
 
@@ -61,11 +62,17 @@ STAGED = "staged"
 class EngineWorker:
     """Samples with the run's own engine settings; a tick takes orders and returns events."""
 
-    def __init__(self, config: Mapping[str, Any], threads: int, search: list[str]) -> None:
-        """config: of the run, in plain form. search: additional module search path."""
-        sys.path += [place for place in search if place not in sys.path]
+    def __init__(
+        self, config: Mapping[str, Any], threads: int, folder: str, search: list[str]
+    ) -> None:
+        """config: of the run, in plain form. folder, search: working directory and module search
+        path of the command.
+        """
+        enter(folder, search)
         torch.set_num_threads(threads)
         self.config = RunConfig(**config)
+        if self.config.training.full_determinism:
+            use_deterministic_operators()
         self.loaded: Any = None
         self.turns: Turns | None = None
         self.holder = ""  # the process that opened it last

@@ -67,7 +67,7 @@ def _actor(
     return (
         ray.remote(EngineWorker)
         .options(**options)
-        .remote(config.model_dump(), threads, search_path())
+        .remote(config.model_dump(), threads, os.getcwd(), search_path())
     )
 
 

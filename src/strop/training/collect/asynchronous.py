@@ -114,8 +114,7 @@ class Box:
     def next(self, limit: float, stopping: Callable[[], bool] = lambda: False) -> Any:
         """Returns the next message, or SILENT when nothing arrived for `limit` seconds.
 
-        Raises StepGivenUp when `stopping` ends the wait. Until its first heartbeat the process is
-        loading; it has at least LOADING_SECONDS for that.
+        Raises StepGivenUp when `stopping` ends the wait.
         """
         while True:
             try:
@@ -123,11 +122,15 @@ class Box:
             except queue.Empty:
                 if stopping():
                     raise StepGivenUp from None
-                since, most = self.last_received or self.started, limit
-                if not self.last_received:
-                    most = max(limit, LOADING_SECONDS)
-                if time.monotonic() - since > most:
+                since = self.last_received or self.started
+                if time.monotonic() - since > self.patience(limit):
                     return SILENT
+
+    def patience(self, limit: float) -> float:
+        """Seconds of silence that are allowed. Until its first heartbeat the process is loading; it
+        has at least LOADING_SECONDS for that.
+        """
+        return limit if self.last_received else max(limit, LOADING_SECONDS)
 
 
 class AsynchronousCollector(BatchCollector):
@@ -276,7 +279,7 @@ class AsynchronousCollector(BatchCollector):
             message = self.box.next(limit, self.stopping)
             if message is SILENT:
                 self._died(
-                    f"it gave no sign of life for {limit:g} s",
+                    f"it gave no sign of life for {self.box.patience(limit):g} s",
                     "; training.collector_timeout_seconds=... waits longer, also in a resumed run",
                 )
             elif message is None:

@@ -217,6 +217,8 @@ def naming_the_one_before(place: Path) -> Iterator[None]:
         known = [step_of(path) for path in complete(place.parent)]
         earlier = [step for step in known if step < step_of(place)]
         hint = f"--step {earlier[-1]} takes the one before" if earlier else "there is none before"
+        if earlier[-1:] == [0]:  # as an option, 0 is the newest one
+            hint = "move its folder away, and the one before, of step 0, is taken"
         raise UserError(f"{error}; {hint}") from error
 
 

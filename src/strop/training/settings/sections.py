@@ -490,7 +490,7 @@ class RaySettings(Section):
     )  # fmt: skip
     timeout_seconds: float = Field(
         default=600.0, gt=0, le=LONGEST,
-        description="silence after which an engine, or a process that plays episodes, is restarted",
+        description="silence after which an engine is restarted",
     )  # fmt: skip
 
     @field_validator("address")
