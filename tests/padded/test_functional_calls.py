@@ -124,6 +124,15 @@ def test_the_coefficient_that_entropy_moves():
     }
     with pytest.raises(UserError, match="needs the metric entropy"):
         F.next_state("adaptive_entropy_coef", metrics={"entropie": 0.1})
+    of_run = {**named, "length": 10, "step": 1.0}
+    assert F.next_state("adaptive_entropy_coef", metrics=metrics, params=of_run)["knobs"]
+    for step, message in (
+        ("a", "step must be a tensor"),
+        (math.nan, "whole"),
+        ([1, 2], "one number"),
+    ):
+        with pytest.raises(UserError, match=message):
+            F.next_state("adaptive_entropy_coef", metrics=metrics, params={"step": step})
 
 
 def test_the_integral_over_a_run_of_entropies():
