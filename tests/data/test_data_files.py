@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import sys
 import types
 
@@ -201,7 +202,7 @@ def test_text_that_is_not_utf8(tmp_path):
     assert "is not UTF-8 text" in refusal(path)
 
 
-@pytest.mark.parametrize("validation", [3, 5, 1.5, -1, 0.1, True])
+@pytest.mark.parametrize("validation", [3, 5, 1.5, -1, 0.1, True, math.nan])
 def test_a_validation_split_that_cannot_be_carved(tmp_path, validation):
     path = write_jsonl(tmp_path / "a.jsonl", ROWS)
     assert "validation" in refusal(path, validation=validation)

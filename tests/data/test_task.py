@@ -151,6 +151,9 @@ def test_an_entry_survives_its_text_form_exactly(name):
         ("reasoning_gym:", {}, "unknown reasoning-gym dataset ''"),
         ("reasoning_gym:chain_sum", {"config": {"min_term": 3}}, "(did you mean 'min_terms'?)"),
         ("reasoning_gym:chain_sum", {"config": {"min_terms": 9}}, "refuses its configuration"),
+        ("reasoning_gym:chain_sum", {"config": {"seed": 1}}, "same in every run, so leave it out"),
+        ("reasoning_gym:chain_sum", {"config": {"size": 9}}, "set data.train_size, data.valid"),
+        ("agent:a.py:play", {"config": {"seed": 1}}, "has 'seed', of which each row of agent:a.py"),
         (
             "reasoning_gym:chain_sum",
             {"num_heldout": 2000, "num_validation": 0, "config": TINY},

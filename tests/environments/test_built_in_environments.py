@@ -111,10 +111,13 @@ def test_calculator_calls_then_answers():
     assert environment.step("(2+4)/4").text == "3/2\n"
     assert environment.step("no idea").valid is False
     assert environment.step("1/0=").reward == 0  # no value, so it is read as the answer 0
-    environment.reset(5)
-    assert environment.step(f"The answer is {value}") == Observation(
-        "", 1.0, True, state=f"{product},"
-    )
+    for answer in (
+        f"The answer is {value}",
+        f"x={value}",
+        f"{product} = {value}. So it is {value}.",
+    ):
+        environment.reset(5)
+        assert environment.step(answer) == Observation("", 1.0, True, state=f"{product},")
 
 
 def test_calculator_compact():

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import time
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
@@ -27,6 +27,13 @@ class Mine(Observation):
     """Which no other process can read."""
 
 
+class MayNotBeSent(int):
+    """A number that cannot be pickled."""
+
+    def __reduce__(self):
+        raise TypeError("not this one")
+
+
 class Walk(Environment):
     """A place that actions move; over after as many turns as the seed says."""
 
@@ -45,15 +52,19 @@ class Walk(Environment):
         if action == "hang":
             time.sleep(60)
         self.turn += 1
+        measures = {"length": MayNotBeSent(len(action)) if action == "unsent" else len(action)}
         self.place = 3 * self.place + len(action) + self.shift
-        return Mine(f"{self.place}:", self.place / 8, self.turn > self.seed % 4)
+        return Mine(
+            f"{self.place}:", self.place / 8, self.turn > self.seed % 4,
+            measures=MappingProxyType(measures),
+        )  # fmt: skip
 
 
 SOURCE = EnvironmentSource(f"{__file__}:Walk")
 
 
 def plain(shown):
-    return [(o.text, o.reward, o.done, o.exit) for o in shown]
+    return [(o.text, o.reward, o.done, o.exit, dict(o.measures)) for o in shown]
 
 
 def shown(episodes):
@@ -182,6 +193,15 @@ def test_what_raises_dies_or_hangs_costs_its_own_episode(workers):
     assert plain(well) == plain(others.step([3, 4], ["a", "b"]))
     assert plain(episodes.step([3, 4], ["c", "d"])) == plain(others.step([3, 4], ["c", "d"]))
     assert episodes.step([1, 2], ["x", "y"]) == [died, hung]
+
+
+def test_no_action_is_applied_twice_where_an_observation_cannot_be_sent(workers):
+    episodes, others = workers.play([3, 7, 11]), Episodes(SOURCE, [11])
+    others.reset()
+    unsent, well = episodes.step([0, 2], ["unsent", "a"])  # of one worker
+    assert "WorkerLost: what it shows cannot be sent: not this one" in unsent.why
+    assert plain([well]) == plain(others.step([0], ["a"]))
+    assert plain(episodes.step([2], ["bb"])) == plain(others.step([0], ["bb"]))
 
 
 def test_who_plays_is_said_by_name():

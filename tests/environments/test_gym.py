@@ -37,7 +37,7 @@ class Named(gymnasium.Env):
         return ["go", "go back", "wait"]
 
     def reset(self, *, seed=None, options=None):
-        seen = {"place": np.array([[1, 2]]), "far": 0.5, "lit": True}
+        seen = {"place": np.array([[1, 2]]), "far": np.float64(1 / 3), "lit": True}
         return seen, {"action_mask": np.array([1, 1, 0], dtype=np.int8)}
 
     def step(self, action):
@@ -118,7 +118,7 @@ def test_texts_and_names_of_others():
     assert (cut.reward, cut.done, cut.truncated, cut.state) == (1.0, False, True, "ab")
     named = made("Named-v0")
     assert named.reset(0).text.endswith(
-        "Observation: 1,2,0.5,1\nLegal actions: 3 (go), 4 (go back)\n"
+        "Observation: 1,2,0.3333,1\nLegal actions: 3 (go), 4 (go back)\n"
     )
     assert not named.step("wait").valid
     assert named.step("go back").done

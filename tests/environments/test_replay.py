@@ -81,6 +81,15 @@ def test_states_tell_patched_histories_apart(file):
     one.reset(0)
     other.reset(0)
     assert one.step("click tea").state != other.step("press").state
+    one, other = (
+        Replay(file, eps_patch=2, rewrites=False),
+        Replay(file, eps_patch=2, rewrites=False),
+    )
+    one.reset(0)
+    other.reset(0)
+    one.step("click tea")
+    other.step("press")  # takes a patch
+    assert one.step("press").state != other.step("press").state
 
 
 def test_calls_are_compared_as_calls(file):

@@ -258,7 +258,9 @@ def test_questions_of_a_file(tmp_path):
         '{"question": "Who sat?", "answer": "The cat"}\n\n{"question": "2*3?", "answer": 6}\n'
     )
     corpus.write_text("the cat sat\na dog ran\n")
-    made = ToolQuestions(questions=str(file), tools=["calculator", "search"], corpus=str(corpus))
+    options = {"questions": str(file), "tools": ["calculator", "search"], "corpus": str(corpus)}
+    made = ToolQuestions(**options)
+    assert made.corpus is ToolQuestions(**options).corpus  # indexed once
     assert [made.reset(seed).text for seed in (0, 1, 2)] == ["Who sat?\n", "2*3?\n", "Who sat?\n"]
     assert made.step('call search {"query": "sat"}').text == "result: the cat sat\n"
     assert made.step("the  cat.").reward == 1.0
@@ -274,6 +276,7 @@ def test_questions_of_a_file(tmp_path):
         ({"corpus": "x.txt"}, "go with questions=FILE"),
         ({"call_seconds": 0}, "call_seconds must be a number"),
         ({"max_calls": 0}, "max_calls must be a whole number"),
+        ({"kinds": ["search"], "size": 3376}, "size with the kind search must be .* 5 to 3375"),
         ({"questions": "none.jsonl"}, "name the tools of none.jsonl"),
         ({"questions": "none.jsonl", "tools": ["search"]}, "search and corpus=FILE go together"),
     ],

@@ -20,6 +20,10 @@ ANSWERS: dict[str, list[tuple[bytes, bytes]]] = {
     "no success": [(b"reply", msgpack.packb({}))],
     "refused": [(b"reply", msgpack.packb({"success": False, "error": "no room"}))],
     "played on": [],
+    "infinite": [
+        (b"delta", msgpack.packb({"trace": "t", "open": {"task": {}, "metrics": {"a": 1e999}}})),
+        (b"reply", msgpack.packb({"success": True})),
+    ],
 }
 MUTE = threading.Event()  # the server answers nothing any more
 received: list[tuple[bytes, Any]] = []
@@ -74,6 +78,11 @@ def test_a_message_that_cannot_be_read_or_written_ends_its_own_episode_only(
     assert why in outcome.why
     after = server.begin({"question": "refused"}, HERE).ended.result(10)
     assert "no room" in after.why
+
+
+def test_a_number_that_is_not_finite_ends_its_own_episode(server: VerifiersServer) -> None:
+    outcome = server.begin({"question": "infinite"}, HERE).ended.result(10)
+    assert (outcome.kind, outcome.why) == ("unreadable", "a = inf")
 
 
 def test_a_pause_without_episodes_is_no_silence(

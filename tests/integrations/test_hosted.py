@@ -181,6 +181,18 @@ def test_state_goes_on_from_step_to_step() -> None:
     assert applied == pytest.approx([0.0, 0.01, 0.02])
 
 
+@pytest.mark.parametrize("how", ["gdpo", "entropic"])  # while it writes, and when it learns
+def test_the_host_is_given_each_metric_of_a_part(how: str) -> None:
+    given, now = rollouts()
+    host = Hosted(notation.recipe(how), 0)
+    step = host.begin(1, 10, given)
+    update, first = step.update(ALL, 0), step.metrics
+    update.loss(ALL, given.mask_BL, now)
+    last = host.end(step, update.tally.means())
+    assert step.chains.metrics_by
+    assert {*step.chains.metrics_by} <= {*first, *last}
+
+
 def test_schedules_follow_the_step() -> None:
     host = Hosted(notation.recipe("grpo").each(_scheduled), 0)
     found = [

@@ -124,6 +124,15 @@ def test_the_coefficient_that_entropy_moves():
     }
     with pytest.raises(UserError, match="needs the metric entropy"):
         F.next_state("adaptive_entropy_coef", metrics={"entropie": 0.1})
+    of_run = {**named, "length": 10, "step": 1.0}
+    assert F.next_state("adaptive_entropy_coef", metrics=metrics, params=of_run)["knobs"]
+    for step, message in (
+        ("a", "step must be a tensor"),
+        (math.nan, "whole"),
+        ([1, 2], "one number"),
+    ):
+        with pytest.raises(UserError, match=message):
+            F.next_state("adaptive_entropy_coef", metrics=metrics, params={"step": step})
 
 
 def test_the_integral_over_a_run_of_entropies():
@@ -424,6 +433,17 @@ def test_a_mask_holds_0_and_1_alone(odd):
     assert torch.equal(whole, F.advantages("grpo", mask=torch.tensor([[1, 1], [1, 0]]), **given))
     with pytest.raises(UserError, match="mask must hold 0 and 1 alone"):
         F.advantages("grpo", mask=torch.tensor([[1.0, odd], [1.0, 0.0]]), **given)
+    pair = {f"logp_{side}": f64([-1]) for side in ("chosen", "rejected")}
+    with pytest.raises(UserError, match="mask_rejected must hold 0 and 1 alone"):
+        F.policy_loss("simpo", **pair, mask_chosen=[[1.0]], mask_rejected=[[odd]])
+
+
+def test_a_token_without_a_label_is_in_no_mask():
+    given = {"logits": torch.zeros(1, 3, 2), "labels": [[0, 1, -100]]}
+    loss, _ = F.policy_loss("sft", **given, mask=[[1, 0, 0]])  # fewer tokens than have labels
+    assert float(loss) == pytest.approx(math.log(2))
+    with pytest.raises(UserError, match="mask has tokens whose label is -100"):
+        F.policy_loss("sft", **given, mask=[[1, 0, 1]])
 
 
 def test_groups_that_are_texts_are_refused_with_what_to_do():

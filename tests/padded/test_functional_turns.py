@@ -31,11 +31,11 @@ def test_turns_that_are_not_there_count_nowhere():
 
 def test_there_is_a_column_for_a_turn_that_nobody_has():
     given = {"turn_rewards": torch.nn.functional.pad(REWARDS, (0, 1)), "groups": GROUPS}
-    valid, mask = torch.tensor([[1, 1, 0]] * 3), torch.ones(3, 2)
-    ids = torch.tensor([[0, 1]] * 3)
-    found = F.returns("trloo", turn_ids=ids, turn_valid=valid, mask=mask, **given)
-    assert found.shape == (3, 3)
-    assert found[:, 2].tolist() == [0, 0, 0]
+    mask, ids = torch.ones(3, 2), torch.tensor([[0, 1]] * 3)
+    for valid in (None, torch.tensor([[1, 1, 0]] * 3)):
+        found = F.returns("trloo", turn_ids=ids, turn_valid=valid, mask=mask, **given)
+        assert found.shape == (3, 3)
+        assert found[:, 2].tolist() == [0, 0, 0]
 
 
 def test_tokens_get_their_turns_advantage_and_observations_none():

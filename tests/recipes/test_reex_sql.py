@@ -93,7 +93,7 @@ def test_a_query_is_run_and_its_first_rows_are_shown(tmp_path):
     shown = environment.step(TRY.format("SELECT * FROM t"))
     assert shown.text == "\n<result>\nname|n\na|0\nb|1\nc|2\n(more than 3 rows)\n</result>\n"
     assert not shown.done
-    failed = environment.step(TRY.format("DELETE FROM t"))
+    failed = environment.step(TRY.format("DELETE FROM t") + "\n")  # of the last token
     assert failed.text == "\n<result>\nerror: not authorized\n</result>\n"
     assert not failed.valid
     last = environment.step(ANSWER.format(GOLD))
@@ -129,6 +129,17 @@ def test_a_query_too_many_is_an_answer_without_one(tmp_path):
 )
 def test_an_answer_has_the_rows_of_the_gold_query(tmp_path, final, gold, found):
     assert judged(tmp_path, final, gold) == found
+
+
+def test_of_an_answer_one_row_more_than_the_gold_query_has_is_read(tmp_path, monkeypatch):
+    environment, _ = started(tmp_path)
+    read, limits = environment.database.rows, []
+    monkeypatch.setattr(
+        environment.database, "rows", lambda *given: limits.append(given[2]) or read(*given)
+    )
+    assert environment.step(ANSWER.format("SELECT name FROM t")).reward == 0
+    assert limits == [100_001, 3]
+    environment.close()
 
 
 def test_a_gold_query_that_fails_is_the_users_mistake(tmp_path):

@@ -19,6 +19,7 @@ import strop
 from strop import UserError
 from strop.engines.asynchronous import AsyncEngine
 from strop.environments.agent_process import Outcome
+from strop.environments.agents import Agents
 from strop.environments.episodes import CallLimits
 from strop.method.services import AgentEnd, ModelCall, Withdrawn
 from strop.support.errors import RunStopped
@@ -127,6 +128,10 @@ def grows(row):
     while True:
         said = OpenAI().completions.create(model="policy", prompt=prompt, max_tokens=2)
         prompt += said.choices[0].text + "1" * 20
+
+
+def complains(row):
+    raise ValueError("x" * 1_000_000)
 
 
 def waits(row):
@@ -405,6 +410,16 @@ def test_junk_of_a_class_of_its_own_and_parts_without_a_number(
     }  # fmt: skip
     assert found[2]["reward"] == 3.0
     assert "Mine object" in found[0]["exit_why"]
+
+
+def test_an_outcome_is_read_while_a_row_is_sent_and_a_long_error_is_cut(agent: Path) -> None:
+    running = Agents(f"{agent}:complains")
+    with running.lock:  # as while `begin` waits for room in the socket
+        outcome = running.begin({}, {}).ended.result(20)
+    running.close()
+    assert outcome.why.startswith("ValueError: xxx")
+    assert "... (" in outcome.why  # the place is kept
+    assert len(outcome.why) < 800
 
 
 def test_an_agent_that_swallows_refusals_is_ended(lab: Any, agent: Path, here: Path) -> None:

@@ -32,7 +32,7 @@ from strop.support.processes import end_descendants
 from strop.traces.records import Rollout
 
 FRAMES = 6  # outermost ones of a traceback that are written: those of the agent
-SHOWN = 200  # characters of a result that is no reward
+SHOWN = 500  # characters of an error, or of a result that is no reward
 
 
 class Outcome(NamedTuple):
@@ -162,7 +162,7 @@ def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
     except BaseException as error:  # the user's function may raise anything, SystemExit too
         frames = traceback.format_tb(error.__traceback__)[1:]  # the first is this function's
         trace = "".join([*frames[:FRAMES], f"{in_words(error)}\n"])
-        why = f"{in_words(error)} ({where_raised(error)})"
+        why = f"{_cut(in_words(error))} ({where_raised(error)})"
         outcome = Outcome("raised", why=why, transient=is_transient(error), trace=trace)
     sys.stderr.flush()
     with os.fdopen(file, "wb") as written:
@@ -184,8 +184,11 @@ def _returned(found: Any) -> Outcome:
         parts = [value]
     if all(each is None or (isinstance(each, float) and math.isfinite(each)) for each in parts):
         return Outcome("returned", value)
-    shown = repr(found)
-    return Outcome("unreadable", why=shown if len(shown) <= SHOWN else shown[:SHOWN] + "...")
+    return Outcome("unreadable", why=_cut(repr(found)))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def _number(value: Any) -> Any:

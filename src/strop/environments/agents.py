@@ -150,8 +150,9 @@ class Agents:
                 self._lost(channel)
                 return
             self.restarts.worked()
-            with self.lock:
-                agent = self.running.pop(number, None)
+            # Without the lock: `begin` holds it until its row is read, and the process reads no row
+            # before its outcomes are received.
+            agent = self.running.pop(number, None)
             if agent is not None:
                 agent.ended.set_result(outcome)
 

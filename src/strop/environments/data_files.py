@@ -217,7 +217,7 @@ def _checked_message(message: Any, where: str) -> dict[str, Any]:
 def _carve(
     rest: Sequence[int], num_rows: int, given: int | float, split: str, rng: random.Random
 ) -> set[int]:
-    if isinstance(given, bool) or given < 0 or (isinstance(given, float) and given >= 1):
+    if isinstance(given, bool) or given < 0 or (isinstance(given, float) and not given < 1):
         raise UserError(
             f"{split} is {given!r}: give a file, a count of rows, or a fraction below 1"
         )

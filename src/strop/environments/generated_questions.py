@@ -24,6 +24,7 @@ SYLLABLES = (
     "ve",
     "zo",
 )
+NUM_NAMES = len(SYLLABLES) ** 3  # of people; more documents than that cannot be made
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,10 @@ from strop.support.errors import UserError, did_you_mean, nearest_first
 
 MAX_DRAWS_PER_ROW = 4  # draws per row of a split, before a problem space counts as too small
 SPLITS = ("heldout", "validation", "train")  # in the order in which rows are drawn
+OF_ALL_ROWS = {  # options of a dataset that this module sets, and what a user can do instead
+    "seed": "the rows are the same in every run, so leave it out",
+    "size": "set data.train_size, data.validation_size and data.heldout_size",
+}
 _TUPLE, _ITEMS = "__tuple__", "__items__"
 
 
@@ -29,6 +33,11 @@ def draw_splits(
 
     Raises UserError for an unknown dataset, a refused configuration, or too small a problem space.
     """
+    for option, instead in OF_ALL_ROWS.items():
+        if option in config:
+            raise UserError(
+                f"data.task_config has {option!r}, and reasoning_gym:{name} takes none: {instead}"
+            )
     num = {k: EPISODES[k] if size is None else size for k, size in sizes.items()}
     num_draws = num["heldout"] + num["validation"] + MAX_DRAWS_PER_ROW * num["train"]
     dataset = _dataset(name, {**config, "seed": seed, "size": num_draws})

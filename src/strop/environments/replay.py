@@ -111,7 +111,7 @@ class Replay(Environment):
             self.history += FIELD.sub(lambda found: stands[found[1]], self.earlier)
             shown, state = self.history, f"{self.place},{self.patched},{self.history}"
         else:
-            state = f"{self.place},{shown}"
+            state = f"{self.place},{self.patched},{shown}"
         return Observation(
             shown + now, reward, state=state, valid=judged.readable, match=judged.exact
         )

@@ -193,6 +193,12 @@ def _agent(member: str, sizes: Sizes, seed: int, config: Mapping[str, Any]) -> T
     """Build a task with one prompt per episode, whose row holds a seed for the agent's task."""
     from strop.environments.agents import agent_of
 
+    for name in ("prompt", "seed"):
+        if name in config:
+            raise UserError(
+                f"data.task_config has {name!r}, of which each row of agent:{member} has its own: "
+                "choose another name, or give your rows by --data"
+            )
     splits = dict[str, Any]()
     for position, split in enumerate(sizes):
         rows = [{"prompt": str(n), "seed": n, **config} for n in _seeds(sizes, split)]

@@ -8,6 +8,7 @@ where the kinds are "delta", a piece of a trace, and "reply", the end.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 import uuid
@@ -252,6 +253,9 @@ def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcom
     except UserError as error:
         return Outcome("lost", why=str(error))
     rewards = {**end["rewards"], **_metrics(trace), "reward": end["reward"]}
+    for name, value in rewards.items():
+        if value is not None and not math.isfinite(value):
+            return Outcome("unreadable", why=f"{name} = {value}")
     return Outcome("returned", rewards, rollout=rollout)
 
 

@@ -42,6 +42,8 @@ class ProcessWorker(GuardedProcess):
             self.end()
             raise WorkerLost(why) from error
         well, value = pickle.loads(reply)
+        if isinstance(value, WorkerLost):  # its episodes have stepped: they are to be replayed
+            self.end()
         if not well:
             raise value
         return value

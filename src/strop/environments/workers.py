@@ -83,9 +83,8 @@ class EpisodeHost:
 
 def _plain(shown: Observation) -> Observation:
     """The observation as a plain `Observation`, which every process can unpickle."""
-    if type(shown) is Observation:
-        return shown
-    return Observation(**{each.name: getattr(shown, each.name) for each in fields(Observation)})
+    values = {each.name: getattr(shown, each.name) for each in fields(Observation)}
+    return Observation(**values | {"measures": dict(shown.measures)})  # any mapping was accepted
 
 
 @dataclass(eq=False)

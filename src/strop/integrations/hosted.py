@@ -215,7 +215,11 @@ class Step:
     def metrics(self) -> dict[str, float]:
         """The step's metrics so far, except those that the other trainer logs itself."""
         ours = ("selection/", "data/", "advantage/")
-        return {name: x for name, x in self.chains.metrics.items() if name.startswith(ours)}
+        return {
+            name: value
+            for name, value in self.chains.metrics.items()
+            if name.startswith(ours) or name in self.chains.metrics_by
+        }
 
     def advantages(self, num_given: int) -> list[float]:
         """One advantage for each given rollout; 0 for rollouts that curation dropped."""
@@ -279,8 +283,8 @@ class Hosted:
         """Run stage 9: the parts' own updates, controls, the next phase. Returns their metrics."""
         chains = step.chains
         chains.metrics.update(metrics)
+        before = set(chains.metrics)
         chains.learn(step.algorithm.uses(), step.batch)
-        before = dict(chains.metrics)
         chains.control(step.algorithm.control, step.batch, chains.metrics)
         if isinstance(self.method, Phases):
             chains.state["phase"] = self.method.next(

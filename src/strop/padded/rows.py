@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strop.padded.given import of_dtype
+from strop.padded.given import mask_of, of_dtype
 from strop.support.errors import UserError
 
 SIDES = ("chosen", "rejected")
@@ -39,6 +39,8 @@ def pairs_as_rows(given: Mapping[str, Any]) -> dict[str, Any]:
             dtype = "bool" if name == "mask" else "float"
             one, other = (of_dtype(side, given[side], dtype) for side in sides)
             found[name] = _stacked(one, other, *sides)
+    for side in SIDES:
+        mask_of(f"mask_{side}", given[f"mask_{side}"])
     num = found["mask"].shape[0] // 2
     device = found["mask"].device
     found["groups"] = torch.arange(num, device=device).repeat(2)
@@ -61,7 +63,8 @@ def labelled(given: Mapping[str, Any], taken: Mapping[str, bool]) -> dict[str, A
     """Adds the `taken` tensors that follow from `logits` [B, T, V] and `labels` [B, T].
 
     labels[b, t] is the token that logits[b, t] predict, -100 where there is none. `logp_old` is the
-    same as `logp`: labels belong to a first update. Raises UserError for shapes that do not fit.
+    same as `logp`: labels belong to a first update. Raises UserError for shapes that do not fit and
+    for a mask that has tokens without a label.
     """
     rest = dict(given)
     value = rest.pop("labels", None)
@@ -78,8 +81,12 @@ def labelled(given: Mapping[str, Any], taken: Mapping[str, bool]) -> dict[str, A
             "entropy": -(logq.exp() * logq).sum(-1)}  # fmt: skip
     if "logits" not in taken:
         del rest["logits"]
-    if rest.get("mask") is None:
+    if (own := mask_of("mask", rest.get("mask"))) is None:
         rest["mask"] = mask
+    elif own.shape == mask.shape and bool((own.to(mask.device) & ~mask).any()):
+        raise UserError(
+            f"mask has tokens whose label is {NO_LABEL}, none: leave it out, or clear it there"
+        )
     for name, tensor in checked.items():
         if name in taken and rest.get(name) is None:
             rest[name] = tensor

@@ -128,13 +128,14 @@ def _from_metrics(
 ) -> dict[str, Any]:
     """Returns the state after a step of which only metrics are given: only the controls move.
 
-    numbers: step and total_steps, where they are given.
+    numbers: numbers of the whole run, such as step and total_steps, where they are given.
     """
     if hooked := learning_parts(names.algorithm):
         raise UserError(f"{call} needs rewards: {hooked[0][1].label} learns from them")
     batch = from_padded({}, torch.zeros(0, 1, dtype=torch.bool))
-    named = {"step": "step", "total_steps": "num_steps"}
-    batch = batch.set(**{named[key]: torch.tensor(int(value)) for key, value in numbers.items()})
+    for key, value in numbers.items():
+        number = of_dtype(key, number_of(key, value), names.dtype(key))
+        batch = batch.set(**dict.fromkeys(names.fills[key], number))
     names = names.with_knobs(call.state.get("knobs", {}))
     chains = Chains(lambda part, number: torch.Generator(), state=dict(call.state))
     names = at_step(names, ("control",), call.recipe, batch)

@@ -23,11 +23,12 @@ class TurnsInRows(Layout):
     """Rows are rollouts; `turn_BT` names each token's turn from 0, -1 outside turns.
 
     Tokens outside turns belong to the next turn, as an observation does. `valid_BK`: the turns
-    that exist; without it, those that some token names.
+    that exist; without it, those that some token names. num_columns: the turns [B, K] of tensors.
     """
 
     turn_BT: Tensor
     valid_BK: Tensor | None
+    num_columns: int = 0
 
     def shape(self, level: str) -> tuple[int, ...]:
         return self.mask_BT.shape[:1] if level == "K" else super().shape(level)
@@ -67,8 +68,7 @@ class TurnsInRows(Layout):
 
     def back_K(self, batch: Batch, values_K: Tensor) -> Tensor:
         row_K, index_K = batch["rollout_K"], batch["index_K"]
-        width = segments.count_of(index_K)
-        width = max(width, self.valid_BK.shape[1] if self.valid_BK is not None else 0)
+        width = max(segments.count_of(index_K), self.num_columns)
         return values_K.new_zeros(batch.size("B"), width).index_put((row_K, index_K), values_K)
 
 
@@ -163,7 +163,8 @@ def layout_of(
         raise UserError(f"turn_ids must lie from -1 to {MOST_TURNS - 1}")
     if valid is not None and (valid.dim() != 2 or valid.shape[0] != mask_BT.shape[0]):
         raise UserError(f"turn_valid must be [{mask_BT.shape[0]}, K]; it is {list(valid.shape)}")
-    return TurnsInRows(mask_BT, turn_ids.to(mask_BT.device), valid), rest
+    widths = [each.shape[1] for each in (valid, turns) if each is not None and each.dim() == 2]
+    return TurnsInRows(mask_BT, turn_ids.to(mask_BT.device), valid, max(widths, default=0)), rest
 
 
 def _one_a_row(trajectories: Tensor | None, given: Mapping[str, Tensor]) -> Tensor:

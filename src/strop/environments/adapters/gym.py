@@ -231,8 +231,7 @@ def _flat(seen: Any) -> Iterable[Any]:
     if isinstance(seen, tuple | list):
         return [each for part in seen for each in _flat(part)]
     if hasattr(seen, "tolist"):
-        found = seen.tolist()
-        return _flat(found) if isinstance(found, list) else [found]
+        return _flat(seen.tolist())
     if isinstance(seen, float):
         return [f"{seen:.4g}"]
     return [int(seen) if isinstance(seen, bool) else seen]

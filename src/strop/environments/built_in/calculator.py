@@ -105,9 +105,8 @@ class Calculator(Environment):
 
     def _read(self, action: str) -> tuple[str, str]:
         """(expression, "") for a call, ("", number) for an answer, two empty texts for neither."""
-        text = action.partition("=")[0].strip()
-        if not self.is_compact:
-            text = (PIECE.findall(text) or [""])[-1].strip()
+        pieces = [action.partition("=")[0]] if self.is_compact else PIECE.findall(action)
+        text = pieces[-1].strip() if pieces else ""
         if not text.isdigit() and evaluate(text) is not None:
             return text, ""
         if self.is_compact:

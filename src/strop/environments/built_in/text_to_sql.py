@@ -30,7 +30,10 @@ from strop.environments.tools import ToolError
 from strop.support.errors import UserError
 from strop.support.files import json_lines
 
-QUERY = re.compile(r"<intermediate_sql>((?:(?!<intermediate_sql>).)*)</intermediate_sql>\Z", re.S)
+# The last token of an action may hold more than the end of the tag, a line break for example.
+QUERY = re.compile(
+    r"<intermediate_sql>((?:(?!<intermediate_sql>).)*)</intermediate_sql>\s*\Z", re.S
+)
 FINAL = re.compile(r"<final_sql>((?:(?!<final_sql>).)*)</final_sql>\s*\Z", re.S)
 TAG = re.compile(r"<(/?)(think|intermediate_sql|result|final_sql)>")
 QUOTED = re.compile(r"""('[^']*'|"[^"]*"|`[^`]*`)""")
@@ -146,20 +149,22 @@ class TextToSql(Environment):
             raise UserError(
                 f"text_to_sql: the gold query {self.asked.sql!r} fails: {error}"
             ) from error
-        try:
-            _, found = self._rows(sql)
-        except ToolError:
-            return False
         if len(wanted) > MOST_COMPARED:
             raise UserError(
                 f"text_to_sql: the gold query {self.asked.sql!r} has over {MOST_COMPARED} rows"
             )
+        try:
+            _, found = self._rows(sql, len(wanted) + 1)  # one more is enough to be wrong
+        except ToolError:
+            return False
         same_order = bool(ORDERED.search(self.asked.sql))
         return found == wanted if same_order else Counter(found) == Counter(wanted)
 
-    def _rows(self, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    def _rows(
+        self, sql: str, most: int = MOST_COMPARED + 1
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
         assert self.database is not None
-        return self.database.rows(sql, self.call_seconds, MOST_COMPARED + 1)
+        return self.database.rows(sql, self.call_seconds, most)
 
 
 def is_well_formed(text: str) -> bool:

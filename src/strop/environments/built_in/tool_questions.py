@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.environments.base import check_number
-from strop.environments.generated_questions import KINDS, Question, question_of
+from strop.environments.generated_questions import KINDS, NUM_NAMES, Question, question_of
 from strop.environments.mcp_tools import McpTools
 from strop.environments.row_files import RowFiles
 from strop.environments.tool_box import (
@@ -62,7 +62,8 @@ class ToolQuestions(ToolEnvironment):
         ends_at: Sequence[str] = (),
         heldout: str = "",
     ) -> None:
-        check_number("tool_questions: size", size, 5, 10**6)
+        searched, most = (" with the kind search", NUM_NAMES) if "search" in kinds else ("", 10**6)
+        check_number(f"tool_questions: size{searched}", size, 5, most)
         counts = {"max_turns": max_turns, "max_tokens": max_tokens, "max_calls": max_calls,
                   "most_characters": most_characters}  # fmt: skip
         for name, value in counts.items():
@@ -90,7 +91,7 @@ class ToolQuestions(ToolEnvironment):
         if "python" in self.names:
             check_isolation()
         self.database = Database(database) if database else None
-        self.corpus = Corpus(lines_of(str(Path(corpus).resolve()))) if corpus else None
+        self.corpus = corpus_of(str(Path(corpus).resolve())) if corpus else None
         for name, there, option in (("sql", database, "database"), ("search", corpus, "corpus")):
             if questions and (name in self.names) != bool(there):
                 raise UserError(f"tool_questions: the tool {name} and {option}=FILE go together")
@@ -162,13 +163,13 @@ def _check_names(option: str, given: Sequence[str], known: Sequence[str]) -> Non
 
 
 @cache
-def lines_of(path: str) -> tuple[str, ...]:
-    """The non-empty lines of a file. Raises UserError."""
+def corpus_of(path: str) -> Corpus:
+    """The non-empty lines of a file, indexed once for all episodes. Raises UserError."""
     lines = text_of(Path(path), "the corpus").split("\n")
-    found = tuple(line.strip() for line in lines if line.strip())
+    found = [line.strip() for line in lines if line.strip()]
     if not found:
         raise UserError(f"tool_questions: the corpus {path} is empty")
-    return found
+    return Corpus(found)
 
 
 @cache
