@@ -35,6 +35,10 @@ async def later(data_source, solution_str, ground_truth, extra_info=None):
 def no_score(data_source, solution_str, ground_truth, extra_info=None):
     return {"reward": 1.0}
 
+async def refuses(solution_str, ground_truth):
+    from strop.support.errors import UserError
+    raise UserError("no key")
+
 def of_level(solution_str, ground_truth, level):
     return level if solution_str == ground_truth else 0
 """

@@ -245,6 +245,8 @@ class Caller:
                 results.append(_failed(error))
         waiting = [i for i, result in enumerate(results) if inspect.isawaitable(result)]
         if waiting:
+                if isinstance(value, UserError):
+                    raise value
             values = _awaited(_gathered([results[i] for i in waiting]))
             for i, value in zip(waiting, values, strict=True):
                 results[i] = _failed(value) if isinstance(value, Exception) else value
