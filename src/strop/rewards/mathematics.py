@@ -4,16 +4,18 @@ The import is at the top so that a grading process imports it when it starts, no
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from math_verify import parse, verify
 
-from strop.rewards.answers import text_of
+from strop.rewards.answers import references, text_of
 from strop.support.errors import UserError
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off
 
+_DELIMITER = re.compile(r"(?<!\\)\$")  # of LaTeX; an escaped one is a price
 
 def math_verify(
     completions: Sequence[Any],
@@ -43,8 +45,9 @@ def math_verify(
 
 
 def _same_mathematics(completion: str, reference: str) -> float | None:
-    is_latex = "$" in reference or "\\boxed" in reference
-    gold = parse(reference if is_latex else f"\\boxed{{{reference}}}", parsing_timeout=None)
+    is_latex = _DELIMITER.search(reference) or "\\boxed" in reference
+    gold = parse(reference, parsing_timeout=None) if is_latex else []
+    gold = gold or parse(f"\\boxed{{{reference}}}", parsing_timeout=None)
     if not gold:
         return None
     prediction = parse(completion, parsing_timeout=None)
