@@ -127,6 +127,7 @@ def test_parts_of_a_megabyte_count():
     assert RunTests(disk_mb=1e-9).limits.disk_bytes == 4096  # 0 would be no limit at all
     assert RunTests(processes=1.5).limits.processes == 2
 
+    assert RunTests(seconds=4.5).limits.cpu_seconds == 5  # not before the wall time
 
 @pytest.mark.parametrize(
     "options",

@@ -90,7 +90,7 @@ class _CodeReward:
             )
         self.limits = Limits(
             wall_seconds=float(seconds),
-            cpu_seconds=max(1, round(seconds)),
+            cpu_seconds=math.ceil(seconds),
             memory_bytes=_bytes(memory_mb),
             disk_bytes=_bytes(disk_mb),
             processes=math.ceil(processes),
