@@ -105,8 +105,8 @@ def test_the_time_of_an_answer_is_bounded():
     [
         ({}, "needs a column 'tests', or 'inputs' and 'outputs'"),
         ({"inputs": [["1"]]}, "needs a column 'tests'"),
-        ({"tests": [[1, 2]]}, "column 'tests' of row 0 is not a list of texts"),
-        ({"inputs": [["1", "2"]], "outputs": [["1"]]}, "row 0 has 2 inputs and 1 outputs"),
+        ({"tests": [[1, 2]]}, r"'tests' is not a list of texts in a row: make '\[1, 2\]' one"),
+        ({"inputs": [["1", "2"]], "outputs": [["1"]]}, "a row has 2 inputs and 1 outputs"),
     ],
 )
 def test_mistakes_in_the_data_are_refused(columns, expected):

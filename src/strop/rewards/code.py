@@ -194,10 +194,7 @@ class RunTests(_CodeReward):
             )
         none = [None] * len(completions)
         cases = [
-            _cases(*row, row=i)
-            for i, row in enumerate(
-                zip(tests or none, inputs or none, outputs or none, strict=True)
-            )
+            _cases(*row) for row in zip(tests or none, inputs or none, outputs or none, strict=True)
         ]
         scores, failures = self._each(completions, cases)
         log_extra("run_tests/failure", failures)
@@ -253,22 +250,22 @@ def _shown(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
-def _cases(tests: Any, inputs: Any, outputs: Any, row: int) -> list[Case] | None:
+def _cases(tests: Any, inputs: Any, outputs: Any) -> list[Case] | None:
     """The test cases of a row; None when it has none."""
     if tests is not None:
-        return [Case(test=text) for text in _texts(tests, "tests", row)]
+        return [Case(test=text) for text in _texts(tests, "tests")]
     if inputs is None or outputs is None:
         return None
-    given, wanted = _texts(inputs, "inputs", row), _texts(outputs, "outputs", row)
+    given, wanted = _texts(inputs, "inputs"), _texts(outputs, "outputs")
     if len(given) != len(wanted):
         raise UserError(
-            f"reward run_tests: row {row} has {len(given)} inputs and {len(wanted)} outputs: "
-            "give one output for each input"
+            f"reward run_tests: a row has {len(given)} inputs and {len(wanted)} outputs: "
+            f"give one output for each input; its inputs begin with {str(inputs)[:80]!r}"
         )
     return [Case(stdin=i, output=o) for i, o in zip(given, wanted, strict=True)]
 
 
-def _texts(value: Any, column: str, row: int) -> list[str]:
+def _texts(value: Any, column: str) -> list[str]:
     """A list of texts, from a list, its JSON text, or one text alone."""
     found = value
     if isinstance(value, str):
@@ -277,5 +274,8 @@ def _texts(value: Any, column: str, row: int) -> list[str]:
         except json.JSONDecodeError:
             found = [value]
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise UserError(f"reward run_tests: column {column!r} of row {row} is not a list of texts")
+        raise UserError(
+            f"reward run_tests: the column {column!r} is not a list of texts in a row: make "
+            f"{str(value)[:80]!r} one"
+        )
     return found
