@@ -25,7 +25,8 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
 
     data, reward = settings.data, settings.reward
     if data.files:
-        task = load_data(data.files, reader=data.reader, prompt_column=data.prompt_column)
+        task = load_data(data.files, reader=data.reader, prompt_column=data.prompt_column,
+                         columns=data.columns)  # fmt: skip
     else:
         task = load_task(data.task, num_train=data.train_size or None,
                          config=data.task_config)  # fmt: skip
