@@ -138,6 +138,17 @@ def test_verl_row_that_raises_fails_alone():
     assert "verl_file.py:6" in why
 
 
+def test_each_row_has_its_own_reference_column():
+    columns = {"ground_truth": ["72", None], "answer": ["so #### 72", "11"],
+               "extra_info": [{"index": 0}, {"index": 1}]}  # fmt: skip
+    assert load("verl_file.py:with_parts")(rollouts(["72", "11"], **columns)).scores == [1.0, 1.0]
+
+
+def test_a_refusal_of_an_async_row_is_no_failure_of_the_row():
+    with pytest.raises(UserError, match="no key"):
+        load("verl_file.py:refuses")(rollouts(["a"], answer=["a"]))
+
+
 def test_verl_dict_gives_metrics_and_columns():
     scored = load("verl_file.py:with_parts")(rollouts(["72", "11", "5"], **GSM8K))
     assert scored.scores == [1.0, -1.0, None]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from strop.rewards.answers import text_of
+from strop.rewards.answers import references, text_of
 from strop.rewards.scored import Unscored
 from strop.sandbox.remote import RemoteSandbox
 from strop.sandbox.run import Limits, NotRun, Ran, check_isolation, run
@@ -204,7 +204,7 @@ class RunTests(_CodeReward):
 class RunPython(_CodeReward):
     """1.0 where the completion's program prints the reference, else 0.0.
 
-    The reference is the column `ground_truth`, or `answer` where there is none; None: not
+    The reference is the row's `ground_truth`, or `answer` where it has none; None: not
     applicable. Outputs are compared as in `run_tests`.
     """
 
@@ -215,10 +215,10 @@ class RunPython(_CodeReward):
         ground_truth: Sequence[Any] | None = None,
         answer: Sequence[Any] | None = None,
     ) -> list[Any]:
-        references = ground_truth if ground_truth is not None else answer
-        if references is None:
+        wanted = references(ground_truth, answer)
+        if wanted is None:
             raise UserError("reward run_python needs a column 'ground_truth' or 'answer': add it")
-        cases = [None if r is None else [Case(output=str(r))] for r in references]
+        cases = [None if r is None else [Case(output=str(r))] for r in wanted]
         scores, failures = self._each(completions, cases)
         log_extra("run_python/failure", failures)
         return scores

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.data.encode import completion_form
-from strop.rewards.forms import REFERENCES
+from strop.rewards.answers import REFERENCES, references
 from strop.rewards.grader_process import NotStarted, WorkerDied, WorkerProcess
 from strop.rewards.scored import Rollouts, numbers_of
 from strop.rewards.source import RewardSpec
@@ -496,8 +496,9 @@ def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
 
 def reference(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
     """The reference of a row as a text, which its answers are compared with; None: it has none."""
-    known = (columns[name][row] for name in ("completion", *REFERENCES) if name in columns)
-    return next((str(value) for value in known if value is not None), None)
+    names = [name for name in ("completion", *REFERENCES) if name in columns]
+    known = references(*([columns[name][row]] for name in names))
+    return None if known is None or known[0] is None else str(known[0])
 
 
 def _is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:
