@@ -67,6 +67,10 @@ def process(completions):
 
 def child(completions):
     import subprocess
+def noise_of_libraries(completions):
+    import numpy, torch
+    return [numpy.random.rand() + float(torch.rand(())) for text in completions]
+
     pid = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]).pid
     with open("child.pid", "w") as file:
         file.write(str(pid))

@@ -185,6 +185,12 @@ def shared(tmp_path_factory):
     with Grader(specs) as grader:
         yield grader
 
+def test_a_call_that_imports_a_library_draws_as_a_later_one():
+    with Grader([spec("noise_of_libraries")], timeout_seconds=60.0) as grader:
+        first, other, again = (grade(grader, ["x"], step=n).scores_BM.item() for n in (2, 1, 2))
+    assert first == again != other
+
+
 
 @settings(max_examples=20)
 @given(
