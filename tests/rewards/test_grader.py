@@ -53,6 +53,14 @@ def test_log_metric_and_log_extra():
     assert grades.failures == ()
 
 
+def test_what_two_rewards_log_under_one_name_is_kept_twice():
+    specs = [spec("logs"), spec("also_logs")]
+    grades = grade_once(specs, ["a", "Bb"])
+    assert grades.metrics == {"longest": 2.0, "also_logs/longest": 7.0}
+    assert grades.extra == {"upper": ["A", "BB"], "also_logs/upper": ["a", "bb"]}
+    assert grade_once(specs[::-1], ["a"]).extra == {"upper": ["a"], "logs/upper": ["A"]}
+
+
 def test_logged_values_of_pieces_are_joined():
     texts = ["aa"] * 64 + ["a"] * 32
     grades = grade_once([spec("logs", rows_are_independent=True)], texts)
@@ -177,6 +185,12 @@ def test_random_rewards_do_not_depend_on_the_workers():
     assert not (one[:, 0] == one[:, 1]).any()
 
 
+def test_a_call_that_imports_a_library_draws_as_a_later_one():
+    with Grader([spec("noise_of_libraries")], timeout_seconds=60.0) as grader:
+        first, other, again = (grade(grader, ["x"], step=n).scores_BM.item() for n in (2, 1, 2))
+    assert first == again != other
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     path = tmp_path_factory.mktemp("shared") / "rewards.py"
@@ -184,12 +198,6 @@ def shared(tmp_path_factory):
     specs = [RewardSpec("share", f"{path}:share"), RewardSpec("logs", f"{path}:logs")]
     with Grader(specs) as grader:
         yield grader
-
-def test_a_call_that_imports_a_library_draws_as_a_later_one():
-    with Grader([spec("noise_of_libraries")], timeout_seconds=60.0) as grader:
-        first, other, again = (grade(grader, ["x"], step=n).scores_BM.item() for n in (2, 1, 2))
-    assert first == again != other
-
 
 
 @settings(max_examples=20)

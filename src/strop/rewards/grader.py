@@ -119,6 +119,8 @@ class Grader:
             )
         self.specs = tuple(specs)
         self.timeout_seconds = timeout_seconds
+        # The first reward that logged each column ("extra") and each metric ("metrics").
+        self._loggers: dict[tuple[str, str], int] = {}
         self._workers = [WorkerProcess(specs, log) for _ in range(num_workers)]
         try:
             for worker in self._workers:
@@ -358,9 +360,11 @@ class Grader:
             columns = outcome.reply["extra"]
             counts = {f"rewards/{title}": len(numbers_of(columns[title])) for title in columns}
             for metric, value in outcome.reply["metrics"].items():
-                logged.setdefault(metric, []).append((value, counts.get(metric) or len(rows)))
+                own = self._own_name("metrics", metric, call.function)
+                logged.setdefault(own, []).append((value, counts.get(metric) or len(rows)))
             for title, values in columns.items():
-                column = extra.setdefault(title, [None] * num_rows)
+                own = self._own_name("extra", title, call.function)
+                column = extra.setdefault(own, [None] * num_rows)
                 for row, value in zip(rows, values, strict=True):
                     column[row] = value
         return Grades(
@@ -373,6 +377,13 @@ class Grader:
             },
             extra=extra,
         )
+
+    def _own_name(self, kind: str, title: str, function: int) -> str:
+        """The name under which a logged value is kept: after the reward's own name where another
+        reward logged the title first.
+        """
+        first = self._loggers.setdefault((kind, title), function)
+        return title if first == function else f"{self.specs[function].name}/{title}"
 
     def _judged(self, failures: Sequence[Failure], batch: Rollouts) -> list[Failure]:
         """The failures, with the cause REWARD_BUG where the reward is at fault, not the answer.
