@@ -189,6 +189,15 @@ OURS = {"turns": [{"prompt_ids": [1], "output_ids": [2]}]}
             {"agent_result": {"rollout_details": [
                 {"prompt_token_ids": [[1]], "completion_token_ids": [[2]]}]},
              "task_name": "t", "verifier_result": {"rewards": {"a": 1, "b": 0}}},
+        (
+            {"task": {}, "nodes": [{"sampled": True, "token_ids": [1], "mask": [1], "parent": -1}]},
+            "message 0 is below message -1",
+        ),
+        (
+            {"task": {}, "nodes": [{"message": {}}, {"sampled": True, "token_ids": [1, 2],
+                                                     "mask": [0, 1], "parent": 0}]},
+            "message 0 has no token ids",
+        ),
             "the verifier gave a, b and no `reward`",
         ),
         (

@@ -241,7 +241,12 @@ def _sampled(nodes: Sequence[Row], number: int, ended: str) -> Callable[[], Turn
     while at is not None:
         if len(before) == len(nodes):
             raise UserError(f"message {number} is below itself: its parents must lead to a root")
-        before.append(nodes[at].get("token_ids") or ())
+        if at < 0:
+            raise UserError(f"message {number} is below message {at}: messages count from 0")
+        # An empty list is none: without spans of messages the next reply has their tokens.
+        if (ids_at := nodes[at].get("token_ids")) is None:
+            raise UserError(f"message {at} {LACKS_IDS}")
+        before.append(ids_at)
         at = nodes[at].get("parent")
     ids, mask = node.get("token_ids") or [], node.get("mask") or []
     places = [place for place, sampled in enumerate(mask) if sampled]
