@@ -110,6 +110,16 @@ def test_agentlightning() -> None:
 
 def test_a_single_request_is_a_rollout_of_one_call() -> None:
     event = json.loads((RECORDED / "agentlightning.jsonl").read_text().splitlines()[0])
+def test_events_keep_fields_of_our_own() -> None:
+    text = (RECORDED / "agentlightning.jsonl").read_text()
+    events = [*map(json.loads, text.splitlines())]
+    mine = [{**each, "group": "a", "reward": 0.25} for each in events[:1]]
+    found = rollout_of({"events": [*mine, {**events[0], "columns": {"n": 1}}]}, "here")
+    assert (found.group, found.reward, found.columns) == ("a", 0.25, {"n": 1})
+    with pytest.raises(UserError, match="here: no exit 'lost'"):
+        rollout_of({"events": [{**events[0], "exit": "lost"}]}, "here")
+
+
     alone = rollout_of({**event["data"], "reward": 1}, "here")
     assert told(alone.turns[0]) == told(FIRST)
     response = {

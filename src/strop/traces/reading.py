@@ -394,7 +394,9 @@ def _is_events(row: Row) -> bool:
 
 
 def _events(row: Row) -> dict[str, Any]:
-    """Read the successful calls of a rollout's events, and its last reward."""
+    """Read the successful calls of a rollout's events, and its last reward. Of fields of our own
+    the last event that has one counts.
+    """
     calls = [
         event["data"] for event in row["events"]
         if event["event_type"] == "model_request" and event["data"].get("status", "ok") == "ok"
@@ -403,7 +405,8 @@ def _events(row: Row) -> dict[str, Any]:
         raise NothingSaid("no call succeeded")
     rewards = [e["data"]["value"] for e in row["events"] if e["event_type"] == "reward"]
     outcome = {"reward": rewards[-1]} if rewards else {}
-    return {"turns": _turns(map(_of_request, calls)), **outcome}
+    own = {name: event[name] for event in row["events"] for name in OWN if name in event}
+    return {"turns": _turns(map(_of_request, calls)), **outcome, **_own(own)}
 
 
 def _first_choice(response: Row) -> Row:
