@@ -281,6 +281,12 @@ def test_groups_are_named_or_begin_alike(tmp_path: Path) -> None:
 
 def test_a_group_knows_its_longest_call(tmp_path: Path) -> None:
     def row(*calls: tuple[int, int]) -> dict[str, Any]:
+def test_columns_belong_to_the_group(tmp_path: Path) -> None:
+    rows = [{**numbered(2, "g"), "columns": {"outcome": each}} for each in ("won", "lost")]
+    with pytest.raises(UserError, match=r"t\.jsonl line 2 has other columns than .* group 'g'"):
+        open_traces(str(lines(tmp_path / "t.jsonl", *rows)))
+
+
         turns = [{"prompt_ids": [1] * read, "output_ids": [2] * said} for read, said in calls]
         return {"turns": turns, "reward": 1, "group": "g"}
 

@@ -22,6 +22,10 @@ from strop.traces.reading import NothingSaid, is_event, rollout_of
 from strop.traces.records import Rollout
 
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+OTHER_COLUMNS = (
+    "has other columns than the first rollout of group {!r}: columns describe the task, and reward "
+    "functions get the first one's for all, so make them equal or give the rollout another group"
+)
 
 
 class Rows(Protocol):
@@ -59,7 +63,9 @@ class Group:
     where: str = ""  # the rollout with the longest call
 
     def add(self, rollout: Rollout, place: Place) -> None:
-        """Add a rollout."""
+        """Add a rollout. Raises UserError for columns that are not those of the group."""
+        if rollout.columns != self.columns:
+            raise UserError(f"{rollout.place} {OTHER_COLUMNS.format(self.name)}")
         self.places.append(place)
         self.rewarded += rollout.reward is not None
         self.most_turns = max(self.most_turns, len(rollout.turns))
