@@ -35,7 +35,10 @@ def open_source(given: str | Path) -> Source:
     CSV values are text. Raises UserError for a missing file, an unknown extension, content that
     cannot be read, and data without a row.
     """
-    source = _opened(given)
+    try:
+        source = _opened(given)
+    except OSError as error:
+        raise UserError(f"cannot read the data file {given}: {error.strerror}") from error
     if not len(source):
         raise UserError(f"{given} has no rows: give data with at least one")
     return source
