@@ -333,6 +333,7 @@ def test_names_of_sources():
     assert reward_name("run_tests(seconds=2)") == "run_tests"
     assert reward_name('model:some/org-model(device="cuda:1")') == "org-model"
     assert reward_name("judge:judges/help.toml") == "help"
+    assert reward_name("model:org/RM-Qwen3-0.6B") == "RM-Qwen3-0.6B"
 
 
 FACTS = """

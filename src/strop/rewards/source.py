@@ -79,7 +79,8 @@ def reward_name(text: str) -> str:
     source = parse(text)
     if source.name:
         return source.name
-    return source.place if source.kind == "built_in" else Path(source.place).stem
+    path = Path(source.place)
+    return path.name if source.kind == "model" else path.stem
 
 
 def find(source: Source) -> Callable[..., Any]:
