@@ -99,12 +99,6 @@ def test_chat_prompts_give_completions_as_messages():
     ]
 
 
-def test_fields_map_parameters_to_columns():
-    mapped = RewardSpec("exact", "exact_match", fields={"answer": "truth"})
-    grades = grade_once([mapped], ["4", "5"], truth=[4, 4])
-    assert grades.scores_BM[:, 0].tolist() == [1.0, 0.0]
-
-
 def test_built_in_math_verify():
     grades = grade_once([RewardSpec("right", "math_verify")], ["\\boxed{1/2}"], answer=["0.5"])
     assert grades.scores_BM.tolist() == [[1.0]]

@@ -173,12 +173,12 @@ def test_verl_async_rows_run_together_and_fail_alone():
     assert grades.seconds < 1.0  # one after the other: 1.3 seconds
 
 
-def test_verl_function_may_ask_for_columns_and_fields_map():
-    columns = {"truth": ["a", "b"], "level": [3, 5]}
-    reward = load("verl_file.py:of_level", fields={"ground_truth": "truth"})
-    assert reward(rollouts(["a", "x"], **columns)).scores == [3.0, 0.0]
+def test_verl_function_may_ask_for_columns():
+    level = {"level": [3, 5]}
+    reward = load("verl_file.py:of_level")
+    assert reward(rollouts(["a", "x"], ground_truth=["a", "b"], **level)).scores == [3.0, 0.0]
     with pytest.raises(UserError, match="needs the parameter 'ground_truth'"):
-        load("verl_file.py:of_level")(rollouts(["a", "x"], **columns))
+        load("verl_file.py:of_level")(rollouts(["a", "x"], truth=["a", "b"], **level))
     with pytest.raises(UserError, match="needs the parameter 'level'"):
         load("verl_file.py:of_level")(rollouts(["a"], answer=["a"]))
     with pytest.raises(UserError, match="dict with reward: it must have the key 'score'"):

@@ -91,7 +91,7 @@ class Caller:
 
     def __call__(self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]], scored: Scored,
                  extra_arguments: Arguments) -> Any:  # fmt: skip
-        """Call the function; `columns` are the rollouts' columns and those mapped by `fields`."""
+        """Call the function; `columns` are the rollouts' columns."""
         if self.form == "trl":
             return _awaited(self.function(**self._accepted({**columns, **extra_arguments})))
         if self.form == "openrlhf":
