@@ -41,7 +41,8 @@ def test_several_calls():
     assert problems('[{"name": "f"}, {"name": "g", "arguments": "{}"}]', "json") == [
         ("f", ""), ("g", ""),
     ]  # fmt: skip
-    assert problems("call f\ncall g {}\n", "text") == [("f", ""), ("g", "")]
+    for end in ("\n", "\r\n"):
+        assert problems(f"call f{end}call g {{}}{end}", "text") == [("f", ""), ("g", "")]
 
 
 @pytest.mark.parametrize(

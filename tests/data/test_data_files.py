@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.data.prompts import MAX_SPLIT_ROWS
+from strop.data.read import named_sources
 from strop.data.row_files import JsonLines
 from strop.environments.data_files import load_data
 from strop.support.errors import UserError
@@ -84,6 +85,34 @@ def test_messages_lose_only_keys_that_are_none(tmp_path, kind):
 def test_columns_that_a_row_lacks_are_none(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "x"}, {"prompt": "y", "level": 3}])
     assert [p.columns for p in load_data(path).train] == [{"level": None}, {"level": 3}]
+
+
+def test_each_row_is_renamed_by_its_own_columns(tmp_path):
+    rows = [{"prompt": "x", "answer": "1"}, {"prompt": "y", "solution": "2"}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    task = load_data(path, columns={"solution": "answer"}, uses_columns=True)
+    assert [p.columns for p in task.train] == [{"answer": "1"}, {"answer": "2"}]
+
+
+def test_files_without_a_name_of_their_own_get_one_each():
+    def names(*given):
+        return [name for name, _ in named_sources(given)]
+
+    assert names("a.jsonl", "x/a.jsonl", "a-1.jsonl") == ["a-2", "a-3", "a-1"]
+    assert names("a.jsonl", "x/a.csv") == ["a-1", "a-2"]
+    assert names("hf:org/set-v1.5", "runs/data.v2", "b.v2.JSONL") == ["set-v1.5", "data.v2", "b.v2"]
+
+
+def test_a_field_of_a_table_may_be_long(tmp_path):
+    rows = [{**ROWS[0], "note": "x" * 140_000}]
+    assert rows_of(load_data(write_csv(tmp_path / "a.csv", rows)).train) == rows
+
+
+def test_folders_above_a_file_are_no_columns(tmp_path):
+    (tmp_path / "answer=wrong").mkdir()
+    path = tmp_path / "answer=wrong" / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": ["x"]}), path)
+    assert [p.columns for p in load_data(path).train] == [{}]
 
 
 def test_several_files_and_files_as_splits(tmp_path):

@@ -52,6 +52,11 @@ def logs(completions, log_metric, log_extra):
     log_extra("upper", [text.upper() for text in completions])
     return [None if text == "skip" else 0.5 for text in completions]
 
+def also_logs(completions, log_metric, log_extra):
+    log_metric("longest", 7.0)
+    log_extra("upper", [text.lower() for text in completions])
+    return [1.0] * len(completions)
+
 def chat(prompts, completions):
     return [float(c[0]["role"] == "assistant" and c[0]["content"] == p[-1]["content"])
             for p, c in zip(prompts, completions)]
@@ -61,6 +66,10 @@ def ids(completion_ids):
 
 def noise(completions):
     return [random.random() for text in completions]
+
+def noise_of_libraries(completions):
+    import numpy, torch
+    return [numpy.random.rand() + float(torch.rand(())) for text in completions]
 
 def process(completions):
     return [os.getpid()] * len(completions)

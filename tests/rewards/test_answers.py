@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.rewards.answers import exact_match, extract_answer
+from strop.rewards.answers import exact_match, extract_answer, references
 from strop.support.errors import UserError
 
 
@@ -43,3 +43,12 @@ def test_exact_match():
     assert exact_match(["5"], ground_truth=["5"], answer=["2 + 3 #### 5"]) == [1.0]
     with pytest.raises(UserError, match="'answer' or 'ground_truth'"):
         exact_match(said)
+
+
+def test_each_row_has_its_own_reference_column():
+    # Rows of GSM8K's layout beside rows with an answer alone: columns that a row lacks are None.
+    columns = {"ground_truth": ["2", None, None], "answer": ["so #### 2", "4", None]}
+    assert exact_match(["2", "4", "6"], **columns) == [1.0, 1.0, None]
+    assert references(*columns.values()) == ["2", "4", None]
+    assert references(None, ["1"]) == ["1"]
+    assert references(None, None) is None

@@ -74,7 +74,8 @@ def test_run_python_compares_what_is_printed():
         "case 1: printed '41\\n'",
         "case 1: ZeroDivisionError: division by zero",
     ]
-    assert RunPython()(["print(1)"], lambda *_: None, ground_truth=[1], answer=["2"]) == [1.0]
+    columns = {"ground_truth": [1, None], "answer": ["2", "2"]}  # rows of two layouts
+    assert RunPython()(["print(1)", "print(2)"], lambda *_: None, **columns) == [1.0, 1.0]
 
 
 def test_slow_code_fails_its_cases_and_no_others():
@@ -105,8 +106,8 @@ def test_the_time_of_an_answer_is_bounded():
     [
         ({}, "needs a column 'tests', or 'inputs' and 'outputs'"),
         ({"inputs": [["1"]]}, "needs a column 'tests'"),
-        ({"tests": [[1, 2]]}, "column 'tests' of row 0 is not a list of texts"),
-        ({"inputs": [["1", "2"]], "outputs": [["1"]]}, "row 0 has 2 inputs and 1 outputs"),
+        ({"tests": [[1, 2]]}, r"'tests' is not a list of texts in a row: make '\[1, 2\]' one"),
+        ({"inputs": [["1", "2"]], "outputs": [["1"]]}, "a row has 2 inputs and 1 outputs"),
     ],
 )
 def test_mistakes_in_the_data_are_refused(columns, expected):
@@ -126,6 +127,7 @@ def test_parts_of_a_megabyte_count():
     assert (limits.disk_bytes, limits.memory_bytes) == (2**19, 300 * 2**20 + 2**18)
     assert RunTests(disk_mb=1e-9).limits.disk_bytes == 4096  # 0 would be no limit at all
     assert RunTests(processes=1.5).limits.processes == 2
+    assert RunTests(seconds=4.5).limits.cpu_seconds == 5  # not before the wall time
 
 
 @pytest.mark.parametrize(

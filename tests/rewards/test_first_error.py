@@ -67,3 +67,10 @@ def test_a_judge_behind_an_endpoint_gives_the_number_that_it_said(tmp_path):
             flaw(**options)
     with pytest.raises(UserError, match="cannot be loaded"):
         flaw(model=str(tmp_path))
+    wrong = {"\\boxed{}": r"has the field \{\}", "{answer}": r"has the field \{answer\}",
+             "{prompt!x}": "nothing can fill", "{": "cannot be read"}  # fmt: skip
+    for prompt, why in wrong.items():
+        with pytest.raises(UserError, match=f"flaw: prompt=.*{why}.* its fields are prompt and"):
+            flaw(model=str(tmp_path), prompt=prompt)
+    with pytest.raises(UserError, match="flaw: max_tokens=0: make it a whole number from 1"):
+        flaw(model=str(tmp_path), max_tokens=0)

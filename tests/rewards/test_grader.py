@@ -53,6 +53,14 @@ def test_log_metric_and_log_extra():
     assert grades.failures == ()
 
 
+def test_what_two_rewards_log_under_one_name_is_kept_twice():
+    specs = [spec("logs"), spec("also_logs")]
+    grades = grade_once(specs, ["a", "Bb"])
+    assert grades.metrics == {"longest": 2.0, "also_logs/longest": 7.0}
+    assert grades.extra == {"upper": ["A", "BB"], "also_logs/upper": ["a", "bb"]}
+    assert grade_once(specs[::-1], ["a"]).extra == {"upper": ["a"], "logs/upper": ["A"]}
+
+
 def test_logged_values_of_pieces_are_joined():
     texts = ["aa"] * 64 + ["a"] * 32
     grades = grade_once([spec("logs", rows_are_independent=True)], texts)
@@ -89,12 +97,6 @@ def test_chat_prompts_give_completions_as_messages():
         [1.0],
         [0.0],
     ]
-
-
-def test_fields_map_parameters_to_columns():
-    mapped = RewardSpec("exact", "exact_match", fields={"answer": "truth"})
-    grades = grade_once([mapped], ["4", "5"], truth=[4, 4])
-    assert grades.scores_BM[:, 0].tolist() == [1.0, 0.0]
 
 
 def test_built_in_math_verify():
@@ -175,6 +177,12 @@ def test_random_rewards_do_not_depend_on_the_workers():
     assert (one == three).all()
     assert len(set(one[:, 0])) == 130
     assert not (one[:, 0] == one[:, 1]).any()
+
+
+def test_a_call_that_imports_a_library_draws_as_a_later_one():
+    with Grader([spec("noise_of_libraries")], timeout_seconds=60.0) as grader:
+        first, other, again = (grade(grader, ["x"], step=n).scores_BM.item() for n in (2, 1, 2))
+    assert first == again != other
 
 
 @pytest.fixture(scope="module")

@@ -279,6 +279,15 @@ def test_columns_that_the_prompt_needs(tmp_path):
         judge(["p"], ["c"], lambda *_: None, answers=["2"])
 
 
+def test_a_form_of_numbers_needs_a_column_of_numbers(tmp_path):
+    path = write(tmp_path, "http://127.0.0.1:1/v1")
+    path.write_text(path.read_text().replace("{answer}", "{answer:.1f}"))
+    with pytest.raises(UserError, match="prompt cannot be filled with a row: Unknown format code"):
+        Judge(str(path))(["p"], ["c"], lambda *_: None, answer=["2"])
+    (result,) = Judge(str(path))(["p"], ["c"], lambda *_: None, answer=[2])
+    assert "did not answer" in result.reason
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -300,6 +309,9 @@ def test_columns_that_the_prompt_needs(tmp_path):
         ("{prompt}", "{prompt.x}", r"has the field \{prompt.x\}"),
         ("{prompt}", "{0}", r"has the field \{0\}"),
         ("{prompt}", "{", "cannot be read"),
+        ("{prompt}", "{prompt!x}", r"has the field \{prompt!x\}, which nothing can fill"),
+        ("{prompt}", "{prompt:{width}}", r"has the field \{prompt:\{width\}\}, which nothing"),
+        ("{prompt}", "{prompt:.2f}", r"has the field \{prompt:.2f\}, which nothing can fill"),
         ("http://x/v1", "x/v1", "must begin with http"),
         ("http://x/v1", "http://x:99999/v1", "Port out of range"),
         ("scale = [1, 5]", "scale = [1, 5", "is not TOML"),

@@ -18,3 +18,14 @@ def test_math_verify_without_reference():
     assert both == [1.0]
     with pytest.raises(UserError, match="'ground_truth', 'answer' or 'solution'"):
         math_verify(["1"])
+
+
+def test_an_escaped_dollar_is_a_price():
+    said = ["so \\boxed{\\$18.90}", "\\boxed{18.90}", "\\boxed{19}"]
+    assert math_verify(said, answer=["\\$18.90"] * 3) == [1.0, 1.0, 0.0]
+    assert math_verify(["\\boxed{5}", "\\boxed{6}"], answer=["$5"] * 2) == [1.0, 0.0]
+
+
+def test_each_row_has_its_own_reference_column():
+    columns = {"ground_truth": ["2", None, None], "solution": [None, None, "$4$"]}
+    assert math_verify(["\\boxed{2}", "\\boxed{3}", "\\boxed{4}"], **columns) == [1.0, None, 1.0]

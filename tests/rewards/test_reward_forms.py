@@ -35,6 +35,10 @@ async def later(data_source, solution_str, ground_truth, extra_info=None):
 def no_score(data_source, solution_str, ground_truth, extra_info=None):
     return {"reward": 1.0}
 
+async def refuses(solution_str, ground_truth):
+    from strop.support.errors import UserError
+    raise UserError("no key")
+
 def of_level(solution_str, ground_truth, level):
     return level if solution_str == ground_truth else 0
 """
@@ -134,6 +138,17 @@ def test_verl_row_that_raises_fails_alone():
     assert "verl_file.py:6" in why
 
 
+def test_each_row_has_its_own_reference_column():
+    columns = {"ground_truth": ["72", None], "answer": ["so #### 72", "11"],
+               "extra_info": [{"index": 0}, {"index": 1}]}  # fmt: skip
+    assert load("verl_file.py:with_parts")(rollouts(["72", "11"], **columns)).scores == [1.0, 1.0]
+
+
+def test_a_refusal_of_an_async_row_is_no_failure_of_the_row():
+    with pytest.raises(UserError, match="no key"):
+        load("verl_file.py:refuses")(rollouts(["a"], answer=["a"]))
+
+
 def test_verl_dict_gives_metrics_and_columns():
     scored = load("verl_file.py:with_parts")(rollouts(["72", "11", "5"], **GSM8K))
     assert scored.scores == [1.0, -1.0, None]
@@ -158,12 +173,12 @@ def test_verl_async_rows_run_together_and_fail_alone():
     assert grades.seconds < 1.0  # one after the other: 1.3 seconds
 
 
-def test_verl_function_may_ask_for_columns_and_fields_map():
-    columns = {"truth": ["a", "b"], "level": [3, 5]}
-    reward = load("verl_file.py:of_level", fields={"ground_truth": "truth"})
-    assert reward(rollouts(["a", "x"], **columns)).scores == [3.0, 0.0]
+def test_verl_function_may_ask_for_columns():
+    level = {"level": [3, 5]}
+    reward = load("verl_file.py:of_level")
+    assert reward(rollouts(["a", "x"], ground_truth=["a", "b"], **level)).scores == [3.0, 0.0]
     with pytest.raises(UserError, match="needs the parameter 'ground_truth'"):
-        load("verl_file.py:of_level")(rollouts(["a", "x"], **columns))
+        load("verl_file.py:of_level")(rollouts(["a", "x"], truth=["a", "b"], **level))
     with pytest.raises(UserError, match="needs the parameter 'level'"):
         load("verl_file.py:of_level")(rollouts(["a"], answer=["a"]))
     with pytest.raises(UserError, match="dict with reward: it must have the key 'score'"):
@@ -318,6 +333,7 @@ def test_names_of_sources():
     assert reward_name("run_tests(seconds=2)") == "run_tests"
     assert reward_name('model:some/org-model(device="cuda:1")') == "org-model"
     assert reward_name("judge:judges/help.toml") == "help"
+    assert reward_name("model:org/RM-Qwen3-0.6B") == "RM-Qwen3-0.6B"
 
 
 FACTS = """

@@ -18,17 +18,17 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def load(source, **fields):
-    return load_reward(RewardSpec("r", source, fields=fields))
+def load(source):
+    return load_reward(RewardSpec("r", source))
 
 
 def rollouts(**columns):
     return Rollouts([0, 1], ["p", "q"], ["a", "bb"], [[1], [2, 3]], columns, step=5)
 
 
-def refusal(source, **fields):
+def refusal(source):
     with pytest.raises(UserError) as caught:
-        load(source, **fields)
+        load(source)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -43,15 +43,6 @@ def test_only_asked_columns_are_passed(folder):
     # six supplied arguments and two columns
     assert load("mine.py:all_of")(rollouts(level=[3, 4], answer=["x", "y"])).scores == [8.0, 5.0]
     assert load("mine.py:ids")(rollouts(answer=["x", "y"])).scores == [1.0, 5.0]
-
-
-def test_fields_reach_named_parameters_and_kwargs(folder):
-    (folder / "mine.py").write_text(
-        "def named(answer):\n    return answer\n"
-        "def anything(**kwargs):\n    return kwargs['answer']\n"
-    )
-    for name in ("named", "anything"):
-        assert load(f"mine.py:{name}", answer="truth")(rollouts(truth=[1, 2])).scores == [1.0, 2.0]
 
 
 def test_a_module_and_files_that_import_their_neighbours(folder):
@@ -104,19 +95,15 @@ def test_files_that_do_not_import(folder, source, text, expected):
     assert expected in refusal(source)
 
 
-def test_missing_columns_and_unknown_parameters(folder):
+def test_a_missing_column_is_named(folder):
     (folder / "mine.py").write_text("def f(completions, solution, k=1):\n    return [0, 0]\n")
     with pytest.raises(UserError) as caught:
         load("mine.py:f").check(["solutions", "level"])
     assert str(caught.value) == (
         "reward mine.py:f needs the parameter 'solution' and the data has no column 'solution' "
-        "(did you mean 'solutions'?); its columns are solutions, level: add the column or map "
-        "the parameter to another"
+        "(did you mean 'solutions'?); its columns are solutions, level: add it, or rename one with "
+        "data.columns"
     )
-    with pytest.raises(UserError, match="no column 'truth'"):
-        load("mine.py:f", solution="truth").check(["solution"])
-    with pytest.raises(UserError, match=r"no parameter 'solutoin' \(did you mean 'solution'\?\)"):
-        load("mine.py:f", solutoin="truth").check(["solution", "truth"])
 
 
 def test_log_extra_of_another_length(folder):

@@ -109,5 +109,10 @@ def test_models_that_are_no_reward_models(tmp_path):
         RewardModel("no/such")
     with pytest.raises(UserError, match="dtype 'float31' is unknown"):
         RewardModel(str(tmp_path / "three"), dtype="float31")
-    with pytest.raises(UserError, match="make batch_size and timeout_seconds positive"):
-        RewardModel(str(tmp_path / "three"), batch_size=0)
+    for name, value in (("batch_size", 0), ("batch_size", "x"), ("timeout_seconds", "1"),
+                        ("timeout_seconds", 0), ("timeout_seconds", True)):  # fmt: skip
+        with pytest.raises(UserError, match=f"with {name}={value!r}: make it"):
+            RewardModel(str(tmp_path / "three"), **{name: value})
+    for device in ("gpu", "privateuseone"):  # the latter is known and not there
+        with pytest.raises(UserError, match="cannot load the reward model"):
+            RewardModel(str(tmp_path / "three"), device=device)

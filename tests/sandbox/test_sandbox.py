@@ -11,6 +11,7 @@ import pytest
 
 from strop.sandbox import run as sandbox
 from strop.sandbox.run import OUTPUT_BYTES, Limits, Ran, run
+from strop.support.exits import Exit
 
 SHORT = Limits(wall_seconds=20.0, cpu_seconds=5, memory_bytes=256 << 20, disk_bytes=4 << 20)
 
@@ -230,6 +231,16 @@ def test_a_sandbox_that_cannot_be_set_up_runs_nothing(monkeypatch):
     monkeypatch.setattr(sandbox, "_libraries", lambda: ["/no/such/folder"])
     with pytest.raises(RuntimeError, match=r"could not be set up: .*no/such/folder"):
         program("print('ran')")
+
+
+def test_a_full_disk_is_no_fault_of_the_code(monkeypatch):
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sandbox.tempfile, "mkdtemp", full)
+    with pytest.raises(sandbox.NotRun, match=r"could not be set up: .*No space left") as caught:
+        program("print('ran')")
+    assert caught.value.cause is Exit.START_FAILED
 
 
 LOOK = """

@@ -40,6 +40,8 @@ def test_programs_and_tests_are_run_over_there():
         assert failures[0] == "case 2: AssertionError"
         assert failures[1].startswith("case 1: SyntaxError")
         assert failures[2] == "case 1: ended early"  # before the test
+        unended = "print('no line end', end='')\ndef f(x):\n    return 2 * x"
+        assert scored(reward, [unended], tests=[["assert f(1) == 2"]]) == ([1.0], [""])
         columns = {"inputs": [["1 2\n", "3 4\n"]], "outputs": [["3\n", "8"]]}
         assert scored(reward, [ADD], **columns) == ([0.5], ["case 2: printed '7  \\n'"])
         python = RunPython(url=f"{served.url}/")

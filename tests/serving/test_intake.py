@@ -270,6 +270,16 @@ def test_a_watched_folder_is_looked_at_again_after_an_error(
     assert [*made.open] == ["a"]
 
 
+def test_columns_are_those_of_the_first_rollout_of_a_task(tmp_path: Path) -> None:
+    made = intake(tmp_path / "p.jsonl", size=1, wanted=9)
+    made.add([row("a", columns={"n": 1})])
+    made.add([row("a", columns={"n": 1}), row("b", columns={"n": 2})])
+    for rows in ([row("a", columns={"n": 2})], [row("c"), row("c", columns={"n": 2})]):
+        with pytest.raises(Refused, match="other columns than the first rollout of group"):
+            made.add(rows)
+    assert len(made.whole) == 3
+
+
 WRONG_TURNS: list[dict[str, Any]] = [
     {"output_ids": ["a"]}, {"versions": ["a"]}, {"versions": [1.5]}, {"versions": [None]},
     {"versions": 7}, {"versions": [-2]}, {"output_log_probs": ["x"]}, {"output_mask": 3},

@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strop.data.read import open_source
 from strop.environments.tasks import load_task
 from strop.support.errors import UserError
 from strop.support.exits import Exit
@@ -108,6 +110,16 @@ def test_agentlightning() -> None:
     assert len(open_traces(str(RECORDED / "agentlightning.jsonl")).groups) == 1
 
 
+def test_events_keep_fields_of_our_own() -> None:
+    text = (RECORDED / "agentlightning.jsonl").read_text()
+    events = [*map(json.loads, text.splitlines())]
+    mine = [{**each, "group": "a", "reward": 0.25} for each in events[:1]]
+    found = rollout_of({"events": [*mine, {**events[0], "columns": {"n": 1}}]}, "here")
+    assert (found.group, found.reward, found.columns) == ("a", 0.25, {"n": 1})
+    with pytest.raises(UserError, match="here: no exit 'lost'"):
+        rollout_of({"events": [{**events[0], "exit": "lost"}]}, "here")
+
+
 def test_a_single_request_is_a_rollout_of_one_call() -> None:
     event = json.loads((RECORDED / "agentlightning.jsonl").read_text().splitlines()[0])
     alone = rollout_of({**event["data"], "reward": 1}, "here")
@@ -176,6 +188,15 @@ OURS = {"turns": [{"prompt_ids": [1], "output_ids": [2]}]}
             {"task": {}, "nodes": [{"sampled": True, "token_ids": [1], "mask": [1], "parent": 1},
                                    {"token_ids": [2], "parent": 0}]},
             "message 0 is below itself",
+        ),
+        (
+            {"task": {}, "nodes": [{"sampled": True, "token_ids": [1], "mask": [1], "parent": -1}]},
+            "message 0 is below message -1",
+        ),
+        (
+            {"task": {}, "nodes": [{"message": {}}, {"sampled": True, "token_ids": [1, 2],
+                                                     "mask": [0, 1], "parent": 0}]},
+            "message 0 has no token ids",
         ),
         (
             {"prompt_token_ids": [[1]], "completion_token_ids": [[2], [3]]},
@@ -260,6 +281,12 @@ def test_groups_are_named_or_begin_alike(tmp_path: Path) -> None:
     assert len(open_traces(str(tmp_path / "t.jsonl"), most=2).groups) == 2
 
 
+def test_columns_belong_to_the_group(tmp_path: Path) -> None:
+    rows = [{**numbered(2, "g"), "columns": {"outcome": each}} for each in ("won", "lost")]
+    with pytest.raises(UserError, match=r"t\.jsonl line 2 has other columns than .* group 'g'"):
+        open_traces(str(lines(tmp_path / "t.jsonl", *rows)))
+
+
 def test_a_group_knows_its_longest_call(tmp_path: Path) -> None:
     def row(*calls: tuple[int, int]) -> dict[str, Any]:
         turns = [{"prompt_ids": [1] * read, "output_ids": [2] * said} for read, said in calls]
@@ -278,7 +305,6 @@ def test_files_folders_patterns_and_packed_files(tmp_path: Path) -> None:
     one = lines(tmp_path / "a.jsonl", numbered(2, "g"), numbered(3, "g"))
     (tmp_path / "b.json").write_text(json.dumps([numbered(4, "g")]), encoding="utf-8")
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(one.read_bytes()))
-    (tmp_path / "notes.txt").write_text("none of it", encoding="utf-8")
     deep = tmp_path / "job" / "trial"
     deep.mkdir(parents=True)
     shutil.copy(tmp_path / "b.json", deep / "result.json")
@@ -291,7 +317,14 @@ def test_files_folders_patterns_and_packed_files(tmp_path: Path) -> None:
     assert outputs(tmp_path) == [2, 3, 4, 2, 3]
     assert outputs(tmp_path / "*.json*") == [2, 3, 4, 2, 3]
     assert outputs(tmp_path / "job" / "**" / "result.json") == [4]
+    assert outputs(tmp_path / "*") == [2, 3, 4, 2, 3]  # the folder "job" is no file
     packed = open_traces(str(tmp_path / "c.jsonl.gz"))
+    (tmp_path / "notes.txt").write_text("none of it", encoding="utf-8")
+    assert outputs(tmp_path) == [2, 3, 4, 2, 3]
+    (tmp_path / "UP").mkdir()
+    (tmp_path / "UP" / "A.JSONL").write_bytes(one.read_bytes())
+    (tmp_path / "UP" / "B.JSONL.GZ").write_bytes(gzip.compress(one.read_bytes()))
+    assert outputs(tmp_path / "UP") == [2, 3, 2, 3]
     assert packed.rollouts(0)[1].place == f"{tmp_path}/c.jsonl.gz line 2"
     assert open_traces(str(tmp_path / "b.json")).rollouts(0)[0].place.endswith("b.json row 1")
     assert packed.crc() == open_traces(str(one)).crc() != open_traces(str(tmp_path)).crc()
@@ -320,3 +353,17 @@ def test_what_is_no_file_of_rollouts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl.gz").write_bytes(b"no")
     with pytest.raises(UserError, match="cannot be unpacked"):
         open_traces(str(tmp_path / "t.jsonl.gz"))
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    one = lines(tmp_path / "t.jsonl", numbered(2))
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(UserError, match=r"cannot read .*t\.jsonl: Permission denied"):
+        open_traces(str(one))
+    with pytest.raises(UserError, match=r"cannot read the data file .*t\.jsonl: Permission denied"):
+        open_source(one)

@@ -10,6 +10,7 @@ from commands import Strop
 from models import Lab, without_times
 
 from strop.support.errors import UserError
+from strop.support.files import flat
 from strop.tracking import watch
 from strop.tracking.base import TRACKERS, Tracker
 from strop.tracking.to_mlflow import plain
@@ -241,6 +242,6 @@ def test_names_for_mlflow():
 
 def test_settings_are_flat_and_names_are_their_paths():
     made = config.make({"recipe": "grpo", "algorithm": {"rollout.max_tokens": 7}})
-    found = watch.flat(made.model_dump(mode="json"))
+    found = dict(flat(made.model_dump(mode="json")))
     assert (found["recipe"], found["algorithm.rollout.max_tokens"]) == ("grpo", 7)
     assert found["training.betas"] == [0.9, 0.95]

@@ -1,5 +1,6 @@
 """Opens data by its name in the settings: a file, a folder or a data set, with rows by index."""
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -35,7 +36,10 @@ def open_source(given: str | Path) -> Source:
     CSV values are text. Raises UserError for a missing file, an unknown extension, content that
     cannot be read, and data without a row.
     """
-    source = _opened(given)
+    try:
+        source = _opened(given)
+    except OSError as error:
+        raise UserError(f"cannot read the data file {given}: {error.strerror}") from error
     if not len(source):
         raise UserError(f"{given} has no rows: give data with at least one")
     return source
@@ -64,7 +68,8 @@ def short_name(given: str | Path) -> str:
     text = str(given)
     if text.startswith(HUB):
         text = text.removeprefix(HUB).partition(":")[0].partition("@")[0]
-    return Path(text).stem
+    path = Path(text)
+    return path.stem if path.suffix.lower() in _READERS else path.name
 
 
 def _siblings(path: Path) -> list[str]:
@@ -94,12 +99,15 @@ def named_sources(given: Sequence[str | Path]) -> list[tuple[str, str | Path]]:
         for text, each in zip(given, found, strict=True)
     ]
     names = [name for name, _ in parted]
+    used = {name for name in names if names.count(name) == 1}
     sources: list[tuple[str, str | Path]] = []
     for number, (name, text) in enumerate(parted):
         if names.count(name) > 1 and text is not given[number]:
             raise UserError(f"data.files names two sources {name!r}: give each a name of its own")
-        twice = names.count(name) > 1
-        sources.append((f"{name}-{names[: number + 1].count(name)}" if twice else name, text))
+        if names.count(name) > 1:
+            name = next(n for i in itertools.count(1) if (n := f"{name}-{i}") not in used)
+            used.add(name)
+        sources.append((name, text))
     return sources
 
 

@@ -15,6 +15,7 @@ from strop.support.errors import UserError
 from strop.support.files import json_of, well_formed
 
 Row = dict[str, Any]
+csv.field_size_limit(2**31 - 1)  # its own 131,072 characters are fewer than a long document has
 
 
 class JsonLines:

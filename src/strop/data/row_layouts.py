@@ -108,10 +108,10 @@ LAYOUTS: dict[str, Reader | None] = {
 class Renaming:
     """New names for columns of the files: theirs -> ours (`data.columns`).
 
-    A file without any of their names stays unchanged, so files of several layouts can be combined.
+    A row without any of their names stays unchanged, so rows of several layouts can be combined.
     Raises UserError for two columns under one name.
 
-    used: their names that some file has had so far.
+    used: their names that some row has had so far.
     """
 
     names: Mapping[str, str]
@@ -122,9 +122,11 @@ class Renaming:
         if twice := next((name for name in ours if ours.count(name) > 1), ""):
             raise UserError(f"data.columns gives two columns the name {twice!r}: give each its own")
 
-    def of_file(self, first: Row) -> dict[str, str]:
-        """The renamings that apply to a file with this first row."""
-        return {theirs: ours for theirs, ours in self.names.items() if theirs in first}
+    def of_row(self, row: Row) -> dict[str, str]:
+        """The renamings that apply to a row."""
+        found = {theirs: ours for theirs, ours in self.names.items() if theirs in row}
+        self.used.update(found)
+        return found
 
     def check(self, firsts: Sequence[tuple[str, Row]]) -> None:
         """Raise UserError for a name that no file has, if no file has the new name either.
@@ -138,8 +140,6 @@ class Renaming:
                     f"data.columns renames {theirs!r}, which {where} does not have"
                     f"{did_you_mean(theirs, row)}; its columns are {', '.join(row) or 'none'}"
                 )
-            if any(theirs in row for _, row in firsts):
-                self.used.add(theirs)
 
     def check_used(self) -> None:
         """Raise UserError for a name that no file has had."""

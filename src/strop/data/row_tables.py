@@ -33,15 +33,13 @@ class Parquet:
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
-        from pyarrow import dataset
+        from pyarrow import parquet
 
-        folders = dataset.HivePartitioning.discover(infer_dictionary=True)
         with _readable(self.name):
-            table = dataset.dataset(path, format="parquet", partitioning=folders)
-            pieces = table.to_batches(
-                batch_size=ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1, use_threads=False
-            )
-        self._pieces = _at_hand(_read(pieces, self.name), table.schema, self.name)
+            file = parquet.ParquetFile(path)
+            pieces = file.iter_batches(ROWS_AT_ONCE, use_threads=False)
+        with file:
+            self._pieces = _at_hand(_read(pieces, self.name), file.schema_arrow, self.name)
         self._ends = array("q", itertools.accumulate(piece.num_rows for piece in self._pieces))
 
     def __len__(self) -> int:

@@ -174,7 +174,7 @@ def _text(text: str) -> Read:
         at = found.end()
         arguments: Any = {}
         problem = detail = ""
-        if text[at : at + 1] not in ("", "\n"):
+        if text[at : at + 1] not in ("", "\n", "\r"):
             try:
                 arguments, at = _first_value(text, at)
             except (ValueError, RecursionError) as error:

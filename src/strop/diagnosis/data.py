@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from strop.diagnosis.finding import Finding, mean, shortened
+from strop.rewards.answers import REFERENCES, references
 from strop.support.errors import UserError
 
-REFERENCES = ("ground_truth", "answer", "solution")
 SHOWN, TRIED, MEASURED = 3, 4, 5000  # rows shown, given to the rewards, and tokenised
 
 
@@ -25,7 +25,8 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
 
     data, reward = settings.data, settings.reward
     if data.files:
-        task = load_data(data.files, reader=data.reader, prompt_column=data.prompt_column)
+        task = load_data(data.files, reader=data.reader, prompt_column=data.prompt_column,
+                         columns=data.columns)  # fmt: skip
     else:
         task = load_task(data.task, num_train=data.train_size or None,
                          config=data.task_config)  # fmt: skip
@@ -203,11 +204,9 @@ def _doubt(scores: dict[str, list[float | None]]) -> tuple[str, str] | None:
 
 def _dummies(prompts: Sequence[Any]) -> dict[str, list[str]]:
     kinds = {"empty": ["" for _ in prompts], "prompt": [_text(p.prompt) for p in prompts]}
-    for column in REFERENCES:
-        values = [p.columns.get(column) for p in prompts]
-        if any(value is not None for value in values):
-            kinds["reference"] = ["" if v is None else _string(v) for v in values]
-            break
+    values = references(*([p.columns.get(name) for p in prompts] for name in REFERENCES))
+    if values is not None and any(value is not None for value in values):
+        kinds["reference"] = ["" if v is None else _string(v) for v in values]
     return kinds
 
 

@@ -133,7 +133,8 @@ class _Laid:
     def __init__(self, given: _Loader, source: Source, first: Row) -> None:
         self.source, self.name = source, source.name
         self.prompt_column = given.prompt_column
-        self.names = names = given.renaming.of_file(first)
+        self.renaming = given.renaming
+        names = self.renaming.of_row(first)
         ours = {names.get(name, name): value for name, value in first.items()}
         self.reader = reader_of(given.reader, ours, given.prompt_column)
         stood = "question" if self.reader is from_question else given.prompt_column
@@ -149,7 +150,8 @@ class _Laid:
     def read(self, row: int) -> tuple[str | list[dict[str, Any]], Row, str]:
         """The prompt, the columns and the place of a row. Raises UserError."""
         place = f"{self.name} row {row + 1}"
-        plain = renamed(self.source[row], self.names, place)
+        given = self.source[row]
+        plain = renamed(given, self.renaming.of_row(given), place)
         plain = plain if self.reader is None else _translated(self.reader, plain, place)
         prompt = self._checked(plain, place)
         return prompt, {k: v for k, v in plain.items() if k != self.prompt_column}, place

@@ -6,6 +6,8 @@ from typing import Any
 
 from strop.support.errors import UserError
 
+# Columns that hold the reference of an answer, best first.
+REFERENCES = ("ground_truth", "answer", "solution")
 _BRACES = re.compile(r"\\boxed\{|[{}]")
 
 
@@ -14,6 +16,18 @@ def text_of(completion: Any) -> str:
     if isinstance(completion, str):
         return completion
     return completion[-1]["content"] or ""
+
+
+def references(*columns: Sequence[Any] | None) -> list[Any] | None:
+    """Each row's first value of these columns that is not None; None where no column is given.
+
+    Chosen row by row, because files of several layouts have their references in different columns.
+    """
+    given = [column for column in columns if column is not None]
+    if not given:
+        return None
+    rows = zip(*given, strict=True)
+    return [next((value for value in row if value is not None), None) for row in rows]
 
 
 def extract_answer(completion: str) -> str:
@@ -35,13 +49,13 @@ def exact_match(
 ) -> list[float | None]:
     """1.0 where the final answer equals the reference's text, else 0.0.
 
-    The reference is the column `ground_truth`, or `answer` where there is none. Blanks at both ends
+    The reference is the row's `ground_truth`, or `answer` where it has none. Blanks at both ends
     do not count. A row without a reference (None) is not applicable.
 
     Raises UserError when the data has neither column.
     """
-    references = ground_truth if ground_truth is not None else answer
-    if references is None:
+    wanted = references(ground_truth, answer)
+    if wanted is None:
         raise UserError(
             "reward exact_match needs a column 'answer' or 'ground_truth', the data has neither: "
             "add one"
@@ -50,7 +64,7 @@ def exact_match(
         None
         if reference is None
         else float(extract_answer(text_of(completion)) == str(reference).strip())
-        for completion, reference in zip(completions, references, strict=True)
+        for completion, reference in zip(completions, wanted, strict=True)
     ]
 
 

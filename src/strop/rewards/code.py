@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from strop.rewards.answers import text_of
+from strop.rewards.answers import references, text_of
 from strop.rewards.scored import Unscored
 from strop.sandbox.remote import RemoteSandbox
 from strop.sandbox.run import Limits, NotRun, Ran, check_isolation, run
@@ -90,7 +90,7 @@ class _CodeReward:
             )
         self.limits = Limits(
             wall_seconds=float(seconds),
-            cpu_seconds=max(1, round(seconds)),
+            cpu_seconds=math.ceil(seconds),
             memory_bytes=_bytes(memory_mb),
             disk_bytes=_bytes(disk_mb),
             processes=math.ceil(processes),
@@ -194,10 +194,7 @@ class RunTests(_CodeReward):
             )
         none = [None] * len(completions)
         cases = [
-            _cases(*row, row=i)
-            for i, row in enumerate(
-                zip(tests or none, inputs or none, outputs or none, strict=True)
-            )
+            _cases(*row) for row in zip(tests or none, inputs or none, outputs or none, strict=True)
         ]
         scores, failures = self._each(completions, cases)
         log_extra("run_tests/failure", failures)
@@ -207,7 +204,7 @@ class RunTests(_CodeReward):
 class RunPython(_CodeReward):
     """1.0 where the completion's program prints the reference, else 0.0.
 
-    The reference is the column `ground_truth`, or `answer` where there is none; None: not
+    The reference is the row's `ground_truth`, or `answer` where it has none; None: not
     applicable. Outputs are compared as in `run_tests`.
     """
 
@@ -218,10 +215,10 @@ class RunPython(_CodeReward):
         ground_truth: Sequence[Any] | None = None,
         answer: Sequence[Any] | None = None,
     ) -> list[Any]:
-        references = ground_truth if ground_truth is not None else answer
-        if references is None:
+        wanted = references(ground_truth, answer)
+        if wanted is None:
             raise UserError("reward run_python needs a column 'ground_truth' or 'answer': add it")
-        cases = [None if r is None else [Case(output=str(r))] for r in references]
+        cases = [None if r is None else [Case(output=str(r))] for r in wanted]
         scores, failures = self._each(completions, cases)
         log_extra("run_python/failure", failures)
         return scores
@@ -253,22 +250,22 @@ def _shown(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
-def _cases(tests: Any, inputs: Any, outputs: Any, row: int) -> list[Case] | None:
+def _cases(tests: Any, inputs: Any, outputs: Any) -> list[Case] | None:
     """The test cases of a row; None when it has none."""
     if tests is not None:
-        return [Case(test=text) for text in _texts(tests, "tests", row)]
+        return [Case(test=text) for text in _texts(tests, "tests")]
     if inputs is None or outputs is None:
         return None
-    given, wanted = _texts(inputs, "inputs", row), _texts(outputs, "outputs", row)
+    given, wanted = _texts(inputs, "inputs"), _texts(outputs, "outputs")
     if len(given) != len(wanted):
         raise UserError(
-            f"reward run_tests: row {row} has {len(given)} inputs and {len(wanted)} outputs: "
-            "give one output for each input"
+            f"reward run_tests: a row has {len(given)} inputs and {len(wanted)} outputs: "
+            f"give one output for each input; its inputs begin with {str(inputs)[:80]!r}"
         )
     return [Case(stdin=i, output=o) for i, o in zip(given, wanted, strict=True)]
 
 
-def _texts(value: Any, column: str, row: int) -> list[str]:
+def _texts(value: Any, column: str) -> list[str]:
     """A list of texts, from a list, its JSON text, or one text alone."""
     found = value
     if isinstance(value, str):
@@ -277,5 +274,8 @@ def _texts(value: Any, column: str, row: int) -> list[str]:
         except json.JSONDecodeError:
             found = [value]
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise UserError(f"reward run_tests: column {column!r} of row {row} is not a list of texts")
+        raise UserError(
+            f"reward run_tests: the column {column!r} is not a list of texts in a row: make "
+            f"{str(value)[:80]!r} one"
+        )
     return found

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from strop.rewards.answers import text_of
-from strop.rewards.judge import Judge
+from strop.rewards.judge import Judge, check_filling, fields_of
 from strop.rewards.scored import Unscored
 from strop.support.errors import UserError, first_line
 from strop.support.exits import Exit
@@ -70,7 +70,19 @@ def flaw(
     """
     if bool(model) == bool(judge):
         raise UserError('flaw: give model="FOLDER" or judge="FILE.toml", one of them')
-    return _Served(judge) if judge else _Local(model, prompt, max_tokens)
+    if judge:
+        return _Served(judge)
+    try:
+        if others := set(fields_of(prompt)) - {"prompt", "completion"}:
+            raise ValueError(f"it has the field {{{min(others)}}}: write {{{{ for a brace")
+        check_filling(prompt)
+    except ValueError as error:
+        raise UserError(
+            f"flaw: prompt={prompt!r}: {error}; its fields are prompt and completion"
+        ) from error
+    if type(max_tokens) is not int or max_tokens < 1:
+        raise UserError(f"flaw: max_tokens={max_tokens!r}: make it a whole number from 1")
+    return _Local(model, prompt, max_tokens)
 
 
 class _Served:

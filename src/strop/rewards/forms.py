@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from strop.rewards.answers import text_of
+from strop.rewards.answers import REFERENCES, references, text_of
 from strop.rewards.scored import Rollouts, Scored, Unscored, numbers_of
 from strop.rewards.traces import Trace
 from strop.support.errors import UserError
@@ -31,9 +31,7 @@ FORMS_IN_SHORT = (
     "extra_info) as in verl; (queries, prompts, labels) as in OpenRLHF; (task, trace), a task's "
     "class or (prompt, completion, answer, state, info, task, parser) as in verifiers"
 )
-# Columns that hold the reference of an answer, best first.
-REFERENCES = ("ground_truth", "answer", "solution")
-# Parameter -> columns, of which the first existing one is passed; an empty tuple: always available.
+# Parameter -> columns, of which each row's first value is passed; an empty tuple: always available.
 PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
     "trl": dict.fromkeys(
         ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric"), ()
@@ -93,7 +91,7 @@ class Caller:
 
     def __call__(self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]], scored: Scored,
                  extra_arguments: Arguments) -> Any:  # fmt: skip
-        """Call the function; `columns` are the rollouts' columns and those mapped by `fields`."""
+        """Call the function; `columns` are the rollouts' columns."""
         if self.form == "trl":
             return _awaited(self.function(**self._accepted({**columns, **extra_arguments})))
         if self.form == "openrlhf":
@@ -114,19 +112,19 @@ class Caller:
     def _verl(
         self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]], scored: Scored
     ) -> list[Any]:
-        references = reference(columns, "verl", "ground_truth")
+        wanted = _references(columns, "verl", "ground_truth")
         sources, infos = columns.get("data_source"), columns.get("extra_info")
         results: list[Any] = [None] * len(rollouts.rows)
-        if references is None:
+        if wanted is None:
             applies = list(range(len(results)))
         else:
-            applies = [i for i, wanted in enumerate(references) if wanted is not None]
+            applies = [i for i, value in enumerate(wanted) if value is not None]
         arguments = [
             {
                 **self._named(columns, i),
                 "data_source": sources[i] if sources else "",
                 "solution_str": text_of(rollouts.completions[i]),
-                "ground_truth": references[i] if references else None,
+                "ground_truth": wanted[i] if wanted else None,
                 "extra_info": dict(infos[i] or {}) if infos else {},
             }
             for i in applies
@@ -159,12 +157,12 @@ class Caller:
     ) -> Any:
         prompts = _prompt_texts(rollouts, self.name)
         texts = [text_of(completion) for completion in rollouts.completions]
-        labels = reference(columns, "openrlhf", "labels")
+        labels = _references(columns, "openrlhf", "labels")
         arguments = {
             **columns,
             "queries": [p + c for p, c in zip(prompts, texts, strict=True)],
             "prompts": prompts,
-            "labels": list(labels) if labels else [""] * len(prompts),
+            "labels": labels or [""] * len(prompts),
         }
         result = _awaited(self.function(**self._accepted(arguments)))
         if not isinstance(result, Mapping):
@@ -203,7 +201,7 @@ class Caller:
     def _states(
         self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]]
     ) -> Iterator[Arguments]:
-        answers = reference(columns, "verifiers", "answer")
+        answers = _references(columns, "verifiers", "answer")
         infos, tasks = columns.get("info"), columns.get("task")
         for i, (prompt, completion) in enumerate(
             zip(rollouts.prompts, rollouts.completions, strict=True)
@@ -247,6 +245,8 @@ class Caller:
         if waiting:
             values = _awaited(_gathered([results[i] for i in waiting]))
             for i, value in zip(waiting, values, strict=True):
+                if isinstance(value, UserError):
+                    raise value
                 results[i] = _failed(value) if isinstance(value, Exception) else value
         return results
 
@@ -262,12 +262,11 @@ class Caller:
 _PLURAL = ("prompt", "completion", "answer", "info", "task", "state")
 
 
-def reference(
+def _references(
     columns: Mapping[str, Sequence[Any]], form: str, parameter: str
-) -> Sequence[Any] | None:
-    """The first of the parameter's columns that the data has."""
-    found = [name for name in PARAMETERS[form][parameter] if name in columns]
-    return columns[found[0]] if found else None
+) -> list[Any] | None:
+    """Each row's first value of the parameter's columns; None where the data has none of them."""
+    return references(*map(columns.get, PARAMETERS[form][parameter]))
 
 
 def _prompt_texts(rollouts: Rollouts, name: str) -> list[str]:

@@ -59,18 +59,9 @@ class RewardFunction:
         names = list(columns)
         supplied = PARAMETERS[self.form]
         for parameter in self.required:
-            column = self.spec.fields.get(parameter, parameter)
             others = supplied.get(parameter)
-            if others is None or (others and not {column, *others} & set(names)):
-                self._require(parameter, column, names)
-        for parameter, column in self.spec.fields.items():
-            if parameter not in self.parameters and not self.takes_any:
-                raise UserError(
-                    f"reward {self.spec.source} has no parameter {parameter!r}"
-                    f"{did_you_mean(parameter, self.parameters)}; it has "
-                    f"{', '.join(self.parameters)}"
-                )
-            self._require(parameter, column, names)
+            if others is None or (others and not {parameter, *others} & set(names)):
+                self._require(parameter, names)
 
     def __call__(self, rollouts: Rollouts) -> Scored:
         """Score the rollouts. Raises UserError for a result that does not have one entry each, and,
@@ -78,11 +69,8 @@ class RewardFunction:
         """
         self.check(rollouts.columns)
         scored = Scored()
-        columns = dict(rollouts.columns)
-        for parameter, column in self.spec.fields.items():
-            for name in (parameter, *PARAMETERS[self.form].get(parameter, ())[:1]):
-                columns[name] = rollouts.columns[column]
-        result = self._caller(rollouts, columns, scored, self._supplied(rollouts, scored))
+        arguments = self._supplied(rollouts, scored)
+        result = self._caller(rollouts, rollouts.columns, scored, arguments)
         scored.scores = self._checked(result, rollouts.rows, scored, rollouts.strict)
         return scored
 
@@ -91,15 +79,15 @@ class RewardFunction:
         names = set(self.parameters)
         return Caller(self.function, self.form, names, self.takes_any, self.spec.name)
 
-    def _require(self, parameter: str, column: str, columns: list[str]) -> None:
-        if column in columns:
+    def _require(self, parameter: str, columns: list[str]) -> None:
+        if parameter in columns:
             return
         fits = set(self.parameters) & set(PARAMETERS[self.form])
         forms = "" if fits or self.takes_any else f"; a reward takes {FORMS_IN_SHORT}"
         raise UserError(
             f"reward {self.spec.source} needs the parameter {parameter!r} and the data has no "
-            f"column {column!r}{did_you_mean(column, columns)}; its columns are "
-            f"{', '.join(columns) or 'none'}: add the column or map the parameter to another{forms}"
+            f"column {parameter!r}{did_you_mean(parameter, columns)}; its columns are "
+            f"{', '.join(columns) or 'none'}: add it, or rename one with data.columns{forms}"
         )
 
     def _supplied(self, rollouts: Rollouts, scored: Scored) -> dict[str, Any]:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.data.encode import completion_form
-from strop.rewards.forms import REFERENCES
+from strop.rewards.answers import REFERENCES, references
 from strop.rewards.grader_process import NotStarted, WorkerDied, WorkerProcess
 from strop.rewards.scored import Rollouts, numbers_of
 from strop.rewards.source import RewardSpec
@@ -119,6 +119,8 @@ class Grader:
             )
         self.specs = tuple(specs)
         self.timeout_seconds = timeout_seconds
+        # The first reward that logged each column ("extra") and each metric ("metrics").
+        self._loggers: dict[tuple[str, str], int] = {}
         self._workers = [WorkerProcess(specs, log) for _ in range(num_workers)]
         try:
             for worker in self._workers:
@@ -358,9 +360,11 @@ class Grader:
             columns = outcome.reply["extra"]
             counts = {f"rewards/{title}": len(numbers_of(columns[title])) for title in columns}
             for metric, value in outcome.reply["metrics"].items():
-                logged.setdefault(metric, []).append((value, counts.get(metric) or len(rows)))
+                own = self._own_name("metrics", metric, call.function)
+                logged.setdefault(own, []).append((value, counts.get(metric) or len(rows)))
             for title, values in columns.items():
-                column = extra.setdefault(title, [None] * num_rows)
+                own = self._own_name("extra", title, call.function)
+                column = extra.setdefault(own, [None] * num_rows)
                 for row, value in zip(rows, values, strict=True):
                     column[row] = value
         return Grades(
@@ -373,6 +377,13 @@ class Grader:
             },
             extra=extra,
         )
+
+    def _own_name(self, kind: str, title: str, function: int) -> str:
+        """The name under which a logged value is kept: after the reward's own name where another
+        reward logged the title first.
+        """
+        first = self._loggers.setdefault((kind, title), function)
+        return title if first == function else f"{self.specs[function].name}/{title}"
 
     def _judged(self, failures: Sequence[Failure], batch: Rollouts) -> list[Failure]:
         """The failures, with the cause REWARD_BUG where the reward is at fault, not the answer.
@@ -496,8 +507,9 @@ def _taken(batch: Rollouts, rows: Sequence[int]) -> Rollouts:
 
 def reference(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
     """The reference of a row as a text, which its answers are compared with; None: it has none."""
-    known = (columns[name][row] for name in ("completion", *REFERENCES) if name in columns)
-    return next((str(value) for value in known if value is not None), None)
+    names = [name for name in ("completion", *REFERENCES) if name in columns]
+    known = references(*([columns[name][row]] for name in names))
+    return None if known is None or known[0] is None else str(known[0])
 
 
 def _is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from strop.rewards.function import RewardFunction, load_reward
@@ -55,6 +55,7 @@ class _Speech:
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel, self.number = channel, 0
+        self.seed = ""  # of the current call
         self.is_calling = False
         self.depth = 0  # of imports inside imports
         self.lock = threading.RLock()  # a reward's own threads import too
@@ -87,9 +88,12 @@ class _Speech:
         given = (name, globals, locals, fromlist, level)
         if level or name in sys.modules or not self.is_calling or os.getpid() != self.process:
             return self.plain(*given)
+        absent = [library for library in _SEEDS if library not in sys.modules]
         self._go(1)
         try:
-            return self.plain(*given)
+            found = self.plain(*given)
+            _seed(self.seed, absent)
+            return found
         finally:
             self._go(-1)
 
@@ -145,7 +149,9 @@ class _Server:
 
     def _grade(self, request: dict[str, Any]) -> dict[str, Any]:
         rollouts: Rollouts = request["rollouts"]
-        _seed(f"{rollouts.step}/{request['function']}/{rollouts.rows[0]}")
+        self.speech.seed = f"{rollouts.step}/{request['function']}/{rollouts.rows[0]}"
+        random.seed(self.speech.seed)
+        _seed(self.speech.seed)
         function = self.functions[request["function"]]
         try:
             scored = self.speech.call(lambda: function(rollouts))
@@ -166,12 +172,20 @@ def _read(channel: socket.socket, requests: "queue.SimpleQueue[dict[str, Any]]")
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _seed(text: str) -> None:
-    """Seed a call: its random numbers depend on step, function and rows, not on the worker."""
-    random.seed(text)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(zlib.crc32(text.encode()))
+_SEEDS: dict[str, Callable[[Any, int], Any]] = {
+    "numpy": lambda numpy, seed: numpy.random.seed(seed),
+    "torch": lambda torch, seed: torch.manual_seed(seed),
+}
+
+
+def _seed(text: str, libraries: Iterable[str] = _SEEDS) -> None:
+    """Seed the loaded ones of these libraries for a call, whose random numbers depend on step,
+    function and rows, not on the worker. A library that a call is the first to import is seeded
+    after its import, so that later calls do not differ from that one.
+    """
+    for name in libraries:
+        if (module := sys.modules.get(name)) is not None:
+            _SEEDS[name](module, zlib.crc32(text.encode()))
 
 
 def _plain(value: Any) -> Any:

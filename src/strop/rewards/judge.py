@@ -10,7 +10,7 @@ import os
 import re
 import string
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,6 +90,7 @@ class JudgeSettings(BaseModel):
                     f"it has the field {{{name}}}: write a column's plain name, and {{{{ for a "
                     "brace"
                 )
+        check_filling(prompt)
         return prompt
 
 
@@ -100,6 +101,31 @@ def fields_of(prompt: str) -> list[str]:
         return [name for _, name, _, _ in found if name is not None]
     except ValueError as error:
         raise ValueError(f"it cannot be read ({error}): write {{{{ for a brace") from error
+
+
+def check_filling(prompt: str) -> None:
+    """Raise ValueError for a template that fails whatever it is filled with.
+
+    A column may hold text or a number; prompt and completion are text.
+    """
+    for _, name, spec, conversion in string.Formatter().parse(prompt):
+        if name is None:
+            continue
+        form = f"!{conversion}" * bool(conversion) + f":{spec}" * bool(spec)
+        values: tuple[Any, ...] = ("",) if name in ("prompt", "completion") else ("", 1, 1.5)
+        if not any(_fills(f"{{0{form}}}", value) for value in values):
+            raise ValueError(
+                f"it has the field {{{name}{form}}}, which nothing can fill: write {{{name}}}, and "
+                "{{ for a brace"
+            )
+
+
+def _fills(field: str, value: Any) -> bool:
+    try:
+        field.format(value)
+    except (ValueError, TypeError, LookupError):
+        return False
+    return True
 
 
 class Judge:
@@ -156,8 +182,12 @@ class Judge:
             }
             for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
         ]
+        try:
+            asked = [self.settings.prompt.format_map(row) for row in rows]
+        except (ValueError, TypeError) as error:  # a number's form for a column of texts
+            raise UserError(f"the judge's prompt cannot be filled with a row: {error}") from error
         with ThreadPoolExecutor(self.settings.concurrency) as pool:
-            answers = list(pool.map(self._ask, rows))
+            answers = list(pool.map(self._ask, asked))
         log_extra("judge", [a.reason if isinstance(a, Unscored) else a for a in answers])
         return [a if isinstance(a, Unscored) else self._score(a) for a in answers]
 
@@ -174,10 +204,10 @@ class Judge:
             return _unreadable(f"the judge's score {value:g} is outside {low:g} to {high:g}")
         return (value - low) / (high - low)
 
-    def _ask(self, row: Mapping[str, Any]) -> str | Unscored:
+    def _ask(self, prompt: str) -> str | Unscored:
         """Ask the judge, with as many tries as the settings allow, and return its text."""
         url = f"{self.settings.base_url}/chat/completions"
-        body = self._body(self.settings.prompt.format_map(row))
+        body = self._body(prompt)
         try:
             return self.http.ask(url, body, read=_content, retries=self.retries)
         except WithoutText as error:

@@ -4,15 +4,17 @@ The import is at the top so that a grading process imports it when it starts, no
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from math_verify import parse, verify
 
-from strop.rewards.answers import text_of
+from strop.rewards.answers import references, text_of
 from strop.support.errors import UserError
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off
+_DELIMITER = re.compile(r"(?<!\\)\$")  # of LaTeX; an escaped one is a price
 
 
 def math_verify(
@@ -23,28 +25,28 @@ def math_verify(
 ) -> list[float | None]:
     """1.0 where the completion's mathematical answer equals the reference's, else 0.0.
 
-    The reference is the column `ground_truth`, else `answer`, else `solution`; a row whose
+    The reference is the row's `ground_truth`, else `answer`, else `solution`; a row whose
     reference is missing or holds no mathematical expression is not applicable (None).
     The library's own timeouts are off: they use signals, and the grader has a limit of its own.
 
     Raises UserError when the data has none of the columns.
     """
-    columns = (ground_truth, answer, solution)
-    references = next((column for column in columns if column is not None), None)
-    if references is None:
+    wanted = references(ground_truth, answer, solution)
+    if wanted is None:
         raise UserError(
             "reward math_verify needs a column 'ground_truth', 'answer' or 'solution', the data "
             "has none: add one"
         )
     return [
         None if reference is None else _same_mathematics(text_of(completion), str(reference))
-        for completion, reference in zip(completions, references, strict=True)
+        for completion, reference in zip(completions, wanted, strict=True)
     ]
 
 
 def _same_mathematics(completion: str, reference: str) -> float | None:
-    is_latex = "$" in reference or "\\boxed" in reference
-    gold = parse(reference if is_latex else f"\\boxed{{{reference}}}", parsing_timeout=None)
+    is_latex = _DELIMITER.search(reference) or "\\boxed" in reference
+    gold = parse(reference, parsing_timeout=None) if is_latex else []
+    gold = gold or parse(f"\\boxed{{{reference}}}", parsing_timeout=None)
     if not gold:
         return None
     prediction = parse(completion, parsing_timeout=None)

@@ -36,8 +36,7 @@ class RewardModel:
         batch_size: int = 16,
         timeout_seconds: float = 600.0,
     ) -> None:
-        if batch_size < 1 or timeout_seconds <= 0:
-            raise UserError(f"reward model {place}: make batch_size and timeout_seconds positive")
+        _check_options(place, batch_size, timeout_seconds)
         self.place = place
         self.batch_size = batch_size
         self.timeout_seconds = timeout_seconds
@@ -96,6 +95,19 @@ class RewardModel:
         ]  # fmt: skip
 
 
+def _check_options(place: str, batch_size: int, timeout_seconds: float) -> None:
+    """Raise UserError for options of the wrong type or range."""
+    if type(batch_size) is not int or batch_size < 1:
+        raise UserError(
+            f"reward model {place} with batch_size={batch_size!r}: make it a whole number from 1"
+        )
+    number = isinstance(timeout_seconds, int | float) and not isinstance(timeout_seconds, bool)
+    if not number or not 0 < timeout_seconds < float("inf"):
+        raise UserError(
+            f"reward model {place} with timeout_seconds={timeout_seconds!r}: make it positive"
+        )
+
+
 def _loaded(place: str, device: str, dtype: str) -> tuple[Any, Any]:
     """Tokenizer and model. Raises UserError when either cannot be loaded."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -107,7 +119,7 @@ def _loaded(place: str, device: str, dtype: str) -> tuple[Any, Any]:
     looks_local = folder.exists() or place.startswith((".", "/", "~"))
     if looks_local and not (folder / "config.json").is_file():
         raise UserError(f"no reward model in {place}: the folder has no config.json")
-    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+    if not isinstance(getattr(torch, str(dtype), None), torch.dtype):
         raise UserError(f"reward model {place}: dtype {dtype!r} is unknown: float32 or bfloat16")
     try:
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
@@ -115,7 +127,7 @@ def _loaded(place: str, device: str, dtype: str) -> tuple[Any, Any]:
             place, dtype=getattr(torch, dtype), output_loading_info=True, trust_remote_code=False
         )
         model.to(device)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except Exception as error:  # damaged files, or a device that is not there: of any type
         raise UserError(f"cannot load the reward model {place!r}: {first_line(error)}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers fills them with random numbers

@@ -35,7 +35,6 @@ class RewardSpec:
     name: str
     source: str  # "module:function", "path/file.py:function", or a built-in name
     weight: float = 1.0
-    fields: Mapping[str, str] = field(default_factory=dict)  # parameter -> column it reads
     # True: a row's score never depends on the other rows, so a batch may be scored in pieces.
     rows_are_independent: bool = False
 
@@ -79,7 +78,8 @@ def reward_name(text: str) -> str:
     source = parse(text)
     if source.name:
         return source.name
-    return source.place if source.kind == "built_in" else Path(source.place).stem
+    path = Path(source.place)
+    return path.name if source.kind == "model" else path.stem
 
 
 def find(source: Source) -> Callable[..., Any]:

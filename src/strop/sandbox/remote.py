@@ -74,7 +74,7 @@ class RemoteSandbox:
         """
         mark = secrets.token_hex(16)
         body = {
-            "code": code if test is None else f"{code}\n\n{test}\n\nprint({mark!r})\n",
+            "code": code if test is None else f"{code}\n\n{test}\n\nprint({chr(10) + mark!r})\n",
             "language": "python",
             "stdin": stdin,
             "run_timeout": limits.wall_seconds,

@@ -79,8 +79,9 @@ def run(
         "isolate": isolate, "limits": asdict(limits), "libraries": _libraries(),
         "hidden": _hidden(), "packages": shown,
     }  # fmt: skip
-    scratch = Path(tempfile.mkdtemp(prefix="strop-code-"))
+    scratch: Path | None = None
     try:
+        scratch = Path(tempfile.mkdtemp(prefix="strop-code-"))
         program = _program(tested=test is not None)
         scratch.joinpath("payload").write_bytes(marshal.dumps((program, payload)))
         if test is not None:
@@ -88,8 +89,11 @@ def run(
         scratch.joinpath("stdin").write_bytes(stdin.encode("utf-8", "replace"))
         environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"} if packages else {}
         status, code_, streams, how = _watched(scratch, limits.wall_seconds, environment)
+    except OSError as error:  # a full disk, or no process or descriptor left
+        raise NotRun(f"the sandbox could not be set up: {error}") from error
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
     if not status.startswith(b"ok") and not how:
         reason = status.decode("utf-8", "replace") or streams[1].decode("utf-8", "replace")[-300:]
         raise NotRun(f"the sandbox could not be set up: {reason or 'it ended at once'}")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from strop.serving.protocol import Busy, Refused
 from strop.support.errors import UserError, check_value
 from strop.support.files import json_of
-from strop.traces.files import gathered
+from strop.traces.files import OTHER_COLUMNS, gathered
 from strop.traces.reading import NothingSaid, rollout_of, row_of
 from strop.traces.records import Rollout
 
@@ -202,6 +202,7 @@ class Intake:
                 return self._answers(arrived, new)
             self._check_room()
             self._check_age(new)
+            self._check_columns(new)
             last = {each.key: number for number, each in enumerate(new)} if whole else {}
             lines = list[str]()
             for number, each in enumerate(new):
@@ -276,6 +277,20 @@ class Intake:
                     f"(training.max_staleness={self.max_staleness})",
                     "stale_rollout",
                 )
+
+    def _check_columns(self, arrived: Iterable[Arrived]) -> None:
+        """Raise Refused for columns that are not those of the task's first rollout."""
+        first: dict[str, Mapping[str, Any]] = {}
+        for each in arrived:
+            if each.rollout is None:
+                continue
+            if each.key not in first:
+                place = self.first.get(self.uids.get(each.key, -1))
+                known = each.rollout if place is None else self.rollout(place)
+                first[each.key] = known.columns
+            if each.rollout.columns != first[each.key]:
+                text = f"a rollout {OTHER_COLUMNS.format(each.key)}"
+                raise Refused(422, text, "unreadable_rollout")
 
     @property
     def oldest_version(self) -> int:

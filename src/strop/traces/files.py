@@ -13,27 +13,20 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from strop.data.read import Source
 from strop.data.row_files import JsonLines
 from strop.support.errors import UserError, did_you_mean
 from strop.support.files import json_of
 from strop.traces.reading import NothingSaid, is_event, rollout_of
 from strop.traces.records import Rollout
 
+OTHER_COLUMNS = (
+    "has other columns than the first rollout of group {!r}: columns describe the task, and reward "
+    "functions get the first one's for all, so make them equal or give the rollout another group"
+)
 ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
-
-
-class Rows(Protocol):
-    """The rows of a file."""
-
-    name: str
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, row: int, /) -> dict[str, Any]: ...
-
-    def crc(self) -> int: ...
 
 
 class Place(NamedTuple):
@@ -59,7 +52,9 @@ class Group:
     where: str = ""  # the rollout with the longest call
 
     def add(self, rollout: Rollout, place: Place) -> None:
-        """Add a rollout."""
+        """Add a rollout. Raises UserError for columns that are not those of the group."""
+        if rollout.columns != self.columns:
+            raise UserError(f"{rollout.place} {OTHER_COLUMNS.format(self.name)}")
         self.places.append(place)
         self.rewarded += rollout.reward is not None
         self.most_turns = max(self.most_turns, len(rollout.turns))
@@ -74,7 +69,7 @@ class Group:
 class Traces:
     """The groups of recorded rollouts, in order of their first rollouts; uids are their indices."""
 
-    def __init__(self, files: Sequence[Rows], most: int | None = None) -> None:
+    def __init__(self, files: Sequence[Source], most: int | None = None) -> None:
         self.files, self.name = files, ""
         found: dict[Any, Group] = {}
         self.num_silent = 0  # rollouts in which the model was not called
@@ -121,7 +116,7 @@ class Traces:
         return rollout_of(rows[0], where)
 
 
-def _places(files: Sequence[Rows]) -> list[Place]:
+def _places(files: Sequence[Source]) -> list[Place]:
     """The places of the rollouts, in the order of their first rows."""
     found: dict[Any, Place] = {}
     for number, file in enumerate(files):
@@ -162,7 +157,10 @@ def open_traces(given: str, most: int | None = None) -> Traces:
 
     most: groups to take. Raises UserError for a file or row that cannot be read.
     """
-    traces = Traces([_opened(path) for path in _paths(given)], most)
+    try:
+        traces = Traces([_opened(path) for path in _paths(given)], most)
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename or given}: {error.strerror}") from error
     if not traces.groups:
         raise UserError(f"{given} has no rollouts: give at least one")
     traces.name = given
@@ -174,7 +172,7 @@ def _paths(given: str) -> list[Path]:
     if not given:
         raise UserError("data.task=traces: names no file: give traces:FILE, or a folder")
     if path.is_dir():
-        found = sorted(each for each in path.iterdir() if _ending(each))
+        found = sorted(each for each in path.iterdir() if each.is_file() and _ending(each))
         if not found:
             raise UserError(f"{path} has no file with rollouts: they end in {', '.join(ENDINGS)}")
         return found
@@ -185,6 +183,7 @@ def _paths(given: str) -> list[Path]:
             )
         return [path]
     matched = [Path(each) for each in sorted(glob.glob(given, recursive=True))]
+    matched = [each for each in matched if each.is_file()]
     if not matched:
         near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, near)
@@ -196,14 +195,15 @@ def _ending(path: Path) -> bool:
     return path.name.lower().endswith(ENDINGS)
 
 
-def _opened(path: Path) -> Rows:
-    lines = ".jsonl" in path.suffixes
-    if path.suffix == ".gz":
+def _opened(path: Path) -> Source:
+    name = path.name.lower()
+    lines = name.removesuffix(".gz").endswith(".jsonl")
+    if name.endswith(".gz"):
         return _unpacked(path, lines)
     return JsonLines(path) if lines else OneJson(path)
 
 
-def _unpacked(path: Path, lines: bool) -> Rows:
+def _unpacked(path: Path, lines: bool) -> Source:
     """The rows of a gzip file. Raises UserError for a damaged one."""
     with tempfile.NamedTemporaryFile() as file:
         try:
@@ -211,7 +211,7 @@ def _unpacked(path: Path, lines: bool) -> Rows:
         except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path} cannot be unpacked: {error}") from error
         file.flush()
-        rows: Rows = JsonLines(Path(file.name)) if lines else OneJson(Path(file.name), str(path))
+        rows: Source = JsonLines(Path(file.name)) if lines else OneJson(Path(file.name), str(path))
     rows.name = str(path)
     return rows
 

@@ -241,7 +241,12 @@ def _sampled(nodes: Sequence[Row], number: int, ended: str) -> Callable[[], Turn
     while at is not None:
         if len(before) == len(nodes):
             raise UserError(f"message {number} is below itself: its parents must lead to a root")
-        before.append(nodes[at].get("token_ids") or ())
+        if at < 0:
+            raise UserError(f"message {number} is below message {at}: messages count from 0")
+        # An empty list is none: without spans of messages the next reply has their tokens.
+        if (ids_at := nodes[at].get("token_ids")) is None:
+            raise UserError(f"message {at} {LACKS_IDS}")
+        before.append(ids_at)
         at = nodes[at].get("parent")
     ids, mask = node.get("token_ids") or [], node.get("mask") or []
     places = [place for place, sampled in enumerate(mask) if sampled]
@@ -389,7 +394,9 @@ def _is_events(row: Row) -> bool:
 
 
 def _events(row: Row) -> dict[str, Any]:
-    """Read the successful calls of a rollout's events, and its last reward."""
+    """Read the successful calls of a rollout's events, and its last reward. Of fields of our own
+    the last event that has one counts.
+    """
     calls = [
         event["data"] for event in row["events"]
         if event["event_type"] == "model_request" and event["data"].get("status", "ok") == "ok"
@@ -398,7 +405,8 @@ def _events(row: Row) -> dict[str, Any]:
         raise NothingSaid("no call succeeded")
     rewards = [e["data"]["value"] for e in row["events"] if e["event_type"] == "reward"]
     outcome = {"reward": rewards[-1]} if rewards else {}
-    return {"turns": _turns(map(_of_request, calls)), **outcome}
+    own = {name: event[name] for event in row["events"] for name in OWN if name in event}
+    return {"turns": _turns(map(_of_request, calls)), **outcome, **_own(own)}
 
 
 def _first_choice(response: Row) -> Row:

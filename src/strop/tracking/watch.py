@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.support.errors import UserError
+from strop.support.files import flat
 from strop.support.writing import write_whole, writing
 from strop.tracking.base import RunInfo, Samples, Tracker, open_tracker
 from strop.tracking.metrics_file import is_number
@@ -92,7 +93,7 @@ class Trackers:
                 folder=folder,
                 project=settings.project,
                 name=settings.name or folder.resolve().name,
-                config=flat(run.config.model_dump(mode="json")),
+                config=dict(flat(run.config.model_dump(mode="json"))),
                 text=run.config.to_toml(),
                 step=run.done,
                 id=known.get(kind, ""),
@@ -176,17 +177,6 @@ def read_ids(folder: Path) -> dict[str, str]:
     if not isinstance(found, dict):
         raise UserError(f"{path} is damaged: repair it, or remove it to start over there")
     return {str(kind): str(id) for kind, id in found.items()}
-
-
-def flat(values: Any, path: str = "") -> dict[str, Any]:
-    """Values by their full path; lists as they are."""
-    if not isinstance(values, dict):
-        return {path: values}
-    return {
-        name: value
-        for key, inner in values.items()
-        for name, value in flat(inner, f"{path}.{key}" if path else str(key)).items()
-    }
 
 
 def _catching_up(before: list[dict[str, float]]) -> Callable[[Tracker], None]:

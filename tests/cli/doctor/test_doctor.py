@@ -407,8 +407,9 @@ def save_sums(folder: Path) -> tuple[Path, Path]:
 
 def test_data_and_a_reward_are_tried(ask: Any, lab: Lab, tmp_path: Path) -> None:
     data, rewards = save_sums(tmp_path)
+    data.write_text(data.read_text().replace('"prompt"', '"sum"'))
     code, findings = ask("--model", lab.model, "--data", data, "--reward", f"{rewards}:careful",
-                         "rollout.max_tokens=8")  # fmt: skip
+                         "rollout.max_tokens=8", "data.columns={sum: prompt}")  # fmt: skip
 
     assert code == 0
     assert findings["Are prompts repeated?"]["numbers"] == {"rows": 3, "distinct": 2}
