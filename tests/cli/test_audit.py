@@ -66,6 +66,23 @@ def test_options_of_the_method_hold(strop: Strop) -> None:
     assert changed / plain == pytest.approx(math.sqrt(2), rel=1e-3)
 
 
+def test_a_group_that_the_user_gives_is_the_one_that_is_shown(strop: Strop) -> None:
+    chain = "sampling=draw_in_shuffled_order(num_rollouts=3)"
+    for words in (("rloo", "sampling.num_rollouts=3"), ("rloo(num_rollouts=3)",), ("rloo", chain)):
+        result = strop("audit", *words, *SMALL[2:], "--group", "2,4,4", "--json")
+        assert result.code == 0, result.err
+        rows = [json.loads(line) for line in result.out.splitlines()]
+        assert {row["group"] for row in rows} == {3}
+    result = strop("audit", "rloo", *SMALL[2:], "--group", "2,4,4", "--json")
+    assert [json.loads(line)["group"] for line in result.out.splitlines()] == [4, 2]
+
+
+def test_draws_that_all_move_nothing_have_no_noise(strop: Strop) -> None:
+    few = ("--success", "0.001", "--staleness", "0", "--updates", "1", "--most", "1")
+    result = strop("audit", "grpo", "--group", "2", *few, "--draws", "40")
+    assert result.code == 0, result.err
+
+
 def test_a_method_has_options_of_its_own_as_in_a_comparison(strop: Strop) -> None:
     own = "grpo advantage=subtract_group_mean(leave_one_out=True)|spread_evenly"
     result = strop("audit", "grpo", own, *SMALL, "--json")

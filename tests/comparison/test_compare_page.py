@@ -95,6 +95,7 @@ def test_a_mean_over_fewer_seeds_than_planned_says_over_how_many() -> None:
     lines = markdown(plan(labels), given).splitlines()
     (line,) = (line for line in lines if line.startswith("| pass@1"))
     assert (line.count("of 4 seeds"), line.count("seed")) == (1, 1)
+    assert "of 4 seeds</span>" in render(plan(labels), given, {}, [])
 
 
 def test_small_numbers_keep_their_digits() -> None:

@@ -74,7 +74,10 @@ def test_an_interrupt_saves_the_runs_and_says_how_to_go_on(lab: Lab, tmp_path: P
     assert 2 <= saved < STEPS
     assert (folder / f"runs/grpo-0/checkpoints/step-{saved:06d}/trainer.pt").is_file()
     assert not (folder / "table.md").exists()
-    again = begin(["compare", "--resume", folder], tmp_path).end()
+    other = begin(["compare", "--resume", folder, "--seeds", "9"], tmp_path).end()
+    assert other.code == 2
+    assert "--resume takes the folder's own plan: leave all but --jobs out" in other.err
+    again = begin(["compare", "--resume", folder, "--jobs", "1"], tmp_path).end()
     assert again.code == 0, again.err
     assert last_step(folder / "runs/grpo-0") == STEPS
     assert (folder / "compare.html").exists()

@@ -138,3 +138,17 @@ def test_long_labels_have_folders_of_their_own() -> None:
     assert len(set(names)) == 2
     assert max(map(len, names)) <= 60
     assert Entry("''", "").slug
+    for one, other in (("lr=.5", "lr=5"), ("w=[1,-1]", "w=[1,1]"), ("x=-1", "x=1")):
+        assert Entry(f"grpo {one}", "").slug != Entry(f"grpo {other}", "").slug
+
+
+def test_methods_are_compared_on_the_same_held_out_rows(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{n}+1=", "answer": str(n + 1)} for n in range(40)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"data": [str(data)], "reward": ["exact_match"]}
+    words = ["grpo data.heldout_size=8", "rloo data.heldout_size=12"]
+    with pytest.raises(UserError, match=r"grpo .* and rloo .* hold out other rows"):
+        planned(words, **given)
+    assert planned([words[0], "rloo data.heldout_size=8"], **given)
+    assert planned(words, **given, score_on=[str(data)])

@@ -55,6 +55,8 @@ def test_numbers_that_no_run_has_are_refused_while_runs_go_on(tmp_path: Path) ->
         target.check(jobs)
     RequestedMetrics({"--target": "pass@1"}, ()).check(jobs)
     RequestedMetrics({"--target": "reward"}, ()).check(jobs)
+    with pytest.raises(UserError, match="--tune-by reward: a seed 0 does not have"):
+        RequestedMetrics({"--tune-by": "reward"}, ()).check(jobs)  # validation alone chooses
     means = RequestedMetrics({}, ("b", "rewrd"))  # b alone logs one of them
     jobs[0].state = "done"
     means.check(jobs)
@@ -93,14 +95,19 @@ def test_scores_at_equal_tokens_are_interpolated() -> None:
         "eval/validation/num_unscored": [0.0] * 3,
     })  # fmt: skip
     rows = at_budget(plan(by="sampled", at=()), {"a": {0: a}, "b": {0: b}})
-    assert rows == [
-        Row("a", 0, 2, {"sampled": 160.0, "pass@1": pytest.approx(0.4)}),
-        Row("b", 0, 4, {"sampled": 160.0, "pass@1": pytest.approx(0.5)}),
-    ]
+    assert [(row.label, row.step, row.found["sampled"]) for row in rows] == [
+        ("a", 2, 160.0), ("b", 4, 160.0),
+    ]  # fmt: skip
+    assert [row.found["pass@1"] for row in rows] == pytest.approx([0.4, 0.5])
+    asked = plan(by="sampled", at=(), target=("pass@1", 0.4), means=("step_time",))
+    (first, _) = at_budget(asked, {"a": {0: a}, "b": {0: b}})
+    assert first.found["mean/step_time"] == 1.5  # of its two steps
+    assert first.found["steps to pass@1 0.4"] == 2
     b = run(**{"eval/validation/pass@1": [0.1, 0.2, 0.5], "data/rollouts_sampled": [3.0] * 4})
     rows = at_budget(plan(by="sampled", at=()), {"a": {0: a}, "b": {0: b}})
     # 120 tokens: a is three quarters of the way to its second validation, in its second step
-    assert rows[0] == Row("a", 0, 2, {"sampled": 120.0, "pass@1": pytest.approx(0.3)})
+    assert (rows[0].step, rows[0].found["sampled"]) == (2, 120.0)
+    assert rows[0].found["pass@1"] == pytest.approx(0.3)
     nothing = run(**{"data/rollouts_sampled": [0.0] * 4})
     with pytest.raises(UserError, match="b has spent no tokens sampled"):
         at_budget(plan(by="sampled", at=()), {"a": {0: a}, "b": {0: nothing}})

@@ -105,6 +105,11 @@ def test_tasks_follow_each_other_and_a_rerun_goes_on(call: Call, tmp_path: Path)
     again = json.loads((out / "result.json").read_text())
     assert again["rows"] == found["rows"]
 
+    result = call("--replay", "0.25", "--metric", "maj@2")  # read from the same validations
+    assert result.code == 0, result.err
+    other = json.loads((out / "result.json").read_text())["rows"]
+    assert other[0][0][0] == first[0]["eval/first/maj@2"]
+
     result = call()
     assert result.code == 2
     assert "holds another sequence" in result.err
@@ -139,8 +144,9 @@ def test_an_interrupt_says_how_to_go_on_and_several_processes_are_refused(
     [
         (["--data", "third=x.jsonl"], "the task third has no rows to be scored on"),
         (["--data", "first=x.jsonl"], "names two sources 'first'"),
+        (["--metric", "pass@7"], "--metric pass@7: the validations have k of 1, 2"),
         (["data.weights=[1, 2]"], "data.weights: a sequence sets them itself"),
-        (["--resume", "out"], "leave everything else out"),
+        (["--resume", "out"], "leave all but --metric and --quiet out"),
         (["--validation", "more=none.jsonl"], "none.jsonl"),
         (["training.wrong=1"], "no option training.wrong"),
     ],

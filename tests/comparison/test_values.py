@@ -127,11 +127,11 @@ def test_methods_that_share_a_range_try_the_same_values_of_it() -> None:
 
 
 def test_what_is_no_range_is_refused_or_left_alone() -> None:
-    assert not any(map(is_range, ["grpo", "training.lr=1e-3", "data.files=../x.jsonl", "x=1..2,3"]))
+    paths = ["data.files=../x.jsonl", "model.name=../../m", "data.files=runs/../x.jsonl"]
+    assert not any(map(is_range, ["grpo", "training.lr=1e-3", "x=1..2,3", "x=a..b", *paths]))
     for text, told in [
         ("x=2..1", "LOW must be below HIGH"),
         ("x=0..1,log", "equal factors need LOW above 0"),
-        ("x=a..b", "takes LOW, HIGH"),
     ]:
         with pytest.raises(UserError, match=told):
             settings_in([text], 2)
@@ -139,3 +139,14 @@ def test_what_is_no_range_is_refused_or_left_alone() -> None:
         settings_in(["x=1..2"], 4)
     with pytest.raises(UserError, match="x has two ranges"):
         settings_in(["x=1.0..2", "x=1.0..3"], 2)
+
+
+def test_values_stay_inside_their_bounds_and_apart() -> None:
+    for text in ("a=random(0.9991,0.9999,5)", "a=log(1.234e-4,1.236e-4,5)", "a=log(0.12345,1.2,3)"):
+        found = spread(text)
+        assert found is not None
+        low, high = (float(piece) for piece in text.partition("(")[2].split(",")[:2])
+        assert all(low <= float(value) <= high for value in found.values)
+        assert len(set(found.values)) == int(text[-2])
+    assert len(settings_in(["x=0.999..0.9999"], 4)) == 4
+    assert spread("a=log(1e-5,1e-3,3)").values == ("1e-05", "0.0001", "0.001")  # three are enough

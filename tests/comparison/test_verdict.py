@@ -149,3 +149,12 @@ def test_prompts_count_where_all_runs_have_a_score_of_them() -> None:
     by_prompt = {"pass@1": {"base": base, "other": ours}}
     found = judge({"pass@1": scores}, "base", by_prompt)[1]
     assert found.elsewhere / found.resolves == pytest.approx(math.sqrt(10))
+
+
+def test_other_prompts_are_not_paired() -> None:
+    scores = {"base": {0: 0.0, 1: 0.0}, "other": {0: 2.0, 1: 4.0}}
+    by_prompt = {"pass@1": {label: {seed: np.zeros(size) for seed in range(2)}
+                            for label, size in (("base", 4), ("other", 6))}}  # fmt: skip
+    found = judge({"pass@1": scores}, "base", by_prompt)[1]
+    assert math.isnan(found.elsewhere)
+    assert found.resolves > 0

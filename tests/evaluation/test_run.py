@@ -118,6 +118,9 @@ def test_prompts_with_too_few_scored_answers_are_left_out(subject):
 def test_without_any_score_there_are_no_numbers(subject):
     found = run(subject("none"))
     assert found.estimates == {}
+    assert found.num_unscored == found.batch.size("B")
+    some = run(subject("some"), ks=(7,))  # more than there are answers of a prompt
+    assert (some.estimates, 0 < some.num_unscored < some.batch.size("B")) == ({}, True)
     assert "too few answers could be scored" in found.why_empty
 
 

@@ -23,7 +23,7 @@ from strop.method.charts import (
 )
 from strop.method.part import Use
 from strop.report.charts import Chart
-from strop.report.page import render
+from strop.report.page import parts, render
 from strop.report.run_folder import Run, read_run
 from strop.report.sections import sections
 from strop.report.seeds import by_method
@@ -80,6 +80,19 @@ def test_a_chart_has_a_section_of_its_own_or_joins_one() -> None:
     length = found["Completions"]["Length"]
     assert [trace["name"] for trace in length.data] == ["mean length", "budget/most"]
     assert length.caption.startswith("Tokens per completion")
+
+
+@pytest.mark.parametrize("name", ["Numbers", "Settings"])
+def test_a_chart_in_a_section_of_the_pages_own_stands_beside_its_content(
+    name: str, make_run: MakeRun
+) -> None:
+    folder = make_run(num_steps=2, config="seed = 3\n")
+    plain = parts([read_run(folder)])[name.lower()]
+    chart = LineChart("Beside it", "Tokens.", (Curve("reward", "mean"),), section=name)
+    (folder / "charts.json").write_text(json.dumps(as_objects((chart,))))
+    found = parts([read_run(folder)])[name.lower()]
+    assert "Beside it" in found
+    assert len(found) > len(plain) > 0
 
 
 def test_runs_of_different_methods_share_a_chart() -> None:

@@ -168,6 +168,8 @@ def test_only_differing_settings_are_listed() -> None:
         (48000.0, "number", "48,000"),
         (-1e-5, "number", "-1e-05"),
         (0.12345, "percent", "12.3%"),
+        (999.7, "number", "1,000"),
+        (-0.0003, "percent", "0.0%"),
     ],
 )
 def test_numbers_are_short(value: float, unit: str, text: str) -> None:

@@ -215,7 +215,8 @@ def test_another_name_or_token_gets_nothing(make_run: MakeRun) -> None:
         ([400.0] * 37, True, "training, step 37 of 200, 18.1 h left", 15.0),
         ([0.1] * 190, True, "training, step 190 of 200, 1 s left", 2.0),
         ([100.0] * 50 + [1.0] * 50, True, "training, step 100 of 200, 2 min left", 2.0),
-        ([1.0] * 200, True, "complete, 200 steps", 0.0),
+        ([1.0] * 200, True, "complete, 200 steps", 15.0),
+        ([1.0] * 200, False, "complete, 200 steps", 0.0),
         ([1.0] * 37, False, "stopped after step 37 of 200", 15.0),
     ],
 )
@@ -226,6 +227,10 @@ def test_the_state_says_how_far_a_run_is(
     run = Run("a", *numbers_in(lines), "[training]\nsteps = 200\n", (), ())
     state = state_of(run, active)
     assert (state.text, state.wait) == (text, wait)
+    if len(rows) == 200:
+        why = "The run stopped after step 199: step 200 is not saved"
+        failed = Run("a", *numbers_in(lines), "[training]\nsteps = 200\n", (), (why,))
+        assert state_of(failed, active=False).text == "stopped after step 200 of 200"
     bare = Run("a", *numbers_in(lines[:3]), None, (), ())
     assert state_of(bare, active=True).text == "training, step 3"
     assert state_of(bare, active=False).text == "stopped after step 3"

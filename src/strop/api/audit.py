@@ -13,7 +13,7 @@ from strop.api.options import labelled, settings_of_all
 from strop.api.tables import Table
 from strop.auditing.bench import Uncountable
 from strop.auditing.estimate import Audit, Limits
-from strop.auditing.vary import TEACHER, Setting, compose, one, phases_of, variations
+from strop.auditing.vary import TEACHER, Setting, compose, group_of, one, phases_of, variations
 from strop.support.errors import UserError
 from strop.training.settings.config import RunConfig
 
@@ -218,10 +218,11 @@ def _part(
 ) -> Part:  # fmt: skip
     rows: list[Row] = []
     lines: list[tuple[str, Audit]] = []
-    own_updates = compose(settings, base, phase)
+    base = dataclasses.replace(base, group=group_of(settings, base, phase))
+    own = compose(settings, base, phase)
     for name, setting in variations(base, **{k: tuple(v) for k, v in changes.items()}):
-        if name == "updates" and compose(settings, setting, phase) == own_updates:
-            continue  # the base's own number of updates
+        if name in ("updates", "group") and compose(settings, setting, phase) == own:
+            continue  # the base's own number
         found = one(settings, setting, limits, phase)
         values = {key: getattr(found, key) for key in COLUMNS}
         row = {"recipe": label, **dataclasses.asdict(setting), "exact": found.exact}

@@ -68,8 +68,9 @@ class Comparison:
         """One row for each scored checkpoint: method, seed, step and every score."""
         names = list(dict.fromkeys(name for row in self.rows for name in row.found))
         head = ("method", "seed", "step", *names)
-        found = [dict(zip(head, one_run(row, names), strict=True)) for row in self.rows]
-        return tables.of_rows([{k: _number(k, v) for k, v in row.items()} for row in found])
+        lines = dict.fromkeys(tuple(one_run(row, names)) for row in self.rows)
+        found = [zip(head, line, strict=True) for line in lines]
+        return tables.of_rows([{k: _number(k, v) for k, v in row} for row in found])
 
     @property
     def table(self) -> Table:

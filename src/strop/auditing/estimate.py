@@ -347,6 +347,8 @@ def _noise(sums: list[_Sums]) -> tuple[float, float, float]:
     seems to be. sums: of all blocks, then with one left out.
     """
     signal = torch.tensor([_signal(each) for each in sums], dtype=torch.float64)
+    if signal.isnan().any():
+        return 0.0, math.nan, math.inf
     n = len(sums) - 1
     within = t_quantile(0.975, n - 1) * float(_deviations(signal).norm())
     found = float(signal[0])
@@ -359,7 +361,7 @@ def _noise(sums: list[_Sums]) -> tuple[float, float, float]:
 def _signal(sums: _Sums) -> float:
     """|E d|^2 / E |d - E d|^2, the former from pairs of different draws."""
     pairs = sums.weight * (sums.weight - 1)
-    if not pairs:
+    if not pairs or not sums.square:  # of draws that all move nothing
         return math.nan
     length = (float(sums.move.square().sum()) - sums.square) / pairs
     return length / max(sums.square / sums.weight - length, 1e-12 * abs(length))

@@ -95,10 +95,19 @@ def compose(settings: RunConfig, setting: Setting, phase: int = 1) -> Algorithm:
     return algorithm
 
 
+def group_of(settings: RunConfig, setting: Setting, phase: int = 1) -> int:
+    """The method's `num_rollouts`: the setting's, or the user's own where there is one."""
+    drawn = rollouts_of(_built(settings).in_phase(phase))
+    return drawn if _stated(settings, drawn)[0] else setting.group
+
+
 def _stated(settings: RunConfig, drawn: int) -> tuple[bool, int]:
     """Whether the user gave a number of answers, and the recipe's number."""
     options = [*settings.algorithm, *(p for s in settings.phases.values() for p in s.algorithm)]
-    given = any(path.endswith("num_rollouts") for path in options)
+    chains = [settings.stages, *(phase.stages for phase in settings.phases.values())]
+    given = any(path.endswith("num_rollouts") for path in options) or any(
+        "num_rollouts" in str(chain.get("sampling", "")) for chain in chains
+    )
     if not settings.recipe or isinstance(_built(settings), Phases):
         return given, drawn
     name, arguments = notation.named(settings.recipe)
@@ -132,6 +141,6 @@ def variations(base: Setting, **values: tuple[Any, ...]) -> Iterator[tuple[str, 
     """The base setting, and variants with one of `values` in place of its own; none twice."""
     yield "", base
     for name, wanted in values.items():
-        for value in wanted:
+        for value in dict.fromkeys(wanted):
             if value != getattr(base, name):
                 yield name, dataclasses.replace(base, **{name: value})

@@ -162,10 +162,14 @@ def compare(
     Each run is a process with one thread. Ctrl-C saves all runs; the same command, or --resume,
     resumes them, also after a crash. Writes compare.html, table.md and scores.csv.
     """
+    from strop.comparison.plan import read_plan
     from strop.comparison.tuning import tuning_of
 
     if resume is not None:
-        _go_on(resume, arguments, out, jobs)
+        own = written == Written() and (tune, tune_seeds, tune_by) == (0, 1, "pass@1")
+        if arguments or out is not None or not own:
+            raise UserError("--resume takes the folder's own plan: leave all but --jobs out")
+        _carry_out(read_plan(resume), resume, jobs)
         return
     model = written.model or _needed(arguments or [])
     tuning = tuning_of(tune, tune_seeds, tune_by)
@@ -233,15 +237,6 @@ def begin(plan: "Plan", out: Path | None, jobs: int) -> None:
     folder = out or numbered(Path("comparisons"))
     plan.keep(folder)
     _carry_out(plan, folder, jobs)
-
-
-def _go_on(folder: Path, arguments: Sequence[str] | None, out: Path | None, jobs: int) -> None:
-    """Carry out the rest of the comparison in a folder."""
-    from strop.comparison.plan import read_plan
-
-    if arguments or out is not None:
-        raise UserError("--resume takes the folder's own plan: leave methods and --out out")
-    _carry_out(read_plan(folder), folder, jobs)
 
 
 def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:

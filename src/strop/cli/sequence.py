@@ -1,5 +1,6 @@
 """`strop sequence`: trains one policy on several tasks in order."""
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,8 +48,8 @@ def sequence(
         float, typer.Option(min=0.0, max=0.999, help="Share of prompts from earlier tasks.")
     ] = 0.0,
     metric: Annotated[
-        str, typer.Option(help="Number of the validations that counts as accuracy.")
-    ] = "pass@1",
+        str, typer.Option(help="Number of the validations that counts as accuracy, like pass@1.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="Folder; default: sequences/N.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume the sequence in this folder.")] = None,
     quiet: Annotated[bool, typer.Option(help="Print only the end of each task.")] = False,
@@ -67,11 +68,16 @@ def sequence(
         raise UserError("a sequence trains in one process: start it without torchrun")
     if resume is not None:
         if arguments or data or validation or reward or model or replay or out is not None:
-            raise UserError("--resume takes the folder's own plan: leave everything else out")
-        _carry_out(read_plan(resume), resume, quiet)
+            raise UserError(
+                "--resume takes the folder's own plan: leave all but --metric and --quiet out"
+            )
+        plan = read_plan(resume)
+        plan = dataclasses.replace(plan, metric=metric or plan.metric)
+        plan.keep(resume)
+        _carry_out(plan, resume, quiet)
         return
     settings = settings_of(arguments or [], sections(model, "", data, validation, reward))
-    plan = plan_of(settings, replay, metric)
+    plan = plan_of(settings, replay, metric or "pass@1")
     folder = out or numbered(Path("sequences"))
     plan.keep(folder)
     _carry_out(plan, folder, quiet)

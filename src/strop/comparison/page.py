@@ -11,7 +11,16 @@ from strop.comparison.charts import AXES, curves, differences, laws, line_of, ma
 from strop.comparison.names import number_of
 from strop.comparison.plan import Plan
 from strop.comparison.scores import Row
-from strop.comparison.table import estimate, heading, judged, labels_of, note, one_run, resolution
+from strop.comparison.table import (
+    estimate,
+    fewer_seeds,
+    heading,
+    judged,
+    labels_of,
+    note,
+    one_run,
+    resolution,
+)
 from strop.comparison.tuning import Tried
 from strop.comparison.verdict import Compared
 from strop.report.about import facts
@@ -127,7 +136,7 @@ def _table(plan: Plan, compared: Sequence[Compared]) -> str:
     if not compared:
         return ""
     numbers = {c.metric: number_of(c.metric, plan.scoring) for c in compared}
-    cells = {(c.metric, c.label): _cell(c) for c in compared}
+    cells = {(c.metric, c.label): _cell(c, len(plan.seeds)) for c in compared}
     labels = labels_of(plan)
     named = {label: escape(label).replace("(", "(<wbr>") for label in labels}
     titles = {
@@ -156,8 +165,9 @@ def _table(plan: Plan, compared: Sequence[Compared]) -> str:
     )
 
 
-def _cell(compared: Compared) -> str:
+def _cell(compared: Compared, num_seeds: int) -> str:
     value, _, interval = estimate(compared.mean).partition(" ")
+    interval += fewer_seeds(compared, num_seeds)
     text = f"<b>{value}</b>" + (f" <span>{interval}</span>" if interval else "")
     if compared.difference is not None:
         mark = f' <i class="{compared.verdict}">{compared.verdict}</i>' if compared.verdict else ""
@@ -190,7 +200,8 @@ def _each(plan: Plan, rows: Sequence[Row]) -> str:
     """The numbers of every run and scored step."""
     keys = list(dict.fromkeys(key for row in rows for key in row.found))
     head = ["method", "seed", "step", *(number_of(key, plan.scoring).name for key in keys)]
-    return table("numbers", head, (one_run(row, keys) for row in rows))
+    lines = (tuple(one_run(row, keys)) for row in rows)
+    return table("numbers", head, dict.fromkeys(lines))  # the start once, not for each scored step
 
 
 def _folded(title: str, content: str) -> str:

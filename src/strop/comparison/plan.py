@@ -49,7 +49,9 @@ class Entry:
     @property
     def slug(self) -> str:
         """The label in the form of a prefix of a folder's name."""
-        label = self.label.replace("=-", "=minus ")  # so that 1 and -1 have folders of their own
+        # So that 1 and -1, and .5 and 5, have folders of their own.
+        label = re.sub(r"(?<=[=(\[,])-", "minus ", self.label)
+        label = re.sub(r"(?<=[=(\[,])\.(?=\d)", "0.", label)
         plain = re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")
         if len(plain) <= 60 and plain:
             return plain
@@ -284,8 +286,10 @@ def plan_of(
 
 
 def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
-    """Raise UserError where there are no rows to score on, before any run trains."""
-    seen = []
+    """Raise UserError where there are no rows to score on, or other ones for each method, before
+    any run trains.
+    """
+    seen, judged = [], dict[str, list[str]]()  # label -> its held-out prompts
     for label, settings, *_ in candidates if scoring.by == "steps" else ():
         data = settings.data
         if scoring.files:
@@ -304,6 +308,13 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
             raise UserError(
                 f"{label}: its data has no held-out rows to score on: give --score-on FILE, or "
                 "data.heldout_size, the number of rows to hold out from training"
+            )
+        judged[label] = [repr(each.prompt) for each in task.heldout]
+        first = next(iter(judged))
+        if not scoring.files and judged[label] != judged[first]:
+            raise UserError(
+                f"{first} and {label} hold out other rows, and methods are compared on the same: "
+                "give them equal data, or --score-on FILE"
             )
 
 

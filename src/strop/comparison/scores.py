@@ -45,7 +45,8 @@ class RequestedMetrics:
             lines = [*itertools.islice(lines_of(job.folder), 2)]  # before training, and step 1
             numbers = {name for line in lines for name in line}
             for option, name in self.validated.items() if len(lines) > 1 else ():
-                if not {name, EVALUATION + name} & numbers:
+                chooses = option == "--tune-by"  # by a number of validation alone
+                if not {EVALUATION + name, *([] if chooses else [name])} & numbers:
                     known = [n.removeprefix(EVALUATION) for n in lines[0] if EVALUATION in n]
                     raise _unknown(f"{option} {name}", f"{job.name} does not have", name, known)
             self.seen |= {job.name} if len(lines) > 1 else set()
@@ -237,8 +238,8 @@ def at_budget(plan: Plan, runs: dict[str, dict[int, Run]]) -> list[Row]:
                     at, values = run.series(key)
                     where = np.interp(at, np.r_[0, steps], np.r_[0.0, total_S])
                     found[key.removeprefix(EVALUATION)] = float(np.interp(budget, where, values))
-            found[by] = budget
             last = int(steps[np.searchsorted(total_S, budget * (1 - 1e-12))])
+            found = {**found, **_course(plan.scoring, run, last), by: budget}
             rows.append(Row(label, seed, last, found))
     return rows
 

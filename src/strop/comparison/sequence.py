@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from strop.comparison.plan import K_OF
 from strop.data.read import named_sources, validation_sets
 from strop.evaluation.task_matrix import Kept, kept
 from strop.support.errors import UserError
@@ -60,14 +61,17 @@ class Plan:
         """Write the plan into its folder, or check that it has the same. Raises UserError."""
         path = folder / NAME
         if path.exists():
-            if read_plan(folder) != self:
+            known = read_plan(folder)
+            if dataclasses.replace(known, metric=self.metric) != self:
                 raise UserError(
                     f"{folder} holds another sequence: give another --out, or resume it: `strop "
                     f"sequence --resume {folder}`"
                 )
-            return
-        with writing(folder, "the sequence"):
-            begin_folder(folder)
+            if known == self:
+                return
+        with writing(folder, "the sequence"):  # or another number of its validations is read
+            if not path.exists():
+                begin_folder(folder)
             write_whole(path, json.dumps(dataclasses.asdict(self), indent=1))
 
     def folder_of(self, number: int, folder: Path) -> Path:
@@ -104,6 +108,12 @@ def plan_of(settings: RunConfig, replay: float = 0.0, metric: str = "pass@1") ->
             raise UserError(
                 f"the task {name} has no rows to be scored on: give --validation {name}=FILE"
             )
+    wanted, ks = K_OF.fullmatch(metric), settings.complete().evaluation.ks
+    if wanted and int(wanted[1]) not in ks:
+        raise UserError(
+            f"--metric {metric}: the validations have k of {', '.join(map(str, ks))}; give another "
+            "one, or evaluation.num_samples"
+        )
     if settings.data.weights:
         raise UserError("data.weights: a sequence sets them itself, from --replay: leave them out")
     configs = [_of_task(settings, [*sources[number::-1]], replay) for number in range(len(sources))]
@@ -151,6 +161,9 @@ def carry_out(plan: Plan, folder: Path, train: Train, tell: Callable[[str], None
             path = folder / f"{run.name}.toml"
             write_whole(path, settings.to_toml())
             train(path, run)
+        _cells(
+            plan, read_metrics(run)[0], run
+        )  # before other tasks train, whether it has the number
         model = _last_weights(run, settings)
     return result(plan, folder)
 
@@ -256,7 +269,8 @@ def _cells(plan: Plan, line: dict[str, Any], run: Path) -> tuple[Cell, ...]:
             have = sorted(k.removeprefix(start) for k in line if k.startswith(start))
             known = ", ".join(k for k in have if not k.endswith(("/low", "/high"))) or "nothing"
             raise UserError(
-                f"{run} has no {key} at step {line['step']}: --metric is one of {known}"
+                f"{run} has no {key} at step {line['step']}: --metric is one of {known}; resume "
+                f"with `strop sequence --resume {run.parent} --metric NAME`"
             )
         nothing = float("nan")
         found.append(Cell(line[key], *(line.get(f"{key}/{k}", nothing) for k in ("low", "high"))))

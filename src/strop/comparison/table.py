@@ -126,13 +126,19 @@ def heading(plan: Plan, step: int) -> str:
 
 def cell(compared: Compared, num_seeds: int = 0) -> str:
     """Mean, difference and verdict. num_seeds: of the plan; with fewer in the mean it says so."""
-    text, found = estimate(compared.mean), compared.mean.n_seeds
-    if compared.label != START and found < num_seeds:
-        text += f" of {found} seed{'s' if found > 1 else ''}"
+    text = estimate(compared.mean) + fewer_seeds(compared, num_seeds)
     if compared.difference is None:
         return text
     text += f"; {estimate(compared.difference, signed=True)}"
     return f"{text} {compared.verdict}".strip() + resolution(compared)
+
+
+def fewer_seeds(compared: Compared, num_seeds: int) -> str:
+    """Of how many seeds the mean is, where the plan has more."""
+    found = compared.mean.n_seeds
+    if compared.label == START or found >= num_seeds:
+        return ""
+    return f" of {found} seed{'s' if found > 1 else ''}"
 
 
 def estimate(found: SeedEstimate, signed: bool = False) -> str:

@@ -12,7 +12,8 @@ import numpy as np
 from strop.support.errors import UserError
 
 SPREAD = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*(grid|log|random)\((.*)\)\s*", re.S)
-RANGE = re.compile(r"\s*([A-Za-z_][\w.]*)\s*=\s*([^\s,]+?)\.\.([^\s,]+?)(\s*,\s*log)?\s*")
+END = r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)"  # a number: paths may have `..` too
+RANGE = re.compile(rf"\s*([A-Za-z_][\w.]*)\s*=\s*{END}\.\.{END}(\s*,\s*log)?\s*")
 Values = tuple[tuple[str, str], ...]
 
 
@@ -122,10 +123,19 @@ def settings_in(ranges: Sequence[str], count: int) -> list[Values]:
 def _between(
     low: float, high: float, in_logs: bool, share: Any, bounds: Sequence[str]
 ) -> list[str]:
-    """Numbers at shares of the way between two; whole where both bounds are whole."""
+    """Numbers at shares of the way between two; whole where both bounds are whole, else with as
+    many digits, three or more, as keep them inside the bounds and apart.
+    """
     numbers = low * (high / low) ** share if in_logs else low + (high - low) * share
-    whole = all(re.fullmatch(r"[+-]?\d+", piece) for piece in bounds[:2])
-    return [f"{x:.0f}" if whole else f"{x:.3g}" for x in numbers]
+    numbers = np.clip(numbers, low, high)  # rounding may pass a bound
+    if all(re.fullmatch(r"[+-]?\d+", piece) for piece in bounds[:2]):
+        return [f"{x:.0f}" for x in numbers]
+    for digits in range(3, 18):
+        shown = [f"{x:.{digits}g}" for x in numbers]
+        inside = all(low <= float(text) <= high for text in shown)
+        if inside and len({*shown}) == len({*numbers.tolist()}):
+            break
+    return shown
 
 
 def _named(spreads: Iterable[Spread], values: Iterable[str]) -> dict[str, str]:

@@ -133,6 +133,8 @@ def _resolved(
     mine, others = by_prompt.get(row.label, {}), by_prompt.get(baseline, {})
     if not all(seed in mine and seed in others for seed in seeds):
         return row
+    if len({each[seed].shape for each in (mine, others) for seed in seeds}) > 1:  # other prompts
+        return row
     gap_SP = np.stack([mine[seed] - others[seed] for seed in seeds])
     gap_SP = gap_SP[:, np.isfinite(gap_SP).all(0)]  # prompts that all runs have a score of
     if gap_SP.shape[1] < 2:

@@ -32,6 +32,7 @@ class Evaluated:
     num_left_out: int  # prompts with fewer scored answers than the largest k
     training_reward: Estimate | None = None  # of the same answers, where another judge scored them
     why_empty: str = ""  # why there are no numbers
+    num_unscored: int = 0  # answers without a score, where there are no numbers
     by_prompt: dict[str, Floats] = field(default_factory=dict)  # scores of each prompt, [P]
 
 
@@ -74,8 +75,9 @@ def evaluate(
             ][-1:]
         )  # fmt: skip
         return Evaluated(
-            {}, batch, len(scored_P), why_empty=f"too few answers could be scored{why}"
-        )
+            {}, batch, len(scored_P), why_empty=f"too few answers could be scored{why}",
+            num_unscored=int((~scored_B).sum()),
+        )  # fmt: skip
     samples = _samples(batch, services, graded, scored_B, engine.capabilities)
     estimates = summarise(samples, ks, seed=seed, leave_out=True)
     reward = None if judge is None else _mean_reward(batch, services, samples, seed)
@@ -185,7 +187,7 @@ def validator(num_samples: int, ks: tuple[int, ...], seed: int) -> Any:
             judge=judge,
         )
         if not evaluated.estimates:  # a failing verifier costs scores, but does not stop the run
-            return {f"eval/{split}/num_unscored": float(evaluated.batch.size("B"))}
+            return {f"eval/{split}/num_unscored": float(evaluated.num_unscored)}
         estimates = dict(evaluated.estimates)
         if evaluated.training_reward is not None:
             estimates[REWARD] = evaluated.training_reward

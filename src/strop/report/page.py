@@ -63,15 +63,16 @@ def parts(runs: Sequence[Run], states: Sequence[str] = ()) -> dict[str, str]:
     """
     methods = by_method(runs)
     drawn = {title: charts_grid(charts, title) for title, charts in sections(methods)}
-    found = {
-        "Learning": drawn.pop("Learning", ""),
-        "Numbers": headlines(methods),
-        **drawn,
+    first = {"Learning": "", "Numbers": headlines(methods)}
+    last = {
         "Rollouts": rollout_browser(runs),
         "Settings": _settings(methods),
         "Environment": environments(runs),
         "Every recorded number": _folded(methods, [every_number(m) for m in methods]),
     }
+    found = dict.fromkeys([*first, *(title for title in drawn if title not in last), *last], "")
+    for content in (drawn, first, last):  # a user's part may draw in a section of the page's own
+        found |= {title: found[title] + more for title, more in content.items()}
     whole = {slug(title): section(title, content) for title, content in found.items() if content}
     return {"header": _header(methods, runs, states), **whole}
 

@@ -18,6 +18,7 @@ from strop.tracking.metrics_file import Growing, check_recorded, is_number
 from strop.training.record import ending
 from strop.training.record.versions import read_environment
 
+STOPPED = "The run stopped"  # begins the note of a run that an error has stopped
 FILES = ("metrics.jsonl", "config.toml", "environment.json", CHARTS, ending.NAME, "rollouts")
 # Increasing steps, and the values at them.
 Series = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -172,7 +173,7 @@ def _read_end(folder: Path, notes: list[str]) -> None:
         notes.append(f"{ending.NAME} cannot be read and was left out.")
         return
     if end is not None and end.why:
-        notes.append(f"The run stopped after step {end.step}: {end.why}")
+        notes.append(f"{STOPPED} after step {end.step}: {end.why}")
 
 
 def _read_charts(path: Path, notes: list[str]) -> tuple[LineChart, ...]:

@@ -233,7 +233,7 @@ def _likelihood(runs: Sequence[Run]) -> LineChart:
 
 def _order(runs: Sequence[Run]) -> LineChart:
     """The chart of evaluation pairs; parts add the curve of the pairs that they learn from."""
-    found = [key for key in _all_keys(runs, "eval/") if "_accuracy" in key]
+    found = [key for key in _all_keys(runs, "eval/") if "_accuracy" in key.rpartition("/")[2]]
     curves = tuple(Curve(key, key.removeprefix("eval/").replace("_", " ")) for key in found)
     text = "Share of pairs of which the preferred answer is the likelier one."
     return LineChart("Pairs in the right order", text, curves, percent=True)

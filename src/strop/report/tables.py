@@ -117,10 +117,10 @@ def environments(runs: Sequence[Run]) -> str:
 def show(value: float, unit: str = "number") -> str:
     """A number in three significant digits (whole numbers in full); a share as a percentage."""
     if unit == "percent":
-        return f"{100 * value:.1f}%"
+        return f"{100 * value:z.1f}%"
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def _ends(values: NDArray[np.float64]) -> tuple[float, float]:

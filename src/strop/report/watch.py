@@ -13,7 +13,7 @@ from strop.report.about import best_of, parsed
 from strop.report.html import document
 from strop.report.local_server import LocalServer, Reply
 from strop.report.page import body, parts, title_of, unique_names
-from strop.report.run_folder import Reader, Run
+from strop.report.run_folder import STOPPED, Reader, Run
 from strop.support.errors import UserError
 from strop.training.record.lock import in_use
 
@@ -33,8 +33,9 @@ def state_of(run: Run, active: bool) -> State:
     """Complete, training, starting or stopped; `active`: whether a process runs it."""
     step = run.num_steps
     steps = parsed(run.config).get("training", {}).get("steps", 0)
-    if steps and step >= steps:
-        return State(f"complete, {_counted(step)}", 0)
+    failed = any(note.startswith(STOPPED) for note in run.notes)
+    if steps and step >= steps and not failed:
+        return State(f"complete, {_counted(step)}", LATE if active else 0)  # it may fail to save
     if not active and (best := best_of(run)) and best.ended_early:
         why = f"nothing better since step {best.step}"
         return State(f"complete, ended early after {_counted(step)}: {why}", 0)
