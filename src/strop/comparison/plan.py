@@ -23,6 +23,8 @@ NAME = "plan.json"
 YARDSTICKS = ("steps", "sampled", "trained")
 START = "before training"  # the label of the model that the runs start from
 K_OF = re.compile(r"(?:pass|maj|distinct)@(\d+)")
+# Numbers of validation that are no scores, or that pass@1 has already.
+NO_SCORE = re.compile(r"/(low|high|num_\w+)$|/(maj|distinct)@1$")
 
 
 class Candidate(NamedTuple):
@@ -50,8 +52,8 @@ class Entry:
     def slug(self) -> str:
         """The label in the form of a prefix of a folder's name."""
         # So that 1 and -1, and .5 and 5, have folders of their own.
-        label = re.sub(r"(?<=[=(\[,])-", "minus ", self.label)
-        label = re.sub(r"(?<=[=(\[,])\.(?=\d)", "0.", label)
+        label = re.sub(r"(?<=[=(\[,\s])-", "minus ", self.label)
+        label = re.sub(r"(?<=[=(\[,\s])\.(?=\d)", "0.", label)
         plain = re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")
         if len(plain) <= 60 and plain:
             return plain
@@ -94,7 +96,17 @@ class Scoring:
             )
 
     def resolved(self, steps: int) -> "Scoring":
-        """The scoring of runs with `steps` steps: each scored step once, and the answers."""
+        """The scoring of runs with `steps` steps: each scored step once, and the answers. Raises
+        UserError for answers of held-out prompts where no checkpoint is scored on them.
+        """
+        own = Scoring(by=self.by)
+        if self.by != "steps" and (self.ks, self.samples, self.prompts) != (
+            own.ks, own.samples, own.prompts
+        ):  # fmt: skip
+            raise UserError(
+                f"--by {self.by} takes the scores of validation: leave --k, --samples and "
+                "--prompts out, and give evaluation.num_samples and evaluation.max_prompts"
+            )
         last = (steps,) if self.by == "steps" else ()
         return replace(
             self, at=tuple(sorted(set(self.at))) or last, samples=self.samples or max(self.ks)
@@ -156,6 +168,11 @@ class Plan:
             asking["--target"] = self.scoring.target[0]
         if self.tuning is not None:
             asking["--tune-by"] = self.tuning.metric
+            if self.scoring.by != "steps" and NO_SCORE.search(f"/{self.tuning.metric}"):
+                raise UserError(
+                    f"--tune-by {self.tuning.metric}: --by {self.scoring.by} has no counts, no "
+                    "bounds of intervals, no maj@1 and no distinct@1: give a score such as pass@1"
+                )
         for entry in self.entries if asking else ():
             evaluation = make(_raw(entry)).evaluation
             for option, metric in asking.items():
