@@ -161,9 +161,8 @@ def carry_out(plan: Plan, folder: Path, train: Train, tell: Callable[[str], None
             path = folder / f"{run.name}.toml"
             write_whole(path, settings.to_toml())
             train(path, run)
-        _cells(
-            plan, read_metrics(run)[0], run
-        )  # before other tasks train, whether it has the number
+        # Before other tasks train, this refuses a metric that validations lack.
+        _cells(plan, read_metrics(run)[0], run)
         model = _last_weights(run, settings)
     return result(plan, folder)
 
