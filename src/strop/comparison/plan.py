@@ -6,10 +6,10 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from strop.comparison.values import Values
 from strop.support.errors import UserError
@@ -20,6 +20,7 @@ from strop.training.settings.sections import FILES_ALONE
 from strop.training.setup import load_prompts
 
 NAME = "plan.json"
+Made = TypeVar("Made")
 YARDSTICKS = ("steps", "sampled", "trained")
 START = "before training"  # the label of the model that the runs start from
 K_OF = re.compile(r"(?:pass|maj|distinct)@(\d+)")
@@ -252,14 +253,21 @@ def differences(known: Plan, wanted: Plan) -> list[str]:
 
 def read_plan(folder: Path) -> Plan:
     """The plan of a comparison's folder. Raises UserError where there is none."""
-    path = folder / NAME
-    try:
-        raw: dict[str, Any] = _tuples(json.loads(path.read_text(encoding="utf-8")))
+
+    def plan(raw: dict[str, Any]) -> Plan:
         entries = tuple(Entry(**entry) for entry in raw.pop("entries"))
         tuning = Tuning(**found) if (found := raw.pop("tuning", None)) else None
         return Plan(entries=entries, scoring=Scoring(**raw.pop("scoring")), tuning=tuning, **raw)
+
+    return read_as(plan, folder / NAME, "comparison")
+
+
+def read_as(made: Callable[[dict[str, Any]], Made], path: Path, what: str) -> Made:
+    """What is made of the JSON of a file, with tuples in place of lists. Raises UserError."""
+    try:
+        return made(_tuples(json.loads(path.read_text(encoding="utf-8"))))
     except FileNotFoundError:
-        raise UserError(f"{folder} is not a comparison: it has no {NAME}") from None
+        raise UserError(f"{path.parent} is not a {what}: it has no {path.name}") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is not a plan that this version wrote: {error}") from error
 
