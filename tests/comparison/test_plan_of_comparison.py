@@ -154,5 +154,8 @@ def test_methods_are_compared_on_the_same_held_out_rows(tmp_path: Path) -> None:
     words = ["grpo data.heldout_size=8", "rloo data.heldout_size=12"]
     with pytest.raises(UserError, match=r"grpo .* and rloo .* hold out other rows"):
         planned(words, **given)
+    with pytest.raises(UserError, match=r"grpo and rloo .* hold out other rows"):
+        planned(["grpo", "rloo data.heldout_size=5"])  # of a shipped task
+    assert planned(["grpo", "rloo data.train_size=64"])
     assert planned([words[0], "rloo data.heldout_size=8"], **given)
     assert planned(words, **given, score_on=[str(data)])

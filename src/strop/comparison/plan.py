@@ -315,6 +315,7 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
     any run trains.
     """
     seen, judged = [], dict[str, list[str]]()  # label -> its held-out prompts
+    alike = all(each.settings.data == candidates[0].settings.data for each in candidates)
     for label, settings, *_ in candidates if scoring.by == "steps" else ():
         data = settings.data
         if scoring.files:
@@ -325,8 +326,8 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
                 f"{label}: {source.name} has no held-out episodes to score on: name a file for "
                 "them in data.task_config"
             )
-        if not data.files or data in seen:  # other tasks have held-out prompts of their own
-            continue
+        if data in seen or (not data.files and (alike or source is not None)):
+            continue  # shipped tasks hold prompts out, and no file could replace episodes
         seen.append(data)
         task = load_prompts(data, settings.reward, needs_reward=False)
         if not (task.train if scoring.files else task.heldout):
