@@ -244,3 +244,5 @@ def test_a_sweep_is_a_comparison_of_values(
 
 def test_messages_name_keywords() -> None:
     assert in_python("give --split train or --data FILE") == "give split='train' or data= FILE"
+    assert in_python("`strop compare --resume a/b`") == "`strop.resume_comparison('a/b')`"
+    assert in_python("`strop sequence --resume a/b`") == "`strop sequence --resume a/b`"

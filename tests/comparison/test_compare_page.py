@@ -228,7 +228,7 @@ def test_what_is_said_of_seeds_steps_and_tokens() -> None:
     the = plan(("a", "b"))
     assert heading(the, 4) == "Held-out scores after step 4"
     assert (
-        heading(planned(by="sampled", k="1", steps=0), 4)
+        heading(planned(by="sampled", k="1,16", steps=0), 4)
         == "Validation scores where all have the same tokens sampled"
     )
     assert number_of("sampled to pass@1=0.5", the.scoring).name == "tokens sampled to pass@1=0.5"

@@ -113,10 +113,12 @@ def test_another_plan_in_the_folder_is_refused_by_what_differs(tmp_path: Path) -
         (WORDS, {"at": "0"}, "--at takes whole numbers of at least 1"),
         (WORDS, {"by": "watts"}, "yardsticks are steps, sampled, trained"),
         (WORDS, {"by": "sampled", "at": "6"}, "leave --at"),
+        (WORDS, {"by": "sampled"}, "leave --k, --samples and --prompts out"),
+        (WORDS, {"by": "trained", "k": "1,16", "prompts": 8}, "leave --k, --samples and --prompts"),
         (WORDS, {"target": "pass@1"}, "--target takes METRIC=VALUE"),
         (WORDS, {"target": "pass@3=0.5"}, "validations of grpo have k of"),
         (["evaluation.every=0", *WORDS], {"target": "pass@1=0.5"}, "needs validations"),
-        (["evaluation.every=0", *WORDS], {"by": "trained"}, "--by trained needs validations"),
+        (["evaluation.every=0", *WORDS], {"by": "trained", "k": "1,16"}, "--by trained needs"),
         (WORDS, {"band": "0.4,0.3"}, "the lower edge comes first"),
         (WORDS, {"band": "0.3"}, "--band 0.3: give LOW,HIGH"),
         (WORDS, {"band": "0.3,nan"}, "the lower edge comes first"),
@@ -138,7 +140,9 @@ def test_long_labels_have_folders_of_their_own() -> None:
     assert len(set(names)) == 2
     assert max(map(len, names)) <= 60
     assert Entry("''", "").slug
-    for one, other in (("lr=.5", "lr=5"), ("w=[1,-1]", "w=[1,1]"), ("x=-1", "x=1")):
+    for one, other in (
+        ("lr=.5", "lr=5"), ("w=[1,-1]", "w=[1,1]"), ("w=[1, -1]", "w=[1, 1]"), ("x=-1", "x=1"),
+    ):  # fmt: skip
         assert Entry(f"grpo {one}", "").slug != Entry(f"grpo {other}", "").slug
 
 
@@ -150,5 +154,8 @@ def test_methods_are_compared_on_the_same_held_out_rows(tmp_path: Path) -> None:
     words = ["grpo data.heldout_size=8", "rloo data.heldout_size=12"]
     with pytest.raises(UserError, match=r"grpo .* and rloo .* hold out other rows"):
         planned(words, **given)
+    with pytest.raises(UserError, match=r"grpo and rloo .* hold out other rows"):
+        planned(["grpo", "rloo data.heldout_size=5"])  # of a shipped task
+    assert planned(["grpo", "rloo data.train_size=64"])
     assert planned([words[0], "rloo data.heldout_size=8"], **given)
     assert planned(words, **given, score_on=[str(data)])

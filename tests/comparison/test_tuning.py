@@ -19,8 +19,12 @@ from strop.support.errors import UserError
 WORDS = ["grpo", "rloo loss.clip_high=0.1..0.5", "training.lr=1e-4..1e-2,log"]
 
 
-def planned(words: list[str] = WORDS, tune: int = 3, by: str = "pass@1", **changes: Any) -> Plan:
-    written, tuning = Written(**{"seeds": 2, "steps": 6, **changes}), tuning_of(tune, 2, by)
+def planned(
+    words: list[str] = WORDS, tune: int = 3, by: str = "pass@1", yardstick: str = "steps",
+    **changes: Any,
+) -> Plan:  # fmt: skip
+    tuning = tuning_of(tune, 2, by)
+    written = Written(**{"seeds": 2, "steps": 6, "by": yardstick, **changes})
     return written.plan(methods_of(words, tune), tuning=tuning)
 
 
@@ -74,6 +78,7 @@ def test_the_best_mean_is_chosen_and_of_equal_ones_the_first() -> None:
         (WORDS, 1, {}, "--tune 1 has nothing to choose from"),
         (["evaluation.every=0", *WORDS], 3, {}, "--tune-by needs validations, grpo has none"),
         (WORDS, 3, {"by": "pass@3"}, "--tune-by pass@3: validations of grpo have k of"),
+        (WORDS, 3, {"by": "maj@1", "yardstick": "sampled"}, "--tune-by maj@1: --by sampled has no"),
         (["grpo", "loss.nothing=1..2"], 2, {}, "loss.nothing"),
     ],
 )

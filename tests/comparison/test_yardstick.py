@@ -38,8 +38,9 @@ def test_scores_are_read_at_equal_tokens(lab: Lab, tmp_path: Path, by: str) -> N
     folder = tmp_path / by
     words = words_for(lab, "grpo", "grpo sampling.num_rollouts=2", "--seeds", "1", "--by", by)
     words[words.index("--steps") + 1] = "4"
-    at = words.index("--score-on")  # scores are those of validation
-    del words[at : at + 2]
+    for option in ("--score-on", "--k"):  # scores are those of validation
+        at = words.index(option)
+        del words[at : at + 2]
     result = compare(words, folder).end()
     assert result.code == 0, result.err
     names = {"grpo": "grpo-0", "grpo sampling.num_rollouts=2": "grpo_sampling_num_rollouts_2-0"}

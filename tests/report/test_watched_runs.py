@@ -215,7 +215,7 @@ def test_another_name_or_token_gets_nothing(make_run: MakeRun) -> None:
         ([400.0] * 37, True, "training, step 37 of 200, 18.1 h left", 15.0),
         ([0.1] * 190, True, "training, step 190 of 200, 1 s left", 2.0),
         ([100.0] * 50 + [1.0] * 50, True, "training, step 100 of 200, 2 min left", 2.0),
-        ([1.0] * 200, True, "complete, 200 steps", 15.0),
+        ([1.0] * 200, True, "finishing, step 200 of 200", 2.0),
         ([1.0] * 200, False, "complete, 200 steps", 0.0),
         ([1.0] * 37, False, "stopped after step 37 of 200", 15.0),
     ],

@@ -13,7 +13,11 @@ OPTIONS = (
     "tune-by", "updates", "validation", "workers",
 )  # fmt: skip
 PATTERNS = (
-    (re.compile(r"(?:strop train )?--resume (\S*[^\s:,;.`])"), r"strop.resume('\1')"),
+    (re.compile(r"strop compare --resume (\S*[^\s:,;.`])"), r"strop.resume_comparison('\1')"),
+    (
+        re.compile(r"(?<!strop sequence )(?:strop train )?--resume (\S*[^\s:,;.`])"),
+        r"strop.resume('\1')",
+    ),
     (re.compile(r"pickled:\S*/given/(\w+)\.pickle"), r"\1"),
     (re.compile(r"\S*/given/(\w+)\.jsonl"), r"\1"),
     (re.compile("strop doctor --data FILE --reward SOURCE"), "strop.doctor(data=, reward=)"),

@@ -97,23 +97,26 @@ def compose(settings: RunConfig, setting: Setting, phase: int = 1) -> Algorithm:
 
 def group_of(settings: RunConfig, setting: Setting, phase: int = 1) -> int:
     """The method's `num_rollouts`: the setting's, or the user's own where there is one."""
-    drawn = rollouts_of(_built(settings).in_phase(phase))
-    return drawn if _stated(settings, drawn)[0] else setting.group
+    given, stated = _stated(settings, rollouts_of(_built(settings).in_phase(phase)))
+    return stated if given else setting.group
 
 
 def _stated(settings: RunConfig, drawn: int) -> tuple[bool, int]:
-    """Whether the user gave a number of answers, and the recipe's number."""
+    """Whether the user gave a number of answers, and that number or the recipe's own. drawn: by its
+    sampler, which is what options give.
+    """
     options = [*settings.algorithm, *(p for s in settings.phases.values() for p in s.algorithm)]
     chains = [settings.stages, *(phase.stages for phase in settings.phases.values())]
     given = any(path.endswith("num_rollouts") for path in options) or any(
         "num_rollouts" in str(chain.get("sampling", "")) for chain in chains
     )
-    if not settings.recipe or isinstance(_built(settings), Phases):
+    if given or not settings.recipe or isinstance(_built(settings), Phases):
         return given, drawn
     name, arguments = notation.named(settings.recipe)
+    if "num_rollouts" in arguments:
+        return True, int(arguments["num_rollouts"])
     parameter = inspect.signature(catalogue.load("recipe", name)).parameters.get("num_rollouts")
-    stated = drawn if parameter is None else int(parameter.default)
-    return given or "num_rollouts" in arguments, stated
+    return False, drawn if parameter is None else int(parameter.default)
 
 
 def _set(algorithm: Algorithm, stage: str, **values: int) -> Algorithm:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strop.comparison.names import number_of
-from strop.comparison.plan import Plan
-from strop.comparison.scores import EVALUATION, NO_SCORE, axis
+from strop.comparison.plan import NO_SCORE, Plan
+from strop.comparison.scores import EVALUATION, axis
 from strop.comparison.verdict import Compared
 from strop.evaluation.entropy_law import FEWEST, fit_entropy_law
 from strop.evaluation.seeds import SHARE, range_of

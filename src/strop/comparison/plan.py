@@ -6,10 +6,10 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from strop.comparison.values import Values
 from strop.support.errors import UserError
@@ -20,9 +20,12 @@ from strop.training.settings.sections import FILES_ALONE
 from strop.training.setup import load_prompts
 
 NAME = "plan.json"
+Made = TypeVar("Made")
 YARDSTICKS = ("steps", "sampled", "trained")
 START = "before training"  # the label of the model that the runs start from
 K_OF = re.compile(r"(?:pass|maj|distinct)@(\d+)")
+# Numbers of validation that are no scores, or that pass@1 has already.
+NO_SCORE = re.compile(r"/(low|high|num_\w+)$|/(maj|distinct)@1$")
 
 
 class Candidate(NamedTuple):
@@ -50,8 +53,8 @@ class Entry:
     def slug(self) -> str:
         """The label in the form of a prefix of a folder's name."""
         # So that 1 and -1, and .5 and 5, have folders of their own.
-        label = re.sub(r"(?<=[=(\[,])-", "minus ", self.label)
-        label = re.sub(r"(?<=[=(\[,])\.(?=\d)", "0.", label)
+        label = re.sub(r"(?<=[=(\[,\s])-", "minus ", self.label)
+        label = re.sub(r"(?<=[=(\[,\s])\.(?=\d)", "0.", label)
         plain = re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")
         if len(plain) <= 60 and plain:
             return plain
@@ -94,7 +97,17 @@ class Scoring:
             )
 
     def resolved(self, steps: int) -> "Scoring":
-        """The scoring of runs with `steps` steps: each scored step once, and the answers."""
+        """The scoring of runs with `steps` steps: each scored step once, and the answers. Raises
+        UserError for answers of held-out prompts where no checkpoint is scored on them.
+        """
+        own = Scoring(by=self.by)
+        if self.by != "steps" and (self.ks, self.samples, self.prompts) != (
+            own.ks, own.samples, own.prompts
+        ):  # fmt: skip
+            raise UserError(
+                f"--by {self.by} takes the scores of validation: leave --k, --samples and "
+                "--prompts out, and give evaluation.num_samples and evaluation.max_prompts"
+            )
         last = (steps,) if self.by == "steps" else ()
         return replace(
             self, at=tuple(sorted(set(self.at))) or last, samples=self.samples or max(self.ks)
@@ -156,6 +169,11 @@ class Plan:
             asking["--target"] = self.scoring.target[0]
         if self.tuning is not None:
             asking["--tune-by"] = self.tuning.metric
+            if self.scoring.by != "steps" and NO_SCORE.search(f"/{self.tuning.metric}"):
+                raise UserError(
+                    f"--tune-by {self.tuning.metric}: --by {self.scoring.by} has no counts, no "
+                    "bounds of intervals, no maj@1 and no distinct@1: give a score such as pass@1"
+                )
         for entry in self.entries if asking else ():
             evaluation = make(_raw(entry)).evaluation
             for option, metric in asking.items():
@@ -235,14 +253,21 @@ def differences(known: Plan, wanted: Plan) -> list[str]:
 
 def read_plan(folder: Path) -> Plan:
     """The plan of a comparison's folder. Raises UserError where there is none."""
-    path = folder / NAME
-    try:
-        raw: dict[str, Any] = _tuples(json.loads(path.read_text(encoding="utf-8")))
+
+    def plan(raw: dict[str, Any]) -> Plan:
         entries = tuple(Entry(**entry) for entry in raw.pop("entries"))
         tuning = Tuning(**found) if (found := raw.pop("tuning", None)) else None
         return Plan(entries=entries, scoring=Scoring(**raw.pop("scoring")), tuning=tuning, **raw)
+
+    return read_as(plan, folder / NAME, "comparison")
+
+
+def read_as(made: Callable[[dict[str, Any]], Made], path: Path, what: str) -> Made:
+    """What is made of the JSON of a file, with tuples in place of lists. Raises UserError."""
+    try:
+        return made(_tuples(json.loads(path.read_text(encoding="utf-8"))))
     except FileNotFoundError:
-        raise UserError(f"{folder} is not a comparison: it has no {NAME}") from None
+        raise UserError(f"{path.parent} is not a {what}: it has no {path.name}") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is not a plan that this version wrote: {error}") from error
 
@@ -290,6 +315,7 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
     any run trains.
     """
     seen, judged = [], dict[str, list[str]]()  # label -> its held-out prompts
+    alike = all(each.settings.data == candidates[0].settings.data for each in candidates)
     for label, settings, *_ in candidates if scoring.by == "steps" else ():
         data = settings.data
         if scoring.files:
@@ -300,8 +326,8 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
                 f"{label}: {source.name} has no held-out episodes to score on: name a file for "
                 "them in data.task_config"
             )
-        if not data.files or data in seen:  # other tasks have held-out prompts of their own
-            continue
+        if data in seen or (not data.files and (alike or source is not None)):
+            continue  # shipped tasks hold prompts out, and no file could replace episodes
         seen.append(data)
         task = load_prompts(data, settings.reward, needs_reward=False)
         if not (task.train if scoring.files else task.heldout):

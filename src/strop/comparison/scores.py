@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from strop.comparison.names import HELDOUT, LATE, TRAINING
-from strop.comparison.plan import START, Plan, Scoring
+from strop.comparison.plan import NO_SCORE, START, Plan, Scoring
 from strop.comparison.runs import Job
 from strop.evaluation.samples import Floats
 from strop.report.run_folder import Run, Series, read_run
@@ -21,7 +20,6 @@ from strop.tracking.metrics_file import NAME as METRICS
 from strop.tracking.metrics_file import lines_of
 
 EVALUATION = "eval/validation/"
-NO_SCORE = re.compile(r"/(low|high|num_\w+)$|/(maj|distinct)@1$")
 
 
 class RequestedMetrics:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from strop.comparison.plan import K_OF
+from strop.comparison.plan import K_OF, read_as
 from strop.data.read import named_sources, validation_sets
 from strop.evaluation.task_matrix import Kept, kept
 from strop.support.errors import UserError
@@ -81,15 +81,7 @@ class Plan:
 
 def read_plan(folder: Path) -> Plan:
     """The plan of a sequence's folder. Raises UserError where there is none."""
-    path = folder / NAME
-    try:
-        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
-        return Plan(**plain)
-    except FileNotFoundError:
-        raise UserError(f"{folder} is not a sequence: it has no {NAME}") from None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a plan that this version wrote: {error}") from error
+    return read_as(lambda raw: Plan(**raw), folder / NAME, "sequence")
 
 
 def plan_of(settings: RunConfig, replay: float = 0.0, metric: str = "pass@1") -> Plan:
@@ -161,9 +153,8 @@ def carry_out(plan: Plan, folder: Path, train: Train, tell: Callable[[str], None
             path = folder / f"{run.name}.toml"
             write_whole(path, settings.to_toml())
             train(path, run)
-        _cells(
-            plan, read_metrics(run)[0], run
-        )  # before other tasks train, whether it has the number
+        # Before other tasks train, this refuses a metric that validations lack.
+        _cells(plan, read_metrics(run)[0], run)
         model = _last_weights(run, settings)
     return result(plan, folder)
 

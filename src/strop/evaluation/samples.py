@@ -12,6 +12,7 @@ from strop.support.errors import UserError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+RIGHT = 1.0  # the least score of a right answer
 ROUNDING = 1e-6  # of a score that is a sum of 32-bit floats
 
 
@@ -44,7 +45,6 @@ class Samples:
     confidence_B: Floats | None = None  # log-probability in nats (mean per token or whole sequence)
     entropy_B: Floats | None = None  # mean over the rollout's tokens, nats; NaN: no token
     scored_B: Bools | None = None  # False: the verifier failed; None: all were scored
-    right_at: float = 1.0  # a rollout is right when its score is at least this
     measured: Mapping[str, Floats] = field(default_factory=dict)  # by an environment, [B], or NaN
 
     def __post_init__(self) -> None:
@@ -73,16 +73,17 @@ class Samples:
 
     @property
     def right_B(self) -> Bools:
-        """[B] True where the score reaches `right_at`, or is a sum of floats that does but for
+        """[B] True where the score reaches RIGHT, or is a sum of floats that does but for
         rounding.
         """
-        return np.asarray(self.score_B >= self.right_at - ROUNDING)
+        return np.asarray(self.score_B >= RIGHT - ROUNDING)
 
     def only_scored(self) -> "Samples":
         """The same samples without the rollouts whose verifier failed."""
         keep_B = self.scored
-        kept: dict[str, Any] = {"right_at": self.right_at}
-        kept["measured"] = {name: column[keep_B] for name, column in self.measured.items()}
+        kept: dict[str, Any] = {
+            "measured": {name: column[keep_B] for name, column in self.measured.items()}
+        }
         for each in fields(self):
             column: Any = getattr(self, each.name)
             if column is None or not each.name.endswith("_B"):

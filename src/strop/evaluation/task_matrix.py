@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from strop.evaluation.samples import Floats
 from strop.support.errors import UserError
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@ data of a step."""
 
 import json
 from collections.abc import Mapping, Sequence
-from html import escape
 from http import HTTPStatus
 from importlib import resources
 from pathlib import Path
 
 from strop.inspection.data import Step, read_step, recorded_steps
 from strop.report.about import facts
-from strop.report.html import POLICY
+from strop.report.html import frame
 from strop.report.local_server import LocalServer, Reply
 from strop.support.errors import UserError
 from strop.support.writing import write_whole, writing
@@ -37,20 +36,11 @@ def render(run: Path, step: Step, steps: Sequence[int]) -> str:
     about = facts(_config(run))
     data = json.dumps({"run": name, "steps": list(steps), "facts": about, **step.packed()})
     data = data.replace("<", "\\u003c")  # "<" inside a data block could end it
-    return "".join(
-        (
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-            f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-            f"<title>{escape(f'strop: {name}, step {step.number}')}</title>\n",
-            f"<style>{_asset('inspect.css')}</style>\n</head>\n<body>\n",
-            _asset("body.html"),
-            f'<script type="application/json" id="data">{data}</script>\n',
-            "<script>(() => {\n",
-            *map(_asset, SCRIPTS),
-            "})();</script>\n</body>\n</html>\n",
-        )
+    body = (
+        f'{_asset("body.html")}<script type="application/json" id="data">{data}</script>\n'
+        f"<script>(() => {{\n{''.join(map(_asset, SCRIPTS))}}})();</script>\n"
     )
+    return frame(f"strop: {name}, step {step.number}", _asset("inspect.css"), body)
 
 
 def _asset(name: str) -> str:

@@ -24,16 +24,18 @@ def document(title: str, body: str, *, served: str = "") -> str:
     """
     policy = f"{POLICY}; connect-src 'self'" if served else POLICY
     more = f"<script>{_asset(served)}</script>\n" if served else ""
-    return "".join(
-        (
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-            f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-            f"<title>{escape(title)}</title>\n<style>{_asset('page.css')}</style>\n</head>\n<body>\n",
-            body,
-            f"<script>{plotly()}</script>\n<script>{_asset('page.js')}</script>\n{more}",
-            "</body>\n</html>\n",
-        )
+    scripts = f"<script>{plotly()}</script>\n<script>{_asset('page.js')}</script>\n{more}"
+    return frame(title, _asset("page.css"), body + scripts, policy)
+
+
+def frame(title: str, style: str, body: str, policy: str = POLICY) -> str:
+    """The frame of a whole page. body: with its scripts."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"{body}</body>\n</html>\n"
     )
 
 

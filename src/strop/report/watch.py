@@ -30,12 +30,14 @@ class State:
 
 
 def state_of(run: Run, active: bool) -> State:
-    """Complete, training, starting or stopped; `active`: whether a process runs it."""
+    """Complete, finishing, training, starting or stopped; `active`: whether a process runs it."""
     step = run.num_steps
     steps = parsed(run.config).get("training", {}).get("steps", 0)
     failed = any(note.startswith(STOPPED) for note in run.notes)
+    if steps and step >= steps and active:  # the last weights are not saved yet
+        return State(f"finishing, step {step:,} of {steps:,}", SOON)
     if steps and step >= steps and not failed:
-        return State(f"complete, {_counted(step)}", LATE if active else 0)  # it may fail to save
+        return State(f"complete, {_counted(step)}", 0)
     if not active and (best := best_of(run)) and best.ended_early:
         why = f"nothing better since step {best.step}"
         return State(f"complete, ended early after {_counted(step)}: {why}", 0)
