@@ -81,6 +81,8 @@ def test_evaluation_sets_have_their_own_charts_with_intervals() -> None:
     assert list(found) == ["Evaluation: easy", "Evaluation: hard/set"]
     assert [trace["y"] for trace in found["Evaluation: easy"].data] == [[0.4], [0.6], [0.5]]
     assert [trace["name"] for trace in found["Evaluation: hard/set"].data] == ["maj@8"]
+    named = charts_of([run_of("a", **{"eval/math_accuracy/pass@1": [0.5]})])  # no accuracy of pairs
+    assert list(named) == ["Evaluation: math_accuracy"]
 
 
 def test_stack_counts_a_missing_value_as_zero() -> None:

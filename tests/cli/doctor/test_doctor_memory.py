@@ -1,15 +1,17 @@
 """The formulas of the memory estimate against the memory of torch, the optimiser and the engine."""
 
 import dataclasses
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from models import Lab, tokenizer
+from models import Lab, save_model, tokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM
 
+import strop
 from strop.diagnosis import memory
 from strop.diagnosis.memory import Shape
 from strop.diagnosis.model import shape as model_shape
@@ -281,3 +283,16 @@ def test_every_piece_and_every_count_has_its_text(lab: Lab) -> None:
     assert found.keys() == memory.FORMULAS.keys()
     assert count.keys() == memory.COUNTS.keys()
     assert {*memory.GENERATING, *memory.UPDATING} == found.keys()
+
+
+def test_the_context_is_the_one_of_runs(tmp_path: Path) -> None:
+    save_model(tmp_path)
+    file = tmp_path / "config.json"
+    known = json.loads(file.read_text())
+    angles = [1.0] * (known["head_dim"] // 2)
+    known["rope_parameters"] |= {
+        "rope_type": "longrope", "short_factor": angles, "long_factor": angles,
+        "original_max_position_embeddings": 32,
+    }  # fmt: skip
+    file.write_text(json.dumps(known))
+    assert strop.doctor(model=str(tmp_path)).report["model"]["context"] == 32  # 64 for others
