@@ -69,13 +69,15 @@ def test_options_of_the_method_hold(strop: Strop) -> None:
 def test_a_group_that_the_user_gives_is_the_one_that_is_shown(strop: Strop) -> None:
     chain = "sampling=draw_in_shuffled_order(num_rollouts=3)"
     for words in (("rloo", "sampling.num_rollouts=3"), ("rloo(num_rollouts=3)",), ("rloo", chain)):
-        result = strop("audit", *words, *SMALL[2:], "--group", "2,4,4", "--json")
+        result = strop("audit", *words, *SMALL[2:], "--depth", "2", "--group", "2,4,4", "--json")
         assert result.code == 0, result.err
         rows = [json.loads(line) for line in result.out.splitlines()]
         assert {row["group"] for row in rows} == {3}
-    result = strop("audit", "mc_grpo(num_rollouts=3)", *SMALL[2:], "--json")  # it draws one more
+    result = strop(
+        "audit", "mc_grpo(num_rollouts=3)", *SMALL[2:], "--depth", "2", "--json"
+    )  # it draws one more
     assert {json.loads(line)["group"] for line in result.out.splitlines()} == {3}
-    result = strop("audit", "rloo", *SMALL[2:], "--group", "2,4,4", "--json")
+    result = strop("audit", "rloo", *SMALL[2:], "--depth", "2", "--group", "2,4,4", "--json")
     assert [json.loads(line)["group"] for line in result.out.splitlines()] == [4, 2]
 
 

@@ -249,18 +249,21 @@ def test_files_of_a_watched_folder_are_taken_once(tmp_path: Path) -> None:
 
 
 def test_a_watched_folder_is_looked_at_again_after_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strop.serving.watched_folder.LOOK_SECONDS", 0.01)
+    printed: list[str] = []
+    module = "strop.serving.watched_folder"
+    monkeypatch.setattr(f"{module}.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(f"{module}.print", lambda text, **_: printed.append(text), raising=False)
     made, folder = intake(tmp_path / "p.jsonl"), tmp_path / "queue"
     watched = WatchedFolder(folder, made)
     watched.start()
     folder.rename(tmp_path / "away")
-    last, printed = time.monotonic() + 10, ""
+    last = time.monotonic() + 10
     while not printed and time.monotonic() < last:
         time.sleep(0.01)
-        printed = capfd.readouterr().err
-    assert printed.startswith(f"nothing is taken from {folder}: ")
+    (text,) = printed  # once, however often it has looked
+    assert text.startswith(f"nothing is taken from {folder}: ")
     (tmp_path / "away").rename(folder)
     (folder / ".one").write_text(json.dumps(row("a")))
     (folder / ".one").rename(folder / "one.jsonl")
