@@ -1,8 +1,9 @@
-import json
+from itertools import pairwise
 
 import pytest
 import torch
 from builders import flat_batch, ragged_batch, run, stages
+from models import without_times
 
 from strop.parts.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
 from strop.parts.advantage.credit.charge_kl_to_reference import ChargeKlToReference
@@ -69,17 +70,28 @@ def test_the_price_follows_the_distance():
     # .4 (1 + .0256 * .2) far beyond the target, then half-way below: 1 - .0256 * .2, then at 1.1
     algorithm = cory(target=2.0)
     (control,) = (use.part for use in algorithm.control)
-    state, prices = control.init(), []
+    priced, prices = algorithm, []
     for nats in (9.0, 1.0, 2.2):
-        result = control({"price/kl": nats}, json.loads(json.dumps(state)))
-        state = result.state
-        prices.append(result.value["advantage.charge_kl_to_reference.coef"])
+        coef = priced.advantage[0].part.coef
+        priced = priced.with_knobs(control({"price/kl": nats, "price/coef": coef}).value)
+        prices.append(priced.advantage[0].part.coef)
     dearer = 0.4 * (1 + 0.0256 * 0.2)
     cheaper = dearer * (1 - 0.0256 * 0.2)
     assert prices == pytest.approx([dearer, cheaper, cheaper * (1 + 0.0256 * 0.1)], abs=1e-12)
-    assert control({"loss": 1.0}, state).state == state  # a step without rollouts
+    assert control({"loss": 1.0}).value == {}  # a step without rollouts
     assert cory(target=0.0).control == ()
     assert cory(target=0.0).advantage == algorithm.advantage
+
+
+def test_the_price_of_a_run_starts_at_the_option_of_the_part(lab, runner, tmp_path):
+    plain = lab.raw("cory", reward="even", training={"steps": 3, "rollouts_every": 0})
+    plain["algorithm"]["advantage.coef"] = 0.05
+    runner.go(runner.start(plain, tmp_path / "run"))
+    prices = [row["price/coef"] for row in without_times(tmp_path / "run") if row["step"]]
+    low, high = 1 - 0.0256 * 0.2, 1 + 0.0256 * 0.2
+    assert prices[0] == 0.05
+    assert all(before * low <= price <= before * high for before, price in pairwise(prices))
+    assert len(set(prices)) == 3
 
 
 def test_without_an_observer_it_is_ppo():

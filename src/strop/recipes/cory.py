@@ -53,7 +53,7 @@ def cory(
     algorithm = gae(**parent)
     if kl:
         price = Use(ChargeKlToReference(kl, full))
-        held = (Use(HoldKlWithCoefficient(kl, target, rate)),) if target else ()
+        held = (Use(HoldKlWithCoefficient(target, rate)),) if target else ()
         algorithm = dataclasses.replace(
             algorithm, advantage=(price, *algorithm.advantage), control=held
         )
