@@ -52,6 +52,24 @@ def test_the_price_of_leaving_the_start_is_in_every_tokens_reward(full, rewards,
     assert return_T.tolist() == pytest.approx([first + 0.3, last + 0.4])
 
 
+def test_the_whole_price_teaches_nothing_to_the_token_that_pays_it():
+    """The expected gradient over all answers of one token is 0; of the sampled price, the KL's."""
+    scores = torch.tensor([0.3, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
+    logp = scores.log_softmax(0)
+    logp_ref = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+    kl = (logp.exp() * (logp - logp_ref)).sum()
+    (slope,) = torch.autograd.grad(kl, scores, retain_graph=True)
+    columns = {"logp_old_T": logp.detach(), "logp_ref_T": logp_ref}
+    batch = flat_batch(
+        [1] * 3, advantage_B=[0.0] * 3, kl_ref_old_T=kl.detach().expand(3), **columns
+    )
+    for full, wanted in ((True, torch.zeros(3).double()), (False, -0.4 * slope)):
+        reward_T = run(ChargeKlToReference(0.4, full=full), batch).value.double()
+        expected = (logp.exp().detach() * reward_T * logp).sum()
+        (found,) = torch.autograd.grad(expected, scores, retain_graph=True)
+        torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
+
+
 def test_without_a_critic_the_sampled_price_is_that_of_the_rollouts_reward():
     """Its sum, taken off the rollout's reward, is what the first token has."""
     batch = ragged_batch(4)

@@ -48,7 +48,9 @@ def cory(
     roles and reset their moments, where in the paper two whole models exchange weights; else one
     policy has both roles at every step; 2. one KL coefficient for both learners, set by their
     common KL; 3. advantages are whitened, rewards are not scaled.
-    Try: kl (0.05), target, words, observer=False (shows what the pair adds).
+    Try: full=False where the policy ends its answers itself (in the paper their length is drawn;
+    the whole KL of a token does not depend on that token, so it teaches to end early), kl (0.05),
+    target, words, observer=False (shows what the pair adds).
     """
     algorithm = gae(**parent)
     if kl:

@@ -27,7 +27,8 @@ class ChargeKlToReference:
     kl_penalty="full"), which Harry67Hu/CORY builds on.
     Differs from the source: no.
     Nearest part: subtract_kl_to_reference, which takes the sum off the rollout's reward.
-    Edges: masked tokens -> 0; a rollout without policy tokens loses its reward.
+    Edges: masked tokens -> 0; a rollout without policy tokens loses its reward. With `full` d_t
+    does not depend on token t and teaches only the tokens before t: to end early, where one can.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_T",)
