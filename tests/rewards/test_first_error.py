@@ -29,6 +29,8 @@ def test_worked_example_of_the_reward():
     columns = {"first_error": [0, -1, 1], "num_steps": [2, 2, 4], "log_metric": logged.__setitem__}
     assert verdict(["0", "\\boxed{-1}", [{"content": "3"}]], **columns) == [1, 1, 0.5]
     assert logged == {"judge/frac_right": pytest.approx(2 / 3)}
+    with pytest.raises(UserError, match="has first_error None and num_steps 2: give whole numbers"):
+        verdict(["x"], [None], [2])
 
 
 def test_planted_steps_are_the_first_that_are_wrong_and_the_answer_stays_right():

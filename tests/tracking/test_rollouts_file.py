@@ -48,6 +48,12 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+def test_trackers_are_given_nothing_of_a_step_without_rollouts(run: Path) -> None:
+    path = run / "rollouts" / "step-000003.parquet"
+    pq.write_table(pq.read_table(path).slice(0, 0), path)
+    assert sampled(run, 3, 2) is None
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_readers_say_what_to_do(run: Path, reader: str) -> None:
     path = run / "rollouts" / "step-000003.parquet"

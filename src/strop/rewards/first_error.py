@@ -50,7 +50,16 @@ def verdict(
     completions: Sequence[Any], first_error: Sequence[int], num_steps: Sequence[int],
     log_metric: Callable[[str, float], None] | None = None, **columns: Any,
 ) -> list[float]:  # fmt: skip
-    """The reward that trains a judge, by the columns `first_error` and `num_steps`."""
+    """The reward that trains a judge, by the columns `first_error` and `num_steps`.
+
+    Raises UserError for a row without a whole number in both.
+    """
+    for true, num in zip(first_error, num_steps, strict=True):
+        if not isinstance(true, int) or not isinstance(num, int):
+            raise UserError(
+                f"verdict: a row has first_error {true!r} and num_steps {num!r}: give whole "
+                "numbers, the index of the first wrong step (-1: none) and the number of steps"
+            )
     verdicts = [read_verdict(text_of(each)) for each in completions]
     if log_metric is not None and verdicts:
         right = sum(a == b for a, b in zip(verdicts, first_error, strict=True))

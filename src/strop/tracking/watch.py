@@ -200,7 +200,7 @@ LAST = ("advantage", "length", "truncated", "scored")
 
 
 def sampled(folder: Path, step: int, most: int) -> Samples | None:
-    """At most `most` rollouts of a step, spread over it; None when none were written.
+    """At most `most` rollouts of a step, spread over it; None when it wrote none.
 
     folder: of the run.
     """
@@ -211,6 +211,8 @@ def sampled(folder: Path, step: int, most: int) -> Samples | None:
     components = [name for name in table.column_names if name.startswith("reward/")]
     columns = [*FIRST, *components, *LAST]
     size = table.num_rows
+    if not size:
+        return None
     num = min(most, size)
     picked = table.select(columns).take([i * size // num for i in range(num)])
     return Samples(columns, [list(row.values()) for row in picked.to_pylist()])
