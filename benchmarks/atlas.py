@@ -109,6 +109,7 @@ class Cell:
     baseline: str
     plan: Plan
     fingerprint: str
+    model: str
 
 
 def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Cell:
@@ -155,8 +156,9 @@ def _cell(recipe: str, own: list[str], setting: Setting, regime: Regime, folder:
     )  # fmt: skip
     baseline = shlex.join([BASE, *own[1:], *base])
     return Cell(
-        recipe, shlex.join([*words, *common]), baseline, plan, fingerprint(settings, folder)
-    )
+        recipe, shlex.join([*words, *common]), baseline, plan, fingerprint(settings, folder),
+        settings.model.name,
+    )  # fmt: skip
 
 
 def _name(word: str) -> str:
@@ -182,6 +184,9 @@ def cells_of(
             cell = cell_of(recipe, regime, folder)
             if cell.baseline not in bases:
                 bases[cell.baseline] = cell_of(BASE, regime, folder, cell.baseline)
+            model = bases[cell.baseline].model
+            if cell.model != model:
+                raise UserError(f"it needs the model {cell.model}, and {BASE} has {model} here")
             cells.append(cell)
         except UserError as error:
             left[recipe] = str(error).splitlines()[0]

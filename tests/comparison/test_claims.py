@@ -70,10 +70,13 @@ def test_every_claim_is_of_a_recipe_and_both_methods_compose():
     assert min(claim.seeds for claim in claims()) >= FEWEST_SEEDS  # with fewer nothing is decided
     assert len({claim.id for claim in claims()}) == len(claims())
     for claim in claims():
+        models = set()
         for words in (claim.ours, claim.theirs) if not claim.untestable else ():
             settings = _settings(claim, words)
             if not claim.audited:  # an audit gives environments to those that play
                 settings.build()
+                models.add(settings.model.name)
+        assert len(models) <= 1, claim.id
 
 
 def test_experiments_of_both_kinds_say_what_they_found(tmp_path, monkeypatch):
