@@ -123,8 +123,10 @@ def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Ce
         found = catalogue.find("recipe", recipe).regime
         words = found.words if found is not None else ()
         own = [word for word in words if _name(word) not in FOR_SHORT_RUNS]
-        if len(own) < 2:
+        if own in ([], [recipe]):
             raise UserError("it names no options under which alone it is itself")
+        if own[0] != recipe:
+            setting = dataclasses.replace(setting, options={})  # they would overrule its parameters
     elif regime.own:
         own = shlex.split(baseline) if baseline else [BASE]
     if setting.task != regime.task or not regime.takes_files:

@@ -61,10 +61,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "archer": {"plan.num_critic_updates": 10, "plan.warmup_steps": 5},
     "arpo": {"rollout.initial": 4},
     "branch_grpo": {"rollout.segment_tokens": 2},  # answers have six characters
+    # As many answers as others, of an eighth of the prompts.
+    "brorl": {
+        "sampling.num_prompts": 2, "sampling.num_rollouts": 64, "rates.base": 128,
+    },
     # The price of the paper's own task would keep the policy at its start. Its divergence of the
     # whole vocabulary rewards early ends: there answers have a fixed length.
     "cory": {"advantage.coef": 0.05, "advantage.full": False},
     "digirl": {"plan.num_policy_updates": 3, "curation.capacity": 800},
+    "mc_grpo": {"sampling.num_rollouts": 9},  # its median is over an odd number
+    "sol_rl_explore_then_train": {"sampling.num_rollouts": 16, "rollout.keep": 8},
     # Puzzles of the same numbers, whose expressions share terms such as 3*5.
     "sage_skill_chain": {
         "sampling.column": "numbers", "rollout.skill": r"(?P<name>\d+[-+*/]\d+)",

@@ -23,8 +23,8 @@ from strop.evaluation.top_k import sharpe_ratio_at_k
 DOCS = Path(__file__).parents[1] / "docs"
 ROWS, PAGE = DOCS / "evidence" / "atlas", DOCS / "ATLAS.md"
 REGIMES = {
-    "tiny": "One update a step, 16 prompts with 8 answers, 100 steps of `tiny` on Countdown",
-    "four": "`tiny` on Countdown, four updates a step, a learning rate from 1e-3 to 0, 100 steps",
+    "tiny": "16 prompts with 8 answers, 100 steps of `tiny` on Countdown; `grpo` makes one update",
+    "four": "The same with four minibatches a step and a learning rate from 1e-3 to 0",
     "own": "`tiny`, with the options under which alone a recipe is itself, for it and for `grpo`",
     "worked": "`tiny-worked` on puzzles with worked answers, 8 prompts with 8 answers, 40 steps",
     "corridor": "Episodes in the corridor, 16 with 8 each, 100 steps",
@@ -43,8 +43,10 @@ order; see [equal tuning](evidence/equal_tuning.md) of six of them. A recipe tha
 `grpo` here does so in this setting; the page says nothing about large models. Seconds were measured
 on machines that did other work too.
 
-A recipe and `grpo` of one seed have seen the same prompts on one kind of machine. A difference is
-the mean of these pairs with its 95% interval, which stays within the range of the number. It is
+A recipe makes its own number of updates a step, draws its own prompts and has the sizes that
+`benchmarks/floor_settings.py` gives it; tokens and the last two columns show what that costs. A
+recipe and `grpo` of one seed start from the same data on one kind of machine. A difference is the
+mean of these pairs with its 95% interval, which stays within the range of the number. It is
 decided as in [compare](COMPARE.md#what-is-decided-and-how): from five seeds on, with Holm's
 correction over the recipes of the regime. *Resolves* is the difference that so many seeds find in 8
 of 10 such comparisons. Final scores are of 512 held-out puzzles (`worked`: 256) with 16 answers

@@ -78,6 +78,8 @@ def test_axes_of_tokens_and_seconds() -> None:
     assert axis(probing, "sampled")[1].tolist() == [86, 168, 251, 335]
     forking = run(**{"rollout/tokens_shared": [0.0, 6.0, 6.0, 8.0]})
     assert axis(forking, "sampled")[1].tolist() == [80, 154, 228, 300]
+    counted = run(**{"data/tokens_sampled": [5.0, 6.0, 7.0, 8.0]})  # newer runs count them
+    assert axis(counted, "sampled")[1].tolist() == [5, 11, 18, 26]
 
 
 def test_tokens_are_those_until_the_scored_step(

@@ -121,8 +121,9 @@ def test_gradient_is_that_of_the_published_loss(level, action, metric, agg):
 
 
 def test_refused():
-    with pytest.raises(UserError, match=r"clamping whole sequences takes metric='ratio'"):
-        areal_decoupled_ppo(level="sequence", action="clamp", agg="sum")
+    for level in ("token", "sequence"):
+        with pytest.raises(UserError, match=r"clamping takes metric='ratio' and agg='mean'"):
+            areal_decoupled_ppo(level=level, action="clamp", agg="sum")
     with pytest.raises(UserError, match="no weight to bound"):
         areal_decoupled_ppo(decoupled=False, action="mask")
     with pytest.raises(UserError, match=r"areal_decoupled_ppo.agg must be one of sum, mean, max"):

@@ -67,17 +67,19 @@ def told(easy, hard):
 
 def test_weights_are_moved_towards_the_target():
     part = HoldKlByDifficulty(every=2)
-    result = part(metrics=told(0.011, 0.03), state=part.init())
-    assert set(result.value.values()) == {1.0}
+    knobs = dict.fromkeys(part.moves, 1.0)
+    result = part(metrics=told(0.011, 0.03), state=part.init(), knobs=knobs)
+    assert result.value == knobs
     state = json.loads(json.dumps(result.state))
-    result = part(metrics=told(0.001, 0.03), state=state)
+    result = part(metrics=told(0.001, 0.03), state=state, knobs=knobs)
     easy = (0.97 * 0.011 + 0.03 * 0.001) / 0.01 - 1
     assert result.value["terms.kl.objective.beta_easy"] == pytest.approx(math.exp(0.05 * easy))
     assert result.value["terms.kl.objective.beta_medium"] == 1.0
     assert result.value["terms.kl.objective.beta_hard"] == pytest.approx(math.exp(0.05 * 0.2))
     assert result.metrics["ares/beta_hard"] == result.value["terms.kl.objective.beta_hard"]
-    near = {"steps": 1, "mean": (0.0101, -1.0, 0.0001), "beta": (1.0, 1.0, 1e-4)}
-    held = part(metrics={}, state=near)  # within 2%, and at the smallest weight
+    near = {"steps": 1, "mean": (0.0101, -1.0, 0.0001)}
+    knobs[part.moves[2]] = 1e-4
+    held = part(metrics={}, state=near, knobs=knobs)  # within 2%, and at the smallest weight
     assert list(held.value.values()) == pytest.approx([1.0, 1.0, 1e-4])
 
 

@@ -186,3 +186,14 @@ def test_composes():
     assert branch_grpo(late=-3).selection[0].part.below == 1
     with pytest.raises(UserError, match="level of 2, it is 2"):
         branch_grpo(branching=(4, 2), late=2)
+
+
+def test_tokens_of_a_tree_count_once(lab, runner, tmp_path):
+    """The batch has edges in place of answers; what was sampled are the leaves' own tokens."""
+    plain = lab.raw("branch_grpo(branching=(2, 2))", training={"steps": 2, "rollouts_every": 0})
+    del plain["algorithm"]["sampling.num_rollouts"]
+    plain["algorithm"]["rollout.segment_tokens"] = 2
+    for line in runner.go(runner.start(plain, tmp_path / "run")).seen:
+        edges = line["completions/mean_length"] * line["num_rollouts"]
+        assert line["data/tokens_sampled"] == pytest.approx(edges)
+        assert line["rollout/tokens_shared"] > 0

@@ -90,13 +90,13 @@ def test_the_price_follows_the_distance():
     (control,) = (use.part for use in algorithm.control)
     priced, prices = algorithm, []
     for nats in (9.0, 1.0, 2.2):
-        coef = priced.advantage[0].part.coef
-        priced = priced.with_knobs(control({"price/kl": nats, "price/coef": coef}).value)
+        knobs = {control.path: priced.advantage[0].part.coef}
+        priced = priced.with_knobs(control({"price/kl": nats}, knobs).value)
         prices.append(priced.advantage[0].part.coef)
     dearer = 0.4 * (1 + 0.0256 * 0.2)
     cheaper = dearer * (1 - 0.0256 * 0.2)
     assert prices == pytest.approx([dearer, cheaper, cheaper * (1 + 0.0256 * 0.1)], abs=1e-12)
-    assert control({"loss": 1.0}).value == {}  # a step without rollouts
+    assert control({"loss": 1.0}, {}).value == {}  # a step without rollouts
     assert cory(target=0.0).control == ()
     assert cory(target=0.0).advantage == algorithm.advantage
 

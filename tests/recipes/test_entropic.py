@@ -59,4 +59,6 @@ def test_the_integral_goes_from_step_to_step_and_into_the_checkpoint(tmp_path):
         assert line["entropy_control/integral"] == pytest.approx(expected)
         tilts.append(line["entropy_control/tilt"])
     assert len(set(tilts)) == 3
-    assert run.state["control.accumulate_entropy_error"]["integral"] == pytest.approx(expected)
+    assert run.state["knobs"] == {
+        "advantage.weigh_signs_by_entropy_error.integral": pytest.approx(expected)
+    }

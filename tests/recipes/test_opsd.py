@@ -139,6 +139,11 @@ def test_what_the_reference_is_shown(runner, tmp_path):
     assert (found.value.numel(), found.metrics) == (0, {"reference/shown": 0.0})
 
 
+def test_parameters_of_the_other_form_are_refused():
+    with pytest.raises(UserError, match=r"opsd\(sampled=True\): top_k=20 would have no effect"):
+        opsd(sampled=True, top_k=20)
+
+
 def test_answers_of_rows():
     """The first of several; none where the row has none; a column that is not there is told."""
     texts = FakeTexts({1: (5, 6), 2: (7,)}, {5: "a", 6: "b", 7: "c"},

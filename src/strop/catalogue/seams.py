@@ -22,9 +22,10 @@ SERVICES = frozenset(
 #   engine      the AsyncEngine that answers requests (rollout)
 #   tracked     what the sampler that tracks prompts knows of each (sampling)
 #   metrics     numbers of this step (control)
+#   knobs       the values that the options of `moves` had in this step, by path (control)
 # and the services.
 SPECIAL = SERVICES | {
-    "batch", "state", "rng", "num_wanted", "pool", "draws", "engine", "tracked", "metrics",
+    "batch", "state", "rng", "num_wanted", "pool", "draws", "engine", "tracked", "metrics", "knobs",
 }  # fmt: skip
 
 
@@ -90,7 +91,7 @@ PLACES: tuple[Place, ...] = (
     Place("average", "average", many=False),
     Place("rates", handed=frozenset({"rng"}), seeded_by_path=False),
     Place("plan", many=False, handed=frozenset({"batch", "rng"}), seeded_by_path=False),
-    Place("control", handed=frozenset({"metrics", "state"})),
+    Place("control", handed=frozenset({"metrics", "knobs", "state"})),
 )  # fmt: skip
 
 # The stage reward also takes credit parts; curation then splits or weighs rollouts by the credit.

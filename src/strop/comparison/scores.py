@@ -185,9 +185,9 @@ def _to_target(scoring: Scoring, run: Run, step: int) -> dict[str, float]:
 def axis(run: Run, by: str) -> Series:
     """Steps, and the cost after each of them: steps, seconds, or answers' tokens.
 
-    sampled: mean length of the kept answers times the number of sampled answers, without the tokens
-    that forked answers share, with those of probes and those that strategies discarded; trained:
-    that length times the number of answers with a gradient.
+    sampled: those of all answers, where forked answers share some once, those of probes and those
+    that strategies discarded; trained: mean length of the kept answers times the number of answers
+    with a gradient.
     """
     steps, _ = run.series("step_time")
     steps = steps[steps > 0]
@@ -199,8 +199,11 @@ def axis(run: Run, by: str) -> Series:
     if by == "trained":
         share = _at(run, "groups/frac_rollouts_with_gradient", steps, 1.0)
         return steps, np.cumsum(length * share * _at(run, "data/rollouts_kept", steps))
-    drawn = length * _at(run, "data/rollouts_sampled", steps)
-    drawn -= _at(run, "rollout/tokens_shared", steps)
+    drawn = _at(run, "data/tokens_sampled", steps, np.nan)
+    # Runs from before this number was logged; theirs is of the kept answers' mean length.
+    older = length * _at(run, "data/rollouts_sampled", steps)
+    older -= _at(run, "rollout/tokens_shared", steps)
+    drawn = np.where(np.isnan(drawn), older, drawn)
     beside = ("services/tokens_sampled", "rollout/tokens_thrown_away")
     return steps, np.cumsum(drawn + sum(_at(run, name, steps) for name in beside))
 

@@ -285,7 +285,7 @@ class Hosted:
         chains.metrics.update(metrics)
         before = set(chains.metrics)
         chains.learn(step.algorithm.uses(), step.batch)
-        chains.control(step.algorithm.control, step.batch, chains.metrics)
+        chains.control(step.algorithm, step.batch, chains.metrics)
         if isinstance(self.method, Phases):
             chains.state["phase"] = self.method.next(
                 step.phase, step.number, step.num_steps, chains.metrics

@@ -14,6 +14,7 @@ import torch
 from strop.batch.batch import Batch
 from strop.catalogue.seams import PLACE_OF
 from strop.method import part as parts
+from strop.method.algorithm import Algorithm
 from strop.method.part import Result, Use
 from strop.method.services import Services
 from strop.support.errors import UserError
@@ -162,15 +163,17 @@ class Chains:
         return batch
 
     def control(
-        self, uses: Iterable[Use], batch: Batch, metrics: Mapping[str, float]
+        self, algorithm: Algorithm, batch: Batch, metrics: Mapping[str, float]
     ) -> dict[str, float]:
         """Run the controls and return the knobs that they move, by path; the state saves them.
 
-        Raises UserError for a knob that is not among its part's `moves`.
+        algorithm: as it was in this step. Raises UserError for a knob that is not among its part's
+        `moves`.
         """
-        moved: dict[str, float] = {}
-        for use in uses:
-            new = self.call("control", use, batch, metrics=metrics).value
+        moved, had = dict[str, float](), algorithm.paths()
+        for use in algorithm.control:
+            knobs = {path: had[path] for path in use.part.moves if path in had}
+            new = self.call("control", use, batch, metrics=metrics, knobs=knobs).value
             for knob in new:
                 if knob not in use.part.moves:
                     raise UserError(f"{use.label} moves {knob}, which is not among its `moves`")

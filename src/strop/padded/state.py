@@ -150,7 +150,7 @@ def _controlled(
         raise UserError("metrics must be a dict from names to numbers")
     given = {key: number_of(f"metrics[{key!r}]", value) for key, value in metrics.items()}
     known = Metrics({**_measured(batch), **chains.metrics, **given})
-    moved = chains.control(names.algorithm.control, batch, known)
+    moved = chains.control(names.algorithm, batch, known)
     if known.missed and not moved:
         raise UserError(f"{call} needs the metric {known.missed[0]}: give it in metrics")
     return chains.state

@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from strop.method.algorithm import Algorithm, Method
 from strop.recipes._door import One, Own, Recipe, words_of
+from strop.support.errors import UserError
 
 
 def inherits(
@@ -54,6 +55,14 @@ def inherits(
         return cast(One, complete)
 
     return decorate
+
+
+def refuse_unused(where: str, given: Mapping[str, Any], parent: Recipe, *names: str) -> None:
+    """Raise UserError where a parameter of `parent` without effect here is not its default."""
+    theirs = inspect.signature(parent).parameters
+    for name in names:
+        if given[name] != theirs[name].default:
+            raise UserError(f"{where}: {name}={given[name]!r} would have no effect; leave it out")
 
 
 def _has(signature: inspect.Signature, own: Own) -> bool:

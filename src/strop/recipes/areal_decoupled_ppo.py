@@ -104,10 +104,10 @@ def _weigh(
         return WeighByEngineRatio("token", high=math.inf)
     if action == "mask":
         return WeighByEngineRatio(unit, high=math.inf)
-    if level == "sequence" and (metric, agg) != ("ratio", "mean"):
+    if (metric, agg) != ("ratio", "mean"):
         raise UserError(
-            "areal_decoupled_ppo: clamping whole sequences takes metric='ratio' and agg='mean'; "
-            "give these, or action='mask'"
+            "areal_decoupled_ppo: clamping takes metric='ratio' and agg='mean'; give these, or "
+            "action='mask'"
         )
     return WeighByEngineRatio(unit, low=lower, high=upper)
 

@@ -56,7 +56,7 @@ def entropic(
     """
     algorithm = grpo(**parent)
     weighed = WeighSignsByEntropyError(target, gain, integral)
-    control = AccumulateEntropyError(gain=integral_gain, start=integral)
+    control = AccumulateEntropyError(gain=integral_gain)
     return dataclasses.replace(
         algorithm,
         reward=(*algorithm.reward, Use(RescaleReward(reward_scale, reward_shift))),

@@ -6,7 +6,7 @@ from typing import Any
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.probe.show_answer_to_reference import ShowAnswerToReference
-from strop.recipes._inherit import inherits
+from strop.recipes._inherit import inherits, refuse_unused
 from strop.recipes.gkd import gkd
 from strop.recipes.on_policy_distillation import on_policy_distillation
 
@@ -49,5 +49,6 @@ def opsd(
     shown = (Use(ShowAnswerToReference(words, column)),)
     if not sampled:
         return dataclasses.replace(gkd(**parent), probes=shown)
+    refuse_unused("opsd(sampled=True)", parent, gkd, *OF_DISTRIBUTIONS)
     kept = {name: parent[name] for name in parent if name not in OF_DISTRIBUTIONS}
     return dataclasses.replace(on_policy_distillation(**kept), probes=shown)

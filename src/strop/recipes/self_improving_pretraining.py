@@ -11,7 +11,7 @@ from strop.parts.probe.add_pairwise_wins import AddPairwiseWins
 from strop.parts.probe.pair_best_with_worst import PairBestWithWorst
 from strop.parts.selection.keep_preferred import KeepPreferred
 from strop.recipes._base import around, average, with_policy
-from strop.recipes._inherit import inherits
+from strop.recipes._inherit import inherits, refuse_unused
 from strop.recipes.dpo import dpo
 from strop.recipes.luffy_shaping import EVERY_GROUP
 from strop.support.errors import UserError
@@ -58,6 +58,8 @@ def self_improving_pretraining(
     pairs = objective == "dpo"
     algorithm = dpo(**parent)
     if not pairs:
+        unused = ("beta", "loss_type", "label_smoothing", "reference_weight")
+        refuse_unused("self_improving_pretraining(objective='nll')", parent, dpo, *unused)
         imitate = {"objective": Use(FollowLogLikelihood()), "average": average("token-mean")}
         algorithm = with_policy(algorithm, **imitate)
     columns = (*(("completion",) if suffix else ()), *((rewrite,) if rewrite else ()))

@@ -168,6 +168,6 @@ def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:
     """Run the parts' own updates of their state and the controls, which set new knobs."""
     metrics = chains.metrics
     chains.learn(algorithm.uses(), batch)
-    chains.control(algorithm.control, batch, metrics)
+    chains.control(algorithm, batch, metrics)
     metrics["num_tokens"] += chains.state.get("num_tokens", 0.0)
     chains.state["num_tokens"] = metrics["num_tokens"]

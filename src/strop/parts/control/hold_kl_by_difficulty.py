@@ -20,7 +20,8 @@ class HoldKlByDifficulty:
         m_d <- 0.97 m_d + 0.03 KL_d;  every `every` steps, if |e| >= 0.02:
         log beta_d <- log beta_d + 0.05 clip(e, +-0.2), e = m_d / target - 1, beta in [1e-4, 100]
 
-    Reads: metrics (ares/kl_easy and the like), state.   Writes: the knobs `path`.beta_easy, ...
+    Reads: metrics (ares/kl_easy and the like), state, the knobs that it writes.
+    Writes: the knobs `path`.beta_easy, ...
     Source: code only: shawn0728/ARES (the method of arXiv 2510.08457).
     Differs from the source: errors are not averaged once more; it counts steps, there updates.
     Nearest part: hold_entropy_with_coefficient.
@@ -44,14 +45,17 @@ class HoldKlByDifficulty:
         return tuple(f"{self.path}.beta_{name}" for name in NAMES)
 
     def init(self) -> dict[str, Any]:
-        """Weights 1, no KL seen (below 0)."""
-        return {"steps": 0, "mean": (-1.0,) * 3, "beta": (1.0,) * 3}
+        """No KL seen (below 0)."""
+        return {"steps": 0, "mean": (-1.0,) * 3}
 
-    def __call__(self, metrics: Mapping[str, float], state: Mapping[str, Any]) -> Result:
+    def __call__(
+        self, metrics: Mapping[str, float], state: Mapping[str, Any], knobs: Mapping[str, float]
+    ) -> Result:
         assert not isinstance(self.target, Schedule)
         means, betas = [], []
         steps = state["steps"] + 1
-        for name, old, beta in zip(NAMES, state["mean"], state["beta"], strict=True):
+        for name, path, old in zip(NAMES, self.moves, state["mean"], strict=True):
+            beta = knobs[path]
             share = metrics.get(f"ares/tokens_{name}", 0.0)
             now = metrics[f"ares/kl_{name}"] / share if share else old
             mean = now if old < 0 else AVERAGE * old + (1 - AVERAGE) * now
@@ -61,6 +65,6 @@ class HoldKlByDifficulty:
                 beta = min(max(beta * math.exp(step), BOUNDS[0]), BOUNDS[1])
             means.append(mean)
             betas.append(beta)
-        knobs = dict(zip(self.moves, betas, strict=True))
+        moved = dict(zip(self.moves, betas, strict=True))
         report = {f"ares/beta_{n}": beta for n, beta in zip(NAMES, betas, strict=True)}
-        return Result(knobs, {"steps": steps, "mean": tuple(means), "beta": tuple(betas)}, report)
+        return Result(moved, {"steps": steps, "mean": tuple(means)}, report)

@@ -12,15 +12,14 @@ class HoldKlWithCoefficient:
 
         c <- c * (1 + rate * clip(KL / target - 1, -0.2, 0.2)), from the next step on
 
-    KL is the metric `price/kl` of the step, nats per rollout, and c the metric `price/coef`: the
-    part that is priced has the first c.
+    KL is the metric `price/kl` of the step, nats per rollout.
 
-    Reads: metrics (price/kl, price/coef).   Writes: the knob `path`.
+    Reads: metrics (price/kl), the knob `path`, which is c.   Writes: the knob `path`.
     Source: arXiv 1909.08593, sec. 2.2; code huggingface/trl (AdaptiveKLController).
     Differs from the source: rate is its n_steps / horizon, the rollouts of a step divided by a
     constant.
     Nearest part: hold_kl_by_difficulty, which holds a penalty's weights.
-    Edges: the knob is in the checkpoint, so a restart loses nothing; a step without the metrics
+    Edges: the knob is in the checkpoint, so a restart loses nothing; a step without the metric
     leaves c as it is.
     """
 
@@ -41,8 +40,8 @@ class HoldKlWithCoefficient:
         """The knob that is set."""
         return (self.path,)
 
-    def __call__(self, metrics: Mapping[str, float]) -> Result:
+    def __call__(self, metrics: Mapping[str, float], knobs: Mapping[str, float]) -> Result:
         if "price/kl" not in metrics:
             return Result({})
         error = min(max(metrics["price/kl"] / self.target - 1, -0.2), 0.2)
-        return Result({self.path: metrics["price/coef"] * (1 + self.rate * error)})
+        return Result({self.path: knobs[self.path] * (1 + self.rate * error)})

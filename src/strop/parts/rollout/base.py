@@ -452,7 +452,7 @@ def _rolled_out(returned: Any, account: Account) -> RolledOut:
     drawn = account.num_drawn - int(metrics.get(OF_OTHERS, 0))
     discarded = int(metrics.get(TOKENS_DISCARDED, max(drawn - _drawn_in(batch), 0)))
     logged = {name: value for name, value in metrics.items() if name != TOKENS_DISCARDED}
-    if shared := _shared_in(batch):
+    if shared := shared_in(batch):
         logged[TOKENS_SHARED] = shared
     return RolledOut(batch, state, discarded, logged)
 
@@ -460,9 +460,9 @@ def _rolled_out(returned: Any, account: Account) -> RolledOut:
 def _drawn_in(batch: Batch) -> int:
     """Tokens of a batch that an engine drew, those that rollouts share counted once."""
     drawn_T = batch["mask_T"] & (batch["origin_T"] == 0)
-    return int(drawn_T.sum()) - _shared_in(batch)
+    return int(drawn_T.sum()) - shared_in(batch)
 
 
-def _shared_in(batch: Batch) -> int:
+def shared_in(batch: Batch) -> int:
     """Tokens that rollouts have from those they forked from."""
     return int(batch["fork_at_B"].clamp(min=0).sum())

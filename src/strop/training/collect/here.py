@@ -16,7 +16,13 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm
 from strop.method.chains import Chains
 from strop.method.part import Curated, Draw
-from strop.parts.rollout.base import TOKENS_DISCARDED, RolledOut, Strategy, roll_out
+from strop.parts.rollout.base import (
+    TOKENS_DISCARDED,
+    RolledOut,
+    Strategy,
+    roll_out,
+    shared_in,
+)
 from strop.support.errors import RunStopped, UserError
 from strop.support.exits import Exit
 from strop.training.learner.step_metrics import Clock, exit_metrics, reward_metrics, tool_metrics
@@ -174,6 +180,7 @@ class Collector:
         if chains.services.episodes.are_played:
             _check_exits(batch, chains.services.log.logged)
         metrics = pooled(rolled)
+        metrics["data/tokens_sampled"] = int(batch["mask_T"].sum()) - shared_in(batch)
         with self.clock("reward"):
             self.rewarding = True
             batch = chains.with_metrics(metrics).write(
