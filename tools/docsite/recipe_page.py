@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import write_atlas
 import write_catalogue
 
 from docsite import drawing
@@ -167,6 +168,24 @@ def _floor() -> dict[str, dict[str, str]]:
 
 
 @functools.cache
+def _atlas() -> dict[str, list[str]]:
+    """What the atlas says of each recipe, a line for every regime."""
+    found, regime = dict[str, list[str]](), ""
+    for line in (DOCS / "ATLAS.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("## "):
+            regime = line[3:]
+        elif regime in write_atlas.REGIMES and line.startswith("| `"):
+            name, _, seeds, mean, gap, _, verdict, *_ = cells
+            said = "" if verdict == "-" else f", {verdict}"
+            found.setdefault(name.strip("`"), []).append(
+                f"- [Atlas](../docs/ATLAS.md#{regime}), {regime}: pass@1 {mean}, {gap} against "
+                f"`grpo`{said}; seeds: {seeds}."
+            )
+    return found
+
+
+@functools.cache
 def _tables(page: str) -> list[tuple[list[str], dict[str, list[str]]]]:
     """The tables of a page in docs/ that are by recipe: their heads, and rows by first cell."""
     found: list[tuple[list[str], dict[str, list[str]]]] = []
@@ -204,7 +223,7 @@ def _pages() -> dict[str, tuple[str, str]]:
 
 
 def _evidence(name: str) -> str:
-    pieces = ["## Evidence { data-search-exclude }\n"]
+    pieces = ["## Evidence { data-search-exclude }\n", *_atlas().get(name, ())]
     if row := _floor().get(name):
         learns = "above" if row["learns"] == "yes" else "not above"
         options = f" (`{row['options']}`)" if row["options"] else ""
