@@ -374,6 +374,13 @@ def test_more_rollouts_of_a_group_of_one_role_are_refused(recipe, tmp_path):
         loop.start(config.make(plain), tmp_path / "run")
 
 
+def test_the_model_itself_is_a_reference_of_adapters_that_play_its_roles(runner, tmp_path):
+    sections = {"model": {"reference": "tiny"}}
+    world = runner.start(raw(recipe="on_policy_distillation", **sections), tmp_path / "run").world
+    assert world.policy.adapters == ("first", "second")
+    assert adapted.routes_of(world.reference.model) is None
+
+
 def test_a_role_that_comes_without_a_player_stops_the_run(runner, tmp_path):
     run = runner.start(raw("Relay", roles={"play": {"0": "first"}}), tmp_path / "run")
     with pytest.raises(UserError, match="the role 1 has no player"):

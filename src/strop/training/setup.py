@@ -35,6 +35,7 @@ from strop.training.cluster.engine_actors import open_pool
 from strop.training.cluster.rewards import maker, shared_grader
 from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing, routing
+from strop.training.learner.adapters import is_adapter
 from strop.training.learner.critic import Critic, make_critic
 from strop.training.learner.models import Loaded, Remote
 from strop.training.learner.policy import MasterAdamW, Policy
@@ -50,7 +51,7 @@ from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import RunConfig
-from strop.training.settings.sections import DataSettings, RewardSettings
+from strop.training.settings.sections import DataSettings, RewardSettings, RolesSettings
 from strop.training.world import World
 
 
@@ -522,13 +523,23 @@ def _served(config: RunConfig, method: Method, loaded: Loaded) -> ServedReferenc
             "vocabulary, and a server gives the log-probability of the drawn token alone: name a "
             "folder, or take on_policy_distillation or opsd(sampled=True)"
         )
+    for part in (algorithm.rollout.part for algorithm in method.algorithms):
+        if part.temperature != 1 or part.renormalises:
+            raise UserError(
+                f"model.reference={name}: a server gives log-probabilities at temperature 1 over "
+                "the whole vocabulary: name a folder, or leave rollout.temperature and "
+                "rollout.sampling_mask=renormalise out"
+            )
     return ServedReference(name, loaded.tokenizer)
 
 
 def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: Loaded) -> Policy:
     """Another model as the reference, of which these columns are read. Raises UserError."""
     name = config.model.reference
-    other = load_model(config, name, ranks=policy.ranks)
+    own: dict[str, Any] = {"roles": RolesSettings()}  # it plays none of the run's
+    if is_adapter(name):  # it belongs on the model that it was trained on
+        own["model"] = config.model.model_copy(update={"name": name})
+    other = load_model(config.model_copy(update=own), name, ranks=policy.ranks)
     if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
         raise UserError(
             f"model.reference={name} has other tokens than {loaded.source}: probabilities of "
