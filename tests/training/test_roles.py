@@ -346,6 +346,8 @@ def test_roles_swap_their_adapters_and_the_moments_begin_anew(runner, tmp_path):
     [
         ({"model": {"lora_rank": 0}}, "give model.lora_rank"),
         ({"roles": {"play": {"0": "first"}}}, "the role 1 has no player"),
+        ({"roles": {"play": {"0": "default", "1": "b"}}}, "uses the name 'default': take another"),
+        ({"roles": {"play": {"0": "opponent_1", "1": "./b"}}}, "uses the name 'opponent_1'"),
         ({"training": {"max_staleness": 1}}, "training.max_staleness do not go together"),
         ({"engine": {"staleness": 1}}, "engine.staleness do not go together"),
         ({"stages": {"control": "step_back_to_anchor"}}, "step_back_to_anchor do not go together"),

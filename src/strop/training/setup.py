@@ -51,7 +51,8 @@ from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import RunConfig
-from strop.training.settings.sections import DataSettings, RewardSettings, RolesSettings
+from strop.training.settings.players import RolesSettings
+from strop.training.settings.sections import DataSettings, RewardSettings
 from strop.training.world import World
 
 

@@ -40,8 +40,8 @@ from strop.training.settings.method import (
     sampling_anew,
     with_options,
 )
+from strop.training.settings.players import EACH, RolesSettings
 from strop.training.settings.sections import (
-    EACH,
     MOST,
     CriticSettings,
     DataSettings,
@@ -50,7 +50,6 @@ from strop.training.settings.sections import (
     PhaseSettings,
     RaySettings,
     RewardSettings,
-    RolesSettings,
     Section,
     TrackingSettings,
     TrainingSettings,
