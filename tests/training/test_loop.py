@@ -214,6 +214,12 @@ def test_sizes_and_files_of_the_data(lab, tmp_path):
     assert note.startswith("data.train_size=12 takes the first rows, and none of b: ")
 
 
+def test_a_weighted_source_without_training_rows_is_refused_before_step_1(lab, runner, tmp_path):
+    data = {"files": [f"a={lab.data}", f"b={lab.data}"], "weights": [1, 1], "train_size": 10}
+    with pytest.raises(UserError, match="no training prompt of the source b is left"):
+        runner.start(lab.raw(data=data), tmp_path / "run")
+
+
 def test_runs_of_all_seeds_set_the_same_rows_aside(lab, runner, tmp_path):
     """So a comparison judges all seeds on rows of which none has trained on one."""
     found = []

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from strop.method.cost import needs_of
 from strop.method.engine_needs import check as check_engine
 from strop.method.engine_needs import check_trainable
 from strop.method.part import COPIES
+from strop.parts.sampling.draw_from_sources import DrawFromSources, sources_of
 from strop.rewards.grader import Grader
 from strop.rewards.source import RewardSpec, reward_name
 from strop.support.errors import UserError
@@ -255,33 +255,47 @@ def make_world(
     roles.check(config, method, task, ranks)
     _check_turns(method, task)
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
-    longest = [
-        rows.longest_given(
-            rollout, itertools.chain(task.train, rows.validated(config, task)), loaded
-        )
-        for rollout in rollouts
-    ]
-    services = make_services(config, loaded, task, rollouts[0], longest[0], ranks)
+    longest = rows.longest_given(rollouts[0], rows.used(config, task), loaded)
+    services = make_services(config, loaded, task, rollouts[0], longest, ranks)
     try:
         if learns:
             open_judges(config, services, ranks)
         apart = learns and config.training.max_staleness > 0
         open_environment_workers(config, services, ranks, apart)
-        most, asked = loaded.context, config.data.max_prompt_tokens
-        later = zip(rollouts[1:], longest[1:], strict=True)
-        limits = (
-            services.limits,
-            *(resolve(rollout, services.task, most, asked, given) for rollout, given in later),
-        )
+        limits = (services.limits, *_limits(config, services.task, loaded, rollouts[1:]))
         for rollout, each in zip(rollouts, limits, strict=True):
             services.limit_to(each)
             rows.settle(config, services, rollout)
-            rows.check_longest(config, services, rollout)
+        if config.data.overlong == "drop" and any(rollout.given for rollout in rollouts):
+            # the rows that were left out set no limit
+            limits = _limits(config, services.task, loaded, rollouts)
+        for each in limits:
+            services.limit_to(each)
+            rows.check_longest(config, services)
+        _check_sources(method, services)
         rows.add_notes(config, services)
         return _world(config, method, loaded, services, limits, ranks, learns)
     except BaseException:
         services.close()
         raise
+
+
+def _limits(
+    config: RunConfig, task: Task, loaded: Loaded, rollouts: Sequence[Any]
+) -> tuple[Limits, ...]:
+    """The limits of each phase, from the rows of the task. Raises UserError."""
+    return tuple(
+        resolve(rollout, task, loaded.context, config.data.max_prompt_tokens,
+                rows.longest_given(rollout, rows.used(config, task), loaded))
+        for rollout in rollouts
+    )  # fmt: skip
+
+
+def _check_sources(method: Method, services: RunServices) -> None:
+    """Raise UserError for a source that a part draws from, of which no training row is left."""
+    if any(isinstance(use.part, DrawFromSources) for _, use in method.uses()):
+        pool: Any = pool_of(services.task.train)
+        sources_of(pool, services.texts)
 
 
 def _check_turns(method: Method, task: Task) -> None:
@@ -305,21 +319,39 @@ def _world(
     ranks: Ranks,
     learns: bool,
 ) -> World:
-    training, task = config.training, services.task
     if loaded.model.dtype == torch.float16:
         raise UserError("float16 gradients vanish below 6e-8: train with model.dtype=bfloat16")
     policy = _policy(config, loaded, services, ranks)
-    settings = config.engine
-    if learns and training.max_staleness and settings.kind != "local":
+    settings, apart = config.engine, learns and config.training.max_staleness > 0
+    if apart and settings.kind != "local":
         settings = read({})  # the collector's process uses the run's own
-    engine = _engine(config, settings, loaded, ranks, apart=learns and training.max_staleness > 0)
-    check_trainable(engine, settings.kind)
-    check_engine(method.uses(), engine, settings.kind)
-    roles.check_engine(config, engine)
-    routing.check(config.model.router_replay, method.reads(), policy, engine, settings.kind)
+    engine = _engine(config, settings, loaded, ranks, apart)
+    try:
+        check_trainable(engine, settings.kind)
+        check_engine(method.uses(), engine, settings.kind)
+        roles.check_engine(config, engine)
+        routing.check(config.model.router_replay, method.reads(), policy, engine, settings.kind)
+        return _around(config, method, loaded, services, limits, policy, engine, learns)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _around(
+    config: RunConfig,
+    method: Method,
+    loaded: Loaded,
+    services: RunServices,
+    limits: tuple[Limits, ...],
+    policy: Policy,
+    engine: Engine,
+    learns: bool,
+) -> World:
+    """The world of a policy and an engine. Raises UserError."""
+    training = config.training
     services.notes += engine.notes
     reference = _reference(config, method, policy, loaded) if learns else None
-    if not ranks.alone:
+    if not policy.ranks.alone:
         engine = _share_out(policy, reference, engine, loaded)
     if learns:
         services.sampling.cast.league = roles.league_of(config)
@@ -336,7 +368,7 @@ def _world(
         reference,
         engine,
         services,
-        pool_of(task.train),
+        pool_of(services.task.train),
         config.seed,
         training.steps,
         config.lr(),

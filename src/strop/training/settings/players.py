@@ -12,7 +12,7 @@ from strop.training.settings.sections import MOST, Section
 ADAPTER = re.compile(r"[A-Za-z0-9_-]+")
 EACH = "each"
 PREFIX = "lora_"  # of weights: PEFT accepts no part of it as an adapter's name
-# PEFT saves `default` outside a folder of its name; `opponent_1` comes from a folder, as player 1.
+# PEFT saves `default` outside a folder of its name; `opponent_1` plays role 1 and is from a folder.
 TAKEN = re.compile(r"default|opponent_\d+")
 
 
