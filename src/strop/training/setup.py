@@ -66,6 +66,7 @@ def load_prompts(
     needs_reward: refuse a task whose answers nothing scores. heldout: False leaves out the held-out
     episodes of an environment, where nobody reads them. uses_columns: as in `load_data`.
     """
+    _check_task(data)
     if data.files:
         rows_of_files = _from_files(data, uses_columns)
         task = replace(rows_of_files, agent=data.agent(), agent_options=data.task_config)
@@ -89,6 +90,22 @@ def load_prompts(
             "or a built-in such as math_verify"
         )
     return task
+
+
+def _check_task(data: DataSettings) -> None:
+    """Raise UserError for files beside a task that reads none."""
+    if data.files and (data.task or data.task_config) and not data.agent():
+        given = f"data.task={data.task}" if data.task else "data.task_config"
+        raise UserError(
+            f"{given} beside data.files: the files are the task, and an agent alone takes both; "
+            "leave one of the two out"
+        )
+    recorded = data.has_traces() or data.is_live()
+    if data.validation_files and not (data.files or recorded):
+        raise UserError(
+            f"data.validation_files: {data.task} has validation prompts of its own "
+            "(data.validation_size); give files or recorded rollouts to train on, or leave them out"
+        )
 
 
 def _validated_beside(task: Task, data: DataSettings, reward: RewardSettings) -> Task:
