@@ -1,6 +1,5 @@
 """Builds everything that a run needs from its configuration; every check comes before step 1."""
 
-import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +8,7 @@ from typing import Any
 
 import torch
 
-from strop.batch.columns import OF_REFERENCE, slow_value
+from strop.batch.columns import slow_value
 from strop.data.prompt_rows import pool_of
 from strop.data.read import validation_sets
 from strop.engines.base import Engine
@@ -22,7 +21,6 @@ from strop.environments.tasks import Task, load_task
 from strop.method import part as parts
 from strop.method.algorithm import Method
 from strop.method.chains import number_of
-from strop.method.cost import needs_of
 from strop.method.engine_needs import check as check_engine
 from strop.method.engine_needs import check_trainable
 from strop.method.part import COPIES
@@ -35,23 +33,20 @@ from strop.training.cluster.engine_actors import open_pool
 from strop.training.cluster.rewards import maker, shared_grader
 from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing, routing
-from strop.training.learner.adapters import is_adapter
 from strop.training.learner.critic import Critic, make_critic
 from strop.training.learner.models import Loaded, Remote
 from strop.training.learner.policy import MasterAdamW, Policy
-from strop.training.learner.served_reference import ServedReference, is_served
-from strop.training.learner.step_models import freeze
 from strop.training.learner.weight_copies import WeightCopies
-from strop.training.loading import load_model, open_engine
+from strop.training.loading import open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import ALONE, Ranks
 from strop.training.playing import open_environment_workers
 from strop.training.record import checkpoint
+from strop.training.references import reference_of, served_of
 from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
 from strop.training.settings.config import RunConfig
-from strop.training.settings.players import RolesSettings
 from strop.training.settings.sections import DataSettings, RewardSettings
 from strop.training.world import World
 
@@ -367,7 +362,7 @@ def _around(
     """The world of a policy and an engine. Raises UserError."""
     training = config.training
     services.notes += engine.notes
-    reference = _reference(config, method, policy, loaded) if learns else None
+    reference = reference_of(config, method, policy, loaded) if learns else None
     if not policy.ranks.alone:
         engine = _share_out(policy, reference, engine, loaded)
     if learns:
@@ -392,7 +387,7 @@ def _around(
         SynchronousCollector(),
         critic,
         limits,
-        _served(config, method, loaded) if learns else None,
+        served_of(config, method, loaded) if learns else None,
     )
     if learns:
         _keep_copies(config, method, world)
@@ -480,42 +475,6 @@ def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
     return critic
 
 
-def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded) -> Policy | None:
-    """The policy that reference terms compare with, if something reads it: `model.reference`, or
-    the starting weights, as a frozen copy or as the same model with its adapters off. A reference
-    that is renewed is always a copy.
-
-    Raises UserError for a reference that is renewed and not read; for a `model.reference` that
-    nothing reads, that would be renewed, or that has other tokens; and where the policy would learn
-    from its own starting weights alone.
-    """
-    reads, renews = method.reads(), "moves_reference" in method.facts()
-    if config.model.reference:
-        _check_read(config, OF_REFERENCE & reads, renews)
-        if is_served(config.model.reference):
-            return None
-        return _teacher(config, OF_REFERENCE & reads, policy, loaded)
-    if not OF_REFERENCE & reads:
-        if renews:
-            raise UserError(
-                "control: renew_reference has nothing to renew, no part reads a reference policy: "
-                "leave it out, or add a penalty such as penalise_kl_to_reference"
-            )
-        return None
-    if "teacher" in needs_of(method):
-        raise UserError(
-            "the method learns from its reference alone, and that is the model that the run begins "
-            "with: name a teacher with model.reference=FOLDER"
-        )
-    if isinstance(loaded, Remote):
-        return loaded.frozen()
-    if loaded.adapter is not None and not renews:
-        model, switch = loaded.model, loaded.without_adapter
-        return Policy(model, policy.token_budget, policy.share, switch=switch, ranks=policy.ranks)
-    frozen: Any = policy.ranks.shard(freeze(copy.deepcopy(policy.model)))
-    return Policy(frozen, policy.token_budget, policy.share, ranks=policy.ranks)
-
-
 def _keep_copies(config: RunConfig, method: Method, world: World) -> None:
     """Make the copies of the weights that the method's controls move. Raises UserError for an
     explorer that no part explores with, or that the run's engine cannot sample with.
@@ -546,68 +505,6 @@ def _keep_copies(config: RunConfig, method: Method, world: World) -> None:
         )
     copies.keep("explorer")
     world.services.sampling.exploring = functools.partial(copies.exploring, world.engine)
-
-
-def _check_read(config: RunConfig, reads: frozenset[str], renews: bool) -> None:
-    """Raise UserError for another model as the reference that nothing reads or that is renewed."""
-    if not reads or renews:
-        why = (
-            "the method gives its reference the policy's weights (renew_reference)" if renews else
-            "no part of the method reads a reference policy: take on_policy_distillation, or add a "
-            "part such as credit_reference_likelihood"
-        )  # fmt: skip
-        raise UserError(f"model.reference={config.model.reference}: {why}")
-
-
-def _served(config: RunConfig, method: Method, loaded: Loaded) -> ServedReference | None:
-    """The reference behind a server, where `model.reference` names one. Raises UserError for a
-    method that reads more of it than the drawn tokens.
-    """
-    name = config.model.reference
-    if not is_served(name):
-        return None
-    wide = sorted(OF_REFERENCE & method.reads() - {"logp_ref_T"})
-    if wide:
-        raise UserError(
-            f"model.reference={name}: the method reads {wide[0]}, of every token of the "
-            "vocabulary, and a server gives the log-probability of the drawn token alone: name a "
-            "folder, or take on_policy_distillation or opsd(sampled=True)"
-        )
-    for part in (algorithm.rollout.part for algorithm in method.algorithms):
-        if part.temperature != 1 or part.renormalises:
-            raise UserError(
-                f"model.reference={name}: a server gives log-probabilities at temperature 1 over "
-                "the whole vocabulary: name a folder, or leave rollout.temperature and "
-                "rollout.sampling_mask=renormalise out"
-            )
-    return ServedReference(name, loaded.tokenizer)
-
-
-def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: Loaded) -> Policy:
-    """Another model as the reference, of which these columns are read. Raises UserError."""
-    name = config.model.reference
-    own: dict[str, Any] = {"roles": RolesSettings()}  # it plays none of the run's
-    if is_adapter(name):  # it belongs on the model that it was trained on
-        own["model"] = config.model.model_copy(update={"name": name})
-    other = load_model(config.model_copy(update=own), name, ranks=policy.ranks)
-    if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
-        raise UserError(
-            f"model.reference={name} has other tokens than {loaded.source}: probabilities of "
-            "tokens can be compared between models of one tokenizer alone"
-        )
-    if isinstance(other, Remote):
-        return other.frozen()
-    model: Any = other.merged().model
-    sizes = [len(each.get_output_embeddings().weight) for each in (model, loaded.model)]
-    if sizes[0] != sizes[1] and reads - {"logp_ref_T"}:
-        raise UserError(
-            f"model.reference={name} gives {sizes[0]} tokens a probability and {loaded.source} "
-            f"{sizes[1]}, some of which no text has: their whole distributions cannot be compared, "
-            "take a method that reads the drawn token alone, such as on_policy_distillation"
-        )
-    share = policy.share if not prefix_sharing.why_not(model) else "off"  # while it is whole
-    frozen: Any = policy.ranks.shard(freeze(model))
-    return Policy(frozen, policy.token_budget, share, ranks=policy.ranks)
 
 
 def _share_out(policy: Policy, reference: Policy | None, engine: Engine, loaded: Loaded) -> Engine:
