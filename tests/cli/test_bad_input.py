@@ -76,6 +76,7 @@ def refused(strop, lab, tmp_path, monkeypatch):
         (["evaluation.every=1", "evaluation.k=4"], ["evaluation.k has 4", "num_samples (2)"]),
         (["model.dtype=float8"], ["model.dtype must be one of"]),
         (["model.device=gpu"], ["model.device = 'gpu'"]),
+        (["model.device=meta"], ["model.device = 'meta': strop trains on cpu and cuda alone"]),
         (["rollout.max_tokens=64"], ["leaves no prompt beside max_tokens=64"]),
         (["data.max_prompt_tokens=2"], ["4 tokens long, the limit is 2"]),
         (["--oout", "x"], ["No such option", "--out"]),

@@ -159,3 +159,5 @@ def test_methods_are_compared_on_the_same_held_out_rows(tmp_path: Path) -> None:
     assert planned(["grpo", "rloo data.train_size=64"])
     assert planned([words[0], "rloo data.heldout_size=8"], **given)
     assert planned(words, **given, score_on=[str(data)])
+    words = ["grpo data.train_size=9", "rloo data.train_size=8"]  # files take no options of a task
+    assert planned(words, task="corridor", reward=["exact_match"], score_on=[str(data)])

@@ -16,6 +16,8 @@ from strop.recipes.on_policy_distillation import on_policy_distillation
 from strop.recipes.vopd import vopd
 from strop.support.errors import UserError
 from strop.training.learner.policy import Policy
+from strop.training.loading import load_model
+from strop.training.settings import config
 
 
 def test_worked_example():
@@ -81,6 +83,21 @@ def test_the_teacher_is_the_reference(runner, lab, tmp_path):
             assert float(found_T[place]) == pytest.approx(wanted, abs=1e-9)
     assert isinstance(world.reference, Policy)
     run.close()
+
+
+def test_an_adapter_teaches_on_the_model_that_it_was_trained_on(runner, lab, tmp_path):
+    teacher, adapter = teacher_of(lab), tmp_path / "adapter"
+    adapter.mkdir()
+    new = lab.raw("grpo", model={"name": str(teacher), "lora_rank": 2})
+    load_model(config.make(new)).save(adapter)  # a new adapter changes nothing
+    raw = lab.raw("on_policy_distillation")
+    raw["model"]["reference"] = str(adapter)
+    world = runner.start(raw, tmp_path / "run").world
+    whole = AutoModelForCausalLM.from_pretrained(teacher)
+    ids = torch.tensor([[3, 4, 13, 5]])
+    with torch.no_grad():
+        found, wanted = (each(input_ids=ids).logits for each in (world.reference.model, whole))
+    torch.testing.assert_close(found, wanted)
 
 
 def test_a_policy_becomes_like_its_teacher(strop, lab, tmp_path):

@@ -15,6 +15,7 @@ from strop.recipes.gkd import gkd
 from strop.recipes.on_policy_distillation import on_policy_distillation
 from strop.recipes.opsd import opsd
 from strop.support.errors import UserError
+from strop.training.learner.policy import kept_of
 from strop.training.learner.reference_prompts import reprompted
 from strop.training.learner.step_models import StepModels, refresh
 
@@ -38,6 +39,19 @@ def test_worked_example():
     plain = batch_of([[9, 8, -1], [-1, -1, -1]]).narrow(torch.ones(13).bool())
     del plain.columns["prompt_ref_PL"]
     assert reprompted(plain) is plain
+
+
+def test_the_reference_keeps_the_sets_of_the_policys_tokens():
+    """They move with the tokens; of a prompt nothing was cut."""
+    batch = batch_of([[9, 8, -1], [-1, -1, -1]])
+    mask_T = batch["mask_T"]
+    at_T, number_T = torch.where(mask_T, 2 * mask_T.cumsum(0) - 2, 0), 2 * mask_T.long()
+    kept_ids = torch.arange(12, dtype=torch.int32)
+    batch = batch.set(kept_at_T=at_T, num_kept_T=number_T, kept_ids=kept_ids)
+    own, read = (kept_of(each, torch.device("cpu")) for each in (batch, reprompted(batch)))
+    assert all(map(torch.equal, own, read))
+    assert read.number_N.tolist() == [2] * 6
+    assert reprompted(batch)["num_kept_T"].tolist() == [0, 0, 2, 2] * 2 + [0, 2, 2]
 
 
 def test_matches_slow_loop_over_turns():

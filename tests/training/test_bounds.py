@@ -1,5 +1,6 @@
 """Bounds on tokens: never below the truth, and rows that surely fit are not tokenised."""
 
+import dataclasses
 import types
 
 import pytest
@@ -162,7 +163,10 @@ def test_the_engine_hears_of_the_longest_where_it_has_a_limit(room, told):
     config = types.SimpleNamespace(engine=engine, evaluation=evaluation)
     prompts = [Prompt(n, "1" * n, {}) for n in (3, 9, 5)]
     services = services_of(prompts, Limits(8, 8, 40, 64, 8))
-    rows.check_longest(config, services, SampleIndependently())
+    rows.check_longest(config, services)
+    assert heard == ([] if told is None else [told])
+    services.task = dataclasses.replace(services.task, agent="agent.py:play")  # makes its prompts
+    rows.check_longest(config, services)
     assert heard == ([] if told is None else [told])
 
 

@@ -203,3 +203,13 @@ class Plain:
 def test_the_settings_are_those_of_a_file(tmp_path):
     made = config.make({"engine": {"kind": "poor", "lacks": "top"}})
     assert 'lacks = "top"' in made.to_toml()
+
+
+def test_the_engine_of_a_run_that_is_refused_is_closed(lab, runner, tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(PoorEngine, "close", lambda engine: closed.append(engine))
+    for number, (lacks, critic) in enumerate((("weights", {}), ("", {"start": "nowhere"}))):
+        raw = lab.raw(engine={"kind": "poor", "lacks": lacks}, critic=critic)
+        with pytest.raises(UserError, match=r"weights|critic\.start"):
+            runner.start(raw, tmp_path / "run")
+        assert len(closed) == number + 1

@@ -1,6 +1,7 @@
 """The four limits of a run, from the task, the rollout part, the settings and the model."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -113,3 +114,15 @@ def test_a_limit_that_a_control_moves_is_refused(lab, runner, tmp_path):
     state = {"knobs": {"rollout.sample_independently.max_tokens": 5}}
     with pytest.raises(UserError, match=r"max_tokens was moved to 5: it is 6 for the whole run"):
         train_step(run.world, run.algorithm, state, 1)
+
+
+def test_a_row_that_is_left_out_sets_no_limit(lab, runner, tmp_path):
+    rows, path = [(f"{n}+1=", f"{n}") for n in range(4)], tmp_path / "rows.jsonl"
+    rows.append(("1+1=", "2" * 61))  # 62 tokens with the last one, behind a prompt of 4
+    lines = [json.dumps({"prompt": prompt, "completion": given}) for prompt, given in rows]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    data = {"files": [str(path)], "validation_size": 0, "overlong": "drop"}
+    given = {"rollout.max_tokens": 0, "sampling.num_rollouts": 1}
+    world = runner.start(lab.raw("sft", data=data, algorithm=given), tmp_path / "run").world
+    assert len(world.pool) == 4
+    assert world.services.limits == world.limits[0] == Limits(2, 2, 63, 64, 1)

@@ -12,6 +12,7 @@ from strop.support.errors import UserError
 from strop.training.learner import models
 from strop.training.record import checkpoint
 from strop.training.settings import config
+from strop.training.setup import load_prompts
 
 TRL_NAMES = [
     "loss",
@@ -197,8 +198,6 @@ def test_a_value_of_no_allowed_type_is_said_with_its_setting_alone(raw, said):
 
 
 def test_sizes_and_files_of_the_data(lab, tmp_path):
-    from strop.training.setup import load_prompts
-
     def task(**data):
         made = config.make(lab.raw(data=data))
         return load_prompts(made.data, made.reward)
@@ -212,6 +211,47 @@ def test_sizes_and_files_of_the_data(lab, tmp_path):
     assert task(files=two, train_size=14, validation_size=0).notes == ()
     (note,) = task(files=two, train_size=12, validation_size=0).notes
     assert note.startswith("data.train_size=12 takes the first rows, and none of b: ")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"task": "corridor"}, "data.task=corridor beside data.files"),
+        ({"task_config": {"size": 3}}, "data.task_config beside data.files"),
+        ({"files": [], "task": "countdown", "validation_files": ["v.jsonl"]}, "countdown has vali"),
+        ({"files": [], "task": "corridor", "validation_files": ["v.jsonl"]}, "corridor has valida"),
+    ],
+)
+def test_files_that_a_task_does_not_read_are_refused(data, message, lab):
+    made = config.make(lab.raw(data=data))
+    with pytest.raises(UserError, match=message):
+        load_prompts(made.data, made.reward)
+
+
+@pytest.mark.parametrize(
+    ("section", "given", "other"),
+    [
+        ("model", {"lora_alpha": 8}, {"lora_rank": 2}),
+        ("model", {"lora_targets": ["q_proj"]}, {"lora_rank": 2}),
+        ("data", {"prompt_column": "question"}, {"files": ["a.jsonl"]}),
+        ("reward", {"weights": [2.0]}, {"functions": ["exact_match"]}),
+        ("training", {"renew_between_tokens": False}, {"max_staleness": 1}),
+        ("training", {"collector_device": "cpu"}, {"max_staleness": 1}),
+    ],
+)
+def test_a_setting_that_would_not_be_read_is_refused(section, given, other):
+    (name,), (needed,) = given, other
+    message = rf"{section}\.{name} is not read without {section}\.{needed}"
+    with pytest.raises(UserError, match=message):
+        config.make({section: given}).build()
+    config.make({section: {**given, **other}}).build()
+    config.make(config.make({}).model_dump()).build()  # a run's file has all defaults
+
+
+def test_a_weighted_source_without_training_rows_is_refused_before_step_1(lab, runner, tmp_path):
+    data = {"files": [f"a={lab.data}", f"b={lab.data}"], "weights": [1, 1], "train_size": 10}
+    with pytest.raises(UserError, match="no training prompt of the source b is left"):
+        runner.start(lab.raw(data=data), tmp_path / "run")
 
 
 def test_runs_of_all_seeds_set_the_same_rows_aside(lab, runner, tmp_path):

@@ -23,6 +23,7 @@ from strop.batch.batch import from_padded
 from strop.support.errors import UserError
 from strop.training.learner import models
 from strop.training.learner.policy import Policy
+from strop.training.loading import write_model
 from strop.training.record import checkpoint
 
 CHAT = (
@@ -319,6 +320,15 @@ def test_a_gguf_file_without_its_packages_names_the_extra(package, tmp_path, mon
     )
     with pytest.raises(UserError, match=rf"package {package}: pip install 'strop\[gguf\]'"):
         models.load(str(tmp_path / "any.gguf"))
+
+
+def test_a_model_is_written_past_what_a_killed_process_left(folder, tmp_path):
+    left = tmp_path / ".whole.unfinished"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    write_model(models.load(str(folder)), tmp_path / "whole")
+    models.load(str(tmp_path / "whole"))
+    assert not left.exists()
 
 
 def test_generation_settings_survive_a_checkpoint(folder, lab, runner, tmp_path):

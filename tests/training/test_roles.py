@@ -346,6 +346,8 @@ def test_roles_swap_their_adapters_and_the_moments_begin_anew(runner, tmp_path):
     [
         ({"model": {"lora_rank": 0}}, "give model.lora_rank"),
         ({"roles": {"play": {"0": "first"}}}, "the role 1 has no player"),
+        ({"roles": {"play": {"0": "default", "1": "b"}}}, "uses the name 'default': take another"),
+        ({"roles": {"play": {"0": "opponent_1", "1": "./b"}}}, "uses the name 'opponent_1'"),
         ({"training": {"max_staleness": 1}}, "training.max_staleness do not go together"),
         ({"engine": {"staleness": 1}}, "engine.staleness do not go together"),
         ({"stages": {"control": "step_back_to_anchor"}}, "step_back_to_anchor do not go together"),
@@ -372,6 +374,13 @@ def test_more_rollouts_of_a_group_of_one_role_are_refused(recipe, tmp_path):
     plain = raw(recipe=recipe, roles={}, stages={"rollout": "play_turns"})
     with pytest.raises(UserError, match=r"ask_\w+ requests .* of one group, .* has several roles"):
         loop.start(config.make(plain), tmp_path / "run")
+
+
+def test_the_model_itself_is_a_reference_of_adapters_that_play_its_roles(runner, tmp_path):
+    sections = {"model": {"reference": "tiny"}}
+    world = runner.start(raw(recipe="on_policy_distillation", **sections), tmp_path / "run").world
+    assert world.policy.adapters == ("first", "second")
+    assert adapted.routes_of(world.reference.model) is None
 
 
 def test_a_role_that_comes_without_a_player_stops_the_run(runner, tmp_path):

@@ -143,13 +143,17 @@ def test_a_server_with_other_tokens_is_refused(teacher, monkeypatch):
 
 
 def test_methods_that_need_more_are_refused_and_so_is_no_server(lab, runner, tmp_path):
-    for recipe, reference, told in (
-        ("gkd", "http://127.0.0.1:9", "logq_ref_TV, of every token of the vocabulary"),
-        ("vopd", "http://127.0.0.1:9", "kl_ref_old_T, of every token"),
-        ("grpo", "http://127.0.0.1:9", "no part of the method reads a reference policy"),
-        ("on_policy_distillation", "http://127.0.0.1:9", "does it run, is"),
+    cut = {"rollout.top_p": 0.9, "rollout.sampling_mask": "renormalise"}
+    for recipe, options, told in (
+        ("gkd", {}, "logq_ref_TV, of every token of the vocabulary"),
+        ("vopd", {}, "kl_ref_old_T, of every token"),
+        ("grpo", {}, "no part of the method reads a reference policy"),
+        ("on_policy_distillation", {"rollout.temperature": 0.5}, "at temperature 1 over the whole"),
+        ("on_policy_distillation", cut, "over the whole vocabulary: name a folder, or leave roll"),
+        ("on_policy_distillation", {}, "does it run, is"),
     ):
         raw = lab.raw(recipe)
-        raw["model"]["reference"] = reference
+        raw["model"]["reference"] = "http://127.0.0.1:9"
+        raw["algorithm"] |= options
         with pytest.raises(UserError, match=told):
             runner.start(raw, tmp_path / "run")

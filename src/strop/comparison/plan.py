@@ -319,7 +319,8 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
     for label, settings, *_ in candidates if scoring.by == "steps" else ():
         data = settings.data
         if scoring.files:
-            data = data.model_copy(update={**FILES_ALONE, "task": "", "files": scoring.files})
+            alone = {**FILES_ALONE, "task": "", "task_config": {}, "files": scoring.files}
+            data = data.model_copy(update=alone)
         source = data.environment() if not scoring.files else None
         if source is not None and not source.holds_out:
             raise UserError(

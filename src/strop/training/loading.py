@@ -17,6 +17,7 @@ from strop.support.writing import check_room, writing
 from strop.training.learner import adapters, models
 from strop.training.learner.adapters import Lora
 from strop.training.learner.models import Loaded
+from strop.training.learner.policy import PASS_TOKENS
 from strop.training.parallel.ranks import ALONE, Ranks
 from strop.training.record import checkpoint
 from strop.training.settings.config import RunConfig
@@ -30,10 +31,14 @@ def device_of(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
+        kind = torch.empty(0, device=name).device.type
     except (RuntimeError, AssertionError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(f"model.device = {name!r} cannot be used here: {first}") from error
+    if kind not in PASS_TOKENS:
+        raise UserError(
+            f"model.device = {name!r}: strop trains on {' and '.join(PASS_TOKENS)} alone"
+        )
     return name
 
 
@@ -134,8 +139,9 @@ def write_model(model: Loaded, folder: Path, page: str = "") -> None:
     Raises RunStopped on a full disk.
     """
     needed = model.num_bytes()
-    check_room(folder.parent, f"the model {folder.name}", needed)
     unfinished = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    check_room(folder.parent, f"the model {folder.name}", needed)
     try:
         with writing(folder.parent, f"the model {folder.name}", needed, FAILURES):
             unfinished.mkdir(parents=True)

@@ -61,6 +61,11 @@ def validated(config: RunConfig, task: Task) -> Iterator[Prompt]:
     return itertools.chain.from_iterable(each[:most] for each in task.validations.values())
 
 
+def used(config: RunConfig, task: Task) -> Iterator[Prompt]:
+    """The prompts that the run is trained or validated on."""
+    return itertools.chain(task.train, validated(config, task))
+
+
 def longest_given(rollout: Any, prompts: Iterable[Prompt], loaded: Loaded) -> int | None:
     """Tokens of the longest answer in the data; None where answers are sampled."""
     columns = rollout.given
@@ -77,13 +82,14 @@ def longest_given(rollout: Any, prompts: Iterable[Prompt], loaded: Loaded) -> in
     return longest + len(loaded.end_ids)
 
 
-def check_longest(config: RunConfig, services: RunServices, rollout: Any) -> None:
+def check_longest(config: RunConfig, services: RunServices) -> None:
     """Raise UserError where a prompt with its answer has no room in the engine.
 
-    An environment's observations are not counted, because they are not known in advance.
+    An environment's observations and an agent's prompts are not counted, because they are not known
+    in advance.
     """
     room, limits, texts = config.engine.most_tokens, services.limits, services.texts
-    if not room:
+    if not room or services.task.agent:
         return
     longest = 0
     trained = () if services.task.is_recorded else looked_at(services.task.train)

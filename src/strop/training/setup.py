@@ -1,8 +1,6 @@
 """Builds everything that a run needs from its configuration; every check comes before step 1."""
 
-import copy
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 
 import torch
 
-from strop.batch.columns import OF_REFERENCE, slow_value
+from strop.batch.columns import slow_value
 from strop.data.prompt_rows import pool_of
 from strop.data.read import validation_sets
 from strop.engines.base import Engine
@@ -23,10 +21,10 @@ from strop.environments.tasks import Task, load_task
 from strop.method import part as parts
 from strop.method.algorithm import Method
 from strop.method.chains import number_of
-from strop.method.cost import needs_of
 from strop.method.engine_needs import check as check_engine
 from strop.method.engine_needs import check_trainable
 from strop.method.part import COPIES
+from strop.parts.sampling.draw_from_sources import DrawFromSources, sources_of
 from strop.rewards.grader import Grader
 from strop.rewards.source import RewardSpec, reward_name
 from strop.support.errors import UserError
@@ -38,14 +36,13 @@ from strop.training.learner import prefix_sharing, routing
 from strop.training.learner.critic import Critic, make_critic
 from strop.training.learner.models import Loaded, Remote
 from strop.training.learner.policy import MasterAdamW, Policy
-from strop.training.learner.served_reference import ServedReference, is_served
-from strop.training.learner.step_models import freeze
 from strop.training.learner.weight_copies import WeightCopies
-from strop.training.loading import load_model, open_engine
+from strop.training.loading import open_engine
 from strop.training.parallel import shards
 from strop.training.parallel.ranks import ALONE, Ranks
 from strop.training.playing import open_environment_workers
 from strop.training.record import checkpoint
+from strop.training.references import reference_of, served_of
 from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
@@ -64,6 +61,7 @@ def load_prompts(
     needs_reward: refuse a task whose answers nothing scores. heldout: False leaves out the held-out
     episodes of an environment, where nobody reads them. uses_columns: as in `load_data`.
     """
+    _check_task(data)
     if data.files:
         rows_of_files = _from_files(data, uses_columns)
         task = replace(rows_of_files, agent=data.agent(), agent_options=data.task_config)
@@ -87,6 +85,22 @@ def load_prompts(
             "or a built-in such as math_verify"
         )
     return task
+
+
+def _check_task(data: DataSettings) -> None:
+    """Raise UserError for files beside a task that reads none."""
+    if data.files and (data.task or data.task_config) and not data.agent():
+        given = f"data.task={data.task}" if data.task else "data.task_config"
+        raise UserError(
+            f"{given} beside data.files: the files are the task, and an agent alone takes both; "
+            "leave one of the two out"
+        )
+    recorded = data.has_traces() or data.is_live()
+    if data.validation_files and not (data.files or recorded):
+        raise UserError(
+            f"data.validation_files: {data.task} has validation prompts of its own "
+            "(data.validation_size); give files or recorded rollouts to train on, or leave them out"
+        )
 
 
 def _validated_beside(task: Task, data: DataSettings, reward: RewardSettings) -> Task:
@@ -253,33 +267,47 @@ def make_world(
     roles.check(config, method, task, ranks)
     _check_turns(method, task)
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
-    longest = [
-        rows.longest_given(
-            rollout, itertools.chain(task.train, rows.validated(config, task)), loaded
-        )
-        for rollout in rollouts
-    ]
-    services = make_services(config, loaded, task, rollouts[0], longest[0], ranks)
+    longest = rows.longest_given(rollouts[0], rows.used(config, task), loaded)
+    services = make_services(config, loaded, task, rollouts[0], longest, ranks)
     try:
         if learns:
             open_judges(config, services, ranks)
         apart = learns and config.training.max_staleness > 0
         open_environment_workers(config, services, ranks, apart)
-        most, asked = loaded.context, config.data.max_prompt_tokens
-        later = zip(rollouts[1:], longest[1:], strict=True)
-        limits = (
-            services.limits,
-            *(resolve(rollout, services.task, most, asked, given) for rollout, given in later),
-        )
+        limits = (services.limits, *_limits(config, services.task, loaded, rollouts[1:]))
         for rollout, each in zip(rollouts, limits, strict=True):
             services.limit_to(each)
             rows.settle(config, services, rollout)
-            rows.check_longest(config, services, rollout)
+        if config.data.overlong == "drop" and any(rollout.given for rollout in rollouts):
+            # the rows that were left out set no limit
+            limits = _limits(config, services.task, loaded, rollouts)
+        for each in limits:
+            services.limit_to(each)
+            rows.check_longest(config, services)
+        _check_sources(method, services)
         rows.add_notes(config, services)
         return _world(config, method, loaded, services, limits, ranks, learns)
     except BaseException:
         services.close()
         raise
+
+
+def _limits(
+    config: RunConfig, task: Task, loaded: Loaded, rollouts: Sequence[Any]
+) -> tuple[Limits, ...]:
+    """The limits of each phase, from the rows of the task. Raises UserError."""
+    return tuple(
+        resolve(rollout, task, loaded.context, config.data.max_prompt_tokens,
+                rows.longest_given(rollout, rows.used(config, task), loaded))
+        for rollout in rollouts
+    )  # fmt: skip
+
+
+def _check_sources(method: Method, services: RunServices) -> None:
+    """Raise UserError for a source that a part draws from, of which no training row is left."""
+    if any(isinstance(use.part, DrawFromSources) for _, use in method.uses()):
+        pool: Any = pool_of(services.task.train)
+        sources_of(pool, services.texts)
 
 
 def _check_turns(method: Method, task: Task) -> None:
@@ -303,21 +331,39 @@ def _world(
     ranks: Ranks,
     learns: bool,
 ) -> World:
-    training, task = config.training, services.task
     if loaded.model.dtype == torch.float16:
         raise UserError("float16 gradients vanish below 6e-8: train with model.dtype=bfloat16")
     policy = _policy(config, loaded, services, ranks)
-    settings = config.engine
-    if learns and training.max_staleness and settings.kind != "local":
+    settings, apart = config.engine, learns and config.training.max_staleness > 0
+    if apart and settings.kind != "local":
         settings = read({})  # the collector's process uses the run's own
-    engine = _engine(config, settings, loaded, ranks, apart=learns and training.max_staleness > 0)
-    check_trainable(engine, settings.kind)
-    check_engine(method.uses(), engine, settings.kind)
-    roles.check_engine(config, engine)
-    routing.check(config.model.router_replay, method.reads(), policy, engine, settings.kind)
+    engine = _engine(config, settings, loaded, ranks, apart)
+    try:
+        check_trainable(engine, settings.kind)
+        check_engine(method.uses(), engine, settings.kind)
+        roles.check_engine(config, engine)
+        routing.check(config.model.router_replay, method.reads(), policy, engine, settings.kind)
+        return _around(config, method, loaded, services, limits, policy, engine, learns)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _around(
+    config: RunConfig,
+    method: Method,
+    loaded: Loaded,
+    services: RunServices,
+    limits: tuple[Limits, ...],
+    policy: Policy,
+    engine: Engine,
+    learns: bool,
+) -> World:
+    """The world of a policy and an engine. Raises UserError."""
+    training = config.training
     services.notes += engine.notes
-    reference = _reference(config, method, policy, loaded) if learns else None
-    if not ranks.alone:
+    reference = reference_of(config, method, policy, loaded) if learns else None
+    if not policy.ranks.alone:
         engine = _share_out(policy, reference, engine, loaded)
     if learns:
         services.sampling.cast.league = roles.league_of(config)
@@ -334,14 +380,14 @@ def _world(
         reference,
         engine,
         services,
-        pool_of(task.train),
+        pool_of(services.task.train),
         config.seed,
         training.steps,
         config.lr(),
         SynchronousCollector(),
         critic,
         limits,
-        _served(config, method, loaded) if learns else None,
+        served_of(config, method, loaded) if learns else None,
     )
     if learns:
         _keep_copies(config, method, world)
@@ -429,42 +475,6 @@ def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
     return critic
 
 
-def _reference(config: RunConfig, method: Method, policy: Policy, loaded: Loaded) -> Policy | None:
-    """The policy that reference terms compare with, if something reads it: `model.reference`, or
-    the starting weights, as a frozen copy or as the same model with its adapters off. A reference
-    that is renewed is always a copy.
-
-    Raises UserError for a reference that is renewed and not read; for a `model.reference` that
-    nothing reads, that would be renewed, or that has other tokens; and where the policy would learn
-    from its own starting weights alone.
-    """
-    reads, renews = method.reads(), "moves_reference" in method.facts()
-    if config.model.reference:
-        _check_read(config, OF_REFERENCE & reads, renews)
-        if is_served(config.model.reference):
-            return None
-        return _teacher(config, OF_REFERENCE & reads, policy, loaded)
-    if not OF_REFERENCE & reads:
-        if renews:
-            raise UserError(
-                "control: renew_reference has nothing to renew, no part reads a reference policy: "
-                "leave it out, or add a penalty such as penalise_kl_to_reference"
-            )
-        return None
-    if "teacher" in needs_of(method):
-        raise UserError(
-            "the method learns from its reference alone, and that is the model that the run begins "
-            "with: name a teacher with model.reference=FOLDER"
-        )
-    if isinstance(loaded, Remote):
-        return loaded.frozen()
-    if loaded.adapter is not None and not renews:
-        model, switch = loaded.model, loaded.without_adapter
-        return Policy(model, policy.token_budget, policy.share, switch=switch, ranks=policy.ranks)
-    frozen: Any = policy.ranks.shard(freeze(copy.deepcopy(policy.model)))
-    return Policy(frozen, policy.token_budget, policy.share, ranks=policy.ranks)
-
-
 def _keep_copies(config: RunConfig, method: Method, world: World) -> None:
     """Make the copies of the weights that the method's controls move. Raises UserError for an
     explorer that no part explores with, or that the run's engine cannot sample with.
@@ -495,58 +505,6 @@ def _keep_copies(config: RunConfig, method: Method, world: World) -> None:
         )
     copies.keep("explorer")
     world.services.sampling.exploring = functools.partial(copies.exploring, world.engine)
-
-
-def _check_read(config: RunConfig, reads: frozenset[str], renews: bool) -> None:
-    """Raise UserError for another model as the reference that nothing reads or that is renewed."""
-    if not reads or renews:
-        why = (
-            "the method gives its reference the policy's weights (renew_reference)" if renews else
-            "no part of the method reads a reference policy: take on_policy_distillation, or add a "
-            "part such as credit_reference_likelihood"
-        )  # fmt: skip
-        raise UserError(f"model.reference={config.model.reference}: {why}")
-
-
-def _served(config: RunConfig, method: Method, loaded: Loaded) -> ServedReference | None:
-    """The reference behind a server, where `model.reference` names one. Raises UserError for a
-    method that reads more of it than the drawn tokens.
-    """
-    name = config.model.reference
-    if not is_served(name):
-        return None
-    wide = sorted(OF_REFERENCE & method.reads() - {"logp_ref_T"})
-    if wide:
-        raise UserError(
-            f"model.reference={name}: the method reads {wide[0]}, of every token of the "
-            "vocabulary, and a server gives the log-probability of the drawn token alone: name a "
-            "folder, or take on_policy_distillation or opsd(sampled=True)"
-        )
-    return ServedReference(name, loaded.tokenizer)
-
-
-def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: Loaded) -> Policy:
-    """Another model as the reference, of which these columns are read. Raises UserError."""
-    name = config.model.reference
-    other = load_model(config, name, ranks=policy.ranks)
-    if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
-        raise UserError(
-            f"model.reference={name} has other tokens than {loaded.source}: probabilities of "
-            "tokens can be compared between models of one tokenizer alone"
-        )
-    if isinstance(other, Remote):
-        return other.frozen()
-    model: Any = other.merged().model
-    sizes = [len(each.get_output_embeddings().weight) for each in (model, loaded.model)]
-    if sizes[0] != sizes[1] and reads - {"logp_ref_T"}:
-        raise UserError(
-            f"model.reference={name} gives {sizes[0]} tokens a probability and {loaded.source} "
-            f"{sizes[1]}, some of which no text has: their whole distributions cannot be compared, "
-            "take a method that reads the drawn token alone, such as on_policy_distillation"
-        )
-    share = policy.share if not prefix_sharing.why_not(model) else "off"  # while it is whole
-    frozen: Any = policy.ranks.shard(freeze(model))
-    return Policy(frozen, policy.token_budget, share, ranks=policy.ranks)
 
 
 def _share_out(policy: Policy, reference: Policy | None, engine: Engine, loaded: Loaded) -> Engine:

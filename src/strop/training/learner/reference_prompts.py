@@ -3,7 +3,7 @@
 import torch
 
 from strop.batch import segments
-from strop.batch.batch import Batch
+from strop.batch.batch import KEPT_AT, KEPT_IDS, NUM_KEPT, Batch
 from strop.support.errors import UserError
 
 
@@ -34,5 +34,10 @@ def reprompted(batch: Batch) -> Batch:
         "mask_T": torch.cat([torch.zeros_like(rollout_N, dtype=torch.bool), mask_T[kept_T]]),
         "turn_T": torch.cat([first_B[rollout_N], batch["turn_T"][kept_T]]),
     }
-    tables = {name: batch[name] for name in ("rollout_K", "group_B", "uid_P", "draw_P")}
-    return Batch({name: column[order] for name, column in joined.items()} | tables)
+    tables = ["rollout_K", "group_B", "uid_P", "draw_P"]
+    if KEPT_IDS in batch:  # the reference's log-probabilities are over the policy's kept sets
+        for name in (KEPT_AT, NUM_KEPT):
+            joined[name] = torch.cat([torch.zeros_like(rollout_N), batch[name][kept_T]])
+        tables.append(KEPT_IDS)
+    columns = {name: column[order] for name, column in joined.items()}
+    return Batch(columns | {name: batch[name] for name in tables})

@@ -125,10 +125,10 @@ def balances(batch: Batch, passed: Pass) -> Tensor:
     return balance(passed.logits, batch[LOAD]).index_select(0, passed.before_T)
 
 
-def with_load(batch: Batch, experts: Experts | None) -> Batch:
+def with_load(batch: Batch, experts: Experts) -> Batch:
     """The batch with the load of its experts over all tokens, where they are recorded."""
     recorded = [name for name in (OF_ENGINE, OLD) if name in batch]
-    if experts is None or not recorded:
+    if not recorded:
         return batch
     return batch.set(**{LOAD: experts.load(batch[recorded[0]])})
 

@@ -40,8 +40,8 @@ from strop.training.settings.method import (
     sampling_anew,
     with_options,
 )
+from strop.training.settings.players import EACH, RolesSettings
 from strop.training.settings.sections import (
-    EACH,
     MOST,
     CriticSettings,
     DataSettings,
@@ -50,10 +50,18 @@ from strop.training.settings.sections import (
     PhaseSettings,
     RaySettings,
     RewardSettings,
-    RolesSettings,
     Section,
     TrackingSettings,
     TrainingSettings,
+)
+
+# Sections, and settings of theirs that are read only where one of others is given, with the others.
+# (Those of Ray are not here: a run may be resumed without its cluster.)
+READ_WITH = (
+    ("model", ("lora_alpha", "lora_targets"), ("lora_rank",)),
+    ("data", ("reader", "prompt_column", "columns"), ("files", "validation_files")),
+    ("reward", ("weights",), ("functions",)),
+    ("training", ("renew_between_tokens", "collector_device"), ("max_staleness",)),
 )
 
 
@@ -134,6 +142,7 @@ class RunConfig(Section):
         method.check_steps(self.training.steps)
         for algorithm in method.algorithms:
             algorithm.check_schedules(self.training.steps)
+        self._check_read()
         self.engine.check(self.training.steps)
         self.engine.check_method(method)
         for name, rate in (("training.lr", self.lr()), ("critic.lr", self.critic_lr())):
@@ -145,6 +154,20 @@ class RunConfig(Section):
         if self.evaluation.every:
             _ = self.evaluation.ks
         return method
+
+    def _check_read(self) -> None:
+        """Raise UserError for a setting that is given and would not be read."""
+        for section, names, others in READ_WITH:
+            own = getattr(self, section)
+            if self.engine.trains or any(getattr(own, other) for other in others):
+                continue  # an engine that trains says itself what it does not read
+            for name in names:
+                if getattr(own, name) != type(own).model_fields[name].default:
+                    needed = " or ".join(f"{section}.{other}" for other in others)
+                    raise UserError(
+                        f"{section}.{name} is not read without {needed}: give that too, or leave "
+                        f"{section}.{name} out"
+                    )
 
     def rollout(self) -> Use:
         """The rollout of the method's last phase. A run's file has that stage written out; then
