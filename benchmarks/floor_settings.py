@@ -132,11 +132,11 @@ class Setting:
         common: dict[str, Any] = {"sampling.num_prompts": PROMPTS, "sampling.num_rollouts": ANSWERS}
         if given := algorithm.rollout.part.given:
             common["sampling.num_rollouts"] = len(given)
-        base = defaults("tiny")
+        base, task = defaults("tiny"), TASKS[self.task].source or self.task
         return {
             "recipe": self.recipe,
             "seed": seed,
-            "data": {"task": TASKS[self.task].source or self.task, **self.data},
+            "data": self.data if "files" in self.data else {"task": task, **self.data},
             "reward": self.reward,
             "training": {**base["training"], "steps": steps, "save_every": 0, "rollouts_every": 0},
             "critic": base["critic"],
