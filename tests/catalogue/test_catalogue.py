@@ -114,6 +114,14 @@ def test_the_model_of_a_recipe_is_read_from_its_file_alone(monkeypatch) -> None:
     assert catalogue.model_of("grpo(beta=0)") == ""
 
 
+def test_a_changed_file_is_read_again(tmp_path):
+    file = tmp_path / "rec.py"
+    for name in ("one", "other"):
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(f'def {name}() -> "Algorithm":\n    """Mine."""\n    return grpo()\n')
+        assert catalogue.find("recipe", f"{file}:{name}").name.endswith(name)
+
+
 def test_reading_the_catalogue_imports_no_torch():
     code = (
         "import sys\nfrom strop.catalogue import catalogue\n"

@@ -253,6 +253,13 @@ def test_page_of_a_recipe_in_80_columns(name):
     assert all(parameter["name"] in text for parameter in page["parameters"])
 
 
+def test_a_page_is_of_the_parameters_that_are_given():
+    assert "penalise_kl_to_reference" not in say("recipes", "grpo")
+    assert "penalise_kl_to_reference" in say("recipes", "dr-GRPO(beta=0.04)")
+    with pytest.raises(UserError, match="recipe grpo has no parameter bogus"):
+        say("recipes", "grpo(bogus=1)")
+
+
 def test_a_page_as_json_is_that_page():
     found = json.loads(say("recipes", "grpo", "--json"))
     assert found == listing.recipe_page(catalogue.find("recipe", "grpo"), "grpo")

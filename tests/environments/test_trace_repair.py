@@ -108,7 +108,7 @@ def test_an_evaluation_has_what_is_measured():
     found = strop.evaluate("tiny", task="trace_repair", prompts=4, samples=2, k=1, seed=1)
     assert found["measures/solved"] == found["mean@2"]
     assert 0 <= found["measures/passed"] < 1
-    assert found.by_prompt["mean@n"].mean() == pytest.approx(found["mean@2"])
+    assert found.by_prompt["mean@2"].mean() == pytest.approx(found["mean@2"])
 
 
 def test_episodes_repeat():

@@ -32,10 +32,12 @@ class CountCalls:
 class KeepFrom:
     kind: ClassVar[str] = "selection"
     first: int = 0
+    reason: str = ""
 
     def __call__(self, gradient_T: Tensor) -> Selected:
         kept_T = torch.arange(gradient_T.shape[0]) >= self.first
-        return Selected(kept_T, torch.ones_like(kept_T), f"before_{self.first}")
+        reason = self.reason or f"before_{self.first}"
+        return Selected(kept_T, torch.ones_like(kept_T), reason)
 
 
 def chains(seed: int = 0, state: Any = None) -> Chains:
@@ -76,6 +78,13 @@ def test_selections_narrow_the_masks_in_turn_and_tell_their_share():
     assert {name: round(5 * value) for name, value in dropped.items()} == {
         "before_2": 2, "before_1": 0, "before_4": 2,
     }  # fmt: skip
+
+
+def test_what_two_selections_drop_for_one_reason_adds_up():
+    uses = (Use(KeepFrom(2, "early")), Use(KeepFrom(4, "early")))
+    run = chains()
+    run.select(uses, learnable(flat_batch((5,), scored_B=[True])))
+    assert run.metrics["selection/dropped/early"] == pytest.approx(0.8)
 
 
 @dataclass(frozen=True)

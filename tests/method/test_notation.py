@@ -138,6 +138,26 @@ def test_nothing_is_evaluated(text):
         reading.chain(text)
 
 
+@pytest.mark.parametrize(
+    ("read", "text", "twice"),
+    [
+        (notation.recipe, "grpo(beta=0.04, beta=0)", "beta"),
+        (reading.chain, "divide_by_group_std(eps=1e-4, eps=1e-2)", "eps"),
+        (reading.chain, "spread_evenly[advantage_B: a_B, advantage_B: b_B]", "advantage_B"),
+        (reading.value, "linear(start=1, start=2)", "start"),
+        (reading.value, "{a: 1, a: 2}", "a"),
+    ],
+)
+def test_what_is_given_twice_is_refused(read, text, twice):
+    with pytest.raises(UserError, match=f"{twice} is given twice"):
+        read(text)
+
+
+def test_a_label_has_no_dot():
+    with pytest.raises(UserError, match="a label has no dot"):
+        reading.chain('spread_evenly @ "a.b"')
+
+
 def test_a_schedule_is_corrected_by_name():
     with pytest.raises(UserError, match="no schedule liner, did you mean linear"):
         reading.value("liner(1, 2)")

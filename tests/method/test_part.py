@@ -218,3 +218,21 @@ def test_schedules_become_numbers_and_are_checked_then():
     assert parts.at_step(ClipBothSides(), 1, 4) == ClipBothSides()
     with pytest.raises(UserError, match=r"clip_high must be at least 0\.0"):
         parts.at_step(part, 4, 4)
+
+
+def test_renamed_columns_reach_the_parts_own_update():
+    @dataclass(frozen=True)
+    class Counts:
+        def init(self):
+            return 0.0
+
+        def update(self, reward_B, state):
+            return state + float(reward_B.sum())
+
+        def __call__(self, reward_B: Tensor, state: float) -> Result:
+            return Result(reward_B)
+
+    use = Use(Counts(), (("reward_B", "outcome_B"),))
+    assert parts.update_reads(use) == ("outcome_B",)
+    batch = ragged_batch(2)
+    assert parts.update(use, batch, 0.0) == pytest.approx(float(batch["outcome_B"].sum()))

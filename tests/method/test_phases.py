@@ -25,6 +25,7 @@ LINE = (
     [
         (200, Until(200), "200"),
         ("0.5", Until(0.5), "0.5"),
+        ("0.3333333333333333", Until(1 / 3), "0.3333333333333333"),
         ("entropy<0.3", Until(0, "entropy", True, 0.3), "entropy < 0.3"),
         ("groups / frac_all_0 > 0.25", Until(0, "groups/frac_all_0", False, 0.25),
          "groups/frac_all_0 > 0.25"),

@@ -128,7 +128,8 @@ def evaluate(
     if not found.estimates:
         raise UserError(found.why_empty)
     estimates = {name.replace("@n", f"@{samples}"): each for name, each in found.estimates.items()}
-    return Evaluation(title, estimates, found.num_left_out, found.by_prompt)
+    by_prompt = {name.replace("@n", f"@{samples}"): each for name, each in found.by_prompt.items()}
+    return Evaluation(title, estimates, found.num_left_out, by_prompt)
 
 
 @checked

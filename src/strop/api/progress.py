@@ -64,6 +64,7 @@ class Progress:
         """Print what is about to run and where it is written; `before`: the steps already done."""
         from strop.diagnosis.watch import Watch  # reads what only a run needs
 
+        self.history, self.shown = {}, {}
         self.watch = Watch()
         self.watch.begin(before, run.config.reward)
         for metrics in before:

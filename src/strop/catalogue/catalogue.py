@@ -228,7 +228,7 @@ def model_of(text: str) -> str:
 
     text: the recipe in one line.
     """
-    found = re.match(r"\w*", text)
+    found = re.match(r"\w*", spelled(text))
     name = found.group() if found else ""
     own = _in_its_file("recipe", name)
     entries = recipes() if own is None else (own,)

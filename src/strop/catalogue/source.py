@@ -45,7 +45,12 @@ class Source:
         return " ".join(taken)
 
 
-@functools.cache
 def read(path: Path) -> Source:
-    """The source file at `path`."""
+    """The source file at `path`, as it is now."""
+    about = path.stat()
+    return _read(path, about.st_mtime_ns, about.st_size)
+
+
+@functools.cache
+def _read(path: Path, changed: int, size: int) -> Source:
     return Source(path)

@@ -75,6 +75,7 @@ def recipes(
     """
     options = [word for word in words or () if ASSIGNMENT.match(word)]
     text = " ".join(word for word in words or () if word not in options)
+    text = catalogue.spelled(text)
     name = text.partition("(")[0].strip()
     named = catalogue.is_place(name) or name in {entry.name for entry in catalogue.recipes()}
     if options and not (named and as_toml):
@@ -83,7 +84,7 @@ def recipes(
         if as_toml:
             print(_file_of(text, options), end="")
             return
-        page = recipe_page(catalogue.find("recipe", name), name)
+        page = recipe_page(catalogue.find("recipe", name), name, text)
         shown.as_json(page) if as_json else shown.recipe(page)
     elif as_toml:
         raise UserError("--toml prints one recipe's stages: give its name")
@@ -264,8 +265,8 @@ def _fields(fields: Iterable[Field]) -> list[dict[str, str]]:
     ]
 
 
-def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
-    """The full description of a recipe with its default parameters."""
+def recipe_page(entry: Entry, name: str, text: str = "") -> dict[str, Any]:
+    """The full description of a recipe. text: its line with the parameters that are not default."""
     from strop.comparison.claims import summaries
     from strop.method import notation, writing  # composing imports the parts, and so torch
     from strop.method.cost import costs
@@ -273,7 +274,7 @@ def recipe_page(entry: Entry, name: str) -> dict[str, Any]:
 
     lines = {key: entry.line(label) for key, label in RECIPE_LINES.items()}
     function = entry.load()
-    algorithm = notation.build_recipe(name, {})
+    algorithm = notation.build_recipe(name, notation.named(text)[1] if text else {})
     parent = entry.line("Parent")
     known = parent in {other.name for other in catalogue.recipes()}
     theirs = notation.build_recipe(parent, {}) if known else None

@@ -267,7 +267,7 @@ class Until:
     @property
     def text(self) -> str:
         """The condition as `read_until` reads it."""
-        step = f"{self.step:.0f}" if self.step == self.step // 1 else f"{self.step:g}"
+        step = f"{self.step:.0f}" if self.step == self.step // 1 else repr(self.step)
         crossed = f"{self.metric} {'<' if self.below else '>'} {self.level!r}"
         return " or ".join(([step] if self.step else []) + ([crossed] if self.metric else []))
 

@@ -150,16 +150,18 @@ class Chains:
 
         Logs how many tokens each removes from the gradient, as a share of the tokens at first.
         """
-        whole = batch["gradient_T"].sum().clamp(min=1)
+        whole, dropped = batch["gradient_T"].sum().clamp(min=1), dict[str, float]()
         for use in uses:
             chosen = self.call("selection", use, batch).value
             learnt_T = batch["gradient_T"] & chosen.gradient_T
             lost = (batch["gradient_T"] & ~learnt_T).sum() / whole
-            self.metrics[f"selection/dropped/{chosen.reason}"] = float(lost)
+            name = f"selection/dropped/{chosen.reason}"  # two parts may give one reason
+            dropped[name] = dropped.get(name, 0.0) + float(lost)
             counted_T = batch["denominator_T"] & chosen.denominator_T
             batch = batch.set(gradient_T=learnt_T, denominator_T=counted_T)
             if self.after is not None:
                 self.after("selection", use, batch)
+        self.metrics |= dropped
         return batch
 
     def control(

@@ -17,7 +17,7 @@ def own_uses(method: Method, parent: Method | None) -> Placed:
 
     Without a parent these are all parts.
     """
-    theirs = {(use.part, use.columns) for _, use in parent.uses()} if parent else set()
+    theirs = [(use.part, use.columns) for _, use in parent.uses()] if parent else []
     return {path: use for path, use in method.uses() if (use.part, use.columns) not in theirs}
 
 

@@ -144,6 +144,8 @@ class Use:
     def __post_init__(self) -> None:
         if not self.label:
             object.__setattr__(self, "label", name_of(self.part))
+        if "." in self.label:  # a dot separates the names in an option's path
+            raise UserError(f"@ {self.label!r}: a label has no dot; take another name")
         wires = tuple(wire for wire in self.columns if not _is_idle(self.part, *wire))
         object.__setattr__(self, "columns", wires)
 
@@ -275,10 +277,15 @@ def _written(part: object) -> tuple[str, ...]:
 
 def update_reads(use: Use, hook: str = "update") -> tuple[str, ...]:
     """The columns that the part's own `update`, or `observe`, reads; none where it has none."""
+    return tuple(_renamed(use, hook).values())
+
+
+def _renamed(use: Use, hook: str) -> dict[str, str]:
+    """The columns that a hook of the part reads, by its own names."""
     if not hasattr(use.part, hook):
-        return ()
-    named = inspect.signature(getattr(use.part, hook)).parameters
-    return tuple(name for name in named if name != "state")
+        return {}
+    named, renamed = inspect.signature(getattr(use.part, hook)).parameters, dict(use.columns)
+    return {name: renamed.get(name, name) for name in named if name != "state"}
 
 
 # Log-probabilities of the policy that drew the tokens.
@@ -509,7 +516,7 @@ def update(use: Use, batch: "Batch", state: Any, hook: str = "update") -> Any:
     `update` runs at the end of a step, on the rows that curation left, with all columns;
     `observe` runs before curation drops anything, on all rows that were sampled and scored.
     """
-    given = {name: batch[name] for name in update_reads(use, hook)}
+    given = {name: batch[column] for name, column in _renamed(use, hook).items()}
     return getattr(use.part, hook)(**given, state=state)
 
 

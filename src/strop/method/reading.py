@@ -14,7 +14,7 @@ from strop.catalogue import catalogue, peers
 from strop.catalogue.seams import PLACE_OF, PLACES, SINGLE, SLOTS, STAGES
 from strop.method.part import Term, Use, replace
 from strop.method.schedule import Schedule
-from strop.method.values import WORDS, parse, value_of
+from strop.method.values import WORDS, GivenTwice, parse, value_of
 from strop.method.writing import Text
 from strop.support.errors import UserError, nearest
 
@@ -78,6 +78,8 @@ def value(text: str) -> Any:
     """Read a number, text, list or schedule; a bare word is text."""
     try:
         node = parse(text)
+    except GivenTwice:
+        raise
     except UserError:
         return text
     if isinstance(node, ast.Name | ast.BinOp | ast.Attribute):

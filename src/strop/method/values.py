@@ -17,6 +17,10 @@ DEEPEST = 200  # levels of nesting; Python's own functions recurse over them
 OWN = re.compile(r"(?<![\w./:-])([\w./-]+:[A-Za-z_]\w*)")
 
 
+class GivenTwice(UserError):
+    """An argument or a key stands twice in a line that is notation otherwise."""
+
+
 def parse(text: str) -> ast.expr:
     """Parse the text as a Python expression. Raises UserError."""
     if not {"'", '"', "{"} & set(text):  # my_parts.py:Part(x=1) -> "my_parts.py:Part"(x=1)
@@ -31,10 +35,27 @@ def parse(text: str) -> ast.expr:
     level: list[ast.AST] = [node]
     depth = 0
     while level:
+        for each in level:
+            _check_once(each, text)
         depth, level = depth + 1, [each for one in level for each in ast.iter_child_nodes(one)]
     if depth > DEEPEST:
         raise UserError(f"cannot read {text[:80]!r}: it is nested too deeply")
     return node
+
+
+def _check_once(node: ast.AST, text: str) -> None:
+    """Raise UserError where an argument, a key or a renamed column is given twice."""
+    if isinstance(node, ast.Call):
+        names = [each.arg or "**" for each in node.keywords]
+    elif isinstance(node, ast.Dict):
+        names = [ast.unparse(key) for key in node.keys if key is not None]
+    elif isinstance(node, ast.Tuple):
+        slices = (each for each in node.elts if isinstance(each, ast.Slice))
+        names = [ast.unparse(each.lower) for each in slices if each.lower is not None]
+    else:
+        return
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise GivenTwice(f"{text!r}: {twice[0]} is given twice; give it once")
 
 
 def own(text: str) -> list[str]:

@@ -85,7 +85,7 @@ class Retries:
     """How often a request is tried, and how long it waits between two tries.
 
     tries: in all. first_wait_seconds: before the second; each further wait is twice as long, or as
-    long as the server requests where that is longer.
+    long as the server requests where that is longer; at most about a minute.
     """
 
     tries: int = 1
@@ -115,7 +115,8 @@ class Retries:
         after = failed.after if isinstance(failed, Failed) else ""
         asked = float(after) if after.isascii() and after.isdigit() else 0.0
         doubled = self.first_wait_seconds * 2.0 ** min(state.attempt_number - 1, 30)
-        return min(max(asked, doubled), MAX_WAIT_SECONDS) * _RANDOM.uniform(1 - JITTER, 1 + JITTER)
+        least = 1.0 if asked >= doubled else 1 - JITTER  # never before the server's own time
+        return min(max(asked, doubled), MAX_WAIT_SECONDS) * _RANDOM.uniform(least, 1 + JITTER)
 
 
 ONCE = Retries()
