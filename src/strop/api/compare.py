@@ -16,9 +16,9 @@ from strop.api.folders import numbered, path_of
 from strop.api.inputs import (
     Data,
     Reward,
-    check_not_given,
     files_of,
     sections_of,
+    tidied,
     with_judges,
     with_parts,
 )
@@ -327,8 +327,7 @@ def _given_kept(folder: Path, made: bool) -> Iterator[Path]:
     """
     given = folder / GIVEN
     if not (folder / NAME).exists():
-        check_not_given(folder)
-        with _tidied(folder, made):
+        with tidied(folder, NAME, made):
             yield given
         return
     with contextlib.ExitStack() as stack:
@@ -362,21 +361,6 @@ def _check_same(before: Path, given: Path) -> None:
 
 def _same(before: bytes, now: bytes, suffix: str) -> bool:
     return same_pickled(before, now) if suffix == PICKLED else before == now
-
-
-@contextlib.contextmanager
-def _tidied(folder: Path, made: bool) -> Iterator[None]:
-    """On an error inside, removes the files written for a comparison that has not started."""
-    try:
-        yield
-    except BaseException:
-        if not (folder / NAME).exists():
-            shutil.rmtree(folder / GIVEN, ignore_errors=True)
-            if made and folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
-                with contextlib.suppress(OSError):  # it holds earlier comparisons
-                    folder.parent.rmdir()
-        raise
 
 
 def _number(name: str, text: str) -> Any:
