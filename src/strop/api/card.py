@@ -31,8 +31,9 @@ def card(name: str, settings: RunConfig, run: Path | None = None, step: int = 0)
     text = [f"# {name.rpartition('/')[2]}", "", _use(name)]
     tags = ["strop"]
     if run is not None:
-        listed = settings.recipe.partition("(")[0] in {entry.name for entry in recipes()}
-        tags += ["reinforcement-learning", *([settings.recipe.partition("(")[0]] * listed)]
+        recipe = settings.recipe.partition("(")[0]
+        listed = recipe in {entry.name for entry in recipes()}
+        tags += ["reinforcement-learning", *([recipe] * listed)]
         taken = f"{step} step{'s' * (step != 1)}"
         text[2:2] = [
             f"`{_short(base)}`, trained by {_method(settings)} for {taken} with strop.",
