@@ -32,8 +32,8 @@ def card(name: str, settings: RunConfig, run: Path | None = None, step: int = 0)
     tags = ["strop"]
     if run is not None:
         recipe = settings.recipe.partition("(")[0]
-        listed = recipe in {entry.name for entry in recipes()}
-        tags += ["reinforcement-learning", *([recipe] * listed)]
+        tags += ["reinforcement-learning"]
+        tags += [recipe] * (recipe in {entry.name for entry in recipes()})
         taken = f"{step} step{'s' * (step != 1)}"
         text[2:2] = [
             f"`{_short(base)}`, trained by {_method(settings)} for {taken} with strop.",
