@@ -17,6 +17,8 @@ from strop import UserError
 from strop.api import compare
 from strop.api.messages import in_python
 from strop.cli.main import app
+from strop.engines.local.engine import LocalEngine
+from strop.training.services.run import RunServices
 
 ONE = {"group": 2, "success": 0.3, "staleness": 0, "updates": 1}
 
@@ -220,6 +222,33 @@ def test_a_checkpoint_is_exported(run: Any, tmp_path: Path) -> None:
         strop.export(run.folder, place)
     with pytest.raises(UserError, match="a model that is loaded writes itself"):
         strop.export(run.model, tmp_path / "other")
+    with pytest.raises(UserError, match="private goes with push='USER/MODEL'"):
+        strop.export(run, tmp_path / "other", private=True)
+
+
+def test_a_model_has_no_checkpoints(lab: Any, tmp_path: Path) -> None:
+    named = r"step=7 names a checkpoint of a run, .* is a model: leave it out"
+    with pytest.raises(UserError, match=named):
+        strop.sample(str(lab.model), "1+1:", step=7)
+    with pytest.raises(UserError, match=named):
+        strop.export(str(lab.model), tmp_path / "other", step=7)
+    with pytest.raises(UserError, match=r"step=7 and start= name a checkpoint of a run"):
+        strop.evaluate(str(lab.model), step=7, start=True)
+
+
+def test_a_model_that_cannot_be_scored_is_closed(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    for kind in (LocalEngine, RunServices):
+
+        def close(self: Any, kind: Any = kind, own: Any = kind.close) -> None:
+            closed.append(kind.__name__)
+            own(self)
+
+        monkeypatch.setattr(kind, "close", close)
+    with pytest.raises(UserError, match=r"no file nofile\.py"):
+        strop.evaluate(str(lab.model), data=rows_of(lab.data), reward=even, samples=2, k=1,
+                       data_validation_size=1, evaluation_reward="nofile.py:x")  # fmt: skip
+    assert closed == ["RunServices", "LocalEngine"]
 
 
 def test_a_sweep_is_a_comparison_of_values(

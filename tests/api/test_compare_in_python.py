@@ -111,6 +111,32 @@ def test_other_rows_are_another_comparison(
     assert (here / "other/given").is_dir()
 
 
+def test_another_reward_is_another_comparison(
+    lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_module, "_carried_out", lambda plan, *_: plan)
+
+    def scoring(source: str) -> Any:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(source, names)
+        return names["even"]
+
+    mine = "def even(completions, **columns):\n    return [1.0 for _ in completions]"
+    compared(lab, ["grpo"], out="mine", reward=scoring(mine))
+    before = (here / "mine/given/even.pickle").read_bytes()
+    compared(lab, ["grpo", "rloo"], out="mine", reward=scoring(f"# a line above\n{mine}"))
+    with pytest.raises(UserError, match=r"mine was started with other code \(even\)"):
+        compared(lab, ["grpo", "rloo"], out="mine", reward=scoring(mine.replace("1.0", "0.5")))
+    with pytest.raises(UserError, match="mine holds another comparison"):
+        compared(
+            lab, ["grpo"], out="mine", reward=scoring(mine), steps=3, score_on=rows_of(lab.data)
+        )
+    assert (here / "mine/given/even.pickle").read_bytes() == before
+    assert sorted(path.name for path in (here / "mine/given").iterdir()) == [
+        "data.jsonl", "even.pickle",
+    ]  # fmt: skip
+
+
 def test_a_script_is_not_run_again_in_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None, raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", "a_script.py", raising=False)

@@ -7,6 +7,7 @@ from short import lines, trained
 
 import strop
 from strop import UserError
+from strop.api.options import from_keywords
 from strop.method.schedule import Linear
 from strop.parts.advantage.baseline.subtract_group_median import SubtractGroupMedian
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
@@ -46,6 +47,13 @@ def test_parts_and_numbers_are_replaced() -> None:
         strop.recipe("gspo", clip_hihg=0.3)
     with pytest.raises(UserError, match="recipe is int"):
         strop.recipe(3)  # type: ignore[arg-type]
+
+
+def test_none_is_no_value_of_a_setting() -> None:
+    for name in ("data_system_prompt", "model_reference", "training_lr"):
+        with pytest.raises(UserError, match=f"{name.replace('_', '.', 1)} is None: give a value"):
+            from_keywords({name: None})
+    assert from_keywords({"correction": None}) == [("correction", "none")]
 
 
 def test_a_method_trains_as_its_line_does(lab: Any, here: Any) -> None:

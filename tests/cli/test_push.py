@@ -9,6 +9,9 @@ import pytest
 from fakes.loopback import loopback
 from models import without_times
 
+from strop.api.card import card
+from strop.training.settings import config
+
 
 class Hub:
     """Takes models, all files inside the commit; `seen` holds what it was sent."""
@@ -83,6 +86,27 @@ def test_a_model_is_sent_with_a_page_about_its_run(strop, run, hub, tmp_path, la
     assert "| `training.lr` | 0.01 |" in page
     assert "from_pretrained('someone/small')" in page
     assert str(lab.data.parent) not in page
+
+
+@pytest.mark.parametrize(
+    ("given", "method", "data", "tag"),
+    [
+        ({"recipe": "until(4, grpo) | dapo"}, "`until(4, grpo) | dapo`", "countdown", ""),
+        ({"recipe": "grpo(beta=0.1)"}, "`grpo(beta=0.1)`", "countdown", "grpo"),
+        ({"recipe": '"/home/a/my.py:mine"(x=1)'}, "a method of its own", "countdown", ""),
+        ({"data": {"task": "corridor + environment:/home/a/e.py:E"}}, "`grpo`", "corridor, e.py:E",
+         "grpo"),
+        ({"data": {"task": "traces:/home/a/t.jsonl"}}, "`grpo`", "t.jsonl", "grpo"),
+    ],
+)  # fmt: skip
+def test_a_page_names_any_method_and_no_place_of_this_machine(run, given, method, data, tag):
+    page = card("someone/small", config.make({"recipe": "grpo", **given}), run, 1)
+    assert f"`tiny`, trained by {method} for 1 step with strop" in page
+    assert f"- Data: {data}\n" in page
+    assert [line for line in page.splitlines() if line.startswith("- ")][2:3] == (
+        [f'- "{tag}"'] if tag else [f"- Data: {data}"]
+    )
+    assert "/home" not in page
 
 
 def test_a_dry_run_sends_nothing(strop, run, hub, tmp_path, monkeypatch):

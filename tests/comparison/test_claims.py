@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import importlib.util
+import json
 import math
 from pathlib import Path
 
@@ -112,6 +113,13 @@ def test_the_command_keeps_results_beside_older_ones(command, tmp_path, monkeypa
     assert "none/found.csv: its folder does not exist" in nowhere.err
     with table.open() as file:
         assert [row["claim"] for row in csv.DictReader(file)] == ["digirl/android", "loop/appworld"]
+
+
+def test_the_command_lists_claims_for_machines(command):
+    said = command("reproduce", "--json")
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    assert {row["claim"] for row in rows} >= {"rloo/unbiased", "dapo/clip_higher"}
+    assert all(row.keys() == {"claim", "text", "by", "found"} for row in rows)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():

@@ -57,6 +57,9 @@ def test_a_script_gives_rows_by_task(tmp_path: Path) -> None:
         "rollout_max_tokens": 2, "evaluation_num_samples": 1, "out": tmp_path / "out",
         "progress": False,
     }  # fmt: skip
+    with pytest.raises(UserError, match="no recipe 'grpoo'"):
+        strop.sequence("grpoo", rows, rows, **given)
+    assert not (tmp_path / "out/given").exists()
     found = strop.sequence("grpo", rows, rows, **given)
     assert found.kept.learnt == 1.0
     assert [run.folder.name for run in found.runs] == ["1-first", "2-second"]

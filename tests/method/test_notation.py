@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strop.method import notation, reading, writing
+from strop.method import notation, reading, values, writing
 from strop.method.part import Use
 from strop.method.schedule import Constant, Cosine, Linear, Warmup
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
@@ -151,6 +151,26 @@ def test_nothing_is_evaluated(text):
 def test_what_is_given_twice_is_refused(read, text, twice):
     with pytest.raises(UserError, match=f"{twice} is given twice"):
         read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ('play_episodes(reminder="Note: be brief")', []),
+        ('"my parts.py:Rollout"(reminder="Note: be brief")', ["my parts.py:Rollout"]),
+        ('until(3, "a.py:one") | "b.py:the other"', ["b.py:the other", "a.py:one"]),
+        ('policy(objective="my parts.py:Bound it", average=x)', ["my parts.py:Bound it"]),
+        ('"mine"(by="my parts.py:weigh")', ["my parts.py:weigh"]),
+        ('"mine"(by=["{", "my parts.py:weigh"])', ["my parts.py:weigh"]),
+    ],
+)
+def test_only_names_are_ones_own_code(text, own):
+    assert values.own(text) == own
+
+
+def test_renamed_columns_are_no_file():
+    (use,) = reading.chain("spread_evenly[advantage_B:return_B, advantage_T:return_T]")
+    assert use.columns == (("advantage_B", "return_B"), ("advantage_T", "return_T"))
 
 
 def test_a_label_has_no_dot():

@@ -6,12 +6,14 @@ import threading
 import tomllib
 from pathlib import Path
 
+import cloudpickle
 import pytest
+import torch
 from commands import launch
 
 from strop.support import loading as _loading
 from strop.support.errors import UserError
-from strop.support.loading import attribute, module_at, name_to_load, write_pickled
+from strop.support.loading import attribute, module_at, name_to_load, same_pickled, write_pickled
 
 
 @pytest.fixture(autouse=True)
@@ -223,3 +225,38 @@ def test_recipe_and_environment_of_ones_own_with_neighbours_run_and_resume_elsew
     assert len([line for line in lines if '"step": 2' in line]) == 1
     config = tomllib.loads((run / "config.toml").read_text())
     assert 0.28 in config["algorithm"].values()
+
+
+SCORING = '''
+K = {"a": [1]}
+class Scale:
+    by: int = 1
+    def of(self, letter): return letter in {"a", "b", "c"}
+def helper(letters): return [Scale().of(letter) for letter in letters] or f
+def f(a, *, b=2):
+    """Scores."""
+    def inner(z): return z + K["a"][0] + b
+    return helper(a) and inner
+'''
+
+
+def _pickled(source, file="a.py", **names):
+    found = {"__name__": "__main__", **names}
+    exec(compile(source, file, "exec"), found)
+    return cloudpickle.dumps(found["f"])
+
+
+def test_equal_code_is_equal_wherever_it_stands():
+    first = _pickled(SCORING)
+    moved = _pickled(f"\n\n{SCORING}", "b.py")
+    assert first != moved
+    assert same_pickled(first, moved)
+    changes = {"+ b": "- b", "[1]": "[2]", "b=2": "b=3", "int = 1": "int = 4", '"c"': '"d"'}
+    for old, new in changes.items():
+        assert not same_pickled(first, _pickled(SCORING.replace(old, new))), old
+    summed = "def f(x): return values.sum()"
+    ones, again, zeros = (
+        _pickled(summed, values=torch.full((3,), value)) for value in (1.0, 1.0, 0.0)
+    )
+    assert same_pickled(ones, again)
+    assert not same_pickled(ones, zeros)

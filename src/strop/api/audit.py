@@ -127,7 +127,9 @@ def audit(
     """
     given = {"group": group, "success": success, "staleness": staleness, "updates": updates}
     with messages_in_python():
-        changes = {name: _numbers(name, values) for name, values in given.items()}
+        changes = {name: tuple(values) for name, values in given.items()}
+        if empty := [name for name, values in changes.items() if not values]:
+            raise UserError(f"{empty[0]} has no numbers: give at least one")
         base = base_of(
             changes, step=step, depth=depth, branching=branching, ragged=ragged, prompts=prompts,
             share=share, shape=seed,
@@ -246,14 +248,6 @@ def _about(base: Setting, found: Audit) -> str:
         f"group {base.group}, success {base.success:g}, entropy {truth.entropy:.3f} nats a "
         f"token{taught}; base setting: {how} {found.num_groups} groups"
     )
-
-
-def _numbers(name: str, values: Any) -> tuple[Any, ...]:
-    """The numbers of an argument. Raises UserError."""
-    found = tuple(values) if isinstance(values, Sequence) else (values,)
-    if not found or any(type(x) not in (int, float) or isinstance(values, str) for x in found):
-        raise UserError(f"{name} is {values!r}: give numbers in a list")
-    return found
 
 
 def _shown(number: Any) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from strop.catalogue.catalogue import recipes
 from strop.data.read import named_sources
-from strop.method.notation import named
+from strop.environments.base import JOINED
+from strop.method.values import own
 from strop.report.about import changed
 from strop.rewards.source import reward_name
 from strop.support.files import text_of
@@ -29,16 +31,26 @@ def card(name: str, settings: RunConfig, run: Path | None = None, step: int = 0)
     text = [f"# {name.rpartition('/')[2]}", "", _use(name)]
     tags = ["strop"]
     if run is not None:
-        method = settings.recipe or "a method of its own parts"
-        tags += ["reinforcement-learning", *([named(settings.recipe)[0]] * bool(settings.recipe))]
+        recipe = settings.recipe.partition("(")[0]
+        tags += ["reinforcement-learning"]
+        tags += [recipe] * (recipe in {entry.name for entry in recipes()})
         taken = f"{step} step{'s' * (step != 1)}"
-        text[2:2] = [f"`{_short(base)}`, trained by `{method}` for {taken} with strop.", ""]
+        text[2:2] = [
+            f"`{_short(base)}`, trained by {_method(settings)} for {taken} with strop.",
+            "",
+        ]
         text += [*_data(settings), *_scores(run, step), *_set(run), *_versions(run)]
     if _is_of_a_hub(base):
         header["base_model"] = base
     lines = [f"{key}: {json.dumps(value)}" for key, value in header.items()]
     listed = "".join(f"\n- {json.dumps(tag)}" for tag in tags)
     return "\n".join(["---", *lines, f"tags:{listed}", "---", "", *text]).rstrip() + "\n"
+
+
+def _method(settings: RunConfig) -> str:
+    """The recipe's line, unless it names code of the user's own."""
+    recipe = settings.recipe
+    return f"`{recipe}`" if recipe and not own(recipe) else "a method of its own"
 
 
 def _use(name: str) -> str:
@@ -60,7 +72,9 @@ def _short(name: str) -> str:
 
 def _data(settings: RunConfig) -> list[str]:
     """The data that it was trained on, and the rewards."""
-    data = [name for name, _ in named_sources(settings.data.files)] or [settings.data.task]
+    data = [name for name, _ in named_sources(settings.data.files)] or [
+        *map(_short, settings.data.task.split(JOINED))
+    ]
     rewards = [reward_name(source) for source in settings.reward.functions]
     found = ["## Training", "", f"- Data: {', '.join(data)}"]
     found += [f"- Rewards: {', '.join(rewards)}"] if rewards else []

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rich.console import Console
@@ -15,9 +16,9 @@ from strop.api.folders import numbered, path_of
 from strop.api.inputs import (
     Data,
     Reward,
-    check_not_given,
     files_of,
     sections_of,
+    tidied,
     with_judges,
     with_parts,
 )
@@ -37,6 +38,8 @@ from strop.comparison.values import Spread, Values, combinations, is_range, labe
 from strop.comparison.verdict import Compared
 from strop.method.shown import dotted
 from strop.support.errors import UserError
+from strop.support.loading import PICKLED, same_pickled
+from strop.support.writing import writing
 from strop.training.record.run_folder import GIVEN
 
 if TYPE_CHECKING:
@@ -192,13 +195,12 @@ def compare(
               "tune": tune, "tune_seeds": tune_seeds}  # fmt: skip
     _check(counts, at, k, mean, target, band)
     folder = path_of(out, "out") if out is not None else numbered(Path("comparisons"))
-    rows = _rows_there(folder)
-    with _tidied(folder, out is None), messages_in_python():
+    with messages_in_python(), _given_kept(folder, out is None) as before:
         swept = methods if isinstance(methods, Swept) else _settings_of(methods, options, tune)
         given, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, task)
         candidates = swept.candidates(given, with_judges(options, folder / GIVEN), folder / GIVEN)
         files = files_of(score_on, folder / GIVEN / "score_on.jsonl")
-        _check_same(rows)
+        _check_same(before, folder / GIVEN)
         scoring = Scoring(
             at=at, ks=k, samples=samples, prompts=prompts, files=files, by=by, target=target,
             band=band, means=mean, start=score_start,
@@ -316,43 +318,49 @@ def _is_pair(value: Any, first: Any) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], first)
 
 
-def _rows_there(folder: Path) -> dict[Path, bytes]:
-    """The rows that the comparison in a folder was started with; empty where there is none.
-
-    Raises UserError where other files are in their place.
-    """
-    if (folder / NAME).exists():
-        return {path: path.read_bytes() for path in (folder / GIVEN).glob("*.jsonl")}
-    with messages_in_python():
-        check_not_given(folder)
-    return {}
-
-
-def _check_same(rows: Mapping[Path, bytes]) -> None:
-    """Raise UserError where a call gives other rows than the comparison was started with."""
-    other = [path for path, before in rows.items() if path.read_bytes() != before]
-    for path in other:
-        path.write_bytes(rows[path])
-    if other:
-        raise UserError(
-            f"{other[0].parent.parent} was started with other rows ({other[0].stem}): give another "
-            "folder with --out"
-        )
-
-
 @contextlib.contextmanager
-def _tidied(folder: Path, made: bool) -> Iterator[None]:
-    """On an error inside, removes the files written for a comparison that has not started."""
-    try:
-        yield
-    except BaseException:
-        if not (folder / NAME).exists():
-            shutil.rmtree(folder / GIVEN, ignore_errors=True)
-            if made and folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
-                with contextlib.suppress(OSError):  # it holds earlier comparisons
-                    folder.parent.rmdir()
-        raise
+def _given_kept(folder: Path, made: bool) -> Iterator[Path]:
+    """Inside, a call writes its arguments into the folder; those of a comparison there stay.
+
+    Yields the folder of a copy of these. On an error, those of a comparison that has not started
+    are removed. Raises UserError where other files are in their place.
+    """
+    given = folder / GIVEN
+    if not (folder / NAME).exists():
+        with tidied(folder, NAME, made):
+            yield given
+        return
+    with contextlib.ExitStack() as stack:
+        with writing(folder, "the arguments"):
+            place = stack.enter_context(TemporaryDirectory(prefix=f"{GIVEN}.", dir=folder))
+            before = Path(place) / GIVEN
+            shutil.copytree(given, before) if given.exists() else before.mkdir()
+        try:
+            yield before
+        except BaseException:
+            shutil.rmtree(given, ignore_errors=True)
+            raise
+        finally:
+            if any(before.iterdir()):
+                shutil.copytree(before, given, dirs_exist_ok=True)
+
+
+def _check_same(before: Path, given: Path) -> None:
+    """Raise UserError where a call gives other rows, code or a model than the comparison was
+    started with.
+    """
+    for path in sorted(before.rglob("*")):
+        now = given / path.relative_to(before)
+        if now.is_file() and not _same(path.read_bytes(), now.read_bytes(), path.suffix):
+            kind = {".jsonl": "rows", PICKLED: "code"}.get(path.suffix, "files")
+            raise UserError(
+                f"{given.parent} was started with other {kind} ({path.stem}): give another folder "
+                "with --out"
+            )
+
+
+def _same(before: bytes, now: bytes, suffix: str) -> bool:
+    return same_pickled(before, now) if suffix == PICKLED else before == now
 
 
 def _number(name: str, text: str) -> Any:

@@ -41,6 +41,8 @@ def export(
             f"source is {type(source).__name__}: give a run, a folder or a model's name; a model "
             "that is loaded writes itself with save_pretrained"
         )
+    if private and not push:
+        raise UserError("private goes with push='USER/MODEL': leave it out")
     place = path_of(folder, "folder")
     with messages_in_python():
         if push:

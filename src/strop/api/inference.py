@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,18 +87,22 @@ class InferenceModel:
         loaded = load_model(config, model, config.engine.needs_model, given=given)
         if not limit and task.max_tokens >= loaded.context:  # the task's default, not a choice
             task = replace(task, max_tokens=max(loaded.context // 2, 1))
-        engine = open_engine(config, config.engine.newest(), loaded)
-        sampler = Use(substitutes.scoring(part))
-        check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
-        with _naming_max_tokens():
-            services = make_services(config, loaded, task, sampler.part)
-        services.sampling.attach(engine)
-        check_roles(config, engine)
-        if is_checkpoint(Path(model)):  # its roles are those of its step
-            services.sampling.cast.step = at
-        if scored:
-            open_judges(config, services, Ranks())
-        open_environment_workers(config, services, Ranks())
+        with ExitStack() as on_error:
+            engine = open_engine(config, config.engine.newest(), loaded)
+            on_error.callback(engine.close)
+            sampler = Use(substitutes.scoring(part))
+            check_engine([(f"rollout.{sampler.label}", sampler)], engine, config.engine.kind)
+            with _naming_max_tokens():
+                services = make_services(config, loaded, task, sampler.part)
+            on_error.callback(services.close)
+            services.sampling.attach(engine)
+            check_roles(config, engine)
+            if is_checkpoint(Path(model)):  # its roles are those of its step
+                services.sampling.cast.step = at
+            if scored:
+                open_judges(config, services, Ranks())
+            open_environment_workers(config, services, Ranks())
+            on_error.pop_all()
         return cls(loaded, engine, services, sampler, config.data.overlong == "drop")
 
     def __enter__(self) -> "InferenceModel":
@@ -242,6 +246,7 @@ def open_model(
     if loaded is None:
         settings, model = checkpoint_of(source, step, start, best)
     else:
+        _check_no_checkpoint(source or "the loaded one", step, start, best)
         own = {"name": source or "loaded", **facts_of(loaded)}
         settings, model = config.make({"model": own}), source
     options: dict[str, Any] = {}
@@ -313,8 +318,7 @@ def checkpoint_of(
     folder = Path(source)
     if _is_run(folder):
         settings = config.load(folder / "config.toml")
-        requested = [f"--step {step}"] * bool(step) + ["--start"] * start + ["--best"] * best
-        if len(requested) > 1:
+        if len(requested := _requested(step, start, best)) > 1:
             raise UserError(f"{' and '.join(requested)} name two models: leave one out")
         if start:
             return settings, settings.model.name
@@ -329,6 +333,20 @@ def checkpoint_of(
             f"{folder} is neither a run (config.toml) nor a model (config.json) nor an adapter "
             "(adapter_config.json)"
         )
-    if best:
-        raise UserError(f"--best names a checkpoint of a run, {source} is a model: leave it out")
+    _check_no_checkpoint(source, step, start, best)
     return config.make({"model": {"name": source}}), source
+
+
+def _requested(step: int, start: bool, best: bool) -> list[str]:
+    """The options by which a checkpoint of a run was requested."""
+    return [f"--step {step}"] * bool(step) + ["--start"] * start + ["--best"] * best
+
+
+def _check_no_checkpoint(model: str, step: int, start: bool, best: bool) -> None:
+    """Raise UserError where a model is given, and a checkpoint of a run is requested."""
+    if requested := _requested(step, start, best):
+        verb = "name" if len(requested) > 1 else "names"
+        raise UserError(
+            f"{' and '.join(requested)} {verb} a checkpoint of a run, {model} is a model: leave it "
+            "out"
+        )

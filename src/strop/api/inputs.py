@@ -4,10 +4,12 @@ So a run that was started from Python can be resumed, scored and compared as any
 holds everything that it was made from.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -181,6 +183,28 @@ def check_not_given(folder: Path) -> None:
             f"{folder} has its own {GIVEN}, where arguments of a script are stored: give another "
             "folder with --out"
         )
+
+
+@contextlib.contextmanager
+def tidied(folder: Path, plan: str, made: bool) -> Iterator[None]:
+    """On an error inside, removes a call's arguments, which are written inside, unless the runs
+    of `plan` have started.
+
+    plan: a file of the folder. made: whether the folder was made for this call. Raises UserError
+    where other files are in the arguments' place.
+    """
+    check_not_given(folder)
+    had = (folder / plan).exists()
+    try:
+        yield
+    except BaseException:
+        if had or not (folder / plan).exists():
+            shutil.rmtree(folder / GIVEN, ignore_errors=True)
+            if made and folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+                with contextlib.suppress(OSError):  # it holds earlier ones
+                    folder.parent.rmdir()
+        raise
 
 
 ROWS = (

@@ -95,12 +95,16 @@ def from_keywords(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Keywords of a call as options. In `training_lr=2e-5` the first underscore stands for the dot
     of `training.lr`; a name with dots, in `**{"loss.clip_high": 0.3}`, stays as it is.
 
-    Raises UserError for a function, which a run's files cannot hold.
+    Raises UserError for a function, which a run's files cannot hold, and for None as a setting.
     """
     for name, value in options.items():
         if inspect.isfunction(value):
             raise UserError(f"{name} is a function: give it here by its place, file.py:function")
-    return [(dotted(name, HEADS), plain(value)) for name, value in options.items()]
+    found = [(dotted(name, HEADS), value) for name, value in options.items()]
+    for path, value in found:
+        if value is None and path in config.settings():  # none as text would be a setting's value
+            raise UserError(f"{path} is None: give a value, or leave it out for the default")
+    return [(path, plain(value)) for path, value in found]
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from strop.api.arguments import checked
 from strop.api.folders import numbered, path_of
-from strop.api.inputs import Data, Reward, sections_of, with_judges, with_parts
+from strop.api.inputs import Data, Reward, sections_of, tidied, with_judges, with_parts
 from strop.api.messages import messages_in_python
 from strop.api.options import Recipe, combined, from_keywords, method_of
 from strop.api.run import Run
@@ -83,7 +83,7 @@ def sequence(
             f"{folder} holds a sequence of rows that a script gave: resume it with `strop sequence "
             f"--resume {folder}`, or give another out"
         )
-    with messages_in_python():
+    with messages_in_python(), tidied(folder, NAME, out is None):
         sections, _ = sections_of(folder / GIVEN, model, tokenizer, data, validation, reward, "")
         chosen = from_keywords(with_judges(options, folder / GIVEN))
         settings = with_parts(combined(method_of(recipe), chosen, sections), folder / GIVEN)

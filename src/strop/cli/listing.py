@@ -28,12 +28,6 @@ RECIPE_LINES = {
     "try": "Try",
 }
 STATUSES = ("exact", "partial", "abstract")
-PART_LINES = {
-    "source": "Source",
-    "differs_from_source": "Differs from the source",
-    "nearest_part": "Nearest part",
-    "edges": "Edges",
-}
 ASSIGNMENT = re.compile(r"[\w.]+=")
 Needs = list[str] | None
 
@@ -338,7 +332,7 @@ def part_page(entry: Entry) -> dict[str, Any]:
         "equation": "\n".join(equation),
         "reads": _columns(entry, "Reads", (n for n in entry.reads if n not in SPECIAL)),
         "writes": _columns(entry, "Writes", entry.writes) or _returns(entry),
-        **{key: entry.line(label) for key, label in PART_LINES.items()},
+        **{key: entry.line(label) for key, label in shown.DOC_LINES.items()},
         "metrics": list(logged_by(entry)),
         "fields": _fields(entry.fields),
     }

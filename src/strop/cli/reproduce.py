@@ -55,7 +55,7 @@ def reproduce(
 
     console = Console(highlight=False, soft_wrap=True)
     if not names:
-        _list(console)
+        _list(console, as_json)
         return
     named = [c for name in names for c in (claims() if name == "all" else claims_of(name))]
     found = [*{claim.id: claim for claim in named}.values()]
@@ -70,7 +70,7 @@ def reproduce(
             _keep(outcome, table)
 
 
-def _list(console: Console) -> None:
+def _list(console: Console, as_json: bool) -> None:
     """Print all claims, and how many of them can be tested here."""
     from strop.comparison.claims import claims, results
 
@@ -82,6 +82,10 @@ def _list(console: Console) -> None:
         found = results().get(claim.id, {}).get("verdict", "")
         how = "not testable" if claim.untestable else how
         shown.add_row(claim.id, escape(claim.text), how, found)
+        if as_json:
+            print(json.dumps({"claim": claim.id, "text": claim.text, "by": how, "found": found}))
+    if as_json:
+        return
     console.print(shown)
     testable = sum(not claim.untestable for claim in claims())
     console.print(f"{testable} of {len(claims())} can be tested here: strop reproduce NAME")

@@ -13,9 +13,7 @@ from strop.catalogue import families
 from strop.catalogue.entries import Entry
 from strop.support.about import PARTS
 
-PART_LINES = {
-    "reads": "Reads",
-    "writes": "Writes",
+DOC_LINES = {  # of a part's docstring
     "source": "Source",
     "differs_from_source": "Differs from the source",
     "nearest_part": "Nearest part",
@@ -125,7 +123,7 @@ def part(page: dict[str, Any]) -> None:
     console.print(page["effect"])
     if page["equation"]:
         console.print(Padding(page["equation"], (1, 0, 1, 4), expand=False))
-    for key, label in PART_LINES.items():
+    for key, label in {"reads": "Reads", "writes": "Writes", **DOC_LINES}.items():
         if page[key]:
             console.print(f"{label}: {page[key]}.")
     if page["metrics"]:

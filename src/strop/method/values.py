@@ -9,12 +9,16 @@ import math
 import re
 from typing import Any
 
+from strop.catalogue.seams import SLOTS
 from strop.method.schedule import SCHEDULES, Schedule
 from strop.support.errors import UserError, nearest
 
 WORDS = {"true": True, "false": False, "none": None, "inf": math.inf}
 DEEPEST = 200  # levels of nesting; Python's own functions recurse over them
-OWN = re.compile(r"(?<![\w./:-])([\w./-]+:[A-Za-z_]\w*)")
+# A name of a user's own code; columns in brackets, advantage_B:return_B, are matched to be left.
+OWN = re.compile(r"(?<=\w)\[[^\]]*\]|(?<![\w./:-])(?P<name>[\w./-]+:[A-Za-z_]\w*)")
+
+NAMED = re.compile(r":[A-Za-z_]\w*\s*\Z")
 
 
 class GivenTwice(UserError):
@@ -24,7 +28,7 @@ class GivenTwice(UserError):
 def parse(text: str) -> ast.expr:
     """Parse the text as a Python expression. Raises UserError."""
     if not {"'", '"', "{"} & set(text):  # my_parts.py:Part(x=1) -> "my_parts.py:Part"(x=1)
-        text = OWN.sub(r'"\1"', text)
+        text = OWN.sub(lambda found: f'"{found[0]}"' if found["name"] else found[0], text)
     try:
         node = ast.parse(text.strip().replace("\n", " "), mode="eval").body
     except SyntaxError as error:
@@ -61,10 +65,24 @@ def _check_once(node: ast.AST, text: str) -> None:
 def own(text: str) -> list[str]:
     """The names FILE.py:NAME of a user's own code in a line of notation. Raises UserError.
 
-    The line is parsed as notation, so a name with an escaped colon is found too.
+    The line is parsed as notation, so a name with an escaped colon is found too. The value of an
+    argument counts where it is a slot's part or ends as such a name does.
     """
-    values = [node.value for node in ast.walk(parse(text)) if isinstance(node, ast.Constant)]
-    return [value for value in values if isinstance(value, str) and ":" in value]
+    tree = parse(text)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    values = {
+        id(inside)
+        for call in calls
+        for each in call.keywords
+        if each.arg not in SLOTS
+        for inside in ast.walk(each.value)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if NAMED.search(node.value) or (":" in node.value and id(node) not in values)
+    ]
 
 
 def _numbers(items: tuple[Any, ...]) -> list[Any]:

@@ -12,7 +12,9 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
+import io
 import pickle
+import re
 import sys
 import sysconfig
 import traceback
@@ -22,13 +24,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from strop.support.about import SOURCE
 from strop.support.errors import UserError, nearest
 
 PICKLED = ".pickle"  # the suffix of a file that holds one class or function
 importers: set[str] = set()  # files of this process that wrap Python's import
+_IDENTITY = re.compile("[0-9a-f]{32}")
+_ADDRESS = re.compile(rb"X.\0\0\0\d+q")
+# Number of values from which Python makes code, and which of them are its file name, its first line
+# and its table of lines.
+_CODE, _CODE_PLACE = 18, (10, 13, 14)
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 _unpickled: dict[tuple[str, int, int], Any] = {}  # by path, time and size of the file
 _places: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
@@ -99,6 +106,92 @@ def write_pickled(thing: Any, path: Path) -> str:
         ) from error
     path.write_bytes(content)
     return f"{path}:{name}"
+
+
+def same_pickled(one: bytes, other: bytes) -> bool:
+    """Whether two pickles of classes or functions mean the same, wherever their code stood.
+
+    Neither is loaded. Their bytes differ also with the file and the line of equal code.
+    """
+    return one == other or _meaning(one) == _meaning(other)
+
+
+class _Made:
+    """Stands for what a pickle would make by a call, and for what it names."""
+
+    place: ClassVar[str]
+    steps: ClassVar[list[tuple["_Made", str, Any]]]
+
+    def __new__(cls, *values: Any, **named: Any) -> "_Made":
+        made = super().__new__(cls)
+        made._number = len(cls.steps)
+        if cls.place.startswith("cloudpickle"):  # a class has another identity in each process
+            values = tuple(v for v in values if not (isinstance(v, str) and _IDENTITY.fullmatch(v)))
+        elif cls.place.startswith("torch.storage"):  # a tensor has another address
+            values = tuple(_ADDRESS.sub(b"", v) if isinstance(v, bytes) else v for v in values)
+        return made._step(cls.place, (values, named))
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        pass
+
+    def _step(self, name: str, given: Any) -> "_Made":
+        self.steps.append((self, name, given))
+        return self
+
+    def __call__(self, *values: Any) -> "_Made":
+        if len(values) == _CODE:
+            values = tuple(value for at, value in enumerate(values) if at not in _CODE_PLACE)
+        return type(self)(self, values)
+
+    def __setstate__(self, state: Any) -> None:
+        self._step("state", state)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._step("item", (key, value))
+
+    def append(self, value: Any) -> None:
+        self._step("append", value)
+
+    def add(self, value: Any) -> None:
+        self._step("add", value)
+
+    def __repr__(self) -> str:
+        return f"<{self._number}>"
+
+    _number: int
+
+
+class _Reading(pickle.Unpickler):
+    """Collects the steps by which a pickle would be loaded, without taking any."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content))
+        self.steps: list[tuple[_Made, str, Any]] = []
+
+    def find_class(self, module: str, name: str) -> Any:
+        return type("Made", (_Made,), {"place": f"{module}.{name}", "steps": self.steps})
+
+
+def _meaning(content: bytes) -> list[str]:
+    reading = _Reading(content)
+    whole = reading.load()
+    return [_text(each, ()) for each in (*reading.steps, whole)]
+
+
+def _text(value: Any, around: tuple[int, ...]) -> str:
+    """A value that a pickle holds as text, sets in the order of their texts."""
+    if id(value) in around:
+        return "..."
+    inside = (*around, id(value))
+    if isinstance(value, dict):
+        return (
+            f"{{{', '.join(f'{_text(k, inside)}: {_text(v, inside)}' for k, v in value.items())}}}"
+        )
+    if isinstance(value, list | tuple | set | frozenset):
+        texts = [_text(each, inside) for each in value]
+        texts = sorted(texts) if isinstance(value, set | frozenset) else texts
+        return f"{type(value).__name__}({', '.join(texts)})"
+    return value.place if isinstance(value, type) and issubclass(value, _Made) else repr(value)
 
 
 def where_raised(error: BaseException) -> str:
