@@ -383,6 +383,18 @@ def test_broken_logits_are_reported():
         sample(e, [Request((3, 4), 2), Request((5,), 2)])
 
 
+def test_an_error_of_the_first_pass_is_raised_as_it_is(monkeypatch):
+    e = local()
+
+    def decode(*given):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(e.model, "decode", decode)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        sample(e, [Request((3, 4), 2, want=frozenset({"logp_model", "entropy"}))])
+    assert not e.slots.table["taken"].any()
+
+
 def test_architectures_that_cannot_be_cached_are_refused():
     shared = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2}
     bloom = BloomConfig(**shared, n_head=2)  # its masks make its position bias
