@@ -51,7 +51,8 @@ class LocalEngine(Engine):
     evicts the shortest ones, which wait and later resume where they were, with the same tokens.
 
     decode: token ids -> text, for stop strings only; by default the tokenizer's.
-    max_prefill_tokens: most tokens, padding included, of a prefill pass; None: by the device.
+    max_prefill_tokens: most tokens, padding included, of a prefill pass, but at least one row;
+    None: by the device.
     max_cached_tokens: most tokens that the cache has room for: slots times the longest row.
     speculate: most tokens that a row drafts in a step from other rows' text; see Speculation.
     cuda_graphs: on a GPU, record decoding passes and replay them; see cuda_graphs.py.
