@@ -180,6 +180,15 @@ def test_a_key_comes_with_its_number():
     assert segments.count_of(torch.tensor([0, 3, 1])) == 4
 
 
+def test_a_key_of_columns_as_wide_as_their_type():
+    wide, other = torch.tensor([2**63 - 1, -(2**63), 0, 5, 0]), torch.tensor([1, 1, 0, 0, 0])
+    key, num = segments.key_of(wide)
+    assert (key.tolist(), num) == ([3, 0, 1, 2, 1], 4)
+    for columns, expected in (((other, wide), [3, 2, 0, 1, 0]), ((wide, other), [3, 0, 1, 2, 1])):
+        key, num = segments.key_of(*columns)
+        assert (key.tolist(), num) == (expected, 4)
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool])
 def test_a_key_of_narrow_columns_is_as_of_wide_ones(dtype):
     """Their product does not fit into their own type; nor can every type be subtracted."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from fakes.coroutines import TABLE, check_closed, go, local, model, requests, table, text, told
-from fakes.engine import TableEngine, by_last_token
+from fakes.engine import TableEngine, by_last_token, streamed
 from fakes.models import VOCAB, tiny
 
 from strop.engines.asynchronous import AsyncEngine, asynchronous, gather
@@ -99,8 +99,8 @@ def joined(answer: Answer, name: str) -> list:
     return [x for event in answer.events for x in getattr(event, name)]
 
 
-async def streamed(book: AsyncEngine, request: Request, every: int) -> list[Answer]:
-    return [answer async for answer in book.stream(request, every)]
+async def pieces_of(book: AsyncEngine, request: Request, every: int) -> list[Answer]:
+    return [answer async for answer in streamed(book, request, every)]
 
 
 @pytest.mark.parametrize("every", [1, 3, 50])
@@ -109,7 +109,7 @@ def test_pieces_equal_an_unbroken_request(engine, every):
     asked = requests(8, 9, want=WANT, num_top=2, stop_ids=(11,))
     asked += [replace(each, temperature=0.0) for each in asked[:2]]
     whole = book.sample(asked)
-    pieces = go(engine, gather(streamed(book, request, every) for request in asked))
+    pieces = go(engine, gather(pieces_of(book, request, every) for request in asked))
     assert {answer.ended for answer in whole} == {"length", "stop"}
     for expected, found in zip(whole, pieces, strict=True):
         last = found[-1]
@@ -134,7 +134,7 @@ def test_a_stop_string_across_the_join_ends_it(engine, every):
         string = text(free[4:7])
         request = Request((3, 4), 12, seed=seed, stop_strings=(string, "no such text"))
         (whole,) = book.sample([request])
-        last = go(engine, streamed(book, request, every))[-1]
+        last = go(engine, pieces_of(book, request, every))[-1]
         assert (last.ids, last.ended) == (whole.ids, whole.ended)
         assert last.ended == "stop"
         ends += len(last.ids) == 7
@@ -357,15 +357,13 @@ def test_stop_keeps_the_tokens_and_counts_them(engine):
     check_closed(engine)
 
 
-@pytest.mark.parametrize("way", ["generate", "generate_all", "stream"])
+@pytest.mark.parametrize("way", ["generate", "generate_all"])
 def test_what_is_cancelled_is_drawn_no_further(engine, way):
     book, account = asynchronous(engine), Account()
     whole = Request((3, 4), 90, seed=5)
 
     async def cancels():
-        work = {"generate": lambda: book.generate(whole),
-                "generate_all": lambda: book.generate_all([whole]),
-                "stream": lambda: streamed(book, whole, 90)}[way]()  # fmt: skip
+        work = book.generate(whole) if way == "generate" else book.generate_all([whole])
         task = asyncio.ensure_future(work)
         await book.generate(Request((3, 4), 4, seed=6))
         task.cancel()

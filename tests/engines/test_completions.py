@@ -301,7 +301,7 @@ def test_far_more_requests_than_are_asked_at_once_wait(table):
     assert most == (8 + 1) * 2
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
 def test_what_fails_for_the_moment_is_asked_again(status, table):
     said = iter([(status, "busy"), (status, "busy")])
     with serve(table, 4) as served, opened(served) as engine:

@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 from fakes.coroutines import check_closed, go, requests, table, told
+from fakes.engine import streamed
 
 from strop.engines.asynchronous import EngineLoop, asynchronous, gather, on
 from strop.engines.base import Account, Request
@@ -181,22 +182,26 @@ def test_beside_a_running_loop_as_in_a_notebook(engine):
     check_closed(engine)
 
 
-def test_an_interrupt_in_a_notebook_cancels(engine):
-    book, ended = asynchronous(engine), []
+@pytest.mark.parametrize("size", [3, 90])
+def test_an_interrupt_in_a_notebook_cancels(engine, size, monkeypatch):
+    """In the middle of an answer too."""
+    book, account, ended, poll = asynchronous(engine), Account(), [], engine.poll
+    monkeypatch.setattr(engine, "poll", lambda *given: (time.sleep(0.01), poll(*given))[1])
 
     async def endless():
         assert threading.current_thread() is not threading.main_thread()
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         try:
             while True:
-                await book.generate(Request((3, 4), 3))
+                await book.generate(Request((3, 4), size))
         except asyncio.CancelledError:
             ended.append("cancelled")
             raise
 
     async def main():
         with pytest.raises(KeyboardInterrupt):
-            go(engine, endless())
+            go(engine, endless(), account)
+        assert account.num_drawn < 60
         return told(go(engine, book.generate_all(requests(2))))
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -237,7 +242,7 @@ def test_nothing_is_left_open(engine):
         return go(engine, book.generate_all(requests(2)))
 
     async def leaves_a_stream():
-        stream = book.stream(Request((3, 4), 9), 2)
+        stream = streamed(book, Request((3, 4), 9), 2)
         left = asyncio.ensure_future(book.generate(Request((3,), 50)))
         answer = await anext(stream)
         assert not left.done()

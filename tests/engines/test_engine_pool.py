@@ -5,6 +5,7 @@ import functools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from fakes.engine import Driven, in_pieces
@@ -13,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strop.engines.asynchronous import asynchronous, gather, run
-from strop.engines.base import Account, Answer, Event, Request
+from strop.engines.base import Account, Answer, Engine, Event, Request
 from strop.engines.local.engine import LocalEngine
+from strop.engines.pool.one_for_all import SharedEngine
+from strop.engines.pool.one_per_process import ParallelEngine
 from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, Turn
+from strop.support.errors import UserError
 from strop.training.cluster.engine_worker import Turns
 
 MODEL = tiny("qwen3")
@@ -47,7 +51,8 @@ class HereCrew:
         self.versions = [0] * count
 
     def facts(self) -> list[Facts]:
-        return [Facts(t.engine.capabilities, None, self.num_slots) for t in self.engines]
+        engines = [turns.engine for turns in self.engines]
+        return [Facts(e.capabilities, None, self.num_slots, notes=e.notes) for e in engines]
 
     def publish(self, weights, version: int) -> None:
         self.version = version
@@ -331,3 +336,43 @@ def test_more_than_the_engines_have_room_for_waits_here():
     crew.exchange = exchange
     assert len(asynchronous(engine).sample(asked)) == 50
     assert queued[:2] == [(32, 0), (32, 8)]
+
+
+def test_a_large_group_leaves_no_engine_of_few_slots_idle():
+    crew = HereCrew(2, num_slots=4)
+    engine = fleet(crew)
+    for n in range(16):
+        engine.submit(Request((3, 4), 2, seed=n))
+    engine.step()
+    assert [sum(number == each for number, _ in crew.orders) for each in range(2)] == [8, 8]
+    engine.finish()
+
+
+ONE = SimpleNamespace(number=0, count=1, gathered=lambda own: [own], from_first=lambda make: make())
+
+
+def in_processes(inner: Engine, dealing: bool) -> ParallelEngine:
+    engine = ParallelEngine(inner, ONE, SimpleNamespace(whole=lambda: None))
+    engine.dealing = dealing
+    return engine
+
+
+@pytest.mark.parametrize("engine", [
+    lambda: pool(HereCrew()), lambda: SharedEngine(local, ONE),
+    lambda: in_processes(local(), True), lambda: in_processes(local(), False),
+])  # fmt: skip
+def test_a_refused_request_ends_alone(engine):
+    asked = [Request((3, 4), 5, seed=1), Request((3, 4), 5, num_top=1000)]
+    made = engine()
+    well, refused = asynchronous(made).sample(asked)
+    assert (well.ids, well.ended) == (alone(asked[0]), "length")
+    assert (refused.ids, refused.ended) == ((), "failed")
+    assert "num_top is 1000" in refused.events[-1].why
+    with pytest.raises(UserError, match=r"a request failed: .*num_top is 1000"):
+        asynchronous(made).sample(asked[1:])
+
+
+def test_notes_of_engines_are_handed_on(monkeypatch):
+    monkeypatch.setattr(LocalEngine, "notes", ("slower",))
+    assert SharedEngine(local, ONE).notes == ("slower",)
+    assert pool(HereCrew(3)).notes == ("slower",)

@@ -1,6 +1,7 @@
 """The life of a request in the local engine: stop, continue, branch, abort, weights, refusals."""
 
 import math
+import zlib
 from unittest import mock
 
 import pytest
@@ -222,6 +223,28 @@ def test_equal_prompts_are_prefilled_once(monkeypatch):
     assert widths == [3, 3]
 
 
+def test_a_group_shares_its_prompt_though_it_begins_as_a_kept_row(monkeypatch):
+    """Such as with a system prompt: what a row of the same prompt has is more than that."""
+    e = engine(num_slots=8)
+    kept = e.submit(Request((3, 4, 5, 6), 4, seed=1, keep=True))
+    e.finish()
+    widths = prefilled(e, monkeypatch)
+    request = Request((3, 4, 7, 8, 9, 10), 3, seed=2)
+    ids = [e.submit(request, (kept, 2)) for _ in range(3)]
+    assert {e.known[id].group for id in ids} == {e.known[ids[0]].prompt_hash}
+    e.step()
+    late = e.submit(request, (kept, 2))
+    heard = e.finish()
+    assert widths == [3]  # of the first one's, which copies the two; the last token is read later
+    assert all(new_ids(heard[id]) == run(request) for id in (*ids[1:], late))
+
+
+def test_no_hash_of_a_prompt_depends_on_the_process():
+    e = local()  # a string's own hash does
+    e.start(0, Request((3, 4), 2, weights="one"))
+    assert e.known[0].prompt_hash == hash((zlib.crc32(b"one"), (3, 4)))
+
+
 def test_a_cancelled_request_frees_the_slot_and_tells_its_tokens():
     e = engine(num_slots=1)
     running, waiting = (e.submit(Request((3, 4), 20, seed=seed)) for seed in (1, 2))
@@ -381,6 +404,18 @@ def test_broken_logits_are_reported():
     assert not e.slots.table["taken"].any()
     with pytest.raises(UserError, match=r"all 2 requests failed, the first: .*not finite"):
         sample(e, [Request((3, 4), 2), Request((5,), 2)])
+
+
+def test_an_error_of_the_first_pass_is_raised_as_it_is(monkeypatch):
+    e = local()
+
+    def decode(*given):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(e.model, "decode", decode)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        sample(e, [Request((3, 4), 2, want=frozenset({"logp_model", "entropy"}))])
+    assert not e.slots.table["taken"].any()
 
 
 def test_architectures_that_cannot_be_cached_are_refused():

@@ -23,6 +23,7 @@ from strop.engines.local.engine import LocalEngine
 from strop.engines.open import read
 from strop.engines.rules import BanTokens
 from strop.engines.vllm import server_engine as vllm
+from strop.engines.vllm.settings import adapter_options
 from strop.support.errors import UserError
 from strop.support.http import Retries
 from strop.training.learner import adapters
@@ -345,6 +346,13 @@ def test_the_settings():
     assert options[:2] == ["--dtype", "bfloat16"]
     assert options[options.index("--max-model-len") + 1] == "90"
     assert options[-2:] == ["--swap-space", "2"]
+
+
+def test_a_rank_above_those_of_vllm_is_refused():
+    layer = torch.nn.Identity()
+    layer.r = {"default": 513}
+    with pytest.raises(UserError, match="lora_rank is 513, and vLLM takes adapters up to rank 512"):
+        adapter_options(layer)
 
 
 def test_vllm_in_this_process_needs_it_here_and_one_process(model, monkeypatch):

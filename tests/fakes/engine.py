@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from strop.engines.asynchronous import asynchronous, gather, run
+from strop.engines.asynchronous import AsyncEngine, asynchronous, gather, run
 from strop.engines.base import CAPABILITIES, Account, Answer, Ended, Engine, Event, Request, Source
 from strop.engines.sampling import ENTROPY, LOGP_MODEL, TOP, draw, make_plan, uniforms
 from strop.support.errors import UserError
@@ -24,6 +24,17 @@ def sample(engine: Engine, requests: Sequence[Request]) -> list[Answer]:
     return asynchronous(engine).sample(requests)
 
 
+async def streamed(book: AsyncEngine, request: Request, every: int) -> AsyncIterator[Answer]:
+    """The answer so far after every so many new tokens, each piece drawn when it is asked for."""
+    answer, left, whole = Answer(request, ()), request.max_tokens, True
+    while whole and left:
+        room = min(every, left)
+        piece = await book.generate(answer.more(room, keep=True))
+        whole, left = piece.ended == "length" and len(piece.ids) == room, left - room
+        answer += piece
+        yield answer
+
+
 def in_pieces(
     engine: Engine,
     asked: Sequence[tuple[Request, int]],
@@ -35,7 +46,7 @@ def in_pieces(
     book = asynchronous(engine)
 
     async def whole(request: Request, every: int) -> Answer:
-        return [answer async for answer in book.stream(request, every)][-1]
+        return [answer async for answer in streamed(book, request, every)][-1]
 
     async def both() -> list[Answer]:
         work = gather(whole(*each) for each in asked)

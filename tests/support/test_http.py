@@ -74,6 +74,16 @@ def test_the_next_address_is_tried(server, asked, monkeypatch):
     assert asked(f"http://two.example:{server.server_address[1]}/") == b"ok"
 
 
+def test_servers_of_this_machine_are_called_without_a_proxy(server, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")  # nobody listens there
+    http, port = Http(5.0), server.server_address[1]
+    for host in ("127.0.0.1", "localhost"):
+        assert http.send("GET", f"http://{host}:{port}/").content == b"ok"
+    with pytest.raises(ConnectionError):
+        http.send("GET", "http://elsewhere.example/")
+    http.close()
+
+
 def test_a_call_is_broken_off(server, asked):
     call = Call()
     threading.Timer(0.1, call.cancel).start()

@@ -339,6 +339,9 @@ def _joined(*columns_N: Tensor) -> tuple[Tensor, int]:
     key_N, span = columns_N[0].long(), 0  # 0: no column is in it yet
     for column_N in columns_N if key_N.numel() else ():
         low, high = (int(bound) for bound in torch.aminmax(column_N))
+        if high - low >= 1 << 63:  # differences do not fit into 64 bits
+            column_N = torch.unique(column_N, return_inverse=True)[1]
+            low, high = 0, int(column_N.max())
         place_N, width = (column_N.long() - low if low else column_N.long()), high - low + 1
         if span * width >= 1 << 62:
             (key_N, span), (place_N, width) = _counted(key_N, span), _counted(place_N, width)

@@ -14,15 +14,7 @@ import contextvars
 import selectors
 import threading
 from collections import deque
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -165,19 +157,6 @@ class AsyncEngine:
                 self.stop(each)
             raise
         return [each.answer() for each in pending]
-
-    async def stream(self, request: Request, every: int) -> AsyncIterator[Answer]:
-        """Yields the answer so far after every so many new tokens, and the whole one at the end.
-
-        The next piece is sampled when it is requested.
-        """
-        answer, left, whole = Answer(request, ()), request.max_tokens, True
-        while whole and left:
-            room = min(every, left)
-            piece = await self.generate(answer.more(room, keep=True))
-            whole, left = piece.ended == "length" and len(piece.ids) == room, left - room
-            answer += piece
-            yield answer
 
     async def wait(self, pending: Sequence[PendingRequest]) -> None:
         """Wait until all of these have ended."""
@@ -424,11 +403,12 @@ class _Stepping(selectors.DefaultSelector):
             return super().select(timeout)
         if engine.busy():
             engine.woken = False
-            while engine.busy() and not engine.woken:
+            while engine.busy() and not engine.woken and not ready:
                 engine.step(LOOK_SECONDS if outside else STEP_SECONDS)
+                ready = super().select(0)  # another thread may have cancelled a task
                 if outside:
                     break
-            return super().select(0)
+            return ready
         if not outside:
             raise RuntimeError(
                 "all coroutines wait, and the engine has nothing to run: begin a request, or return"

@@ -358,6 +358,18 @@ class Engine(Protocol):
         return
 
 
+def try_start(engine: Engine, id: int, request: Request, source: Source = None) -> list[Event]:
+    """Start a request. Where the engine refuses it, returns its one event, which says why.
+
+    For requests that were queued: nobody who could catch an error waits for their start.
+    """
+    try:
+        engine.start(id, request, source)
+    except UserError as error:
+        return [Event(id, (), (), engine.version, ended="failed", why=str(error))]
+    return []
+
+
 PASSES, SECONDS = "passes", "seconds"
 
 

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     import tenacity
 
 T = TypeVar("T")
-RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504))
+RETRIED = frozenset((408, 409, 425, 429, *range(500, 600)))
 UNREAD = frozenset((400, 413, 422))  # the server does not accept this content at any time
 MAX_WAIT_SECONDS = 60.0  # between two tries
 JITTER = 0.25  # share by which a wait is longer or shorter, so that clients do not retry at once
 # How long an idle connection is kept: servers close theirs after 5 s or more, so never before.
 KEEP_SECONDS = 4.0
+LOCAL = ("all://127.0.0.1", "all://localhost")  # a proxy's own machine would be another one
 _RANDOM = random.SystemRandom()  # leaves the generator of a user's code alone
 
 
@@ -148,6 +149,7 @@ class Http:
         self._client = httpx2.AsyncClient(
             headers=headers,
             timeout=None,  # the limit covers the whole answer
+            mounts=dict.fromkeys(LOCAL),  # None: without the proxy of the environment
             limits=httpx2.Limits(
                 max_connections=most_at_once,
                 max_keepalive_connections=most_at_once,

@@ -306,7 +306,8 @@ class CachedModel:
         return logits[0]
 
     def fill(self, parts: Sequence[Part], max_tokens: int | None = None) -> None:
-        """Compute the cache of these parts, longest first, in passes of at most max_tokens.
+        """Compute the cache of these parts, longest first, in passes of at most max_tokens,
+        but at least one row.
 
         Parts of about one length share a pass, so that there is little padding. All are computed
         when this returns, on a GPU too, where their time would otherwise count for a later pass.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -50,7 +51,8 @@ class LocalEngine(Engine):
     evicts the shortest ones, which wait and later resume where they were, with the same tokens.
 
     decode: token ids -> text, for stop strings only; by default the tokenizer's.
-    max_prefill_tokens: most tokens, padding included, of a prefill pass; None: by the device.
+    max_prefill_tokens: most tokens, padding included, of a prefill pass, but at least one row;
+    None: by the device.
     max_cached_tokens: most tokens that the cache has room for: slots times the longest row.
     speculate: most tokens that a row drafts in a step from other rows' text; see Speculation.
     cuda_graphs: on a GPU, record decoding passes and replay them; see cuda_graphs.py.
@@ -117,11 +119,14 @@ class LocalEngine(Engine):
         """Start a request; UserError when it cannot fit the context."""
         self._check(request)
         row = Row(id, request, list(request.ids))
-        row.prompt_hash = row.group = hash((request.weights, request.ids))
+        weights = zlib.crc32(request.weights.encode())  # the same in every process
+        row.prompt_hash = row.group = hash((weights, request.ids))
         parent = None if source is None else self.known.get(source[0])
         if source is not None and parent is not None:
             assert parent.request.weights == request.weights, "a cache belongs to its weights"
-            row.source, row.group = (parent, source[1]), parent.group
+            row.source = parent, source[1]
+            if source[1] > len(parent.request.ids):  # else it only begins as its prompt does
+                row.group = parent.group
         self.known[id] = row
         self.waiting.append(row)
 
@@ -262,17 +267,12 @@ class LocalEngine(Engine):
         first, second = [], []  # the second copy their prompt's cache from the first
         for row, slot in zip(waiting, slots, strict=True):
             leader = leaders.get(row.prompt_hash)
-            found = by_prompt.get(row.prompt_hash)
-            if (source := row.found_source()) is not None:
-                fill = self._share(row, slot, *source)
-            elif found is not None and self.slots.row(found).begins_as(row):
-                fill = self._share(row, slot, self.slots.row(found), len(row.request.ids))
-            elif leader is not None and leader.row.begins_as(row):
+            fill = self._longest_share(row, slot, by_prompt.get(row.prompt_hash))
+            if row.id not in heirs and leader is not None and leader.row.begins_as(row):
                 shared = min(len(row.request.ids), len(leader.row.tokens) - 1, len(row.tokens) - 1)
-                second.append(Fill(row, slot, leader.slot, shared))
-                continue
-            else:
-                fill = Fill(row, slot)
+                if shared > fill.shared:
+                    second.append(Fill(row, slot, leader.slot, shared))
+                    continue
             leaders.setdefault(row.prompt_hash, fill)
             first.append(fill)
         for fills in (first, second):
@@ -282,6 +282,19 @@ class LocalEngine(Engine):
                 parent, size = source
                 parent.slot, parent.heir = -1, (row, size)
         self.slots.place(waiting, slots, self.context_length)
+
+    def _longest_share(self, row: Row, slot: int, found: int | None) -> Fill:
+        """The fill from the row's source, or from slot `found` where that has more of its tokens.
+
+        An heir, whose source lies in its own slot, keeps what is there.
+        """
+        fill = Fill(row, slot)
+        if (source := row.found_source()) is not None:
+            fill = self._share(row, slot, *source)
+        if found is not None and fill.source != slot and self.slots.row(found).begins_as(row):
+            other = self._share(row, slot, self.slots.row(found), len(row.request.ids))
+            fill = max(fill, other, key=lambda fill: fill.shared)
+        return fill
 
     def _share(self, row: Row, slot: int, source: Row, at: int) -> Fill:
         shared = min(at, self._length(source.slot) - 1, len(row.tokens) - 1)

@@ -29,7 +29,7 @@ class Records:
     """
 
     def __init__(self, num_slots: int) -> None:
-        self.store = np.zeros((0, num_slots, 2))
+        self.store = np.zeros((0, num_slots, TOP))  # reports read all columns before TOP
         self.sets: np.ndarray | None = None
         self.number = np.zeros(num_slots, np.int64)  # of each slot's records, without `steps`
         self.steps: list[np.ndarray] = []  # each has a record for each of the first slots

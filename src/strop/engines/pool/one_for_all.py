@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strop.engines.base import Engine, Event, Request, Source
+from strop.engines.base import Engine, Event, Request, Source, try_start
 from strop.engines.pool.one_per_process import QueuedRequest
 
 
@@ -29,12 +29,14 @@ class SharedEngine(Engine):
         self.queue: list[QueuedRequest] = []
         self.first: list[Engine] = []  # the engine, where this is the first process
 
-        def begin() -> tuple[frozenset[str], int, int | None, int]:
+        def begin() -> tuple[Any, ...]:
             self.first.append(open())
             inner = self.first[0]
-            return inner.capabilities, inner.version, inner.longest, inner.most_requests
+            facts = inner.capabilities, inner.version, inner.longest, inner.most_requests
+            return *facts, inner.notes
 
-        self.capabilities, self.version, self.longest, self.most_requests = ranks.from_first(begin)
+        facts = ranks.from_first(begin)
+        self.capabilities, self.version, self.longest, self.most_requests, self.notes = facts
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Queue a request."""
@@ -53,9 +55,8 @@ class SharedEngine(Engine):
 
         def ask() -> list[Event]:
             (inner,) = self.first
-            for asked in queue:
-                inner.start(*asked)
-            return inner.poll()
+            refused = [event for asked in queue for event in try_start(inner, *asked)]
+            return refused or inner.poll()
 
         events: list[Event] = self.ranks.from_first(ask)
         return list(events)

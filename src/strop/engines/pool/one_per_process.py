@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from strop.engines.base import Engine, Event, Request, Source
+from strop.engines.base import Engine, Event, Request, Source, try_start
 
 NOBODY = -1
 
@@ -71,9 +71,8 @@ class ParallelEngine(Engine):
         self.shell.whole()
         queue, self.queue = self.queue, []
         if not self.dealing:
-            for asked in queue:
-                self.inner.start(*asked)
-            return self.inner.poll(seconds)
+            refused = [event for asked in queue for event in try_start(self.inner, *asked)]
+            return refused or self.inner.poll(seconds)
         own = list[QueuedRequest]()
         for asked, owner in zip(queue, self._deal(queue), strict=True):
             if asked.request.keep:
@@ -101,10 +100,11 @@ class ParallelEngine(Engine):
         """Sample these until all have ended; returns their events."""
         events, open, waiting = list[Event](), set[int](), list(reversed(asked))
         while open or waiting:
+            new = list[Event]()
             while waiting and len(open) < self.inner.most_requests:
                 open.add(waiting[-1].id)
-                self.inner.start(*waiting.pop())
-            new = self.inner.poll()
+                new += try_start(self.inner, *waiting.pop())
+            new = new or self.inner.poll()
             open -= {event.request for event in new if event.ended}
             events += new
         return events

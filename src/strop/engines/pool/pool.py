@@ -30,12 +30,15 @@ Order = tuple[Any, ...]
 
 
 class Facts(NamedTuple):
-    """The properties of an engine. place: that of its process, (node, process id)."""
+    """The properties of an engine. place: that of its process, (node, process id). notes: those
+    for the user.
+    """
 
     capabilities: frozenset[str]
     longest: int | None
     num_slots: int
     place: tuple[str, int] = ("", 0)
+    notes: tuple[str, ...] = ()
 
 
 class Turn(NamedTuple):
@@ -116,6 +119,7 @@ class EnginePool(Engine):
         facts = first(lambda: self._all_workers.facts())
         self.places = [each.place for each in facts]
         self.capabilities = frozenset.intersection(*(each.capabilities for each in facts))
+        self.notes = tuple(dict.fromkeys(note for each in facts for note in each.notes))
         self.longest = facts[0].longest
         self.num_slots = facts[0].num_slots
         self.most_requests = (WAITING + AHEAD) * self.num_slots * len(facts)
@@ -240,11 +244,13 @@ class EnginePool(Engine):
         }
         if not loads:
             return NOWHERE
+        room = AHEAD * self.num_slots
         least = min(loads, key=lambda number: (loads[number], number))
         engine, before = self.last
-        if before == ids and loads.get(engine, 1 << 62) <= loads[least] + NEIGHBOURS:
-            least = engine
-        return least if loads[least] < AHEAD * self.num_slots else NOWHERE
+        surplus = loads.get(engine, room) - loads[least]
+        if before == ids and surplus <= min(NEIGHBOURS, self.num_slots):
+            least = engine if loads.get(engine, room) < room else least
+        return least if loads[least] < room else NOWHERE
 
     def _exchange(self, wait: float = math.inf) -> None:
         """Let the engines work, and process their news."""

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from strop.engines.open import EngineSettings
 from strop.engines.weights_folder import adapters_of, rank_of
+from strop.support.errors import UserError
 
 PROCESSORS = "--logits-processors"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM accepts
@@ -48,6 +49,12 @@ class VllmOptions(EngineSettings):
 
 def adapter_options(model: Any) -> list[str]:
     """vLLM's options that make room for the model's adapters, and for one more newest version."""
-    rank = min(rank for rank in RANKS if rank >= rank_of(model))
+    wanted = rank_of(model)
+    rank = next((rank for rank in RANKS if rank >= wanted), None)
+    if rank is None:
+        raise UserError(
+            f"model.lora_rank is {wanted}, and vLLM takes adapters up to rank {RANKS[-1]}: lower "
+            "it, or take engine.kind=local"
+        )
     room = str(1 + len(adapters_of(model)))
     return ["--enable-lora", "--max-loras", room, "--max-lora-rank", str(rank)]

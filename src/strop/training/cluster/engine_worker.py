@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from strop.engines.base import Engine, Event
+from strop.engines.base import Engine, Event, try_start
 from strop.engines.pool.pool import Facts, Order, Turn
 from strop.support.devices import use_deterministic_operators
 from strop.support.errors import RunStopped
@@ -36,16 +36,18 @@ class Turns:
         """Execute the orders, then run the engine until there are events or time is up."""
         events: list[Event] = []
         for what, *given in orders:
-            new = getattr(self.engine, what)(*given)
             if what == "start":
                 self.open.add(given[0])
-            elif what == "cancel" and given[0] in self.open:
+                events += try_start(self.engine, *given)
+                continue
+            new = getattr(self.engine, what)(*given)
+            if what == "cancel" and given[0] in self.open:
                 events += [*new, Event(given[0], (), (), self.engine.version, ended="aborted")]
                 self.open.remove(given[0])
         started = time.monotonic()
         while self.open and not events and time.monotonic() - started < TURN_SECONDS:
             events += self.engine.poll(TURN_SECONDS)
-            self.open -= {event.request for event in events if event.ended}
+        self.open -= {event.request for event in events if event.ended}
         return Turn(tuple(events), self.engine.drafts)
 
     def clear(self) -> None:
@@ -91,7 +93,8 @@ class EngineWorker:
         self.turns.clear()
         engine = self.turns.engine
         place = (socket.gethostname(), os.getpid())
-        return Facts(engine.capabilities, engine.longest, self.config.training.num_slots, place)
+        num_slots = self.config.training.num_slots
+        return Facts(engine.capabilities, engine.longest, num_slots, place, engine.notes)
 
     def join(
         self, holder: str, place: tuple[str, int], number: int, count: int, nccl: bool
