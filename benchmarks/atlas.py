@@ -41,6 +41,7 @@ from strop.comparison.runs import Children, Job, Stopped, train_and_score
 from strop.comparison.scores import axis, collect
 from strop.environments.countdown import puzzles
 from strop.method import notation
+from strop.method.cost import needs_of
 from strop.report.run_folder import Run
 from strop.support.about import VERSION
 from strop.support.errors import RunStopped, UserError
@@ -117,6 +118,8 @@ def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Ce
     setting, own = setting_of(recipe, folder), [recipe]
     if recipe != BASE and setting.task != regime.task:
         raise UserError(f"its task in the laboratory is {setting.task} (floor_settings.py)")
+    if "teacher" in needs_of(notation.recipe(recipe)) or recipe == "opsd":  # shows it an answer
+        raise UserError("it learns from a teacher, or from solutions, and there are none")
     if setting.data and not regime.takes_files:
         raise UserError("it reads rows with columns of their own, which this task has not")
     if regime.own and recipe != BASE:

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,8 @@ def test_the_page_is_what_the_rows_give(known: Known) -> None:
 
 
 def test_what_is_missing_goes_seed_by_seed_and_a_base_stands_on_the_same_machine() -> None:
-    cells = [atlas.Cell(name, name, "grpo", None, "f") for name in ("grpo", "a", "b")]  # type: ignore[arg-type]
+    none: Any = None
+    cells = [atlas.Cell(name, name, "grpo", none, "f", "tiny") for name in ("grpo", "a", "b")]
 
     def left(rows: list[dict[str, str]], again: bool = False, stale: bool = False) -> list[str]:
         found = atlas.missing(cells, 2, rows, "here", again, stale)
@@ -138,3 +140,15 @@ def test_a_regime_of_another_model_keeps_paths_out_of_words_and_fingerprint(tmp_
     assert cells[0].fingerprint == cells[1].fingerprint
     assert str(tmp_path / "one" / "gemma") in cells[0].plan.entries[0].config
     assert cells[0].plan.scoring.ks == (1, 4)
+
+
+def test_both_sides_have_one_model_and_the_words_that_they_are_listed_with(tmp_path: Path) -> None:
+    atlas.files(tmp_path)
+    names = ["arrol", "vopd", "spear", "brorl", "dapo"]
+    cells, left = atlas.cells_of(names, atlas.REGIMES["tiny"], tmp_path)
+    assert [cell.recipe for cell in cells] == ["grpo", "spear", "brorl", "dapo"]
+    assert left["arrol"] == "it needs the model tiny-worked, and grpo has tiny here"
+    assert left["vopd"].startswith("it learns from a teacher")
+    (own,) = atlas.cells_of(["spear"], atlas.REGIMES["own"], tmp_path)[0][1:]
+    assert "spear(size=16, hist=16)" in own.words
+    assert "curation.size" not in own.words
