@@ -33,26 +33,34 @@ def numbers(value):
     return value if isinstance(value, tuple) else (value,)
 
 
-def moved(place, state, step):
-    return place.call(None, state, step=step, metrics=Numbers(step))
+def begun(place):
+    """The first state, and the values of the options that the control moves."""
+    known, part = place.algorithm.paths(), place.part
+    state = part.init() if hasattr(part, "init") else None
+    return state, {path: known[path] for path in part.moves if path in known}
+
+
+def moved(place, state, step, knobs):
+    return place.call(None, state, step=step, metrics=Numbers(step), knobs=knobs)
 
 
 @every_part
 def test_knobs_are_options_of_the_method_and_numbers(entry, stages):
     place = stages.of(entry)
     known = {*place.algorithm.paths(), *OUTSIDE}
-    state, seen, changed = place.part.init(), set(), False
+    state, knobs = begin = begun(place)
+    seen, changed = set(), False
     for step in range(1, 9):
         before = copied(state)
-        outcome = moved(place, state, step)
+        outcome = moved(place, state, step, knobs)
         assert alike(state, before)
         assert set(outcome.value) <= set(place.part.moves) <= known
         assert all(math.isfinite(n) for value in outcome.value.values() for n in numbers(value))
         assert all(math.isfinite(value) for value in outcome.metrics.values())
         place.algorithm.with_knobs({k: v for k, v in outcome.value.items() if k not in OUTSIDE})
         seen |= set(outcome.value)
-        state = outcome.state
-        changed |= not alike(state, place.part.init())
+        state, knobs = outcome.state, {**knobs, **outcome.value}
+        changed |= not alike(state, begin[0]) or knobs != begin[1]
     assert seen
     assert changed
 
@@ -60,8 +68,8 @@ def test_knobs_are_options_of_the_method_and_numbers(entry, stages):
 @every_part
 def test_a_state_that_was_saved_goes_on_as_it_would_have(entry, stages, tmp_path):
     place = stages.of(entry)
-    state = place.part.init()
+    state, knobs = begun(place)
     for step in range(1, 6):
-        whole = moved(place, state, step)
-        assert alike(moved(place, restored(state, tmp_path), step), whole)
-        state = whole.state
+        whole = moved(place, state, step, knobs)
+        assert alike(moved(place, restored(state, tmp_path), step, knobs), whole)
+        state, knobs = whole.state, {**knobs, **whole.value}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from strop.engines.pool.pool import Facts
 from strop.support.errors import RunStopped
 from strop.support.processes import Restarts
 from strop.training.cluster import engine_actors
@@ -32,7 +33,7 @@ def test_a_run_stops_once_no_engine_has_been_there_for_too_long(monkeypatch):
 
 @pytest.mark.parametrize(("count", "lockstep"), [(1, False), (2, True)])
 def test_engines_of_several_processes_are_polled_together(monkeypatch, count, lockstep):
-    facts = SimpleNamespace(capabilities=frozenset(), longest=None, num_slots=1, place=("", 0))
+    facts = Facts(frozenset(), None, 1)
     workers = SimpleNamespace(facts=lambda: [facts], close=lambda: None)
     monkeypatch.setattr(engine_actors, "RayWorkers", lambda config: workers)
     ranks: Any = SimpleNamespace(count=count, from_first=lambda make: make())
