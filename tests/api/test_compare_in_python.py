@@ -1,5 +1,6 @@
 """`strop.compare`: the command's comparison from a script."""
 
+import shutil
 import sys
 from multiprocessing.spawn import get_preparation_data
 from pathlib import Path
@@ -109,6 +110,20 @@ def test_other_rows_are_another_comparison(
     with pytest.raises(UserError, match="other has its own given"):
         compared(lab, ["grpo"], out="other")
     assert (here / "other/given").is_dir()
+
+
+def test_arguments_that_a_killed_call_put_aside_are_those_of_the_comparison(
+    lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_module, "_carried_out", lambda plan, *_: plan)
+    rows = rows_of(lab.data)
+    compared(lab, ["grpo"], out="mine")
+    shutil.copytree(here / "mine/given", here / "mine/given.before")
+    (here / "mine/given/data.jsonl").write_text("{}\n")  # of a call that was killed here
+    with pytest.raises(UserError, match=r"mine was started with other rows \(data\)"):
+        compared(lab, ["grpo"], out="mine", data=rows[1:])
+    assert rows_of(here / "mine/given/data.jsonl") == rows
+    assert [path.name for path in (here / "mine").glob("given*")] == ["given"]
 
 
 def test_another_reward_is_another_comparison(

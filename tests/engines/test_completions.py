@@ -395,7 +395,7 @@ def test_the_server_must_be_there_and_have_the_model(table):
         with opened(served, model="b") as engine:
             (found,) = sample(engine, [Request((0,), 99)])
             assert (len(joined(found, "ids")), found.events[-1].ended) == (31, "length")
-            with pytest.raises(UserError, match="prompt has 32 tokens, the server's context 32"):
+            with pytest.raises(UserError, match="prompt has 32 tokens, the context 32"):
                 engine.start(0, Request((0,) * 32, 1))
             with pytest.raises(UserError, match="takes no weights"):
                 engine.load_weights(None, 1)

@@ -1,5 +1,7 @@
 """Posted rollouts: the order in which they are taken, what is refused, and files of them."""
 
+import errno
+import gzip
 import json
 import time
 from pathlib import Path
@@ -271,6 +273,29 @@ def test_a_watched_folder_is_looked_at_again_after_an_error(
         time.sleep(0.01)
     watched.close()
     assert [*made.open] == ["a"]
+
+
+def test_a_packed_file_that_cannot_be_read_for_a_moment_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, folder = intake(tmp_path / "p.jsonl"), tmp_path / "queue"
+    watched = WatchedFolder(folder, made)
+    watched.start()
+    watched.close()
+    (folder / "one.jsonl.gz").write_bytes(gzip.compress(json.dumps(row("a")).encode()))
+
+    def failing(path: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            watched.look()
+    watched.look()
+    assert [path.name for path in (folder / "taken").iterdir()] == ["one.jsonl.gz"]
+    (folder / "two.jsonl.gz").write_bytes(b"no")
+    watched.look()
+    assert "cannot be unpacked" in (folder / "refused" / "two.jsonl.gz.why").read_text()
 
 
 def test_columns_are_those_of_the_first_rollout_of_a_task(tmp_path: Path) -> None:

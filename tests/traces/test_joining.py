@@ -4,6 +4,7 @@ import itertools
 import warnings
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -143,6 +144,7 @@ def test_events_are_cut_where_the_weights_changed() -> None:
         ({"prompt_ids": [1], "output_ids": [2, 3], "output_log_probs": [-1.0]}, "has 1 output_log"),
         ({"prompt_ids": [1], "output_ids": [-2]}, "has -2 in output_ids"),
         ({"prompt_ids": ["a"], "output_ids": [2]}, "has 'a' in prompt_ids"),
+        ({"prompt_ids": np.array([1, 2]), "output_ids": [2]}, "a ndarray as prompt_ids: give a li"),
         ({"prompt_ids": [1], "output_ids": [2], "output_log_probs": [float("-inf")]}, "has -inf"),
     ],
 )

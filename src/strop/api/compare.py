@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rich.console import Console
@@ -330,19 +329,21 @@ def _given_kept(folder: Path, made: bool) -> Iterator[Path]:
         with tidied(folder, NAME, made):
             yield given
         return
-    with contextlib.ExitStack() as stack:
-        with writing(folder, "the arguments"):
-            place = stack.enter_context(TemporaryDirectory(prefix=f"{GIVEN}.", dir=folder))
-            before = Path(place) / GIVEN
-            shutil.copytree(given, before) if given.exists() else before.mkdir()
-        try:
-            yield before
-        except BaseException:
-            shutil.rmtree(given, ignore_errors=True)
-            raise
-        finally:
-            if any(before.iterdir()):
-                shutil.copytree(before, given, dirs_exist_ok=True)
+    before, copy = folder / f"{GIVEN}.before", folder / f"{GIVEN}.copy"
+    with writing(folder, "the arguments"):
+        shutil.rmtree(copy, ignore_errors=True)
+        if not before.exists():  # else a killed call left it, and `given` may be that call's
+            shutil.copytree(given, copy) if given.exists() else copy.mkdir()
+            copy.rename(before)
+    try:
+        yield before
+    except BaseException:
+        shutil.rmtree(given, ignore_errors=True)
+        raise
+    finally:
+        if any(before.iterdir()):
+            shutil.copytree(before, given, dirs_exist_ok=True)
+        shutil.rmtree(before)
 
 
 def _check_same(before: Path, given: Path) -> None:

@@ -107,11 +107,10 @@ def changed(folder: Path, changes: Sequence[str | tuple[str, Any]]) -> config.Ru
         path, found, _ = each.partition("=") if isinstance(each, str) else (each[0], "=", "")
         if not found or not path.strip().startswith(CHANGEABLE):
             text = each if isinstance(each, str) else path
+            *others, last = (name.rstrip(".") for name in CHANGEABLE)
             raise UserError(
                 f"a resumed run has its own configuration: leave {text} out; only "
-                "training.steps, training.save_every, training.best, training.patience, "
-                "training.process_timeout_seconds, training.collector_timeout_seconds, "
-                "evaluation, tracking and ray options may change"
+                f"{', '.join(others)} and {last} options may change"
             )
     settings = config.load(folder / "config.toml")
     return config.make(override(settings.model_dump(), changes)) if changes else settings

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from strop.cli import completing
-from strop.cli.train import sections
+from strop.cli.train import Data, Reward, sections
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
 
@@ -30,8 +30,8 @@ def doctor(
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="Model folder or name; `tiny` ships with strop.")] = "",
-    data: Annotated[list[str] | None, typer.Option(help="Data file; repeatable.")] = None,
-    reward: Annotated[list[str] | None, typer.Option(help="Reward function; repeatable.")] = None,
+    data: Data = None,
+    reward: Reward = None,
     ray: Annotated[
         str, typer.Option(help="A Ray cluster, as for training: `local`, `auto` or host:port.")
     ] = "",

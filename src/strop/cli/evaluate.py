@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from strop.cli.numbers import numbers
+from strop.cli.train import Data, Reward
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
 
@@ -67,8 +68,8 @@ def evaluate(
         int, typer.Option(min=0, help="Most new tokens; 0: the run's or the task's.")
     ] = 0,
     task: Annotated[str, typer.Option(help="Task, where the source is a model.")] = "",
-    data: Annotated[list[str] | None, typer.Option(help="Data file; repeatable.")] = None,
-    reward: Annotated[list[str] | None, typer.Option(help="Reward function; repeatable.")] = None,
+    data: Data = None,
+    reward: Reward = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws and of the bootstrap.")] = 0,
     engine: Engine = "",
     assignments: Settings = None,

@@ -103,7 +103,11 @@ class Request:
                 return size, True
         return len(new), False
 
-    def check_fits(self, context_length: int, vocab_size: int) -> None:
+    def room(self, context_length: int) -> int:
+        """Most new tokens in a context."""
+        return min(self.max_tokens, context_length - len(self.ids))
+
+    def check_fits(self, context_length: int, vocab_size: float = math.inf) -> None:
         """Raise UserError for a prompt that fills the context, for unknown token ids, and for more
         likely tokens than there are.
         """

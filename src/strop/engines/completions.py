@@ -128,18 +128,6 @@ class CallEngine(Engine):
         """Report the answer to a request. Raises where the server answers no request."""
         raise NotImplementedError
 
-    def _room(self, request: Request) -> int:
-        """Most new tokens."""
-        return min(request.max_tokens, self.context_length - len(request.ids))
-
-    def _check_fits(self, request: Request) -> None:
-        """Raise UserError for a prompt that fills the context."""
-        if len(request.ids) >= self.context_length:
-            raise UserError(
-                f"the prompt has {len(request.ids)} tokens, the server's context "
-                f"{self.context_length}; shorten the prompt, at least one new token must fit"
-            )
-
 
 class CompletionsEngine(CallEngine):
     """Samples by calls of /v1/completions, one for each request, `num_parallel` at a time.
@@ -202,7 +190,7 @@ class CompletionsEngine(CallEngine):
 
     def _check(self, request: Request) -> None:
         """Raise UserError for a request that the server cannot sample."""
-        self._check_fits(request)
+        request.check_fits(self.context_length)
         kind = self.client.logprob_kind
         if "logp_model" in request.want and not knows(kind, request)[1]:
             raise UserError(f"the server's log-probabilities are {OTHERS[kind]}; {NO_LOGPROBS}")
@@ -221,7 +209,7 @@ class CompletionsEngine(CallEngine):
         request = row.request
         options = self._options(request)
         options["seed"] = seed_behind(request, bits=63)
-        options["max_tokens"] = self._room(request)
+        options["max_tokens"] = request.room(self.context_length)
         RETRIES(lambda: self._pass(row, options), lambda wait: row.call.over.wait(wait))
 
     def _pass(self, row: PendingCall, options: dict[str, Any]) -> None:
@@ -256,7 +244,7 @@ class CompletionsEngine(CallEngine):
         request = row.request
         size, stopped = request.until_stop(request.ids, answer.ids, self.decode)
         ended: Ended = "broken"  # by the server, such as at an end-of-text token that is no stop id
-        if stopped or size >= self._room(request):
+        if stopped or size >= request.room(self.context_length):
             ended = "stop" if stopped else "length"
         void, zeros, logp = (math.nan,) * size, (0.0,) * size, answer.logp[:size]
         drawn, model = knows(self.client.logprob_kind, request)

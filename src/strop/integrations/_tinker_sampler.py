@@ -54,7 +54,7 @@ class TinkerEngine(CallEngine):
 
     def start(self, id: int, request: Request, source: Source = None) -> None:
         """Start the call for a request. Raises UserError for one that does not fit."""
-        self._check_fits(request)
+        request.check_fits(self.context_length)
         self._ask(id, request)
         self.pending[id] = request
 
@@ -79,7 +79,7 @@ class TinkerEngine(CallEngine):
         if self.sampler is None:
             self.sampler = self.server.sampler()
         params = tinker.SamplingParams(
-            max_tokens=self._room(request), temperature=request.temperature,
+            max_tokens=request.room(self.context_length), temperature=request.temperature,
             seed=seed_behind(request, bits=31),
             stop=list(request.stop_strings or request.stop_ids),
         )  # fmt: skip
@@ -112,7 +112,7 @@ class TinkerEngine(CallEngine):
     ) -> Event:
         """The event with the whole answer, without tokens after its end."""
         size, stopped = request.until_stop(request.ids, ids, self.decode)
-        full = size >= self._room(request) and not stopped
+        full = size >= request.room(self.context_length) and not stopped
         ended: Ended = "length" if full else "stop"
         known = logp[:size] if request.temperature == 1 else ()
         void = (0.0 if request.temperature == 0 else math.nan,) * size

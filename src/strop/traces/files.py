@@ -204,11 +204,11 @@ def _opened(path: Path) -> Source:
 
 
 def _unpacked(path: Path, lines: bool) -> Source:
-    """The rows of a gzip file. Raises UserError for a damaged one."""
+    """The rows of a gzip file. Raises UserError for a damaged one, OSError as for a plain file."""
     with tempfile.NamedTemporaryFile() as file:
         try:
             file.write(gzip.decompress(path.read_bytes()))
-        except (OSError, EOFError, zlib.error) as error:
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise UserError(f"{path} cannot be unpacked: {error}") from error
         file.flush()
         rows: Source = JsonLines(Path(file.name)) if lines else OneJson(Path(file.name), str(path))

@@ -45,7 +45,13 @@ class TurnRecord:
     def __post_init__(self) -> None:
         for name in ("prompt_ids", "output_ids", "output_log_probs", "output_mask", "versions",
                      "entropies", "model_log_probs"):  # fmt: skip
-            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
+            column = getattr(self, name)
+            if column is not None and not isinstance(column, Sequence):
+                raise UserError(
+                    f"a turn record has a {type(column).__name__} as {name}: give a list (of an "
+                    "array, its `tolist()`)"
+                )
+            object.__setattr__(self, name, tuple(column or ()))
         if not self.prompt_ids or not self.output_ids:
             lacking = "prompt_ids" if not self.prompt_ids else "output_ids"
             raise UserError(f"a turn record has no {lacking}: a call reads and says tokens")

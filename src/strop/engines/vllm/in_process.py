@@ -258,10 +258,6 @@ class InProcessEngine(Engine):
         if request.weights and self.routes is not None:
             self.routes.check(request.weights)
 
-    def _room(self, request: Request) -> int:
-        """Most new tokens."""
-        return min(request.max_tokens, self.context_length - len(request.ids))
-
     def _params(self, row: Own) -> Any:
         """vLLM's sampling parameters of a row."""
         from vllm import SamplingParams
@@ -271,7 +267,7 @@ class InProcessEngine(Engine):
 
         return SamplingParams(
             temperature=0.0,  # strop's draw leaves vLLM only one token
-            max_tokens=self._room(row.request),
+            max_tokens=row.request.room(self.context_length),
             stop_token_ids=list(row.request.stop_ids),
             ignore_eos=True,
             detokenize=False,
@@ -295,7 +291,7 @@ class InProcessEngine(Engine):
         row.tokens.append(int(new[0]))
         row.records.append(record)
         row.sets.append(row.kept)
-        full = len(row.records) >= self._room(row.request)
+        full = len(row.records) >= row.request.room(self.context_length)
         if stopped or full:
             (self._end if finished else self._stop)(row, "stop" if stopped else "length")
 

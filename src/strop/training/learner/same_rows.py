@@ -26,7 +26,7 @@ from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.support.errors import UserError
 from strop.training.learner import kernel
 from strop.training.learner.kernel import Tally, View
-from strop.training.learner.step_models import StepModels
+from strop.training.learner.step_models import StepModels, spread
 from strop.training.learner.token_trace import ROW, Spectator
 from strop.training.learner.update import has_gradient, rows_of_update, terms_of
 
@@ -249,7 +249,7 @@ class SameRows(Spectator):
             if kernel.is_distribution(term):
                 share_T = kernel.distribution_adjoints([term], view)[f"distribution:{term.name}"]
                 found[repr(term.objective)] = share_T
-        return {name: _spread(value, row_T, size) for name, value in found.items()}
+        return {name: spread(value, row_T, size) for name, value in found.items()}
 
     def _measured(self, number: int, name: str, batch: Batch) -> Tensor:
         """A column [T] as the passes of an update have measured it.
@@ -299,12 +299,6 @@ def _computable(stage: str, uses: Sequence[Use]) -> Sequence[Use]:
         if ASKS_FOR_NONE & {parameter.name for parameter in parts.parameters(use.part)}:
             raise Unequal(stage)
     return uses
-
-
-def _spread(value: Tensor, row_T: Tensor, size: int) -> Tensor:
-    full = value.new_zeros(size)
-    full[row_T] = value
-    return full
 
 
 def _differ(one: Tensor | None, other: Tensor | None) -> bool:

@@ -61,12 +61,16 @@ class StepModels:
             found = {name: value.to(read["id_T"].device) for name, value in found.items()}
         if read is batch:
             return found
-        return {name: _at(batch["mask_T"], value[read["mask_T"]]) for name, value in found.items()}
+        mask_T = batch["mask_T"]
+        kept = {name: value[read["mask_T"]] for name, value in found.items()}
+        return {name: spread(value_N, mask_T, len(mask_T)) for name, value_N in kept.items()}
 
 
-def _at(mask_T: Tensor, value_N: Tensor) -> Tensor:
-    """The values [T] at the tokens of the mask, 0 elsewhere."""
-    return value_N.new_zeros(mask_T.shape[0]).masked_scatter(mask_T, value_N)
+def spread(value_N: Tensor, rows: Tensor, size: int) -> Tensor:
+    """The values as a column of `size` rows, at `rows` (a mask, or indices), 0 elsewhere."""
+    full = value_N.new_zeros(size)
+    full[rows] = value_N
+    return full
 
 
 def refresh(batch: Batch, names: Iterable[str], models: StepModels) -> Batch:

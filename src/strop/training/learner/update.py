@@ -37,7 +37,7 @@ from strop.training.learner.step_metrics import (
     critic_metrics,
     effective_share,
 )
-from strop.training.learner.step_models import StepModels, refresh
+from strop.training.learner.step_models import StepModels, refresh, spread
 from strop.training.learner.token_trace import Spectator, numbered
 from strop.training.parallel.ranks import Ranks
 
@@ -339,12 +339,8 @@ class Learner:
         found = self._adjoints_of(terms, prepared.narrow(mask_T), number, tally)(
             slice(None), values
         )
-        spread = {}
-        for name in names:
-            full = columns[name].new_zeros(mask_T.shape[0])
-            full[mask_T] = found[name]
-            spread[f"adjoint:{name}"] = full
-        return prepared.set(**spread)
+        whole = {f"adjoint:{name}": spread(found[name], mask_T, len(mask_T)) for name in names}
+        return prepared.set(**whole)
 
     def _adjoints_of(
         self, terms: list[Term], compact: Batch, number: int, tally: Tally
@@ -444,11 +440,10 @@ def _rollouts_of(batch: Batch, update: Update) -> Tensor:
 def _spread(batch: Batch, update: Update, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Columns of the update's rollouts as columns [T] of the whole batch, 0 elsewhere."""
     rows_T = _rollouts_of(batch, update)[batch["rollout_T"]]
-    spread = {}
-    for name, column in found.items():
-        spread[name] = column.new_zeros(rows_T.shape[0])
-        spread[name][rows_T.to(column.device)] = column
-    return spread
+    return {
+        name: spread(column, rows_T.to(column.device), len(rows_T))
+        for name, column in found.items()
+    }
 
 
 def _known(compact: Batch, names: tuple[str, ...], terms: list[Term]) -> AdjointsOf:
