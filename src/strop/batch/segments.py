@@ -108,6 +108,13 @@ def centred(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = 
     return values_N - at(_exact_mean(values_N, key_N, num, where_N), key_N)
 
 
+def divided(values_N: Tensor, by_N: Tensor) -> Tensor:
+    """`values_N` / `by_N` [N]; 0 where it would be divided by 0, as by the spread of equal values
+    without an eps.
+    """
+    return torch.where(by_N == 0, 0, values_N / by_N)
+
+
 def leave_one_out_mean(
     values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None
 ) -> Tensor:

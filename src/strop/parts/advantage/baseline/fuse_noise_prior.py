@@ -60,7 +60,8 @@ class FuseNoisePrior:
         def norm(values_B: Tensor) -> Tensor:
             std_P = segments.std(values_B, group_B, num_groups, scored_B)
             centred_B = segments.centred(values_B, group_B, num_groups, scored_B)
-            return torch.where(scored_B, centred_B / (std_P + self.eps)[group_B], 0)
+            size_B = segments.divided(centred_B, (std_P + self.eps)[group_B])
+            return torch.where(scored_B, size_B, 0)
 
         std_P = segments.std(advantage_B, group_B, num_groups, scored_B)
         prior_P = self.p_alpha / (std_P.square() + self.p_alpha)

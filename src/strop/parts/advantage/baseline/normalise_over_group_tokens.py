@@ -67,7 +67,7 @@ class NormaliseOverGroupTokens:
             reward_B - mean_P[group_B], weight_B, group_B, num_groups, has_B, ddof
         )
         scale_P = scale_P + self.eps
-        token_B = (reward_B - mean_P[group_B]) / scale_P[group_B]
+        token_B = segments.divided(reward_B - mean_P[group_B], scale_P[group_B])
         seen_P = segments.extreme(token_B.abs(), group_B, num_groups, has_B)
         if self.source_form == "code":
             padded_P = segments.count(group_B, num_groups, has_B & (length_B < max_length)) > 0
@@ -75,7 +75,7 @@ class NormaliseOverGroupTokens:
         centred_B = segments.centred(reward_B, group_B, num_groups, scored_B)
         plain_P = segments.std(reward_B, group_B, num_groups, scored_B) + self.eps
         falls_B = (seen_P >= self.fallback_threshold)[group_B]
-        advantage_B = torch.where(falls_B, centred_B / plain_P[group_B], token_B)
+        advantage_B = torch.where(falls_B, segments.divided(centred_B, plain_P[group_B]), token_B)
         return torch.where(scored_B & (falls_B | has_B), advantage_B, 0)
 
     def _deviation(

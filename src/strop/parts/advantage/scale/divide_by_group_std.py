@@ -25,7 +25,7 @@ class DivideByGroupStd:
     imagined members arXiv 2509.18851; factor arXiv 2601.19620.
     Differs from the source: no.
     Nearest part: divide_by_group_mad.
-    Edges: group of one -> divided by factor + eps; all equal -> 0 / eps = 0; unscored rollouts -> 0
+    Edges: group of one -> divided by factor + eps; all equal -> 0; unscored rollouts -> 0
     and outside the deviation.
     """
 
@@ -56,7 +56,8 @@ class DivideByGroupStd:
             std_P = self._with_imagined(advantage_B, group_B, num_groups, scored_B, ddof)
         std_P = torch.where(segments.count(group_B, num_groups, scored_B) == 1, 1.0, std_P)
         std_P = std_P.clamp(min=self.floor) if self.floor else std_P
-        return torch.where(scored_B, advantage_B / (self.factor * std_P + self.eps)[group_B], 0)
+        scaled_B = segments.divided(advantage_B, (self.factor * std_P + self.eps)[group_B])
+        return torch.where(scored_B, scaled_B, 0)
 
     def _with_imagined(
         self, advantage_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor, ddof: int
