@@ -27,6 +27,7 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, Phases, trained_values
 from strop.method.charts import charts_of, panel_of
 from strop.method.part import LEARNERS, OUTSIDE, Term, Use
+from strop.method.schedule import Schedule
 from strop.support.errors import UserError, nearest
 from strop.support.loading import name_to_load
 
@@ -430,7 +431,9 @@ def _check_size(algorithm: Algorithm) -> None:
 
 
 def _check_knobs(algorithm: Algorithm) -> None:
-    """Check that every control states which options it moves, and that the method has them."""
+    """Check that every control states which options it moves, and that the method has them as
+    numbers.
+    """
     known = {*algorithm.paths(), *OUTSIDE}
     for use in algorithm.control:
         moves = getattr(use.part, "moves", None)
@@ -445,6 +448,23 @@ def _check_knobs(algorithm: Algorithm) -> None:
                     f"control: {use.label} moves {path}, which is no option of this method"
                     f"{nearest(path, known)}"
                 )
+            _check_moved(use, path, algorithm.paths().get(path, 0.0))
+
+
+def _check_moved(use: Use, path: str, value: object) -> None:
+    """Check that an option that a control moves is a number, or several, and no schedule: the
+    control would replace it after the first step.
+    """
+    if isinstance(value, Schedule):
+        raise UserError(
+            f"control: {use.label} moves {path} from the second step on, so a schedule there would "
+            f"count for one step: give a number, or take {use.label} out"
+        )
+    if isinstance(value, bool) or not isinstance(value, int | float | tuple):
+        raise UserError(
+            f"control: {use.label} moves {path}, which is no number but {value!r}: name an option "
+            "that is one"
+        )
 
 
 def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[str] = ()) -> str:
