@@ -128,6 +128,8 @@ def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
     _check_knobs(algorithm)
     _check_reads(algorithm, placed, given)
     _check_read_later(placed)
+    _check_rewards_count(algorithm, placed)
+    _check_made_before(algorithm)
     _check_declared(placed, {*given, *known})
 
 
@@ -257,8 +259,7 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
 
     A probe that states charts or panel lines may be there for its metrics alone.
     """
-    hooks = [(use, hook) for _, use in placed for hook in ("observe", "update")]
-    at_the_end = {name for use, hook in hooks for name in parts.update_reads(use, hook)}
+    at_the_end = _read_by_hooks(placed)
     for index, (path, use) in enumerate(placed):
         seam = parts.seam_of(use.part)
         if seam is None or not seam.anew:
@@ -279,6 +280,51 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
                 + "".join(map(columns.without_letter, parts.writes(use)))
                 + ": "
                 + ", or ".join([*remedies, "leave it out"])
+            )
+
+
+def _read_by_hooks(placed: Sequence[Placed]) -> set[str]:
+    """The columns that parts' hooks read, before curation or at the end of the step."""
+    hooks = [(use, hook) for _, use in placed for hook in ("observe", "update")]
+    return {name for use, hook in hooks for name in parts.update_reads(use, hook)}
+
+
+def _check_rewards_count(algorithm: Algorithm, placed: Sequence[Placed]) -> None:
+    """Check that what parts change in the reward counts, where the advantage does not begin with it
+    since it is computed from each reward function's own.
+    """
+    begins: Sequence[Placed] = [("advantage", use) for use in algorithm.advantage]
+    if not begins or _is_read("advantage_B", begins, set()):
+        return
+    at_the_end = _read_by_hooks(placed)
+    for index, (path, use) in enumerate(placed):
+        reads = {read.column for read in parts.reads(use)}
+        changes = place_at(path).name == "reward" and _made(use) == {"reward_B"} <= reads
+        if changes and not _is_read("reward_B", placed[index + 1 :], at_the_end, frozenset()):
+            raise UserError(
+                f"reward: {use.label} changes reward_B, which nothing reads: {begins[0][1].label} "
+                "computes the advantage without it. Take one of the two out"
+            )
+
+
+def _check_made_before(algorithm: Algorithm) -> None:
+    """Check that parts of the advantage whose result is replaced by an advantage that the reward
+    stage has made stand there too, with equal settings.
+    """
+    made = {use.label: use.part for use in algorithm.reward
+            if "made_advantage_B" in parts.writes(use)}  # fmt: skip
+    reading = [any(read.column == "made_advantage_B" for read in parts.reads(use))
+               for use in algorithm.advantage]  # fmt: skip
+    if not made or not any(reading):
+        return
+    keeps = algorithm.advantage[reading.index(True)].label
+    for use in algorithm.advantage[: reading.index(True)]:
+        if made.get(use.label) != use.part:
+            raise UserError(
+                f"advantage: {keeps} replaces what {use.label} computes by what the reward stage "
+                f"made, where {use.label} is {'another' if use.label in made else 'missing'}: give "
+                f"reward.{use.label} and advantage.{use.label} the same settings, or the recipe "
+                "its parameters, which set both"
             )
 
 
@@ -307,8 +353,13 @@ def _check_declared(placed: Sequence[Placed], known: set[str]) -> None:
                 )
 
 
-def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool:
-    """Whether something reads the column before another part overwrites it without reading it."""
+def _is_read(
+    column: str, later: Sequence[Placed], at_the_end: set[str], taken: frozenset[str] = TAKEN
+) -> bool:
+    """Whether something reads the column before another part overwrites it without reading it.
+
+    taken: the columns that the trainer itself reads.
+    """
     for path, use in later:
         reads = {read.column for read in parts.reads(use)}
         names = {parameter.name for parameter in parts.parameters(use.part)}
@@ -317,7 +368,7 @@ def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool
             return True
         if column in _made(use) and not path.startswith("terms."):
             return False
-    return column in TAKEN or column in at_the_end
+    return column in taken or column in at_the_end
 
 
 def _reader_before(made: set[str], earlier: Sequence[Placed]) -> str:
