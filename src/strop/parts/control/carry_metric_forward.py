@@ -40,6 +40,11 @@ class CarryMetricForward:
         return frozenset({"entropy"}) if self.metric == "entropy" else frozenset()
 
     @property
+    def follows(self) -> tuple[str, ...]:
+        """The metric that is carried."""
+        return (self.metric,)
+
+    @property
     def moves(self) -> tuple[str, ...]:
         """The knob that is set."""
         return (self.path,)
