@@ -126,6 +126,7 @@ def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
     _check_facts(placed)
     _check_size(algorithm)
     _check_knobs(algorithm)
+    _check_equal(algorithm)
     _check_reads(algorithm, placed, given)
     _check_read_later(placed)
     _check_rewards_count(algorithm, placed)
@@ -500,6 +501,19 @@ def _check_knobs(algorithm: Algorithm) -> None:
                     f"{nearest(path, known)}"
                 )
             _check_moved(use, path, algorithm.paths().get(path, 0.0))
+
+
+def _check_equal(algorithm: Algorithm) -> None:
+    """Check that options which two parts need alike are alike: parts state them in `equals`."""
+    known = algorithm.paths()
+    for path, use in algorithm.uses():
+        for name, other in getattr(use.part, "equals", {}).items():
+            own, others = known[f"{path}.{name}"], known.get(other)
+            if other in known and own != others:
+                raise UserError(
+                    f"{where(path)}: {path}.{name} is {own} and {other} is {others}, where both "
+                    "are one number: set both, or the recipe's parameter"
+                )
 
 
 def _check_moved(use: Use, path: str, value: object) -> None:

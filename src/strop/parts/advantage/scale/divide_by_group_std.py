@@ -1,6 +1,7 @@
 """Give every prompt's group advantages of the same spread."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,9 @@ class DivideByGroupStd:
     and outside the deviation.
     """
 
+    equals: ClassVar[dict[str, str]] = {
+        "num_imagined": "advantage.subtract_group_mean.num_imagined"
+    }
     # Added to the deviation; in reward units. Default: released code (verl; TRL has 1e-4).
     eps: float = 1e-6
     # "unbiased" (n - 1) or "biased" (n). Default: released code (verl, TRL, OpenRLHF).
