@@ -57,11 +57,8 @@ class NormaliseOverGroupTokens:
     ) -> Tensor:
         reward_B = torch.where(scored_B, advantage_B, 0)
         has_B = scored_B & (length_B > 0)
-        low_P = segments.extreme(reward_B, group_B, num_groups, has_B, largest=False)
-        high_P = segments.extreme(reward_B, group_B, num_groups, has_B)
         weight_B = length_B.to(reward_B.dtype)
-        mean_P = segments.mean(reward_B, group_B, num_groups, has_B, weight_B)
-        mean_P = torch.minimum(torch.maximum(mean_P, low_P), high_P)  # equal rewards stay exact
+        mean_P = segments.mean_within(reward_B, group_B, num_groups, has_B, weight_B)
         ddof = float(self.std == "unbiased")
         scale_P = self._deviation(
             reward_B - mean_P[group_B], weight_B, group_B, num_groups, has_B, ddof
