@@ -19,7 +19,7 @@ def candidates(value: Any) -> list[Any]:
     if isinstance(value, int):
         return [value + 1]
     if isinstance(value, float):
-        return [value / 2 if value else 0.01, value + 1.5]
+        return [value / 2 if value else 0.01, value + 1.5, (value + 1) / 2]  # the last: a share
     if isinstance(value, str):
         return [value + "x"]  # as a free text; `texts` finds those of a closed set
     if isinstance(value, tuple):

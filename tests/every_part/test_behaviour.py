@@ -1,8 +1,8 @@
 """The behaviour of every advantage, selection and loss part on ragged batches."""
 
-import dataclasses
 import functools
 import itertools
+from dataclasses import fields, replace
 
 import torch
 from differences import slopes_by_differences
@@ -217,6 +217,25 @@ def test_empty_single_and_uniform_groups_are_finite(entry):
             assert torch.isfinite(value).all(), name
 
 
+HAVE_EPS = [e for e in ENTRIES if {"eps", "deviation"} & {f.name for f in fields(e.load())}]
+SCALED = {"scale": "unbiased", "whiten": True, "normalize_std": True}  # options that divide
+
+
+@every("entry", HAVE_EPS)
+def test_equal_values_are_finite_without_eps(entry):
+    part = part_of(entry)
+    own = {field.name for field in fields(part)}
+    zero = {"eps": 0.0} if "eps" in own else {"deviation": (0.0, True)}
+    part = replace(part, **zero, **{name: SCALED[name] for name in own & SCALED.keys()})
+    single = batch_for(5, group_sizes=(1,))
+    for batch in (batch_for(4), single):
+        for number in (0.0, 0.3):
+            equal = {k: torch.full_like(x, number) for k, x in batch.columns.items()
+                     if x.is_floating_point() and x.dim()}  # fmt: skip
+            for name, value in run(part, batch.set(**equal)).items():
+                assert torch.isfinite(value.double()).all(), name
+
+
 @every_part
 def test_same_seed_same_result(entry):
     part, batch = part_of(entry), batch_for(6)
@@ -315,7 +334,7 @@ def test_silent_parts_have_no_gradient_where_the_advantage_is_zero(entry):
 def outputs(part) -> dict[str, Tensor]:
     """The part's results on several batches, one after another."""
     if parts.name_of(part) == "drop_mismatched_rollouts":  # by its defaults it drops them all
-        part = dataclasses.replace(part, lowest=0.9, highest=1.1)
+        part = replace(part, lowest=0.9, highest=1.1)
     found: dict[str, list[Tensor]] = {}
     for seed in range(4):
         batch = batch_for(seed)
@@ -366,5 +385,5 @@ def test_no_two_parts_of_a_seam_are_the_same():
 
 def test_the_twin_test_finds_a_planted_twin():
     part = catalogue.load("part", "divide_by_group_std")()
-    twin = dataclasses.replace(part, eps=part.eps * (1 + 1e-9))
+    twin = replace(part, eps=part.eps * (1 + 1e-9))
     assert all(proportional(v, outputs(twin)[k]) for k, v in outputs(part).items())

@@ -16,6 +16,7 @@ from strop.method.part import Term, Use
 from strop.method.schedule import Linear
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.recipes.cory import cory
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
 
@@ -157,6 +158,21 @@ def test_every_path_can_be_set_and_only_that_changes():
         assert after == {k: v for k, v in before.items() if k != path}
     with pytest.raises(UserError, match=r"no option advantage\.nothing\.eps"):
         algorithm.with_knobs({"advantage.nothing.eps": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("advantage.charge_kl_to_reference.coef", Linear(0.2, 0.0), "so a schedule there would co"),
+        ("control.hold_kl_with_coefficient.path", "plan.split_into_minibatches.replayed_last",
+         "which is no number but False"),
+        ("control.hold_kl_with_coefficient.path", "training.rl", "which is no option of this meth"),
+    ],
+)  # fmt: skip
+def test_a_control_moves_numbers_alone(path, value, message):
+    algorithm = cory().with_knobs({path: value})
+    with pytest.raises(UserError, match=f"control: hold_kl_with_coefficient moves .*{message}"):
+        check(algorithm)
 
 
 def test_at_step_leaves_no_schedule():

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from strop.method.chains import Chains, generators, learnable
 from strop.method.part import Result, Selected, Use
+from strop.recipes.cory import cory
 from strop.support.errors import UserError
 
 
@@ -144,3 +145,15 @@ def test_a_part_that_changes_its_input_or_gives_no_number_is_named(mistake: str,
     assert chains().write("advantage", [Use(Sloppy())], batch)["advantage_B"].tolist() == [2.0, 4.0]
     with pytest.raises(UserError, match=words):
         chains().write("advantage", [Use(Sloppy(mistake))], batch)
+
+
+def test_a_control_of_a_number_outside_the_method_gets_it_from_the_run_or_the_state():
+    algorithm = cory().with_knobs({"control.hold_kl_with_coefficient.path": "training.lr"})
+    batch, told = flat_batch((1,)), {"price/kl": 12.0}
+    rate = 1 + 0.0256 * 0.2
+    moved = chains().control(algorithm, batch, told, {"training.lr": 0.5})
+    assert moved == {"training.lr": pytest.approx(0.5 * rate)}
+    saved = chains(state={"knobs": {"training.lr": 0.25}}).control(algorithm, batch, told)
+    assert saved == {"training.lr": pytest.approx(0.25 * rate)}
+    with pytest.raises(UserError, match=r"reads training\.lr, which only a run has"):
+        chains().control(algorithm, batch, told)

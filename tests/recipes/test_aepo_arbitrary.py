@@ -133,5 +133,6 @@ def test_composes_with_a_target_drawn_by_hand_and_carries_entropy():
     check(algorithm)
     assert algorithm.at_step(5, 20).rollout.part.target == pytest.approx(0.45)
     (control,) = algorithm.control
-    result = control.part(metrics={"entropy": 0.61}, state=control.part.init())
+    told, state = {"entropy": 0.61}, control.part.init()
+    result = control.part(metrics=told, state=state, knobs=algorithm.paths())
     assert algorithm.with_knobs(result.value).rollout.part.previous == 0.61

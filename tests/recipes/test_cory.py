@@ -8,10 +8,12 @@ from models import without_times
 from strop.parts.advantage.baseline.subtract_kl_to_reference import SubtractKlToReference
 from strop.parts.advantage.credit.charge_kl_to_reference import ChargeKlToReference
 from strop.parts.advantage.credit.estimate_generalised_advantage import EstimateGeneralisedAdvantage
+from strop.parts.control.hold_kl_with_coefficient import HoldKlWithCoefficient
 from strop.parts.reward.reward_as_team import RewardAsTeam
 from strop.parts.rollout.sample_two_attempts import SampleTwoAttempts
 from strop.recipes.cory import cory
 from strop.recipes.gae import gae
+from strop.support.errors import UserError
 
 
 def test_worked_example():
@@ -124,3 +126,8 @@ def test_both_roles_are_played_by_the_policy():
     assert [term.name for term in algorithm.terms] == ["policy", "value"]
     assert all(term.on is None for term in algorithm.terms)  # both learn
     assert algorithm.advantage[0].part.coef == 0.4
+
+
+def test_a_rate_by_which_the_price_would_fall_below_0_is_refused():
+    with pytest.raises(UserError, match=r"rate must be between 0.0 and 4.99, it is 5"):
+        HoldKlWithCoefficient(rate=5.0)

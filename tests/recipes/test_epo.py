@@ -59,7 +59,8 @@ def test_the_mean_of_the_earlier_steps_moves_the_corridor():
     state, knobs = control.part.init(), {}
     assert algorithm.with_knobs(knobs).paths()[PAST] == -1.0
     for entropy, past in ((0.8, 0.8), (0.4, 0.6), (0.3, 0.5)):
-        result = control.part(metrics={"entropy": entropy}, state=state)
+        had = algorithm.with_knobs(knobs).paths()
+        result = control.part(metrics={"entropy": entropy}, state=state, knobs=had)
         state, knobs = result.state, {**knobs, **result.value}
         assert algorithm.with_knobs(knobs).paths()[PAST] == pytest.approx(past)
 

@@ -1,10 +1,14 @@
+import dataclasses
+
 import pytest
 import torch
 from builders import flat_batch, members_of, ragged_batch, run, stages
 
 from strop import functional
 from strop.method.check import check
+from strop.method.part import Use
 from strop.parts.advantage.baseline.normalise_each_reward import NormaliseEachReward
+from strop.parts.reward.penalise_overlong_softly import PenaliseOverlongSoftly
 from strop.recipes.gdpo import gdpo
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
@@ -29,6 +33,15 @@ def test_worked_example():
     # the sum first would not tell rollout 4 from 2 and 3
     summed = functional.advantages("grpo", rewards=COMPONENTS.sum(1), groups=GROUPS).tolist()
     assert summed == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-5)
+
+
+def test_a_part_that_changes_the_sum_of_rewards_alone_is_refused():
+    algorithm = gdpo()
+    penalty = Use(PenaliseOverlongSoftly())
+    changed = dataclasses.replace(algorithm, reward=(*algorithm.reward, penalty))
+    with pytest.raises(UserError, match="penalise_overlong_softly changes reward_B, which nothing"):
+        check(changed)
+    check(dataclasses.replace(grpo(), reward=(*grpo().reward, penalty)))
 
 
 def test_one_reward_is_grpo_and_a_normalisation_of_the_batch():

@@ -196,6 +196,15 @@ def test_rollouts_compared_by_discounted_rewards():
     assert float(gained[2, 0]) == pytest.approx(wanted, rel=1e-4)
 
 
+def test_a_row_without_turns_has_the_discounted_reward_0():
+    more = {name: torch.cat([column, column[:1] * 0]) for name, column in TURNS.items()}
+    more["turn_ids"][3] = -1
+    found = F.advantages("infopo", rewards=more["turn_rewards"].sum(1),
+                         params={"score": "discounted", "gamma": 0.8}, **more)  # fmt: skip
+    assert float(found[0, 0]) == pytest.approx(z_of([1.3, 0.0, 0.8, 0.0])[0])
+    assert (found[3] == 0).all()
+
+
 def test_composes_and_refuses():
     for credit in ("equal", "discounted", "mapped"):
         for score in ("sum", "discounted"):

@@ -187,6 +187,8 @@ def test_composes():
     check(mssr(variant="code", n_0=0))
     with pytest.raises(UserError, match="variant is paper or code"):
         mssr(variant="released")
+    with pytest.raises(UserError, match="two shares below 1, the lowest first"):
+        SubtractTrackedSuccess(forget=(0.96, 0.875))
 
 
 def test_its_average_is_the_released_codes():

@@ -42,6 +42,12 @@ def test_refuses_what_would_switch_it_off():
         check(reading.replace_stage(ngrpo(), "advantage", text))
 
 
+def test_imagined_rollouts_are_as_many_in_mean_and_deviation():
+    for label in ("subtract_group_mean", "divide_by_group_std"):
+        with pytest.raises(UserError, match=r"num_imagined is 1, where both|num_imagined is 3, wh"):
+            check(ngrpo().with_knobs({f"advantage.{label}.num_imagined": 3}))
+
+
 def test_without_imagined_rollouts_it_is_grpo():
     batch = ragged_batch(2)
     ours = stages(ngrpo(n_virtual=0), batch)["advantage_T"]

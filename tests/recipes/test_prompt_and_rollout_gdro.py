@@ -40,6 +40,8 @@ def test_worked_example_of_the_weights():
     found = weighed(code, (1, 1, 1))
     assert [w * sum(q) / 3 for w in found] == pytest.approx(q, abs=5e-5)
     assert weighed(WeighBins((9.0, 0.0)), (1, 1)) == [15.0, 1.0]  # the cap
+    high = WeighBins(tuple(score + 5000.0 for score in scores), source_form="code")
+    assert weighed(high, (2, 3, 3)) == pytest.approx(weighed(code, (2, 3, 3)))
 
 
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4), scores=st.data())
@@ -186,6 +188,9 @@ def test_recipes():
     check(rollout_gdro(set_apart=True, edges=(0.1, 0.5, 0.9)))
     with pytest.raises(UserError, match="variant"):
         prompt_gdro(variant="best")
+    for path in ("control.price_rollouts.most", "sampling.allocate_by_bins.most"):
+        with pytest.raises(UserError, match=r"price_rollouts.most is .* where both are one number"):
+            check(rollout_gdro().with_knobs({path: 9}))
 
 
 @pytest.mark.parametrize("recipe", ["prompt_gdro", "rollout_gdro(n_max=6)"])

@@ -40,11 +40,11 @@ def test_worked_example():
 
 
 def test_narrow_levels_are_kept_off_zero():
-    # levels 0 and 1e-6: the tail is over 1e-6, the middle over 2e-6; the two are halved
+    # levels 1e-6 and 2e-6: the tail is over 2e-6, and so is the middle; the two are halved
     batch = flat_batch((1,) * 2, bundle_score_B=[0.0, 1.0], slot_B=[0, 1], bundle_B=[0, 0],
                        q_alpha=0.6, q_beta=1.4)  # fmt: skip
-    found = run(WeighLowerTail((0.0, 1e-6), weight=1.0), batch).value
-    assert found.tolist() == pytest.approx([-0.6 / 1e-6 / 2, 0.4 / 2e-6 / 2])
+    found = run(WeighLowerTail((1e-6, 2e-6), weight=1.0), batch).value
+    assert found.tolist() == pytest.approx([-0.6 / 2e-6 / 2, 0.4 / 2e-6 / 2])
 
 
 def test_a_tracker_step_of_the_worked_example():
@@ -202,6 +202,7 @@ def test_tracked_quantiles_are_checkpointed(tmp_path):
         (lambda: riskpo(quantiles="mix"), "quantiles is tracked or batch"),
         (lambda: riskpo(alpha=0.8, beta=0.2), "alpha < beta"),
         (lambda: WeighLowerTail(levels=(1.0,)), "two shares"),
+        (lambda: WeighLowerTail(levels=(0.0, 0.5)), "levels begin at 0, below which no tail lies"),
         (lambda: ShareAmongBundle("mean"), "must be one of"),
     ],
 )

@@ -106,9 +106,9 @@ def test_the_first_steps_entropy_is_the_anchor_of_all_later_ones():
     state = control.part.init()
     for entropy in (0.8, 0.4, 0.3):
         metrics = {"siren/entropy": entropy, "entropy": 7.0}
-        result = control.part(metrics=metrics, state=state)
-        state = result.state
-        assert algorithm.with_knobs(result.value).paths()[ANCHOR] == 0.8
+        result = control.part(metrics=metrics, state=state, knobs=algorithm.paths())
+        state, algorithm = result.state, algorithm.with_knobs(result.value)
+        assert algorithm.paths()[ANCHOR] == 0.8
 
 
 def test_composes_with_an_anchor_drawn_by_hand():

@@ -14,6 +14,7 @@ from strop.method import part as parts
 from strop.method.check import check
 from strop.recipes.grpo import grpo
 from strop.recipes.skywork_ssb import skywork_ssb
+from strop.support.errors import UserError
 
 
 def noted(algorithm, batch):
@@ -39,6 +40,14 @@ def test_without_a_store_it_is_grpo():
     assert skywork_ssb(share=0, filter_answers=0, std="biased", beta=0.1) == parent
     filtered = dataclasses.replace(skywork_ssb(share=0), sampling=())
     assert filtered == dataclasses.replace(grpo(), sampling=())
+
+
+def test_settings_that_the_noted_advantage_would_replace_are_refused():
+    path, stages_of_both = "divide_by_group_std.eps", ("reward", "advantage")
+    for stage in stages_of_both:
+        with pytest.raises(UserError, match=r"divide_by_group_std is another: give reward.divide"):
+            check(skywork_ssb().with_knobs({f"{stage}.{path}": 1000.0}))
+    check(skywork_ssb().with_knobs({f"{stage}.{path}": 1000.0 for stage in stages_of_both}))
 
 
 def test_prompts_without_any_advantage_leave_before_the_first_step(tmp_path):

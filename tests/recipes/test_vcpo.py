@@ -67,6 +67,8 @@ def test_the_step_of_the_worked_example(base, rule, scale):
     assert found.metrics["ess/ratio"] == pytest.approx(16 / 5.5 / 4)
     nobody = batch.set(scored_B=torch.zeros(5, dtype=torch.bool))
     assert run(ShrinkStepBySampleSize(), nobody).value == 1.0
+    small = batch.set(sequence_is_weight_B=batch["sequence_is_weight_B"] * 1e-9)
+    assert run(ShrinkStepBySampleSize(base, rule), small).value == pytest.approx(scale, abs=1e-6)
 
 
 def weighed(batch, seed=0):
@@ -112,6 +114,15 @@ def test_a_reward_at_which_the_share_is_just_met_is_the_bound():
                        grad_norm_B=ones)  # fmt: skip
     found = run(SubtractLeastVarianceMean(winsor=0.25), batch).value
     assert found.tolist() == pytest.approx([-1.25, -0.25, 0.75, 1.75])
+
+
+def test_the_bounds_of_a_group_do_not_depend_on_the_weights_of_others():
+    # rewards 1, 1, 0, 1 of equal weight: no bound but 0 and 1, mean .75, beside a group of e^18
+    batch = flat_batch((1,) * 8, (0,) * 4 + (1,) * 4, advantage_B=[1.0, 1.0, 0.0, 1.0] * 2,
+                       sequence_is_weight_B=[math.exp(18)] * 4 + [1.0] * 4,
+                       grad_norm_B=[1.0] * 8)  # fmt: skip
+    found = run(SubtractLeastVarianceMean(winsor=0.05), batch).value
+    assert found.tolist() == pytest.approx([0.25, 0.25, -0.75, 0.25] * 2)
 
 
 def test_equal_rewards_teach_exactly_nothing():

@@ -22,6 +22,7 @@ from strop.method.charts import (
     panel_of,
 )
 from strop.method.part import Use
+from strop.parts.control.carry_metric_forward import CarryMetricForward
 from strop.report.charts import Chart
 from strop.report.page import parts, render
 from strop.report.run_folder import Run, read_run
@@ -71,6 +72,9 @@ def test_metrics_that_no_step_logs_are_named() -> None:
     assert not_logged(placed, {"budget/mean", "budget/most"}) == []
     (sentence,) = not_logged(placed, {"budget/mean", "budget/moost"})
     assert sentence.startswith("brings shows 'budget/most', which no step has logged, did you mean")
+    carry = Use(CarryMetricForward(metric="entropi"))
+    (sentence,) = not_logged([("control.carry_metric_forward", carry)], {"entropy"})
+    assert sentence.startswith("carry_metric_forward follows 'entropi', which no step has logged, ")
 
 
 def test_a_chart_has_a_section_of_its_own_or_joins_one() -> None:

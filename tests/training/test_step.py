@@ -86,6 +86,17 @@ def test_what_control_decides_holds_from_the_next_step_on(begin):
     assert second.state["knobs"] == {"terms.entropy.coef": 0.5}
 
 
+def test_a_control_may_move_the_learning_rate_from_the_one_of_the_step(begin):
+    rate, own = 0.0256 * 0.2, {"control.hold_kl_with_coefficient.path": "training.lr"}
+    run = begin("cory", algorithm=own, training={"lr": 0.05})
+    first = step(run, {}, 1)  # the policy is its reference: the price falls
+    assert first.state["knobs"] == {"training.lr": pytest.approx(0.05 * (1 - rate))}
+    second = step(run, first.state, 2)
+    moved = second.state["knobs"]["training.lr"] / first.state["knobs"]["training.lr"]
+    assert moved != 1
+    assert moved == pytest.approx(1, abs=rate * 1.01)
+
+
 def test_tokens_are_counted_from_step_to_step(begin):
     run = begin()
     first = step(run, {}, 1)

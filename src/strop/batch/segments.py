@@ -64,6 +64,17 @@ def mean(
     return wide.to(values_N.dtype)
 
 
+def mean_within(
+    values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor, weight_N: Tensor
+) -> Tensor:
+    """Weighted `mean` between the extremes of the members with weight: equal ones stay exact."""
+    middle = mean(values_N, key_N, num, where_N, weight_N)
+    low, high = (
+        extreme(values_N, key_N, num, where_N & (weight_N > 0), side) for side in (False, True)
+    )
+    return torch.minimum(torch.maximum(middle, low), high)
+
+
 def overall(values_N: Tensor, where_N: Tensor | None = None) -> float:
     """Mean of all members as a number, for a log; 0 without members. This reads the tensors."""
     return float(mean(values_N.detach().double(), one_key(values_N), 1, where_N))
@@ -106,6 +117,13 @@ def _exact_mean(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | Non
 def centred(values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None) -> Tensor:
     """`values_N` minus the mean of its key [N]; equal members give exactly 0."""
     return values_N - at(_exact_mean(values_N, key_N, num, where_N), key_N)
+
+
+def divided(values_N: Tensor, by_N: Tensor) -> Tensor:
+    """`values_N` / `by_N` [N]; 0 where it would be divided by 0, as by the spread of equal values
+    without an eps.
+    """
+    return torch.where(by_N == 0, 0, values_N / by_N)
 
 
 def leave_one_out_mean(

@@ -165,16 +165,24 @@ class Chains:
         return batch
 
     def control(
-        self, algorithm: Algorithm, batch: Batch, metrics: Mapping[str, float]
+        self,
+        algorithm: Algorithm,
+        batch: Batch,
+        metrics: Mapping[str, float],
+        outside: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
         """Run the controls and return the knobs that they move, by path; the state saves them.
 
-        algorithm: as it was in this step. Raises UserError for a knob that is not among its part's
-        `moves`.
+        algorithm: as it was in this step; outside: what the knobs outside it were, by default as
+        far as the state has them. Raises UserError for a knob that is not among its part's `moves`.
         """
-        moved, had = dict[str, float](), algorithm.paths()
+        moved = dict[str, float]()
+        had = {**self.state.get("knobs", {}), **(outside or {}), **algorithm.paths()}
         for use in algorithm.control:
             knobs = {path: had[path] for path in use.part.moves if path in had}
+            if len(knobs) < len(use.part.moves) and "knobs" in _names(use):
+                lacking = next(path for path in use.part.moves if path not in had)
+                raise UserError(f"{use.label} reads {lacking}, which only a run has")
             new = self.call("control", use, batch, metrics=metrics, knobs=knobs).value
             for knob in new:
                 if knob not in use.part.moves:
@@ -182,6 +190,11 @@ class Chains:
             moved |= new
         self.state["knobs"] = {**self.state.get("knobs", {}), **moved}
         return moved
+
+
+def _names(use: Use) -> set[str]:
+    """The parameters of the part's call."""
+    return {parameter.name for parameter in parts.parameters(use.part)}
 
 
 def _numbers(use: Use, metrics: Mapping[str, Any]) -> Mapping[str, float]:

@@ -79,15 +79,16 @@ def _of(use: Use, name: str, kind: type[Stated]) -> tuple[Stated, ...]:
 
 
 def not_logged(placed: Placed, logged: Iterable[str]) -> list[str]:
-    """A sentence for each metric that a part shows and that no step of a run has logged."""
-    logged, shown = sorted(logged), dict[str, str]()  # from metric to part
+    """A sentence for each metric that a part shows or follows and that no step has logged."""
+    logged, shown = sorted(logged), dict[str, str]()  # from metric to part and verb
     for _, use in placed:
         for chart in _of(use, "charts", LineChart):
             for curve in chart.curves:
-                shown |= dict.fromkeys((curve.key, curve.low, curve.high), use.label)
-        shown |= dict.fromkeys(_of(use, "panel", str), use.label)
+                shown |= dict.fromkeys((curve.key, curve.low, curve.high), f"{use.label} shows")
+        shown |= dict.fromkeys(_of(use, "panel", str), f"{use.label} shows")
+        shown |= dict.fromkeys(_of(use, "follows", str), f"{use.label} follows")
     return [
-        f"{label} shows {name!r}, which no step has logged{nearest(name, logged)}"
+        f"{label} {name!r}, which no step has logged{nearest(name, logged)}"
         for name, label in shown.items() if name and name not in logged
     ]  # fmt: skip
 

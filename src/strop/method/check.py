@@ -27,6 +27,7 @@ from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, Phases, trained_values
 from strop.method.charts import charts_of, panel_of
 from strop.method.part import LEARNERS, OUTSIDE, Term, Use
+from strop.method.schedule import Schedule
 from strop.support.errors import UserError, nearest
 from strop.support.loading import name_to_load
 
@@ -125,8 +126,11 @@ def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
     _check_facts(placed)
     _check_size(algorithm)
     _check_knobs(algorithm)
+    _check_equal(algorithm)
     _check_reads(algorithm, placed, given)
     _check_read_later(placed)
+    _check_rewards_count(algorithm, placed)
+    _check_made_before(algorithm)
     _check_declared(placed, {*given, *known})
 
 
@@ -256,8 +260,7 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
 
     A probe that states charts or panel lines may be there for its metrics alone.
     """
-    hooks = [(use, hook) for _, use in placed for hook in ("observe", "update")]
-    at_the_end = {name for use, hook in hooks for name in parts.update_reads(use, hook)}
+    at_the_end = _read_by_hooks(placed)
     for index, (path, use) in enumerate(placed):
         seam = parts.seam_of(use.part)
         if seam is None or not seam.anew:
@@ -278,6 +281,51 @@ def _check_read_later(placed: Sequence[Placed]) -> None:
                 + "".join(map(columns.without_letter, parts.writes(use)))
                 + ": "
                 + ", or ".join([*remedies, "leave it out"])
+            )
+
+
+def _read_by_hooks(placed: Sequence[Placed]) -> set[str]:
+    """The columns that parts' hooks read, before curation or at the end of the step."""
+    hooks = [(use, hook) for _, use in placed for hook in ("observe", "update")]
+    return {name for use, hook in hooks for name in parts.update_reads(use, hook)}
+
+
+def _check_rewards_count(algorithm: Algorithm, placed: Sequence[Placed]) -> None:
+    """Check that what parts change in the reward counts, where the advantage does not begin with it
+    since it is computed from each reward function's own.
+    """
+    begins: Sequence[Placed] = [("advantage", use) for use in algorithm.advantage]
+    if not begins or _is_read("advantage_B", begins, set()):
+        return
+    at_the_end = _read_by_hooks(placed)
+    for index, (path, use) in enumerate(placed):
+        reads = {read.column for read in parts.reads(use)}
+        changes = place_at(path).name == "reward" and _made(use) == {"reward_B"} <= reads
+        if changes and not _is_read("reward_B", placed[index + 1 :], at_the_end, frozenset()):
+            raise UserError(
+                f"reward: {use.label} changes reward_B, which nothing reads: {begins[0][1].label} "
+                "computes the advantage without it. Take one of the two out"
+            )
+
+
+def _check_made_before(algorithm: Algorithm) -> None:
+    """Check that parts of the advantage whose result is replaced by an advantage that the reward
+    stage has made stand there too, with equal settings.
+    """
+    made = {use.label: use.part for use in algorithm.reward
+            if "made_advantage_B" in parts.writes(use)}  # fmt: skip
+    reading = [any(read.column == "made_advantage_B" for read in parts.reads(use))
+               for use in algorithm.advantage]  # fmt: skip
+    if not made or not any(reading):
+        return
+    keeps = algorithm.advantage[reading.index(True)].label
+    for use in algorithm.advantage[: reading.index(True)]:
+        if made.get(use.label) != use.part:
+            raise UserError(
+                f"advantage: {keeps} replaces what {use.label} computes by what the reward stage "
+                f"made, where {use.label} is {'another' if use.label in made else 'missing'}: give "
+                f"reward.{use.label} and advantage.{use.label} the same settings, or the recipe "
+                "its parameters, which set both"
             )
 
 
@@ -306,8 +354,13 @@ def _check_declared(placed: Sequence[Placed], known: set[str]) -> None:
                 )
 
 
-def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool:
-    """Whether something reads the column before another part overwrites it without reading it."""
+def _is_read(
+    column: str, later: Sequence[Placed], at_the_end: set[str], taken: frozenset[str] = TAKEN
+) -> bool:
+    """Whether something reads the column before another part overwrites it without reading it.
+
+    taken: the columns that the trainer itself reads.
+    """
     for path, use in later:
         reads = {read.column for read in parts.reads(use)}
         names = {parameter.name for parameter in parts.parameters(use.part)}
@@ -316,7 +369,7 @@ def _is_read(column: str, later: Sequence[Placed], at_the_end: set[str]) -> bool
             return True
         if column in _made(use) and not path.startswith("terms."):
             return False
-    return column in TAKEN or column in at_the_end
+    return column in taken or column in at_the_end
 
 
 def _reader_before(made: set[str], earlier: Sequence[Placed]) -> str:
@@ -430,7 +483,9 @@ def _check_size(algorithm: Algorithm) -> None:
 
 
 def _check_knobs(algorithm: Algorithm) -> None:
-    """Check that every control states which options it moves, and that the method has them."""
+    """Check that every control states which options it moves, and that the method has them as
+    numbers.
+    """
     known = {*algorithm.paths(), *OUTSIDE}
     for use in algorithm.control:
         moves = getattr(use.part, "moves", None)
@@ -445,6 +500,36 @@ def _check_knobs(algorithm: Algorithm) -> None:
                     f"control: {use.label} moves {path}, which is no option of this method"
                     f"{nearest(path, known)}"
                 )
+            _check_moved(use, path, algorithm.paths().get(path, 0.0))
+
+
+def _check_equal(algorithm: Algorithm) -> None:
+    """Check that options which two parts need alike are alike: parts state them in `equals`."""
+    known = algorithm.paths()
+    for path, use in algorithm.uses():
+        for name, other in getattr(use.part, "equals", {}).items():
+            own, others = known[f"{path}.{name}"], known.get(other)
+            if other in known and own != others:
+                raise UserError(
+                    f"{where(path)}: {path}.{name} is {own} and {other} is {others}, where both "
+                    "are one number: set both, or the recipe's parameter"
+                )
+
+
+def _check_moved(use: Use, path: str, value: object) -> None:
+    """Check that an option that a control moves is a number, or several, and no schedule: the
+    control would replace it after the first step.
+    """
+    if isinstance(value, Schedule):
+        raise UserError(
+            f"control: {use.label} moves {path} from the second step on, so a schedule there would "
+            f"count for one step: give a number, or take {use.label} out"
+        )
+    if isinstance(value, bool) or not isinstance(value, int | float | tuple):
+        raise UserError(
+            f"control: {use.label} moves {path}, which is no number but {value!r}: name an option "
+            "that is one"
+        )
 
 
 def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[str] = ()) -> str:

@@ -98,7 +98,7 @@ def train_step(
         metrics["sampling/effective_share"] = learned.effective
 
     # 9
-    _end_of_step(algorithm, chains, batch)
+    _end_of_step(algorithm, chains, batch, {**dict.fromkeys(OUTSIDE, 0.0), **knobs, LR: lr})
     with clock("update"):
         if world.copies is not None:
             world.copies.follow(knobs, chains.state["knobs"])
@@ -164,10 +164,15 @@ def _each_after(spectators: Sequence[Spectator]) -> Callable[[str, Use, Batch], 
     return after
 
 
-def _end_of_step(algorithm: Algorithm, chains: Chains, batch: Batch) -> None:
-    """Run the parts' own updates of their state and the controls, which set new knobs."""
+def _end_of_step(
+    algorithm: Algorithm, chains: Chains, batch: Batch, knobs: Mapping[str, Any]
+) -> None:
+    """Run the parts' own updates of their state and the controls, which set new knobs.
+
+    knobs: the values that those outside the algorithm had in the step.
+    """
     metrics = chains.metrics
     chains.learn(algorithm.uses(), batch)
-    chains.control(algorithm, batch, metrics)
+    chains.control(algorithm, batch, metrics, knobs)
     metrics["num_tokens"] += chains.state.get("num_tokens", 0.0)
     chains.state["num_tokens"] = metrics["num_tokens"]

@@ -10,17 +10,18 @@ from strop.method.part import Result, require_one_of
 class CarryMetricForward:
     """A part that compares a number, such as entropy, with its past finds that past in an option.
 
-        first: the metric at the first step;  last: that of the step before
+        first: the metric at the first step, where the option is below 0, else the option
+        last: that of the step before
         mean: the mean of all steps so far
 
     The knob is set from the second step on; before that it is the part's own.
 
-    Reads: metrics (the one named by `metric`), state.   Writes: the knob `path`.
+    Reads: metrics (the one named by `metric`), the knob `path`, state.   Writes: the knob `path`.
     Source: arXiv 2509.22576, algorithm 1 (the mean of the entropies so far).
     Differs from the source: no; its average over tokens is that of the metric.
     Nearest part: accumulate_entropy_error, which adds up distances from a target.
-    Edges: the state (sum, count, first) is in the checkpoint, so a restart loses nothing; a step
-    without the metric leaves it as it is.
+    Edges: the state (sum, count) and the knob are in the checkpoint, so a restart loses nothing; a
+    step without the metric leaves them as they are.
     """
 
     # Knob that is set. Default: ours (the part in the recipe epo).
@@ -39,20 +40,28 @@ class CarryMetricForward:
         return frozenset({"entropy"}) if self.metric == "entropy" else frozenset()
 
     @property
+    def follows(self) -> tuple[str, ...]:
+        """The metric that is carried."""
+        return (self.metric,)
+
+    @property
     def moves(self) -> tuple[str, ...]:
         """The knob that is set."""
         return (self.path,)
 
     def init(self) -> dict[str, float]:
         """The initial state: no step has been counted."""
-        return {"sum": 0.0, "count": 0.0, "first": 0.0}
+        return {"sum": 0.0, "count": 0.0}
 
-    def __call__(self, metrics: Mapping[str, float], state: Mapping[str, float]) -> Result:
+    def __call__(
+        self, metrics: Mapping[str, float], state: Mapping[str, float], knobs: Mapping[str, float]
+    ) -> Result:
         if self.metric not in metrics:
             return Result({}, dict(state))
         now = float(metrics[self.metric])
         total, count = state["sum"] + now, state["count"] + 1
-        first = state["first"] if state["count"] else now
+        own = knobs[self.path]
+        first = own if state["count"] or own >= 0 else now
         carried = {"mean": total / count, "first": first, "last": now}[self.keep]
-        new = {"sum": total, "count": count, "first": first}
+        new = {"sum": total, "count": count}
         return Result({self.path: carried}, new, {"entropy_control/carried": carried})

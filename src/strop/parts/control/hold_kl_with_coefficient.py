@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from strop.method.part import Result, require
 
+MOST_RATE = 4.99  # from 5 on a step of error -0.2 would make c 0 or negative, for ever
+
 
 @dataclass(frozen=True)
 class HoldKlWithCoefficient:
@@ -33,7 +35,7 @@ class HoldKlWithCoefficient:
 
     def __post_init__(self) -> None:
         require(self, "target", low=1e-9)
-        require(self, "rate", low=0.0)
+        require(self, "rate", low=0.0, high=MOST_RATE)
 
     @property
     def moves(self) -> tuple[str, ...]:

@@ -28,6 +28,9 @@ class PriceRollouts:
     """
 
     moves: ClassVar[tuple[str, ...]] = ("sampling.allocate_by_bins.scores",)
+    equals: ClassVar[dict[str, str]] = {
+        name: f"sampling.allocate_by_bins.{name}" for name in ("least", "most")
+    }
     # Classes. Default: released code (two edges).
     num_bins: int = 3
     # Fewest rollouts of a prompt. Default: released code (2).

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from strop.batch import segments
 from strop.method.part import Result, require
 
 
@@ -31,6 +29,6 @@ class ScaleStepByRollouts:
         require(self, "base", low=1)
 
     def __call__(self, scored_B: Tensor) -> Result:
-        number = int(segments.count(torch.zeros_like(scored_B, dtype=torch.int64), 1, scored_B))
+        number = int(scored_B.sum())
         scale = (number / self.base) ** 0.5 if number else 1.0
         return Result(scale, metrics={"rate/lr_scale": scale})

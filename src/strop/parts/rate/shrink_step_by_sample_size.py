@@ -15,16 +15,17 @@ from strop.method.part import Result, require, require_one_of
 class ShrinkStepBySampleSize:
     """The learning rate of an update falls with the effective sample size of its rollouts.
 
-        ess = (sum_i w_i)^2 / (sum_i w_i^2 + 1e-8);   s = min(1, ess / B / base)
-        lr_scale = sqrt(s) or s, over the B scored rollouts of the update
+        ess = (sum_i w_i)^2 / (sum_i w_i^2 + 1e-8), w over the largest of them
+        lr_scale = sqrt(s) or s, s = min(1, ess / B / base), over the B scored rollouts
 
     Metrics: ess/ratio (ess / B), ess/lr_scale.
 
     Reads: sequence_is_weight_B [B] float, scored_B [B] bool.   Writes: lr_scale.
     Source: arXiv 2602.17616; code mit-han-lab/vcpo (staleness_utils, ess_scaling).
-    Differs from the source: no.
+    Differs from the source: weights are divided by the largest; there an update whose weights are
+    all small hardly moves.
     Nearest part: none.
-    Edges: equal weights -> 1; no scored rollout -> 1.
+    Edges: equal weights -> 1, all 0 -> 0; no scored rollout -> 1.
     """
 
     charts: ClassVar[tuple[LineChart, ...]] = (
@@ -49,6 +50,7 @@ class ShrinkStepBySampleSize:
     def __call__(self, sequence_is_weight_B: Tensor, scored_B: Tensor) -> Result:
         key_B = torch.zeros_like(scored_B, dtype=torch.int64)
         weight_B = sequence_is_weight_B.double()
+        weight_B = segments.divided(weight_B, segments.extreme(weight_B, key_B, 1, scored_B)[key_B])
         total = float(segments.total(weight_B, key_B, 1, scored_B)[0])
         squares = float(segments.total(weight_B.square(), key_B, 1, scored_B)[0])
         count = int(scored_B.sum())

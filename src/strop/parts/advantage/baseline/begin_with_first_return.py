@@ -21,7 +21,7 @@ class BeginWithFirstReturn:
     Source: code only: kfq20/InfoPO (its trajectory_score_method "R2G").
     Differs from the source: no.
     Nearest part: none.
-    Edges: unscored rollouts -> 0.
+    Edges: unscored rollouts and those without turns -> 0.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("advantage_B", "score_B")
@@ -33,5 +33,7 @@ class BeginWithFirstReturn:
         self, return_K: Tensor, rollout_K: Tensor, scored_B: Tensor, num_rollouts: int
     ) -> tuple[Tensor, Tensor]:
         first_B = segments.first(rollout_K, num_rollouts)
+        # A rollout without turns has the row after the last one, which holds 0.
+        return_K = torch.cat([return_K, return_K.new_zeros(1)])
         score_B = torch.where(scored_B, return_K[first_B], 0)
         return score_B, score_B

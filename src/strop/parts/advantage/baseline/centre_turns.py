@@ -90,7 +90,7 @@ class CentreTurns:
         if self.scale != "none":
             ddof = 1 if self.scale == "unbiased" else 0
             std_N = segments.std(values_K, key_K, num, counts_K, ddof)
-            z_K = z_K / (torch.where(alone_K, 1.0, std_N[key_K]) + self.eps)
+            z_K = segments.divided(z_K, torch.where(alone_K, 1.0, std_N[key_K]) + self.eps)
         metrics = {
             f"turns/peers_{self.key}": segments.overall(size_K - 1, counts_K),
             f"turns/frac_alone_{self.key}": segments.overall(alone_K, counts_K),

@@ -91,7 +91,7 @@ class CompareBudgets:
         alone_P = segments.count(group_B, num_groups, scored_B) == 1
         mean_P = torch.where(alone_P, 0, segments.mean(reward_B, group_B, num_groups, scored_B))
         std_P = torch.where(alone_P, 1.0, std_P)
-        across_B = (reward_B - mean_P[group_B]) / (std_P[group_B] + self.eps)
+        across_B = segments.divided(reward_B - mean_P[group_B], (std_P + self.eps)[group_B])
         times = 2 if self.source_form == "code" else 1
         found_B = (times * within_B + across_B).to(advantage_B.dtype)
         metrics = {

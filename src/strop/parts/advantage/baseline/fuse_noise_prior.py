@@ -14,7 +14,7 @@ class FuseNoisePrior:
     """Where rewards hardly differ, rollouts that saw the prompt clearly count as better ones.
 
         norm(x) = (x - mean_g) / (std_g + eps), std with n - 1
-        P = p_alpha / (std_g(reward)^2 + p_alpha);  K = min(P / (P + r), 1)
+        P = p_alpha / (std_g(reward)^2 + p_alpha);  K = P / (P + r)
         advantage = norm(norm(reward) + K (norm(1 - noise_level) - norm(reward)))
 
     Metric: noise/gain_mean (K over groups with a scored rollout).
@@ -60,17 +60,16 @@ class FuseNoisePrior:
         def norm(values_B: Tensor) -> Tensor:
             std_P = segments.std(values_B, group_B, num_groups, scored_B)
             centred_B = segments.centred(values_B, group_B, num_groups, scored_B)
-            return torch.where(scored_B, centred_B / (std_P + self.eps)[group_B], 0)
+            size_B = segments.divided(centred_B, (std_P + self.eps)[group_B])
+            return torch.where(scored_B, size_B, 0)
 
         std_P = segments.std(advantage_B, group_B, num_groups, scored_B)
         prior_P = self.p_alpha / (std_P.square() + self.p_alpha)
-        gain_P = (prior_P / (prior_P + self.r)).clamp(0, 1)
+        gain_P = prior_P / (prior_P + self.r)
         seen_B = norm(advantage_B)
         prior_B = norm((1 - noise_level_B).to(advantage_B.dtype))
         fused_B = norm(seen_B + gain_P[group_B] * (prior_B - seen_B))
         if not self.learn_from_uniform:
             fused_B = torch.where((std_P > 0)[group_B], fused_B, 0)
         there_P = segments.count(group_B, num_groups, scored_B) > 0
-        one_P = torch.zeros_like(there_P, dtype=torch.int64)
-        metrics = {"noise/gain_mean": float(segments.mean(gain_P, one_P, 1, there_P))}
-        return Result(fused_B, metrics=metrics)
+        return Result(fused_B, metrics={"noise/gain_mean": segments.overall(gain_P, there_P)})

@@ -61,7 +61,7 @@ class NormaliseEachReward:
         judged_M = segments.count(key_N, num, there_N) > 0
         metrics = {"rewards/frac_spread": segments.overall(std_M > 0, judged_M)}
         std_N = torch.where(alone_N, 1.0, std_M[key_N])
-        z_N = torch.where(there_N & (z_N != 0), z_N / (std_N + self.eps), 0)
+        z_N = torch.where(there_N, segments.divided(z_N, std_N + self.eps), 0)
         z_N = z_N * self._weights(reward_BM, reward_weight_BM).flatten()
         row_N = torch.arange(num_B, device=group_B.device).repeat_interleave(num_M)
         return Result(segments.total(z_N, row_N, num_B), metrics=metrics)

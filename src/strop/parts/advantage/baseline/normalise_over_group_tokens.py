@@ -57,17 +57,14 @@ class NormaliseOverGroupTokens:
     ) -> Tensor:
         reward_B = torch.where(scored_B, advantage_B, 0)
         has_B = scored_B & (length_B > 0)
-        low_P = segments.extreme(reward_B, group_B, num_groups, has_B, largest=False)
-        high_P = segments.extreme(reward_B, group_B, num_groups, has_B)
         weight_B = length_B.to(reward_B.dtype)
-        mean_P = segments.mean(reward_B, group_B, num_groups, has_B, weight_B)
-        mean_P = torch.minimum(torch.maximum(mean_P, low_P), high_P)  # equal rewards stay exact
+        mean_P = segments.mean_within(reward_B, group_B, num_groups, has_B, weight_B)
         ddof = float(self.std == "unbiased")
         scale_P = self._deviation(
             reward_B - mean_P[group_B], weight_B, group_B, num_groups, has_B, ddof
         )
         scale_P = scale_P + self.eps
-        token_B = (reward_B - mean_P[group_B]) / scale_P[group_B]
+        token_B = segments.divided(reward_B - mean_P[group_B], scale_P[group_B])
         seen_P = segments.extreme(token_B.abs(), group_B, num_groups, has_B)
         if self.source_form == "code":
             padded_P = segments.count(group_B, num_groups, has_B & (length_B < max_length)) > 0
@@ -75,7 +72,7 @@ class NormaliseOverGroupTokens:
         centred_B = segments.centred(reward_B, group_B, num_groups, scored_B)
         plain_P = segments.std(reward_B, group_B, num_groups, scored_B) + self.eps
         falls_B = (seen_P >= self.fallback_threshold)[group_B]
-        advantage_B = torch.where(falls_B, centred_B / plain_P[group_B], token_B)
+        advantage_B = torch.where(falls_B, segments.divided(centred_B, plain_P[group_B]), token_B)
         return torch.where(scored_B & (falls_B | has_B), advantage_B, 0)
 
     def _deviation(

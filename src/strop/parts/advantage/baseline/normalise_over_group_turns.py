@@ -40,6 +40,6 @@ class NormaliseOverGroupTurns:
         )
         centred_K = segments.centred(reward_K, group_K, num_groups, scored_K)
         std_P = segments.std(reward_K, group_K, num_groups, scored_K)
-        size_K = centred_K / (std_P + self.eps)[group_K]
+        size_K = segments.divided(centred_K, (std_P + self.eps)[group_K])
         found_B = segments.mean(size_K, rollout_K, advantage_B.shape[0], scored_K)
         return torch.where(scored_B, found_B, 0)

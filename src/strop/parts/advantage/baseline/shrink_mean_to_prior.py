@@ -51,7 +51,6 @@ class ShrinkMeanToPrior:
         weight_B = off_B / (off_B + noise_B)
         base_B = weight_B * mean_B + (1 - weight_B) * prior_B
         trust_P = segments.mean(1 - weight_B, group_B, num_groups, scored_B)
-        one_P = torch.zeros_like(size_P)
-        trust = float(segments.mean(trust_P, one_P, 1, size_P > 0))
+        trust = segments.overall(trust_P, size_P > 0)
         value_B = torch.where(scored_B, signed_B - base_B, 0)
         return Result(value_B, metrics={"prior/trust": trust})

@@ -78,11 +78,11 @@ class SubtractLeastVarianceMean:
         order = order[torch.argsort(group_B[order], stable=True)]
         group, weight, reward = group_B[order], weight_B[order], reward_B[order]
         total_P = segments.total(weight_B, group_B, num)
-        before_P = total_P.cumsum(0) - total_P
-        until = weight.cumsum(0) - before_P[group]
+        # As shares: of weights, a sum over all groups would lose those of the lightest ones.
+        until = segments.sum_until(segments.divided(weight, total_P[group]), group, num)
 
         def first_at(share: float) -> Tensor:
-            reached = scored_B[order] & (until >= share * total_P[group] * (1 - 1e-12))
+            reached = scored_B[order] & (until >= share * (1 - 1e-9))
             return segments.extreme(reward, group, num, reached, largest=False)[group_B]
 
         low_B, high_B = first_at(self.winsor), first_at(1 - self.winsor)

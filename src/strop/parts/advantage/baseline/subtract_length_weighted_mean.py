@@ -43,12 +43,7 @@ class SubtractLengthWeightedMean:
         num_groups: int,
     ) -> Result:
         weight_B = length_B.to(advantage_B.dtype)
-        mean_P = segments.mean(advantage_B, group_B, num_groups, scored_B, weight_B)
-        # Between the extremes of the counting members, so that equal rewards give exactly 0.
-        counting_B = scored_B & (length_B > 0)
-        low_P = segments.extreme(advantage_B, group_B, num_groups, counting_B, largest=False)
-        high_P = segments.extreme(advantage_B, group_B, num_groups, counting_B, largest=True)
-        mean_P = torch.minimum(torch.maximum(mean_P, low_P), high_P)
+        mean_P = segments.mean_within(advantage_B, group_B, num_groups, scored_B, weight_B)
         if self.singleton == "raw":
             mean_P = torch.where(segments.count(group_B, num_groups, scored_B) == 1, 0, mean_P)
         centred_B = torch.where(scored_B, advantage_B - mean_P[group_B], 0)

@@ -81,8 +81,8 @@ class SubtractOptimalTokenMean:
         key_M, num = (group_M * num_places).add_(place_M), num_groups * num_places
         size_N = segments.count(key_M, num)
         plain_N = (segments.total(value_M.double(), key_M, num) / size_N).to(value_M.dtype)
-        mean_N = segments.total(weight_M * value_M, key_M, num)
-        mean_N /= segments.total(weight_M, key_M, num) + self.eps
+        total_N = segments.total(weight_M, key_M, num) + self.eps
+        mean_N = segments.divided(segments.total(weight_M * value_M, key_M, num), total_N)
         row_S = segments.rows_where(size_N > 1)
         shift_S, size_S = segments.at(mean_N - plain_N, row_S).abs_(), segments.at(size_N, row_S)
         shift = float((shift_S * size_S).sum() / size_S.sum().clamp(min=1))

@@ -59,9 +59,10 @@ class SubtractTrackedSuccess:
         require(self, "target", low=1e-12)
         require(self, "window", low=1)
         require_one_of(self, "source_form", ("paper", "code"))
-        if len(self.forget) != 2 or not all(0 <= share < 1 for share in self.forget):
+        if len(self.forget) != 2 or not 0 <= self.forget[0] <= self.forget[1] < 1:
             raise UserError(
-                f"subtract_tracked_success.forget must be two shares below 1: {self.forget}"
+                "subtract_tracked_success.forget must be two shares below 1, the lowest first: "
+                f"{self.forget}"
             )
 
     def init(self) -> dict[str, Any]:

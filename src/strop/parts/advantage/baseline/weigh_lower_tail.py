@@ -55,6 +55,11 @@ class WeighLowerTail:
             raise UserError(
                 f"weigh_lower_tail.levels must be two shares, alpha < beta: {self.levels}"
             )
+        if self.weight and self.levels[0] == 0:  # the tail is divided by it
+            raise UserError(
+                f"weigh_lower_tail.levels begin at 0, below which no tail lies: {self.levels}: "
+                "give a larger alpha, or the tail no weight"
+            )
 
     def init(self) -> dict[str, float]:
         """No quantiles are known before the first step."""

@@ -84,9 +84,9 @@ class CreditTurningPoints:
         key_N, num = segments.key_of(segments.at(group_T, steps.row_N), place_N)
         ddof = int(self.std == "unbiased")
         centred_N, std_M = segments.centred_and_std(r_N, key_N, num, ddof=ddof)
-        advantage_N = centred_N / segments.at(std_M + self.eps, key_N)
+        advantage_N = segments.divided(centred_N, segments.at(std_M + self.eps, key_N))
         advantage_N = advantage_N.clamp(-self.clamp, self.clamp)
-        return Result(steps.spread(torch.where(centred_N == 0, 0, advantage_N)), metrics=metrics)
+        return Result(steps.spread(advantage_N), metrics=metrics)
 
     def _turning(self, steps: Steps, before_N: Tensor, after_N: Tensor, final_N: Tensor) -> Tensor:
         """Whether a step turns its rollout for good [N]."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from strop.batch import segments
 from strop.method.part import Result, require
 from strop.parts.advantage.credit._steps import rise_metrics, steps_of
 from strop.support.errors import UserError
@@ -62,5 +63,5 @@ class CreditValueSteps:
             if value_std_T is None:
                 raise UserError("credit_value_steps.normalize_std needs a part that writes "
                                 "value_std_T, such as back_up_tree_values")  # fmt: skip
-            rise_N = rise_N / (value_std_T[steps.row_N] + self.eps)
+            rise_N = segments.divided(rise_N, value_std_T[steps.row_N] + self.eps)
         return Result(steps.spread(rise_N), metrics=metrics)

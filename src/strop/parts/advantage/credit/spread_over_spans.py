@@ -69,5 +69,5 @@ class SpreadOverSpans:
             has_K = segments.count(turn_T, num, here_T) > 0
             one_K = torch.zeros(num, dtype=torch.int64, device=turn_T.device)
             centred_K, std = segments.centred_and_std(level_K, one_K, 1, has_K, ddof=0)
-            level_K = centred_K / (std + self.eps)
+            level_K = segments.divided(centred_K, std + self.eps)
         return torch.where(here_T, segments.at(level_K, turn_T), 0)

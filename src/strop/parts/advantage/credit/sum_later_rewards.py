@@ -52,7 +52,7 @@ class SumLaterRewards:
         if self.whiten:
             all_T = torch.zeros_like(rollout_T)
             reward_T, std = segments.centred_and_std(reward_T, all_T, 1, counts_T)
-            reward_T = reward_T * (std.square() + self.eps).rsqrt()
+            reward_T = torch.where(reward_T == 0, 0, reward_T * (std.square() + self.eps).rsqrt())
         reward_T = torch.where(counts_T, reward_T, 0)
         return_T = segments.reward_to_go(reward_T, rollout_T, self.gamma)
         return torch.where(counts_T, return_T, 0).to(reward_K.dtype)

@@ -7,16 +7,21 @@ from strop.batch import segments
 from strop.support.errors import UserError
 
 
-def success_of_groups(
-    reward_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor, reader: str
-) -> Tensor:
-    """Mean reward [P] of every group. Raises UserError for a reward outside [0, 1]."""
+def require_rates(reward_B: Tensor, scored_B: Tensor, reader: str) -> None:
+    """Raise UserError for a reward outside [0, 1]."""
     outside_B = scored_B & ((reward_B < 0) | (reward_B > 1))
     if bool(outside_B.any()):
         raise UserError(
             f"{reader} takes rewards for rates of success: they must lie between 0 and 1, one is "
             f"{float(reward_B[outside_B][0]):g}; map them there in the reward function"
         )
+
+
+def success_of_groups(
+    reward_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor, reader: str
+) -> Tensor:
+    """Mean reward [P] of every group. Raises UserError for a reward outside [0, 1]."""
+    require_rates(reward_B, scored_B, reader)
     return segments.mean(reward_B, group_B, num, scored_B)
 
 

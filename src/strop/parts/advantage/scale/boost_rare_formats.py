@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require
-from strop.support.errors import UserError
+from strop.parts.advantage.scale._success import require_rates
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,7 @@ class BoostRareFormats:
         num_steps: Tensor,
         num_groups: int,
     ) -> Result:
-        outside_B = scored_B & ((reward_B < 0) | (reward_B > 1))
-        if bool(outside_B.any()):
-            raise UserError(
-                "boost_rare_formats takes rewards between 0 and 1, one is "
-                f"{float(reward_B[outside_B][0]):g}; map them there in the reward function"
-            )
+        require_rates(reward_B, scored_B, "boost_rare_formats")
         key_B, num = segments.key_of(group_B, format_B)
         same_B = segments.count(key_B, num, scored_B).clamp(min=1)[key_B]
         size_B = segments.count(group_B, num_groups, scored_B)[group_B]

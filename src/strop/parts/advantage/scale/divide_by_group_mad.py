@@ -27,8 +27,8 @@ class DivideByGroupMad:
     Differs from the source: it divides by eps where the MAD is 0, which makes +-1000 of rewards 0
     and 1; the standard deviation there, and `floor`, are ours (floor=1e-12 is as the source).
     Nearest part: divide_by_group_std.
-    Edges: group of one -> advantage / (floor + eps); all equal -> 0; unscored rollouts -> 0 and
-    outside the medians.
+    Edges: group of one -> advantage / (floor + eps), 0 where both are; all equal -> 0; unscored
+    rollouts -> 0 and outside the medians.
     """
 
     # Added to the MAD; in reward units. Default: released code (MC-GRPO).
@@ -53,7 +53,7 @@ class DivideByGroupMad:
         mad_P = segments.lower_median(deviation_B, group_B, num_groups, scored_B)
         std_P = segments.std(advantage_B, group_B, num_groups, scored_B)
         scale_P = torch.where(mad_P.clamp(min=self.floor) > 0, mad_P.clamp(min=self.floor), std_P)
-        scaled_B = advantage_B / (scale_P + self.eps)[group_B]
+        scaled_B = segments.divided(advantage_B, (scale_P + self.eps)[group_B])
         nonzero_B = scored_B & (advantage_B != 0)
         scaled_B = torch.where(nonzero_B, scaled_B, 0)
         nonzero_P = segments.count(group_B, num_groups, nonzero_B)

@@ -1,6 +1,7 @@
 """Give every prompt's group advantages of the same spread."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,10 +26,13 @@ class DivideByGroupStd:
     imagined members arXiv 2509.18851; factor arXiv 2601.19620.
     Differs from the source: no.
     Nearest part: divide_by_group_mad.
-    Edges: group of one -> divided by factor + eps; all equal -> 0 / eps = 0; unscored rollouts -> 0
+    Edges: group of one -> divided by factor + eps; all equal -> 0; unscored rollouts -> 0
     and outside the deviation.
     """
 
+    equals: ClassVar[dict[str, str]] = {
+        "num_imagined": "advantage.subtract_group_mean.num_imagined"
+    }
     # Added to the deviation; in reward units. Default: released code (verl; TRL has 1e-4).
     eps: float = 1e-6
     # "unbiased" (n - 1) or "biased" (n). Default: released code (verl, TRL, OpenRLHF).
@@ -56,7 +60,8 @@ class DivideByGroupStd:
             std_P = self._with_imagined(advantage_B, group_B, num_groups, scored_B, ddof)
         std_P = torch.where(segments.count(group_B, num_groups, scored_B) == 1, 1.0, std_P)
         std_P = std_P.clamp(min=self.floor) if self.floor else std_P
-        return torch.where(scored_B, advantage_B / (self.factor * std_P + self.eps)[group_B], 0)
+        scaled_B = segments.divided(advantage_B, (self.factor * std_P + self.eps)[group_B])
+        return torch.where(scored_B, scaled_B, 0)
 
     def _with_imagined(
         self, advantage_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor, ddof: int

@@ -48,7 +48,7 @@ class FavourSureRollouts:
         own_B = segments.mean(entropy_old_T, rollout_T, group_B.shape[0], mask_T)
         mean_P = segments.mean(own_B, group_B, num_groups, scored_B)
         below_B = -segments.centred(own_B, group_B, num_groups, scored_B)
-        factor_B = 1 + below_B / (mean_P[group_B] + self.eps)
+        factor_B = 1 + segments.divided(below_B, mean_P[group_B] + self.eps)
         factor_B = factor_B.clamp(min=0) if self.keep_sign else factor_B
         metrics = {
             "advantage/entropy_factor_change": segments.overall((factor_B - 1).abs(), scored_B)

@@ -50,6 +50,6 @@ class FavourUnlikelySuccesses:
         good_B = scored_B & (advantage_B > 0)
         bonus_B = (self.weight * (1 - eta_B)).clamp(min=0).to(advantage_B.dtype)
         bonus_B = torch.where(good_B, torch.minimum(bonus_B, self.most * advantage_B), 0)
-        bonus = segments.mean(bonus_B, torch.zeros_like(group_B), 1, good_B)
+        bonus = segments.overall(bonus_B, good_B)
         raised_B = torch.where(scored_B, advantage_B + bonus_B, 0)
-        return Result(raised_B, metrics={"novelty/bonus_mean": float(bonus[0])})
+        return Result(raised_B, metrics={"novelty/bonus_mean": bonus})

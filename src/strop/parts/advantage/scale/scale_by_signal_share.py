@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
 
 
@@ -39,8 +38,7 @@ class ScaleBySignalShare:
 
     def __call__(self, advantage_B: Tensor, reward_B: Tensor, scored_B: Tensor) -> Result:
         signal_B = reward_B if self.source_form == "code" else advantage_B
-        key_B = torch.zeros_like(scored_B, dtype=torch.int64)
-        num_signal = int(segments.count(key_B, 1, scored_B & (signal_B != 0)))
-        factor = int(segments.count(key_B, 1, scored_B)) / max(num_signal, 1)
+        num_signal = int((scored_B & (signal_B != 0)).sum())
+        factor = int(scored_B.sum()) / max(num_signal, 1)
         scaled_B = torch.where(scored_B, advantage_B * factor / self.f_norm, 0)
         return Result(scaled_B, metrics={"advantage/signal_factor": factor})

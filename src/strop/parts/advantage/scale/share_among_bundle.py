@@ -53,7 +53,7 @@ class ShareAmongBundle:
         inside_B = scored_B & (slot_B >= 0)
         if self.normalize_std:
             std_B = _of_slots(bundle_score_B, bundle_B, slot_B, inside_B)
-            advantage_B = advantage_B / (std_B + self.eps)
+            advantage_B = segments.divided(advantage_B, std_B + self.eps)
         if self.credit == "score":
             advantage_B = advantage_B * torch.where(reward_B > 0, 0.5, 1.5).to(advantage_B.dtype)
         elif self.credit == "std":

@@ -64,21 +64,22 @@ class WeighBins:
                 "classes of sort_by_success"
             )
         score_N = advantage_B.new_tensor(self.scores or (0.0,) * num, dtype=torch.float64)
-        weight_N = (self.eta * score_N).exp()
         if self.source_form == "code":
-            weight_N = self._shares(weight_N, key_B, known_B & scored_B)
+            weight_N = self._shares(score_N, key_B, known_B & scored_B)
+        else:
+            weight_N = (self.eta * score_N).exp()
         weight_N = weight_N.clamp(max=self.cap)
         weight_B = torch.where(known_B, weight_N[key_B], 1.0).to(advantage_B.dtype)
         weight_B = torch.where(scored_B, weight_B, 0)
         return torch.where(scored_B, advantage_B * weight_B, 0), weight_B
 
-    def _shares(self, omega_N: Tensor, key_B: Tensor, here_B: Tensor) -> Tensor:
+    def _shares(self, score_N: Tensor, key_B: Tensor, here_B: Tensor) -> Tensor:
         """The capped q [classes] over its mean over the rollouts."""
-        count_N = segments.count(key_B, omega_N.shape[0], here_B).double()
-        there_N = (count_N > 0).double()
-        total, classes = (omega_N * there_N).sum(), there_N.sum().clamp(min=1)
+        count_N = segments.count(key_B, score_N.shape[0], here_B).double()
+        there_N = count_N > 0
         if not bool(there_N.any()):
-            return torch.ones_like(omega_N)
-        share_N = (1 - self.gamma) * omega_N / total + self.gamma / classes
+            return torch.ones_like(score_N)
+        omega_N = torch.where(there_N, self.eta * score_N, -torch.inf).softmax(0)
+        share_N = (1 - self.gamma) * omega_N + self.gamma / there_N.sum()
         share_N = share_N.clamp(max=self.cap)
         return share_N * count_N.sum() / (share_N * count_N).sum()

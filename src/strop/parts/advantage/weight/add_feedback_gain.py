@@ -84,7 +84,7 @@ class AddFeedbackGain:
         centred_M, std_P = segments.centred_and_std(value_M, group_M, num_groups, has_M)
         eps, divided = self.deviation
         if divided:
-            centred_M = centred_M / segments.at(std_P + eps, group_M)
+            centred_M = segments.divided(centred_M, segments.at(std_P + eps, group_M))
         z_M = torch.where(has_M, centred_M, 0)
         all_M = torch.zeros_like(row_M)
         of_outcome = segments.std(outcome_M, all_M, 1) + eps
