@@ -9,6 +9,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import Update, Updates, require, require_one_of
+from strop.method.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,10 @@ class UpdateWhileNear:
         require_one_of(self, "unit", ("turn", "token"))
 
     @property
-    def num_updates(self) -> int:
-        """Most optimiser steps of one training step."""
+    def num_updates(self) -> int | None:
+        """Most optimiser steps of one training step; None while a schedule sets it."""
+        if isinstance(self.num_epochs, Schedule) or isinstance(self.num_minibatches, Schedule):
+            return None
         return self.num_epochs * self.num_minibatches
 
     @property
@@ -62,7 +65,8 @@ class UpdateWhileNear:
 
     def _measures(self, number: int) -> bool:
         """Whether the policy is measured after the update of this index: if another one follows."""
-        return self.max_kl > 0 and number + 1 < self.num_updates
+        most = self.num_updates
+        return self.max_kl != 0 and (most is None or number + 1 < most)
 
     def __call__(
         self, batch: Batch, rng: torch.Generator, logp_old_T: Tensor | None = None
