@@ -1,6 +1,8 @@
 """Pass over a step's rollouts in updates of a fixed size, until the policy has moved too far."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +27,7 @@ class SplitIntoRollouts:
     without tokens; max_kl 0 -> never stops and measures nothing.
     """
 
+    agrees: ClassVar[Mapping[str, str]] = {"size": "average_per_sequence.num_rollouts"}
     # Rollouts of an update. Default: released code (32).
     size: int = 32
     # Passes over the rollouts. Default: released code (2).
@@ -42,7 +45,7 @@ class SplitIntoRollouts:
         learns_B = segments.count(rollout_T, batch.size("B"), gradient_T) > 0
         row_N = learns_B.nonzero().squeeze(1)
         after = ("logp_T",) if self.max_kl else ()
-        for _ in range(self.num_epochs):
+        for _ in range(self.num_epochs if row_N.numel() else 1):
             order = torch.randperm(row_N.shape[0], generator=rng).to(row_N.device)
             for part in torch.split(row_N[order], self.size):
                 chosen_T = segments.among(rollout_T, part, batch.size("B")) & batch["mask_T"]
