@@ -153,7 +153,7 @@ def test_unknown_options_are_named(params):
 
 def test_an_update_has_as_many_rollouts_as_its_mean_is_over():
     check(loop(minibatch_size=16))
-    with pytest.raises(UserError, match=r"size is 16 and .*num_rollouts is 32, which are one"):
+    with pytest.raises(UserError, match=r"num_rollouts is 32 and .*size is 16, where both"):
         check(reading.override(loop(), "plan.split_into_rollouts.size", 16))
 
 

@@ -118,7 +118,7 @@ def test_composes_and_refuses():
     assert reading.override(lp_reg(), "terms.policy.objective.divergence", "full").reads() >= {KL}
     moved = reading.override(lp_reg(), "probes.score_plausible_tokens.kappa", 0.2)
     check(moved)
-    with pytest.raises(UserError, match=r"kappa is 0.02 and .*kappa is 0.2, which are one number"):
+    with pytest.raises(UserError, match=r"kappa is 0\.02 and .*kappa is 0\.2, where both"):
         check(reading.override(moved, "terms.policy.objective.divergence", "full"))
     params = {"divergence": "full"}
     with pytest.raises(UserError, match="needs min_p_kl"):

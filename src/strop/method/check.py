@@ -125,7 +125,6 @@ def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
     _check_tracked(placed)
     _check_facts(placed)
     _check_size(algorithm)
-    _check_agreement(placed)
     _check_knobs(algorithm)
     _check_equal(algorithm)
     _check_reads(algorithm, placed, given)
@@ -481,23 +480,6 @@ def _check_size(algorithm: Algorithm) -> None:
                 f"{use.label}.num_prompts * num_rollouts is {sizes[0]} * {sizes[1]}: a step has at "
                 f"most {MOST_ROLLOUTS} rollouts"
             )
-
-
-def _check_agreement(placed: Sequence[Placed]) -> None:
-    """Check numbers that two parts must share, which one's `agrees` names; 0 is none of them."""
-    for path, use in placed:
-        for name, pair in getattr(use.part, "agrees", {}).items():
-            other_name, _, field = pair.partition(".")
-            own = getattr(use.part, name)
-            for other_path, other in placed:
-                if parts.name_of(other.part) != other_name:
-                    continue
-                number = getattr(other.part, field)
-                if own and number and own != number:
-                    raise UserError(
-                        f"{path}.{name} is {own} and {other_path}.{field} is {number}, which are "
-                        "one number: give both the same"
-                    )
 
 
 def _check_knobs(algorithm: Algorithm) -> None:

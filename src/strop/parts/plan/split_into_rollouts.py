@@ -1,8 +1,6 @@
 """Pass over a step's rollouts in updates of a fixed size, until the policy has moved too far."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,7 +25,6 @@ class SplitIntoRollouts:
     without tokens; max_kl 0 -> never stops and measures nothing.
     """
 
-    agrees: ClassVar[Mapping[str, str]] = {"size": "average_per_sequence.num_rollouts"}
     # Rollouts of an update. Default: released code (32).
     size: int = 32
     # Passes over the rollouts. Default: released code (2).

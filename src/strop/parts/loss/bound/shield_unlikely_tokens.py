@@ -72,9 +72,9 @@ class ShieldUnlikelyTokens(ClipBothSides):
         return frozenset() if self.divergence == "full" else frozenset({"min_p_kl_T"})
 
     @property
-    def agrees(self) -> dict[str, str]:
+    def equals(self) -> dict[str, str]:
         """The whole divergence is from the proxy that the probe has scored."""
-        return {"kappa": "score_plausible_tokens.kappa"} if self.divergence == "full" else {}
+        return {"kappa": "probes.score_plausible_tokens.kappa"} if self.divergence == "full" else {}
 
     def __call__(  # type: ignore[override]
         self,
