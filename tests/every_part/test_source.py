@@ -4,21 +4,25 @@ import ast
 import difflib
 import functools
 import inspect
+import itertools
 import re
 
 import pytest
-from changed import changed_values
+from changed import changed_values, texts
 from every import every
 from metrics_page import undocumented
 
 from strop.batch.batch import SIZES
+from strop.batch.columns import is_current
 from strop.catalogue import catalogue
 from strop.catalogue.seams import SPECIAL
 from strop.method import part as parts
 from strop.method import reading, writing
 from strop.method.charts import charts_of, panel_of
 from strop.method.part import Use
+from strop.method.schedule import Linear
 from strop.support.about import PARTS
+from strop.support.errors import UserError
 from strop.support.loading import camel
 
 ENTRIES = catalogue.parts()
@@ -74,6 +78,32 @@ def fields_survive_the_notation(entry):
         changed = parts.replace(part, **{name: value})
         assert changed != part
         assert reading.chain(writing.part_text(changed)) == (Use(changed),)
+
+
+def every_number_may_be_a_schedule(entry):
+    """What is asked of a part before its first step needs no number of a step."""
+    fields = parts.fields_of(entry.load()())
+    whole = {"num_epochs", "num_minibatches"}
+    modes = [{}]
+    for name, value in fields.items():
+        if isinstance(value, str):
+            modes += [{name: text} for text in texts(functools.partial(_with, entry, name), value)]
+    numbers = {k: Linear(v, v) for k, v in fields.items() if type(v) in (int, float)}
+    for mode, (name, curve) in itertools.product(modes, numbers.items()):
+        try:
+            part = entry.load()(**{**mode, name: curve})
+        except UserError:
+            continue
+        use = Use(part)
+        assert reading.chain(writing.part_text(part)) == (use,)
+        described = (parts.reads(use), parts.any_of(use), parts.facts(use), parts.writes(use))
+        assert all(isinstance(each, tuple | frozenset) for each in described)
+        stated = [getattr(part, other, None) for other in ("unread", "unlogged", "num_updates")]
+        assert name not in whole or stated[-1] is None
+
+
+def _with(entry, name, value):
+    return entry.load()(**{name: value})
 
 
 def docstring_says_everything(entry):
@@ -147,7 +177,8 @@ def test_no_part_measures_a_key():
 def every_column_that_it_reads_or_writes_is_declared(entry):
     use, known = Use(entry.load()()), catalogue.columns()
     for column in (*(read.column for read in parts.reads(use)), *parts.writes(use)):
-        assert column in known, f"declare {column} in the part that brings it"
+        named = column in known or is_current(column)  # a current one may have a number
+        assert named, f"declare {column} in the part that brings it"
 
 
 def what_it_shows_is_documented(entry):
@@ -187,6 +218,7 @@ def test_no_two_files_share_most_of_their_lines():
 def test_its_class(entry):
     frozen_hashable_and_equal_by_value(entry)
     fields_survive_the_notation(entry)
+    every_number_may_be_a_schedule(entry)
     sizes_of_tables_are_ints(entry)
     every_column_that_it_reads_or_writes_is_declared(entry)
     what_it_shows_is_documented(entry)

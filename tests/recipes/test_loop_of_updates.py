@@ -8,6 +8,8 @@ from models import Lab
 from runs import Runner
 
 from strop import functional
+from strop.method import reading
+from strop.method.check import check
 from strop.parts.plan.split_into_rollouts import SplitIntoRollouts
 from strop.recipes.grpo import grpo
 from strop.recipes.loop import loop
@@ -147,3 +149,17 @@ def test_a_step_ends_when_the_policy_has_moved_too_far(tmp_path, monkeypatch):
 def test_unknown_options_are_named(params):
     with pytest.raises(UserError, match="recipe loop: there are baseline leave_one_out or mean"):
         loop(**params)
+
+
+def test_an_update_has_as_many_rollouts_as_its_mean_is_over():
+    check(loop(minibatch_size=16))
+    with pytest.raises(UserError, match=r"num_rollouts is 32 and .*size is 16, where both"):
+        check(reading.override(loop(), "plan.split_into_rollouts.size", 16))
+
+
+def test_one_empty_update_where_no_rollout_learns():
+    batch = ragged_batch(1)
+    batch = batch.set(gradient_T=torch.zeros_like(batch["gradient_T"]))
+    part = SplitIntoRollouts(num_epochs=3)
+    (update,) = part(batch, batch["logp_old_T"], torch.Generator())
+    assert not update.tokens_T.any()

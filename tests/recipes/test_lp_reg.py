@@ -5,6 +5,7 @@ import torch
 from builders import NAN, assert_same_push, clipped, pushed, ragged_batch, rows_learning, stages
 
 from strop import functional
+from strop.method import reading
 from strop.method.check import check
 from strop.parts.loss.bound.shield_unlikely_tokens import ShieldUnlikelyTokens
 from strop.recipes.grpo import grpo
@@ -113,7 +114,12 @@ def test_composes_and_refuses():
     algorithm = lp_reg(divergence="full", kappa=0.05)
     check(algorithm)
     assert algorithm.probes[0].part.kappa == 0.05
-    assert dict(algorithm.terms[0].objective.columns) == {"min_p_kl_T": "min_p_kl_0.05_T"}
+    assert "min_p_kl_0.05_T" in algorithm.reads()
+    assert reading.override(lp_reg(), "terms.policy.objective.divergence", "full").reads() >= {KL}
+    moved = reading.override(lp_reg(), "probes.score_plausible_tokens.kappa", 0.2)
+    check(moved)
+    with pytest.raises(UserError, match=r"kappa is 0\.02 and .*kappa is 0\.2, where both"):
+        check(reading.override(moved, "terms.policy.objective.divergence", "full"))
     params = {"divergence": "full"}
     with pytest.raises(UserError, match="needs min_p_kl"):
         functional.policy_loss("lp_reg", **GIVEN, logp=OLD, params=params)

@@ -113,6 +113,7 @@ def test_a_policy_becomes_like_its_teacher(strop, lab, tmp_path):
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         key = "reference/kl_mean" if method == "vopd" else "objective/distillation"
         assert abs(lines[-1][key]) < abs(lines[0][key]) * 2 / 3
+        assert method == "vopd" or lines[0]["kl"] == pytest.approx(-lines[0][key])
 
 
 def test_mistakes_about_teachers(runner, lab, tmp_path):

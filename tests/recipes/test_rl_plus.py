@@ -106,3 +106,13 @@ def test_demonstrations_train_beside_the_rollouts(tmp_path):
         assert line["num_rollouts"] == 8 + 2
         assert 0 <= line["demonstrations/ratio"] <= 4
     assert any(line["loss/demonstrations"] != 0 for line in lines)
+
+
+def test_the_ratio_of_an_impossible_token_is_finite():
+    for uniform in (0.5, 1.0):
+        part = WeighByMixtureRatio(uniform=uniform)
+        old_T = torch.tensor([-800.0, -800.0, -torch.inf, -1.0]).double()
+        logp_T = torch.tensor([-800.0, -0.1, -0.1, -0.5]).double()
+        ratio_T = part(logp_T, old_T, torch.ones(4).double()).metrics["demonstrations/ratio"]
+        p_T, q_T = logp_T.exp(), old_T.exp()
+        torch.testing.assert_close(ratio_T, 2 * p_T / ((2 - uniform) * q_T + uniform))

@@ -51,6 +51,18 @@ def test_value_after_an_observation_or_the_end_is_nothing():
     assert run(part, cut).value.tolist() == pytest.approx([0.0, -9.0, 0.0, 0.0])
 
 
+def test_the_next_turn_adds_nothing_without_the_tokens_between():
+    batch = flat_batch(
+        (3,), log_ratio_T=[0.0] * 3, advantage_T=[0.0] * 3, mean_logp_T=[1.0, 2.0, 3.0],
+        mean_logp_old_T=[0.0] * 3,
+    )  # fmt: skip
+    batch = batch.set(
+        turn_T=torch.tensor([0, 0, 1]), rollout_K=torch.tensor([0, 0]), index_K=torch.tensor([0, 1])
+    )
+    found = run(RegressOnRandomPolicyValue(), batch).value
+    assert found.tolist() == pytest.approx([-4.0, 0.0, 0.0])
+
+
 @pytest.mark.parametrize("params", [{}, {"tau": 0.5, "kappa": 0.3, "normalize_std": True}])
 def test_gradient_is_that_of_the_published_loss(params):
     algorithm = rover(**params)

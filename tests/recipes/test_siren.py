@@ -5,6 +5,7 @@ import torch
 from builders import NAN, assert_same_push, clipped, learning, pushed, ragged_batch, stages
 
 from strop import functional
+from strop.method import reading
 from strop.method.check import check
 from strop.method.schedule import Points
 from strop.parts.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
@@ -119,9 +120,7 @@ def test_composes_with_an_anchor_drawn_by_hand():
     assert drawn.at_step(5, 20).paths()[ANCHOR] == pytest.approx(0.45)
     up = siren(pull="up", variant="code", top_p=0.9)
     check(up)
-    assert dict(up.terms[-1].objective.columns) == {
-        "nucleus_entropy_T": "nucleus_below_entropy_0.9_T"
-    }
+    assert "nucleus_below_entropy_0.9_T" in up.reads()
     assert up.control == ()
 
 
@@ -138,3 +137,11 @@ def test_the_bonus_of_the_ablation_and_mistakes():
     with pytest.raises(UserError, match="pull must be one of"):
         PullNucleusEntropy(pull="down")
     assert math.isfinite(loss)
+
+
+def test_an_option_moves_the_column_that_is_read():
+    moved = reading.override(siren(), "terms.entropy.objective.top_p", 0.5)
+    assert moved.reads() - siren().reads() == {"nucleus_entropy_0.5_T"}
+    assert COLUMN not in moved.reads()
+    with pytest.raises(UserError, match=r"top_p is one number for the whole run"):
+        PullNucleusEntropy(top_p=Points())

@@ -9,6 +9,7 @@ from builders import (
     pushed,
     ragged_batch,
     rows_learning,
+    run,
     stages,
     tokens_of,
 )
@@ -16,6 +17,7 @@ from builders import (
 from strop import functional
 from strop.method import reading
 from strop.method.check import check
+from strop.parts.loss.bound.gate_by_sequence_weight import GateBySequenceWeight
 from strop.recipes.gpg import gpg
 from strop.recipes.vespo import vespo
 from strop.support.errors import UserError
@@ -94,3 +96,14 @@ def test_engine_weights_are_inside_the_gate_alone():
     check(reading.replace_stage(vespo(), "correction", "weigh_by_engine_ratio"))
     with pytest.raises(UserError, match="2 numbers"):
         reading.chain("gate_by_sequence_weight(good=[1.0])")
+
+
+def test_a_cap_below_one_is_refused():
+    moved = ragged_batch(1)
+    moved = moved.set(log_ratio_T=moved["advantage_T"])
+    for cap in (0.0, 1.0, 2.0):
+        run(GateBySequenceWeight(engine_cap=cap), moved)
+    with pytest.raises(
+        UserError, match=r"engine_cap must be at least 1, or 0 for none, it is 0\.5"
+    ):
+        run(GateBySequenceWeight(engine_cap=0.5), moved)

@@ -249,7 +249,8 @@ def test_distribution_terms_through_the_head_equal_the_dense_ones(seed, size):
     prepared = kernel.prepare([term], batch)
     dense = kernel.term_loss(term, View(prepared, current=logq), Tally())
     total = torch.zeros((), dtype=torch.float64)
-    asked = kernel.distributions([term], View(prepared))["distribution:kl"]
+    told = {}
+    asked = kernel.distributions([term], View(prepared), told)["distribution:kl"]
     assert asked.reads == ("logq_ref_TV",)
     for start in range(0, batch.size("T"), size):
         rows = slice(start, start + size)
@@ -258,6 +259,8 @@ def test_distribution_terms_through_the_head_equal_the_dense_ones(seed, size):
         adjoint_T = kernel.distribution_adjoints([term], View(prepared, rows))["distribution:kl"]
         total = total + (adjoint_T * objective_T).sum()
     assert close(total, dense)
+    values_T = PenaliseFullKlToReference()(**logq).metrics["kl"]
+    torch.testing.assert_close(told["metric:kl:kl"], values_T)
     _, found = kernel.adjoints([term], View(prepared), current(prepared, [term]), Tally())
     assert (found["logp_T"] == 0).all()
 

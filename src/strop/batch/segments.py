@@ -126,6 +126,12 @@ def divided(values_N: Tensor, by_N: Tensor) -> Tensor:
     return torch.where(by_N == 0, 0, values_N / by_N)
 
 
+def covariance(x_N: Tensor, y_N: Tensor, where_N: Tensor) -> Tensor:
+    """(x - mean x) * (y - mean y) [N], each mean over the members where `where_N` is true."""
+    key_N = one_key(where_N)
+    return centred(x_N, key_N, 1, where_N) * centred(y_N, key_N, 1, where_N)
+
+
 def leave_one_out_mean(
     values_N: Tensor, key_N: Tensor, num: int, where_N: Tensor | None = None
 ) -> Tensor:

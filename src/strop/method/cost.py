@@ -72,6 +72,6 @@ def _costs(algorithm: Algorithm) -> tuple[str, ...]:
     if any((is_current(name) or name == "logq_TV") and name != "logp_T" for name in read):
         found.append("the head's whole distribution in the update")
     if algorithm.plan is not None:
-        updates = getattr(algorithm.plan.part, "num_updates", "several")
+        updates = getattr(algorithm.plan.part, "num_updates", None) or "several"
         found += [f"{updates} updates"] if updates != 1 else []
     return tuple(dict.fromkeys(found))

@@ -448,9 +448,12 @@ def write(batch: "Batch", use: Use, result: Result) -> "Batch":
         raise UserError(f"part {use.label}: {error}") from error
 
 
-def require(part: object, name: str, low: float | None = None, high: float | None = None) -> None:
+def require(
+    part: object, name: str, low: float | Schedule | None = None, high: float | None = None
+) -> None:
     """Raise UserError unless field `name` lies in [low, high]; schedules are checked per step."""
     value = getattr(part, name)
+    low = None if isinstance(low, Schedule) else low
     if isinstance(value, Schedule) or value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
@@ -459,6 +462,14 @@ def require(part: object, name: str, low: float | None = None, high: float | Non
         bounds = f"at least {low}" if high is None else f"between {low} and {high}"
         bounds = f"at most {high}" if low is None else bounds
         raise UserError(f"{name_of(part)}.{name} must be {bounds}, it is {value}")
+
+
+def require_constant(part: object, name: str) -> None:
+    """Raise UserError for a schedule in field `name`, which has to be known before the run."""
+    if isinstance(value := getattr(part, name), Schedule):
+        raise UserError(
+            f"{name_of(part)}.{name} is one number for the whole run, no schedule: {value}"
+        )
 
 
 def require_one_of(part: object, name: str, allowed: tuple[str, ...]) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-from strop.head.chunk import column_of
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.loss.bound.shield_unlikely_tokens import ShieldUnlikelyTokens
@@ -54,8 +53,7 @@ def lp_reg(
     """
     dual_clip_c = 1 + clip_high if variant == "paper" else 0.0
     part = ShieldUnlikelyTokens(
-        clip_low, clip_high, dual_clip_c, rho_pct, beta, variant, divergence
+        clip_low, clip_high, dual_clip_c, rho_pct, beta, variant, divergence, kappa
     )
-    full = (("min_p_kl_T", column_of("min_p_kl", kappa)),) if divergence == "full" else ()
-    algorithm = with_policy(grpo(**parent), objective=Use(part, columns=full))
+    algorithm = with_policy(grpo(**parent), objective=Use(part))
     return dataclasses.replace(algorithm, probes=(Use(ScorePlausibleTokens(kappa)),))

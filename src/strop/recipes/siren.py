@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from strop.head.chunk import column_of
 from strop.method.algorithm import Algorithm
 from strop.method.part import Term, Use
 from strop.method.schedule import EntropyTarget
@@ -60,15 +59,8 @@ def siren(
     """
     if variant not in ("paper", "code"):
         raise UserError(f"recipe siren: variant is paper or code, not {variant!r}")
-    below = variant == "code"
-    part = PullNucleusEntropy(anchor, top_p, quantile, pull, below)
-    column = column_of("nucleus_below_entropy" if below else "nucleus_entropy", top_p)
-    pulled = Term(
-        "entropy",
-        Use(part, columns=(("nucleus_entropy_T", column),)),
-        average("token-mean"),
-        coef=coef,
-    )
+    part = PullNucleusEntropy(anchor, top_p, quantile, pull, below=variant == "code")
+    pulled = Term("entropy", Use(part), average("token-mean"), coef=coef)
     measured = pull == "anchor" and isinstance(anchor, float | int) and anchor < 0
     carry = CarryMetricForward("terms.entropy.objective.anchor", "siren/entropy", "first")
     algorithm = grpo(normalize_std=False, **parent)

@@ -19,7 +19,7 @@ def test_the_critic_sees_every_rollout_once_and_then_the_policy_learns():
     sizes = [batch["rollout_T"][update.tokens_T].unique().numel() for update in critic]
     assert sorted(sizes) == [2, 3, 3, 3]
     assert policy.terms == ("policy",)
-    assert policy.tokens_T.equal(batch["gradient_T"])
+    assert (policy.tokens_T & batch["gradient_T"]).equal(batch["gradient_T"])
     assert all(update.before == ("advantage_T",) for update in (*critic, policy))
 
 
@@ -28,7 +28,8 @@ def test_the_policy_sees_every_rollout_once_in_its_updates():
     found = updates(batch, num_critic_updates=2)
     policy = [update for update in found if update.terms == ("policy",)]
     assert len(policy) == 3
-    assert torch.stack([u.tokens_T for u in policy]).sum(0).equal(batch["gradient_T"].long())
+    seen_T = torch.stack([u.tokens_T for u in policy]).sum(0) * batch["gradient_T"]
+    assert seen_T.equal(batch["gradient_T"].long())
     owners = [set(batch["rollout_T"][u.tokens_T].tolist()) for u in policy]
     assert not owners[0] & owners[1]
     assert not owners[2] & (owners[0] | owners[1])
@@ -55,3 +56,13 @@ def test_nothing_to_learn_for_the_policy():
     still = batch.set(gradient_T=torch.zeros_like(batch["gradient_T"]))
     assert all(update.terms == ("critic",) for update in updates(still, warmup_steps=0))
     assert not updates(batch.keep(batch["index_B"] < 0))
+
+
+def test_tokens_that_only_count_stay_in_the_policys_updates():
+    batch = ragged_batch(1)
+    some_T = batch["gradient_T"].clone()
+    some_T[batch["gradient_T"].nonzero()[0]] = False
+    *_, policy = updates(batch.set(gradient_T=some_T), num_policy_updates=1)
+    inside_B = torch.zeros(batch.size("B"), dtype=torch.bool)
+    inside_B[batch["rollout_T"][some_T]] = True
+    assert policy.tokens_T.equal(inside_B[batch["rollout_T"]] & batch["mask_T"])

@@ -76,3 +76,16 @@ def test_wins_are_added_to_a_renamed_reward():
     after = parts.write(batch, use, parts.call(use, batch, services))
     assert after["quality_B"].tolist() == [1.25, 1.5, -2.0]
     assert after["reward_B"].tolist() == [5.0, 5.0, 5.0]
+
+
+def test_its_tensors_are_where_the_batch_is():
+    class OnCpu(Judge):
+        def grade_beside(self, batch, opponents):
+            with torch.device("cpu"):
+                return super().grade_beside(batch, opponents)
+
+    batch = flat_batch((1,) * 4, reward_B=[0.0] * 4).set(rollout_uid_B=torch.arange(4))
+    services = FakeServices(FakeTexts(said="zyxw"), OnCpu("zyxw"))
+    with torch.device("meta"):  # takes every tensor that is made without a device
+        found = run(AddPairwiseWins(), batch, services=services)
+    assert found.value.tolist() == [1.0, 2 / 3, 1 / 3, 0.0]

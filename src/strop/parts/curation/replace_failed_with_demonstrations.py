@@ -50,7 +50,7 @@ class ReplaceFailedWithDemonstrations:
     @property
     def facts(self) -> frozenset[str]:
         """Nothing plays a given answer in an environment."""
-        return frozenset({"grades_one_answer"} if self.gate >= 0 else ())
+        return frozenset({"grades_one_answer"} if self.gate != -1 else ())
 
     def __call__(
         self,

@@ -7,6 +7,7 @@ import torch
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import Update, Updates, require
+from strop.method.schedule import Schedule
 
 REPLAY = 4  # origin_T
 
@@ -39,8 +40,10 @@ class SplitIntoMinibatches:
         require(self, "num_minibatches", low=1)
 
     @property
-    def num_updates(self) -> int:
-        """Most optimiser steps of one training step."""
+    def num_updates(self) -> int | None:
+        """Most optimiser steps of one training step; None while a schedule sets it."""
+        if isinstance(self.num_epochs, Schedule) or isinstance(self.num_minibatches, Schedule):
+            return None
         return self.num_epochs * self.num_minibatches + self.replayed_last
 
     def __call__(self, batch: Batch, rng: torch.Generator) -> Updates:

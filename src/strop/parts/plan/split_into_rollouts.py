@@ -42,7 +42,7 @@ class SplitIntoRollouts:
         learns_B = segments.count(rollout_T, batch.size("B"), gradient_T) > 0
         row_N = learns_B.nonzero().squeeze(1)
         after = ("logp_T",) if self.max_kl else ()
-        for _ in range(self.num_epochs):
+        for _ in range(self.num_epochs if row_N.numel() else 1):
             order = torch.randperm(row_N.shape[0], generator=rng).to(row_N.device)
             for part in torch.split(row_N[order], self.size):
                 chosen_T = segments.among(rollout_T, part, batch.size("B")) & batch["mask_T"]

@@ -57,7 +57,7 @@ class UpdateCriticFirst:
         order = torch.randperm(row_N.shape[0], generator=rng).to(row_N.device)
         for part in self._parts(row_N[order], self.num_policy_updates):
             if part.numel():
-                chosen_T = segments.among(rollout_T, part, num) & gradient_T
+                chosen_T = segments.among(rollout_T, part, num) & mask_T
                 yield Update(chosen_T, before=anew, terms=("policy",))
 
     def _parts(self, rows_N: Tensor, num: int) -> tuple[Tensor, ...]:

@@ -1,6 +1,5 @@
 """Pass over a step's rollouts several times; a policy that moved far rests, its critic learns."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +8,8 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import Update, Updates, require, require_one_of
+from strop.method.schedule import Schedule
+from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,10 @@ class UpdateWhileNear:
         require_one_of(self, "unit", ("turn", "token"))
 
     @property
-    def num_updates(self) -> int:
-        """Most optimiser steps of one training step."""
+    def num_updates(self) -> int | None:
+        """Most optimiser steps of one training step; None while a schedule sets it."""
+        if isinstance(self.num_epochs, Schedule) or isinstance(self.num_minibatches, Schedule):
+            return None
         return self.num_epochs * self.num_minibatches
 
     @property
@@ -62,13 +65,16 @@ class UpdateWhileNear:
 
     def _measures(self, number: int) -> bool:
         """Whether the policy is measured after the update of this index: if another one follows."""
-        return self.max_kl > 0 and number + 1 < self.num_updates
+        most = self.num_updates
+        return self.max_kl != 0 and (most is None or number + 1 < most)
 
     def __call__(
         self, batch: Batch, rng: torch.Generator, logp_old_T: Tensor | None = None
     ) -> Updates:
         learns, done = int(batch["step"]) > self.warmup_steps, 0
-        for number, chosen_T in enumerate(self._pieces(batch, rng)):
+        split = SplitIntoMinibatches(self.num_epochs, self.num_minibatches)
+        for number, update in enumerate(split(batch, rng)):
+            chosen_T = update.tokens_T
             if not chosen_T.any():
                 continue
             if not learns:
@@ -82,14 +88,6 @@ class UpdateWhileNear:
                 change_T = measured["logp_T"].to(logp_old_T.device) - logp_old_T
                 learns = self._moved(batch, chosen_T, change_T) <= self.max_kl
         return {"updates/of_policy": float(done)}
-
-    def _pieces(self, batch: Batch, rng: torch.Generator) -> Iterator[Tensor]:
-        """The tokens [T] of each update; none if there are more mini-batches than groups."""
-        group_T, num = batch["group_T"], batch.size("P")
-        for _ in range(self.num_epochs):
-            order = torch.randperm(num, generator=rng).to(group_T.device)
-            for part in order.tensor_split(self.num_minibatches):
-                yield segments.among(group_T, part, num) & batch["mask_T"]
 
     def _moved(self, batch: Batch, chosen_T: Tensor, change_T: Tensor) -> float:
         """Divergence of the policy from the step's start, nats per turn or per token."""

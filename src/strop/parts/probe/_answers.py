@@ -1,7 +1,6 @@
 """Grades answers that a probe composed, like rollouts."""
 
 from collections.abc import Sequence
-from itertools import chain
 
 import torch
 from torch import Tensor
@@ -9,6 +8,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.services import Grading, Texts
+from strop.parts.probe._contexts import rollouts_of
 
 
 def grade(
@@ -23,23 +23,13 @@ def grade(
     groups: 0, 1, ... for each answer; those of a group are graded as rollouts of one prompt.
     """
     prompts = [texts.prompt_ids(uid) for uid in uids]
-    row = torch.arange(len(uids))
-    group_B = torch.tensor(groups)
     uid_of = dict(zip(groups, uids, strict=True))
-    prompt_B = torch.tensor([len(ids) for ids in prompts])
-    size_B = prompt_B + torch.tensor([len(ids) for ids in answers])
-    rollout_T = torch.repeat_interleave(row, size_B)
-    within_T = torch.arange(rollout_T.shape[0]) - (size_B.cumsum(0) - size_B)[rollout_T]
-    ids = chain.from_iterable(chain(*pair) for pair in zip(prompts, answers, strict=True))
     graded = grading.grade(
         Batch(
             {
-                "turn_T": rollout_T,
-                "id_T": torch.tensor(list(ids)),
-                "mask_T": within_T >= prompt_B[rollout_T],
-                "rollout_K": row,
-                "group_B": group_B,
-                "rollout_uid_B": -1 - row,
+                **rollouts_of(list(zip(prompts, answers, strict=True))),
+                "group_B": torch.tensor(groups),
+                "rollout_uid_B": -1 - torch.arange(len(uids)),
                 "uid_P": torch.tensor([uid_of[group] for group in range(len(uid_of))]),
                 "draw_P": torch.arange(len(uid_of)),
             }

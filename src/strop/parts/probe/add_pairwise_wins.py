@@ -51,16 +51,18 @@ class AddPairwiseWins:
             if known:
                 members.setdefault(group[row], []).append(row)
         pairs = [pair for rows in members.values() for pair in combinations(rows, 2)]
-        won_B = torch.zeros(len(group), dtype=torch.float64)
+        device = group_B.device
+        won_B = torch.zeros(len(group), dtype=torch.float64, device=device)
         judged_B = torch.zeros_like(won_B)
         if pairs:
-            first_N, second_N = torch.tensor(pairs).T
+            first_N, second_N = torch.tensor(pairs, device=device).T
             _, answers = texts.decoded(batch)
             order = [row for pair in pairs for row in pair]
             beside = [answers[other] for pair in pairs for other in reversed(pair)]
-            graded = grading.grade_beside(batch.take(torch.tensor(order)), beside)
-            one_N, other_N = graded.outcome_B.double().reshape(-1, 2).T
-            both_N = graded.scored_B.reshape(-1, 2).all(1)
+            taken = batch.take(torch.tensor(order, device=device))
+            graded = grading.grade_beside(taken, beside)
+            one_N, other_N = graded.outcome_B.to(device).double().reshape(-1, 2).T
+            both_N = graded.scored_B.to(device).reshape(-1, 2).all(1)
             for row_N, wins_N in ((first_N, one_N > other_N), (second_N, other_N > one_N)):
                 won_B.index_add_(0, row_N, (wins_N & both_N).double())
                 judged_B.index_add_(0, row_N, both_N.double())

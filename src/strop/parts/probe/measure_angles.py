@@ -16,7 +16,7 @@ from strop.method.services import Scoring
 class MeasureAngles:
     """A rollout whose tokens have similar states has an angle near 1, a varied one near 0.
 
-        angle_i = mean over tokens s <= t of its context of cos(x_s, x_t), prompt included
+        angle_i = mean over tokens s <= t of cos(x_s, x_t), prompts and observations included
         x: last hidden states of the policy that is about to be trained
 
     Reads: batch; scoring.   Writes: angle_B [B] float.

@@ -272,20 +272,32 @@ def number_of(term: Term) -> float:
     return term.coef
 
 
-def distributions(terms: Sequence[Term], view: View) -> dict[str, Distribution]:
+def distributions(
+    terms: Sequence[Term], view: View, metrics: dict[str, Tensor]
+) -> dict[str, Distribution]:
     """The head's columns for the terms that need the whole next-token distribution.
 
-    Named `distribution:<term>`; `distribution_adjoints` gives their factors.
+    Named `distribution:<term>`; `distribution_adjoints` gives their factors. A pass fills `metrics`
+    with the terms' metrics on all rows, as columns `metric:<term>:<name>`.
     """
-    return {f"distribution:{t.name}": _distribution(t, view) for t in terms if is_distribution(t)}
+    return {
+        f"distribution:{t.name}": _distribution(t, view, metrics)
+        for t in terms
+        if is_distribution(t)
+    }
 
 
-def _distribution(term: Term, view: View) -> Distribution:
+def _distribution(term: Term, view: View, metrics: dict[str, Tensor]) -> Distribution:
     reads = [read.column for read in parts.reads(term.objective) if read.column.endswith("_TV")]
 
     def objective(rows: slice, logq_TV: Tensor, **others: Tensor) -> Tensor:
         here = View(view.batch, rows, {"logq_TV": logq_TV, **others})
-        return parts.call(term.objective, here).value
+        outcome = parts.call(term.objective, here)
+        for name, value_T in outcome.metrics.items():
+            empty_T = logq_TV.new_zeros(view.batch["mask_T"].shape[0])
+            column_T = metrics.setdefault(f"metric:{term.name}:{name}", empty_T)
+            column_T[rows] = torch.as_tensor(value_T).detach().to(column_T)
+        return outcome.value
 
     return Distribution(objective, tuple(name for name in reads if name != "logq_TV"))
 

@@ -281,15 +281,17 @@ class Learner:
                 adjoints_of = self._adjoints_of(terms, compact, number, tally if alone else Tally())
             adjoints_of = adjoints_of if counts else silenced(adjoints_of)
             whole = measured is None and scope != "token"
+            of_terms: dict[str, Tensor] = {}
             if isinstance(model, Critic):
                 columns = model.push(micro, names, adjoints_of)
             else:
                 columns = model.push(
                     micro, names, adjoints_of, whole, self.models.temperature,
-                    distributions=kernel.distributions(terms, View(compact)),
+                    distributions=kernel.distributions(terms, View(compact), of_terms),
                     others=self._others(terms, micro),
                     seen=None if beside is None else functools.partial(beside.seen, micro),
                 )  # fmt: skip
+                columns = {**columns, **of_terms}
             if alone:
                 self._reported(model, compact, columns, terms, tally)
             else:
@@ -471,6 +473,10 @@ def _report(compact: Batch, columns: Mapping[str, Tensor], terms: list[Term], ta
             tally.lose(term.name, (weight_T * columns[name]).sum())
             rows_T = compact[f"{term.name}:rows_T"]
             tally.add(f"objective/{term.name}", columns[name][rows_T].sum(), rows_T.sum())
+            own = f"metric:{term.name}:"
+            for metric in (each for each in columns if each.startswith(own)):
+                told_T = torch.where(rows_T, columns[metric], 0)
+                tally.add(metric.removeprefix(own), told_T.sum(), rows_T.sum())
 
 
 def _losses(tally: Tally, terms: Sequence[Term], asked: Mapping[str, int]) -> dict[str, float]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from builders import flat_batch, gradient, ragged_batch, run, slope
 
+from strop.parts.loss.bound._bounds import clip, dual_clipped
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.support.errors import UserError
 
@@ -93,3 +94,10 @@ def test_what_the_dual_clip_holds_is_logged_where_there_is_one():
     told = run(ClipBothSides(dual_clip_c=3.0), batch).metrics
     assert told["clip_ratio/dual_mean"].tolist() == [0, 0, 0, 0, 1]
     assert "clip_ratio/dual_mean" not in run(ClipBothSides(), batch).metrics
+
+
+def test_every_dual_clip_is_above_one():
+    advantage_T = torch.tensor([-1.0])
+    clipped = clip(torch.tensor([2.0]), advantage_T, 0.8, 1.2)
+    with pytest.raises(UserError, match=r"dual_clip_c must be above 1, or 0 for none, it is 0\.5"):
+        dual_clipped(clipped, advantage_T, 0.5)

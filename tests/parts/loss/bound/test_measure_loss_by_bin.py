@@ -44,3 +44,9 @@ def test_measuring_trains_nothing():
     assert both[0] == pytest.approx(float(alone[0]))
     with pytest.raises(UserError, match="num_bins"):
         MeasureLossByBin(num_bins=0)
+
+
+def test_a_class_without_a_metric_is_refused():
+    batch = ragged_batch(2).set(bin_B=torch.tensor([0] * 9 + [3]))
+    with pytest.raises(UserError, match="a prompt is of class 3: raise num_bins"):
+        pushed(rollout_gdro(beta=0.0), batch)

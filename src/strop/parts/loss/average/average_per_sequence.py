@@ -30,6 +30,11 @@ class AveragePerSequence:
     def __post_init__(self) -> None:
         require(self, "num_rollouts", low=0)
 
+    @property
+    def equals(self) -> dict[str, str]:
+        """A fixed number is that of each update, where a plan has one."""
+        return {"num_rollouts": "plan.split_into_rollouts.size"} if self.num_rollouts else {}
+
     def __call__(self, denominator_T: Tensor, rollout_T: Tensor, num_rollouts: int) -> Tensor:
         count_B = segments.count(rollout_T, num_rollouts, denominator_T)
         counting = self.num_rollouts or (count_B > 0).sum().clamp(min=1)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
+from strop.support.errors import UserError
 
 Bound = TypeVar("Bound", float, Tensor)
 DUAL = "clip_ratio/dual_mean"  # the metric of tokens that the dual clip holds
@@ -45,6 +46,8 @@ def dual_clipped(clipped: Clipped, advantage_T: Tensor, dual_clip_c: float) -> C
     """
     if not dual_clip_c:
         return clipped
+    if dual_clip_c <= 1:
+        raise UserError(f"dual_clip_c must be above 1, or 0 for none, it is {dual_clip_c}")
     floor_T = dual_clip_c * advantage_T
     under_T = (advantage_T < 0) & (clipped.value < floor_T)
     objective_T = torch.where(under_T, floor_T, clipped.value)

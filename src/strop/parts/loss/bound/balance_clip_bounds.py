@@ -44,7 +44,7 @@ class BalanceClipBounds:
     high: Search = (1.2, 3.0, 0.05)
     # P / (P + N) of the paper's form, P / N of the code's. Default: paper (0.4).
     target: float = 0.4
-    # Largest ratio on negative advantages; 0: none. Default: paper (none; the code has 3).
+    # Largest ratio on negative advantages, above 1; 0: none. Default: paper (none; the code has 3).
     dual_clip_c: float = 0.0
     # "paper" or "code". Default: paper.
     source_form: str = "paper"

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from strop.method.part import Result, require
 from strop.parts.loss.bound._bounds import clip, dual_clipped, unlogged
-from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,6 @@ class ClipBothSides:
         return unlogged(self.dual_clip_c)
 
     def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Result:
-        if 0 < self.dual_clip_c <= 1:
-            raise UserError(
-                f"clip_both_sides.dual_clip_c must be above 1, or 0 for none, it is "
-                f"{self.dual_clip_c}"
-            )
         bounds = (1 - self.clip_low, 1 + self.clip_high)
         clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
         clipped = dual_clipped(clipped, advantage_T, self.dual_clip_c)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require, require_one_of
+from strop.method.schedule import Schedule
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.support.errors import UserError
 
@@ -50,7 +51,8 @@ class DampEntropyChanges(ClipBothSides):
         require_one_of(self, "mode", ("linear", "exponential"))
         require(self, "w_min", low=0.0)
         require(self, "w_max", low=0.0)
-        if self.mode == "exponential" and not 0 < self.w_min <= 1:
+        known = not isinstance(self.w_min, Schedule)
+        if known and self.mode == "exponential" and not 0 < self.w_min <= 1:
             raise UserError(
                 f"damp_entropy_changes.w_min must be above 0 and at most 1, it is {self.w_min}"
             )

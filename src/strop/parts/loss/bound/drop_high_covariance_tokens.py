@@ -83,7 +83,7 @@ class DropHighCovarianceTokens:
         clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
         if dropped_T is None:
             if candidate_T is None:
-                cov_T = _centred(advantage_T, gradient_T) * _centred(logp_T, gradient_T)
+                cov_T = segments.covariance(advantage_T, logp_T, gradient_T)
                 candidate_T = (cov_T > self.cov_low) & (cov_T < self.cov_high) & ~clipped.held_T
             share = int(self.drop_share * int(gradient_T.sum()))
             number = max(share, 1) if num_drop is None else int(num_drop)
@@ -94,10 +94,6 @@ class DropHighCovarianceTokens:
             "clip_ratio/covariance_mean": dropped_T.float(),
         }
         return Result(objective_T, metrics=metrics)
-
-
-def _centred(values_T: Tensor, where_T: Tensor) -> Tensor:
-    return segments.centred(values_T, segments.one_key(where_T), 1, where_T)
 
 
 def _draw(candidate_T: Tensor, number: int, rng: torch.Generator) -> Tensor:

@@ -39,7 +39,7 @@ class GateBySequenceWeight:
     good: tuple[float, float] = (2.0, 3.0)
     # k and l where it is negative. Default: released code (TRL).
     bad: tuple[float, float] = (3.0, 2.0)
-    # Largest engine weight of a token, a ratio; 0: it is left out. Default: ours (left out).
+    # Largest engine weight of a token, a ratio of at least 1; 0: it is left out. Default: ours.
     engine_cap: float = 0.0
 
     def __post_init__(self) -> None:
@@ -66,6 +66,11 @@ class GateBySequenceWeight:
     ) -> Result:
         moved_T = log_ratio_T.detach()
         if self.engine_cap:
+            if self.engine_cap < 1:  # the weight 1 of a void token would be cut too
+                raise UserError(
+                    "gate_by_sequence_weight.engine_cap must be at least 1, or 0 for none, it is "
+                    f"{self.engine_cap}"
+                )
             if logp_old_T is None or logp_behavior_T is None:
                 raise UserError(
                     "gate_by_sequence_weight.engine_cap needs logp_old_T and logp_behavior_T"

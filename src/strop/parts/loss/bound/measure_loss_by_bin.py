@@ -9,6 +9,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.method.part import Result, require
 from strop.parts.loss.bound._bounds import clip
+from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class MeasureLossByBin:
         length_B: Tensor,
         bin_weight_B: Tensor | None = None,
     ) -> Result:
+        if bool((bin_B >= self.num_bins).any()):
+            raise UserError(
+                f"measure_loss_by_bin.num_bins is {self.num_bins}, so the last class is "
+                f"{self.num_bins - 1}, but a prompt is of class {int(bin_B.max())}: raise num_bins"
+            )
         if bin_weight_B is not None:
             weight_T = bin_weight_B[rollout_T]
             advantage_T = torch.where(weight_T > 0, advantage_T / weight_T, 0)

@@ -43,10 +43,7 @@ class PenaliseHighCovarianceTokens:
     def __call__(
         self, log_ratio_T: Tensor, logp_T: Tensor, advantage_T: Tensor, gradient_T: Tensor
     ) -> Result:
-        key_T = segments.one_key(gradient_T)
-        cov_T = segments.centred(advantage_T, key_T, 1, gradient_T) * segments.centred(
-            logp_T.detach(), key_T, 1, gradient_T
-        )
+        cov_T = segments.covariance(advantage_T, logp_T.detach(), gradient_T)
         row = segments.rows_where(gradient_T)
         number = min(max(int(self.share * row.shape[0]), 1), row.shape[0])
         largest_N = segments.largest(segments.at(cov_T, row), number)

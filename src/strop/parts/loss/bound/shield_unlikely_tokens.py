@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import Result, require, require_one_of
+from strop.head.chunk import column_of
+from strop.method.part import Result, require, require_constant, require_one_of
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.support.errors import UserError
 
@@ -48,6 +49,8 @@ class ShieldUnlikelyTokens(ClipBothSides):
     variant: str = "paper"
     # "k3" (of the sampled token) or "full". Default: released code.
     divergence: str = "k3"
+    # Tokens up to this share of the largest probability are cut for "full". Default: paper.
+    kappa: float = 0.02
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +58,23 @@ class ShieldUnlikelyTokens(ClipBothSides):
         require(self, "coef", low=0.0)
         require_one_of(self, "variant", ("paper", "code"))
         require_one_of(self, "divergence", ("k3", "full"))
+        require(self, "kappa", low=0.0, high=0.999)
+        require_constant(self, "kappa")  # it is in the name of the column
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column of this proxy's divergence."""
+        return {"min_p_kl_T": column_of("min_p_kl", self.kappa)}
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The whole divergence, where that of the sampled token is used."""
+        return frozenset() if self.divergence == "full" else frozenset({"min_p_kl_T"})
+
+    @property
+    def equals(self) -> dict[str, str]:
+        """The whole divergence is from the proxy that the probe has scored."""
+        return {"kappa": "probes.score_plausible_tokens.kappa"} if self.divergence == "full" else {}
 
     def __call__(  # type: ignore[override]
         self,

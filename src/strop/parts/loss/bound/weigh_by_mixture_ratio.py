@@ -40,9 +40,12 @@ class WeighByMixtureRatio:
         require(self, "uniform", low=0.0, high=1.0)
 
     def __call__(self, logp_T: Tensor, logp_old_T: Tensor, advantage_T: Tensor) -> Result:
-        # 2 p / (p_w + p_old) with its numerator and denominator divided by p_old
-        mixture_T = (2 - self.uniform) + self.uniform * torch.exp(-logp_old_T.detach())
-        ratio_T = 2 * torch.exp(logp_T - logp_old_T.detach()) / mixture_T
+        old_T = logp_old_T.detach()
+        if self.uniform:  # in logs: an impossible token would be 0 * inf or inf / inf
+            share = old_T.new_tensor([2 - self.uniform, self.uniform]).log()
+            ratio_T = 2 * torch.exp(logp_T - torch.logaddexp(share[0] + old_T, share[1]))
+        else:
+            ratio_T = torch.exp(logp_T - old_T)
         unexpected_T = (-torch.expm1(logp_T.detach())).clamp(min=0)
         objective_T = advantage_T * ratio_T * unexpected_T**self.gamma
         return Result(objective_T, metrics={"demonstrations/ratio": ratio_T.detach()})

@@ -6,7 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.method.part import Result, require, require_one_of
+from strop.method.part import Result, name_of, require, require_one_of
+from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class PenaliseFullKlToReference:
     scope: ClassVar[str] = "token"
     # "reverse", "forward" or "jensen_shannon". Default: paper (2402.03300).
     divergence: str = "reverse"
-    # Share of the reference in the mixture of "jensen_shannon". Default: released code
-    # (TRL's GKD).
+    # Share of the reference in the mixture of "jensen_shannon", between 0 and 1. Default: released
+    # code (TRL's GKD).
     beta: float = 0.5
     # Tokens that the sums are over; 0: all. Default: ours.
     top_k: int = 0
@@ -53,6 +54,12 @@ class PenaliseFullKlToReference:
         require_one_of(self, "others", ("tail", "renormalise"))
         require(self, "beta", low=0.0, high=1.0)
         require(self, "top_k", low=0)
+        if self.divergence == "jensen_shannon" and self.beta in (0, 1):
+            other = "reverse" if self.beta else "forward"
+            raise UserError(
+                f"{name_of(self)}.beta {self.beta} makes jensen_shannon 0 everywhere, so nothing "
+                f"would be learnt: take divergence={other}, or a beta between 0 and 1"
+            )
 
     def __call__(self, logq_TV: Tensor, logq_ref_TV: Tensor) -> Result:
         logp_TV = logq_ref_TV.detach()

@@ -6,8 +6,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop.batch import segments
-from strop.head.chunk import nucleus_entropy
-from strop.method.part import Result, require, require_one_of
+from strop.head.chunk import column_of, nucleus_entropy
+from strop.method.part import Result, require, require_constant, require_one_of
 from strop.method.schedule import EntropyTarget, Schedule
 from strop.support.errors import UserError
 
@@ -48,8 +48,15 @@ class PullNucleusEntropy:
     def __post_init__(self) -> None:
         require(self, "anchor")
         require(self, "top_p", low=0.0, high=1.0)
+        require_constant(self, "top_p")  # it is in the name of the column
         require(self, "quantile", low=0.0, high=1.0)
         require_one_of(self, "pull", ("anchor", "up"))
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The column of this nucleus."""
+        kind = "nucleus_below_entropy" if self.below else "nucleus_entropy"
+        return {"nucleus_entropy_T": column_of(kind, self.top_p)}
 
     def __call__(
         self,

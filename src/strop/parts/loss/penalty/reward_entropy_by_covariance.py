@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from strop.batch import segments
@@ -62,9 +61,7 @@ class RewardEntropyByCovariance:
         num_rollouts: int,
         max_length: Tensor | None = None,
     ) -> Result:
-        one_T = torch.zeros_like(rollout_T)
-        cov_T = segments.centred(advantage_T, one_T, 1, gradient_T)
-        cov_T = cov_T * segments.centred(logp_old_T.detach(), one_T, 1, gradient_T)
+        cov_T = segments.covariance(advantage_T, logp_old_T.detach(), gradient_T)
         share_T = segments.softmax(cov_T, rollout_T, num_rollouts, gradient_T)
         weight_T = (self.scale * share_T).clamp(max=self.ceiling)
         if self.length:
