@@ -61,8 +61,7 @@ class SubtractTrackedSuccess:
         require_one_of(self, "source_form", ("paper", "code"))
         if len(self.forget) != 2 or not 0 <= self.forget[0] <= self.forget[1] < 1:
             raise UserError(
-                "subtract_tracked_success.forget must be two shares below 1, the lowest first: "
-                f"{self.forget}"
+                f"subtract_tracked_success.forget must be two shares below 1, rising: {self.forget}"
             )
 
     def init(self) -> dict[str, Any]:
