@@ -187,7 +187,7 @@ def test_composes():
     check(mssr(variant="code", n_0=0))
     with pytest.raises(UserError, match="variant is paper or code"):
         mssr(variant="released")
-    with pytest.raises(UserError, match="two shares below 1, the lowest first"):
+    with pytest.raises(UserError, match="two shares below 1, rising"):
         SubtractTrackedSuccess(forget=(0.96, 0.875))
 
 
