@@ -58,17 +58,15 @@ except for the differences named. `partial`: something had to be inferred, which
 "Choose it when" follows from what a method does; it does not say that the method works better.
 [evidence/](evidence/policy_on_small_tasks.md) has measurements for a few.
 
+On a family's page "stages", like the table of a recipe, names those that differ from the parent's.
+"Cost" is the work of a step besides sampling its rollouts and one update on them, with the default
+parameters. "Metrics of its own" are logged by a run and show the recipe's own parts at work;
+[METRICS.md](METRICS.md) explains them. A name in braces stands for any text.
+
 Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
-those, not this file.
+those, not this file or the families' pages.
 """
-PAGE_NOTE = """\
-Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
-those, not this file. [METHODS.md](../METHODS.md) lists all families, and explains the status and
-when to choose which recipe. "Stages" are those that differ from the parent's. "Cost" is the work of
-a step besides sampling its rollouts and one update on them, with the default parameters. "Metrics
-of its own" are logged by a run and show the recipe's own parts at work; [METRICS.md](../METRICS.md)
-explains them. A name in braces stands for any text.
-"""
+PAGE_NOTE = "[METHODS.md](../METHODS.md) lists all families and explains the words of this page.\n"
 PARTS_HEADER = """# Parts, why each exists and which recipes use it
 
 Written by `python tools/write_catalogue.py` from the parts' docstrings; change those, not
@@ -291,9 +289,9 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
     """One recipe: its equation, its parts and the columns that they read."""
     algorithm = composed[entry.name]
     rows = [
-        (stage, "<br>".join(f"`{text}`" for text in texts), "" if differs else "as the parent")
+        (stage, "<br>".join(f"`{text}`" for text in texts) or "none")
         for stage, (texts, differs) in differing(entry, composed).items()
-        if texts
+        if differs and (texts or entry.line("Parent") in composed)
     ]
     reads = ", ".join(f"`{name}`" for name in sorted(algorithm.reads() - SIZES.keys()))
     own = own_metrics(algorithm, composed.get(entry.line("Parent")))
@@ -316,7 +314,7 @@ def _section(entry: Entry, composed: dict[str, Method], parent: str) -> str:
             ),
             f"- Differs from the paper: {entry.line('Differs from the paper')}.",
             f"- Try: {entry.line('Try')}.\n",
-            table(("stage", "parts", ""), rows),
+            *([table(("stage", "parts"), rows)] if rows else []),
             f"Reads: {reads}. Cost: {cost(algorithm)}.\n",
             *([f"Metrics of its own: {logs}.\n"] if logs else []),
         ]
@@ -442,7 +440,7 @@ def settings_table() -> str:
 
 
 def shipped_table() -> str:
-    """The settings that have another default for the shipped model."""
+    """The settings that have another default for both shipped models."""
     plain = config.RunConfig().model_dump(mode="json")
     rows = [
         (f"`{section}.{key}`", f"`{_toml(value)}`")
@@ -450,7 +448,7 @@ def shipped_table() -> str:
         for key, value in values.items()
         if plain[section][key] != value
     ]
-    return table(("setting", "default with `tiny`"), rows).rstrip()
+    return table(("setting", "default with `tiny` and `tiny-worked`"), rows).rstrip()
 
 
 def schedules_table() -> str:

@@ -103,6 +103,7 @@ def test_when_to_choose_it_is_said_of_this_recipe_alone(entry):
     assert len(said.split()) >= 8, f"{entry.name}: say the situation"
     assert len(said) <= 180, f"{entry.name}: one sentence"
     title = entry.summary.rstrip(".").lower()
+    assert entry.summary == " ".join(entry.doc.partition("\n\n")[0].split())
     assert said.lower() != title
     for label in ("Choose it when", "In short"):
         with_it = said_by(label)[entry.line(label).lower()]

@@ -99,8 +99,8 @@ def resume(
 ) -> Run:
     """Resume a run from its newest checkpoint, or from that of `step`; later steps are cut off.
 
-    options: `training_steps`, `training_save_every` and those of `evaluation`, as `train` takes
-    them. Raises as `train`.
+    options: those that may change (docs/RUN_FOLDER.md, "Resume a run"), as `train` takes them.
+    Raises as `train`.
     """
     _check_alone()
     listeners = _several(callbacks)

@@ -63,8 +63,8 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """First line of the docstring."""
-        return self.doc.strip().splitlines()[0] if self.doc.strip() else ""
+        """First paragraph of the docstring."""
+        return " ".join(self.doc.strip().split("\n\n")[0].split())
 
     def line(self, label: str) -> str:
         """The docstring's sentence that starts with `label:`; empty if there is none."""

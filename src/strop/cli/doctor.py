@@ -53,7 +53,7 @@ def doctor(
     The estimate is of the model, the optimiser, a reference, the cache and one pass. It leaves out
     Python with torch and transformers (about 0.35 GiB of main memory), the processes of reward
     functions, a critic's heads, AdamW's temporary copies on a GPU, and attention that keeps a
-    matrix of length * length. On a CPU it was within a quarter of what runs took.
+    matrix of length * length. docs/MODELS.md compares it with what runs took.
 
     Exit code 1: a problem was found. 0: none was. 2: an argument is wrong.
     """

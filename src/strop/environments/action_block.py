@@ -1,11 +1,6 @@
 """Wraps an environment so that the policy may write more than its action.
 
-`strop.environments.action_block:ActionBlock` plays another environment. A turn is written as
-
-    <switch>SWITCH</switch><subgoal>reach the key</subgoal><action>right</action>
-
-and the inner environment gets only the text of the action's block. A method decides how to use the
-other blocks (the recipe `hiper_hae` credits each of them).
+docs/ENVIRONMENTS.md, "Turns that hold more than an action", has an example and the options.
 """
 
 import inspect

@@ -1,17 +1,6 @@
 """Recorded expert trajectories as episodes: the policy acts, the recording gives observations.
 
-    strop train ui_s1_semi_online data.task=strop.environments.replay:Replay \\
-        "data.task_config={'file': 'expert.jsonl', 'eps_patch': 1}"
-
-Each line of the file is one trajectory: `{"prompt": "...", "steps": [{"observation": "...",
-"action": "..."}, ...]}`; `prompt` may be left out. The expert's own action leads to the next
-recorded observation. Any other action does so only while patches are left: then the expert's
-action takes its place (source: arXiv 2509.11543); without a patch the episode ends.
-
-Every turn's context is rewritten: the prompt, each earlier observation with its action (the
-policy's whole output, or the expert's action), and the current observation. With `rewrites=False`
-the episode is one growing context instead, and a wrong action stays in it: the expert's action is
-shown after it.
+Source: arXiv 2509.11543. docs/ENVIRONMENTS.md, "Recorded expert trajectories", has the file's form.
 """
 
 import re

@@ -1,20 +1,6 @@
-"""Countdown puzzles that are worked out in steps, with dead ends, before the answer is given.
+"""Countdown puzzles that are worked out in steps; docs/LABORATORY.md has the form of an answer.
 
-A prompt is `2,3,5,7:24` and a line break. An answer is lines of three kinds:
-
-    7*5=35        a step: two of the available numbers become one
-    35-3=32
-    :             this way leads nowhere; restart from the given numbers
-    7+2=9
-    5*3=15
-    15+9=24
-    =5*3+7+2      the answer: one expression of all the given numbers
-
-The puzzles have three or four numbers of 1 to 10 (a number may be given twice) with each target of
-1 to 50 that steps within whole numbers of 1 to 50 reach. A multiset of numbers belongs either to
-the puzzles here or to those that the shipped model `tiny-worked` was supervised on. A fixed seed
-assigns puzzles to the splits: they are disjoint and the same on every machine. Random steps reach
-the target of a puzzle with four numbers about once in thirty times.
+A fixed seed assigns puzzles to the splits: they are disjoint and the same on every machine.
 """
 
 import random
