@@ -10,6 +10,7 @@ import pytest
 from changed import candidates, texts
 from every import every
 
+from strop.api.options import settings_of
 from strop.catalogue import catalogue
 from strop.catalogue.families import FAMILIES
 from strop.method import notation, reading, writing
@@ -22,6 +23,9 @@ from strop.training.settings import config
 ENTRIES = catalogue.recipes()
 every_recipe = every("entry", ENTRIES)
 NAMES = {entry.name for entry in ENTRIES}
+QUOTES = "\"'"
+# NAME=VALUE in a sentence: a text in quotes, a call or a tuple of numbers, a word.
+WORD = re.compile(r"""([\w.]+)=('[^']*'|"[^"]*"|\w*\([^a-z]*\)|[\w.]*\w)""")
 
 
 def test_there_are_recipes_and_no_part_has_their_names():
@@ -186,6 +190,17 @@ def test_every_parameter_changes_the_algorithm(entry):
     for name in options:
         found = reached(name, switches) or reached(name, words(function, options))
         assert found, f"{entry.name}({name}=...) changes nothing"
+
+
+@every_recipe
+def test_words_of_the_line_try_are_read(entry):
+    """Parameters are given in the recipe's brackets, options beside it, as a shell hands them."""
+    parameters = inspect.signature(entry.load()).parameters
+    for name, value in WORD.findall(entry.line("Try")):
+        if name in parameters:
+            check(notation.recipe(f"{entry.name}({name}={value})"))
+        else:
+            settings_of([entry.name, f"{name}={value.strip(QUOTES)}"], {}).build()
 
 
 @every_recipe

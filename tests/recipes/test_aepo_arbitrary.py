@@ -78,8 +78,10 @@ def test_the_temperature_follows_the_entropy_of_the_step_before():
         assert set(batch["stage_B"].tolist()) == {0, stage}
 
 
-@pytest.mark.parametrize(("stage", "swapped"), [(1, 60), (2, 30)])
-def test_worked_example_100_good_rollouts(stage, swapped):
+@pytest.mark.parametrize(
+    ("stage", "most", "swapped"), [(1, 60, 60), (2, 60, 30), (1, 150, 100), (2, 150, 50)]
+)
+def test_worked_example_100_good_rollouts(stage, most, swapped):
     num = 300
     stage_B = torch.where(torch.arange(num) < 150, 0, stage)
     advantage_B = torch.where(torch.arange(num) < 250, 1.0, 0.0).double()
@@ -87,7 +89,7 @@ def test_worked_example_100_good_rollouts(stage, swapped):
         [1] * num, stage_B=stage_B, advantage_B=advantage_B,
         rollout_uid_B=torch.randperm(num, generator=torch.Generator().manual_seed(0)),
     )  # fmt: skip
-    result = run(SwapInOtherStages(60), batch)
+    result = run(SwapInOtherStages(most), batch)
     kept_B = result.value.gradient_T
     assert int(kept_B[:150].sum()) == 150 - swapped
     assert int(kept_B[150:250].sum()) == swapped

@@ -89,6 +89,8 @@ def test_composes_and_refuses():
     mark, part = (use.part for use in algorithm.reward[-2:])
     assert (mark.width, mark.words, mark.num_top) == (2, "wait so", 5)
     assert (part.variant, part.weight) == ("code", 0.3)
+    with pytest.raises(UserError, match=r"variant='paper'\): num_top=3 would have no effect"):
+        ares_aepo(num_top=3)
     assert ares_aepo(w=3).reward[-2].part == MarkOpenWindows(width=3)
     assert ares_aepo(kl_every=0).control == ares_aepo(beta=0.0).control == ()
     with pytest.raises(UserError, match="variant must be one of paper, code"):

@@ -186,6 +186,10 @@ def test_composes():
     assert branch_grpo(late=-3).selection[0].part.below == 1
     with pytest.raises(UserError, match="level of 2, it is 2"):
         branch_grpo(branching=(4, 2), late=2)
+    with pytest.raises(UserError, match=r"interval=5 would have no effect.*below late=1"):
+        branch_grpo(branching=(4, 2), pruned_depths=(1,), interval=5)
+    (prune,) = branch_grpo(branching=(4, 2), pruned_depths=(1,), interval=5, late=0).selection
+    assert prune.part.pruned_at(5) == [0]
 
 
 def test_tokens_of_a_tree_count_once(lab, runner, tmp_path):

@@ -81,6 +81,10 @@ def test_rewards_are_shaped():
     goals = torch.tensor([3, 4, 5, 0])
     changed = credits({"c_cons": -0.3, "lam": 0.0}, **given, subgoal_token=goals)
     assert changed[:, 2].tolist() == pytest.approx([0, -0.3, 0, 0])
+    for price, wanted in (("c_inv", "action_valid"), ("c_cons", "subgoal_token")):
+        lacking = {name: column for name, column in EXAMPLE.items() if name != wanted}
+        with pytest.raises(UserError, match=f"needs {wanted}"):
+            F.advantages("hiper_hae", params={**PLAIN, price: 0.1}, **lacking)
 
 
 def test_a_lone_turn_pays_nothing_for_keeping():

@@ -7,6 +7,7 @@ from builders import flat_batch, run
 
 from strop import functional as F
 from strop.method.check import check
+from strop.parts.advantage.credit.map_turn_rewards import MapTurnRewards
 from strop.parts.advantage.credit.share_by_turn_credit import ShareByTurnCredit
 from strop.parts.advantage.weight.add_feedback_gain import AddFeedbackGain
 from strop.recipes.infopo import infopo
@@ -203,6 +204,12 @@ def test_a_row_without_turns_has_the_discounted_reward_0():
                          params={"score": "discounted", "gamma": 0.8}, **more)  # fmt: skip
     assert float(found[0, 0]) == pytest.approx(z_of([1.3, 0.0, 0.8, 0.0])[0])
     assert (found[3] == 0).all()
+
+
+def test_a_turns_credit_with_hardly_any_bend_is_a_line():
+    reward_K = torch.tensor([0.0, 0.3, 1.0])
+    found = MapTurnRewards(1e-6)(reward_K).tolist()
+    assert found == pytest.approx([0.5, 0.65, 1.0], abs=1e-5)
 
 
 def test_composes_and_refuses():

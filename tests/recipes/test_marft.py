@@ -165,9 +165,16 @@ def test_composes():
 @pytest.mark.parametrize(("step", "role"), [(1, 0), (2, 0), (3, 1), (5, 2), (7, 0)])
 def test_agents_learn_one_after_another(step, role):
     batch = flat_batch((2, 1, 2, 1), role_K=[0, 1, 2, 1], step=step)
-    kept = run(TakeRolesInTurn(2), batch).value
+    kept = run(TakeRolesInTurn(2, 3), batch).value
     assert kept[0].tolist() == [r == role for r in (0, 0, 1, 2, 2, 1)]
     assert kept[0].equal(kept[1])
+
+
+def test_a_step_without_the_last_agents_turns_changes_no_order():
+    batch = flat_batch((2, 1), role_K=[0, 1], step=21)  # the third agent's
+    assert not run(TakeRolesInTurn(10, 3), batch).value[0].any()
+    with pytest.raises(UserError, match=r"role 2, and 2 roles learn in turn: set .*roles=3"):
+        run(TakeRolesInTurn(10), batch.set(role_K=torch.tensor([0, 2])))
 
 
 def updates(batch, changes, **fields):

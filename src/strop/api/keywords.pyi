@@ -544,6 +544,7 @@ class Options(TypedDict, total=False):
     selection_others: bool
     selection_positive_only: bool
     selection_rejected: bool
+    selection_roles: Whole
     selection_scope: str
     selection_share: Any
     selection_smallest: Number

@@ -547,7 +547,9 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         slots = "objectives" if column in DISTRIBUTIONS else "ratios and objectives"
         return f"{reads}, which is the current policy's: only {slots} of loss terms get it"
     early = PLACES.index(place) < PLACES.index(PLACE_OF[COMPUTED_BEFORE])
-    if is_value(column) and not early:
+    declared = catalogue.columns()
+    of_parts = column in declared and column not in KNOWN  # not a head of the critic
+    if is_value(column) and not of_parts and not early:
         return (
             f"{reads}, for which there is no critic: add a term with "
             "regress_value and the learner critic, as the recipe gae has"
@@ -560,7 +562,9 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         return f"{reads}, which no part before it writes" + (
             f"; {' or '.join(writers)} would"
             if writers
-            else nearest(column, catalogue.columns()) + columns.without_letter(column)
+            else "; rename what one writes to it"
+            if of_parts
+            else nearest(column, declared) + columns.without_letter(column)
         )
     meaning, writer = KNOWN[column].meaning, KNOWN[column].writer
     if writer.startswith("loss"):

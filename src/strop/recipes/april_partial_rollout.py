@@ -41,7 +41,7 @@ def april_partial_rollout(
     sampled, so that no text is tokenised again; 2. further groups that end meanwhile are kept,
     there lost; 3. dynamic_sampling requests more after the step's groups, there as they end; 4.
     temperature 1 (there 0.8). No limit on age unless max_age, as there.
-    Try: chunk, max_age (4), terms.policy.correction=weigh_by_engine_ratio.
+    Try: chunk, max_age (4), correction=weigh_by_engine_ratio.
     """
     if chunk < num_prompts:
         raise UserError(

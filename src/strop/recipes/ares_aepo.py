@@ -13,7 +13,7 @@ from strop.parts.reward.mark_open_windows import MarkOpenWindows
 from strop.parts.reward.mark_windows_after_words import MarkWindowsAfterWords
 from strop.parts.reward.reward_open_windows import RewardOpenWindows
 from strop.recipes._base import average
-from strop.recipes._inherit import inherits
+from strop.recipes._inherit import inherits, refuse_unused
 from strop.recipes.grpo import grpo
 
 
@@ -59,14 +59,16 @@ def ares_aepo(
     Differs from the paper: targets are carried over from earlier steps (relative to its own batch
     lambda is always 0); their rate is ours, and so is r_t (the code's 0.67). It does not branch
     rollouts. variant "code": its windows and rewards; its 174 words are those of its repository or
-    of `strop.evaluation.high_entropy_words`, which finds yours in a run; how it found them is not
-    stated.
-    Try: variant, w, kl_target, alpha, words.
+    of `strop.evaluation.high_entropy_words`, which finds yours in a run; its own way is unstated.
+    Try: w, kl_target, variant="code" with alpha, words.
     """
     algorithm = grpo(aggregation=aggregation, **parent)
     shaping = RewardOpenWindows(variant, alpha, relax, success)
-    code = variant == "code"
-    found: Any = MarkWindowsAfterWords(w, words, num_top) if code else MarkOpenWindows(w)
+    found: Any = MarkWindowsAfterWords(w, words, num_top)
+    if variant != "code":
+        found = MarkOpenWindows(w)
+        given = {"words": words, "num_top": num_top, "alpha": alpha}
+        refuse_unused(f"ares_aepo(variant={variant!r})", given, ares_aepo, *given)
     kl = Term("kl", Use(PenaliseKlByDifficulty()), average(aggregation), coef=beta)
     hold = (Use(HoldKlByDifficulty(target=kl_target, every=kl_every)),) if kl_every else ()
     return dataclasses.replace(

@@ -16,6 +16,8 @@ from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
 
+INTERVAL = 30
+
 
 @inherits(grpo, without=(*ESTIMATOR, "num_rollouts"), beta=0.0)
 def branch_grpo(
@@ -32,10 +34,10 @@ def branch_grpo(
     width: float = 1.0,
     # The level from which edges are late, 0 for the first segments; -1: the last one.
     late: int = -1,
-    # Levels whose edges are not trained on; they shift towards `late` during the run.
+    # Levels whose edges are not trained on; where the first is below `late`, they shift up to it.
     pruned_depths: tuple[int, ...] = (),
     # Steps after which they shift by one level.
-    interval: int = 30,
+    interval: int = INTERVAL,
     **parent: Any,
 ) -> Algorithm:
     """BranchGRPO: Stable and Efficient GRPO with Structured Branching in Diffusion Models.
@@ -62,6 +64,11 @@ def branch_grpo(
     levels = len(branching)
     if not -levels <= late < levels:
         raise UserError(f"branch_grpo's late must be a level of {levels}, it is {late}")
+    if interval != INTERVAL and pruned_depths and min(pruned_depths) <= late % levels:
+        raise UserError(
+            f"branch_grpo: interval={interval} would have no effect: pruned_depths shift only "
+            f"from below late={late % levels} up to it; leave it out, or give a smaller late"
+        )
     prune = PruneTreeEdges(pruned_depths, interval, late % levels, width)
     algorithm = grpo(**parent)
     credit = Use(CompareNodesOfDepth(eps, clamp), (("advantage_T", "credit_T"),))

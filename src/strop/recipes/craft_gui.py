@@ -41,7 +41,7 @@ def craft_gui(
     Differs from the paper: it is described in words only; labels, when stages change, and the
     weights of its rule checks and its judge (model:FOLDER or judge:FILE beside a rule) are yours to
     set.
-    Try: column, stages, progress="points(((0, 0), (0.2, 0.5), (1, 1)))".
+    Try: column, stages, progress=points(((0, 0), (0.2, 0.5), (1, 1))).
     """
     draw = DrawInStages(num_prompts, num_rollouts, column, stages, progress, num_answers)
     # With this label its fields num_prompts and num_rollouts keep their usual paths.

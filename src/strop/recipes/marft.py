@@ -66,7 +66,7 @@ def marft(
     num_minibatches: int = 1,
     max_kl: float = 1e-3,
     warmup_steps: int = 0,
-    # Steps for which one agent's turns are trained on before the next one's; 0: all together.
+    # Steps of training on one agent's turns (of two: take_roles_in_turn.roles); 0: all together.
     interval: int = 0,
     **parent: Any,
 ) -> Algorithm:

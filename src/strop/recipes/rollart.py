@@ -42,8 +42,7 @@ def rollart(
     `training.max_staleness` lets it continue: the two bounds then add up. 3. There is no filter
     inside the queue; a curation requests more. 4. The losses that it offers are parts of their own.
     Alpha is 0 in the released code, which is grpo, and 1 in its asynchronous examples.
-    Try: alpha (0: grpo), x (2), training.max_staleness (1),
-    terms.policy.correction=weigh_by_engine_ratio.
+    Try: alpha (0: grpo), x (2), training.max_staleness (1), correction=weigh_by_engine_ratio.
     """
     algorithm = grpo(**parent)
     ahead = (Use(DrawSparePrompts(float(alpha))),) if alpha else ()

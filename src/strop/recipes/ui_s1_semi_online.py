@@ -56,7 +56,7 @@ def ui_s1_semi_online(
     which rewrites each turn's context); 2. patches are the expert's action without a thought, not
     one of the policy's or the data's; 3. the KL penalty towards the reference is off unless beta >
     0 (1e-4 there). In "code" a wrong action ends the returns before it.
-    Try: gamma, w_S, eta, eps_patch (1 or 2; -1: no limit).
+    Try: gamma, w_S, eta, data.task_config.eps_patch (1 or 2; -1: no limit).
     """
     if variant not in VARIANTS or mode not in SCALES:
         known = f"variant {' or '.join(VARIANTS)}, mode {' or '.join(SCALES)}"

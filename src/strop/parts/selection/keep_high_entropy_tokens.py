@@ -65,13 +65,13 @@ class KeepHighEntropyTokens:
             if advantage_T is None:
                 raise UserError("keep_high_entropy_tokens.by_advantage needs advantage_T")
             size_T = entropy_old_T * advantage_T.abs()
-        entropy_N, num = segments.at(size_T, row), row.shape[0]
+        size_N, num = segments.at(size_T, row), row.shape[0]
         if self.method == "topk" or not num:
-            kept_N = segments.largest(entropy_N, min(max(int(self.share * num), 1), num))
+            kept_N = segments.largest(size_N, min(max(int(self.share * num), 1), num))
         else:
-            kept_N = entropy_N >= self._threshold(entropy_N)
+            kept_N = size_N >= self._threshold(size_N)
         kept_T = torch.zeros_like(gradient_T).index_put((row,), kept_N)
-        kept_M = entropy_N[kept_N]
+        kept_M = segments.at(entropy_old_T, row)[kept_N]
         least = float(kept_M.min()) if kept_M.numel() else 0.0
         if self.others:
             kept_T = gradient_T & ~kept_T
@@ -80,12 +80,12 @@ class KeepHighEntropyTokens:
         metrics = {"entropy_control/threshold": least}
         return Result(Selected(kept_T, counts_T, lost), metrics=metrics)
 
-    def _threshold(self, entropy_N: Tensor) -> Tensor:
+    def _threshold(self, size_N: Tensor) -> Tensor:
         """The (1 - share)-quantile [] of the values, at least one."""
         assert not isinstance(self.share, Schedule)
-        last = entropy_N.shape[0] - 1
+        last = size_N.shape[0] - 1
         place = round(self.share * last, 9)  # from the largest one
         above = int(place)
         below = min(above + 1, last)
-        high, low = segments.at_places(entropy_N, (last - above, last - below))
+        high, low = segments.at_places(size_N, (last - above, last - below))
         return torch.lerp(high, low, place - above)

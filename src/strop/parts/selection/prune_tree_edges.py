@@ -16,7 +16,7 @@ class PruneTreeEdges:
     """Some edges of a tree are sampled and scored, but left out of the gradient.
 
         depth: those at a depth of `depths` go, a window that moves up by one depth every `interval`
-               steps until its first one is at `below`
+               steps until its first one is at `below`; it stays if that one is not deeper
         width: of those at depth `below` or deeper, over all trees, floor(share * n) and at least
                two stay: half of them the best, half the worst
 

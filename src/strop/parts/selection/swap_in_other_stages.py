@@ -14,8 +14,8 @@ from strop.method.part import Result, Selected, require
 class SwapInOtherStages:
     """A few good rollouts of other phases replace plain ones; the others of these phases go.
 
-        s = min(most, good) for rollouts of stage 1, min(most // 2, good) for those of stage 2;
-        good: rollouts of these stages with an advantage above 0
+        s = min(most, good) for rollouts of stage 1, min(most, good) // 2 for those of stage 2;
+        good: rollouts of the stage with an advantage above 0
         s good ones stay; s plain ones (stage 0) go, and so do all others of these stages
 
     Which stay and which go follows rollout_uid, which does not depend on the answer.
@@ -46,8 +46,9 @@ class SwapInOtherStages:
     ) -> Result:
         scored_B = torch.ones_like(stage_B, dtype=torch.bool) if scored_B is None else scored_B
         good_B = scored_B & (stage_B > 0) & (advantage_B > 0)
-        limit_B = torch.where(stage_B == 1, self.most, self.most // 2)
         kind_B = stage_B.clamp(0, 2)
+        limit_B = segments.count(kind_B, 3, good_B).clamp(max=self.most)[kind_B]
+        limit_B = torch.where(stage_B == 1, limit_B, limit_B // 2)
         place_B = segments.rank(rollout_uid_B, kind_B, 3, good_B)
         swapped_B = good_B & (place_B < limit_B)
         plain_B = scored_B & (stage_B == 0)

@@ -1,8 +1,13 @@
+import dataclasses
+
 import pytest
 import torch
 from builders import flat_batch, run
 
+from strop.method.check import check
+from strop.method.part import Use
 from strop.parts.advantage.credit.credit_reference_likelihood import CreditReferenceLikelihood
+from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
 
 OLD = [-1.0, -2.0, -0.5, -3.0]
@@ -33,8 +38,9 @@ def test_metrics_and_what_is_missing():
         flat_batch((2, 2), logp_old_T=OLD, logp_ref_T=REF, kl_ref_old_T=[1.0, 2.0, 0.0, 1.0]),
     )
     assert found.metrics == {"reference/credit_mean": 0.5, "reference/kl_mean": 1.0}
-    with pytest.raises(UserError, match="centre needs kl_ref_old_T"):
-        credit(CreditReferenceLikelihood(centre=True))
+    adds = Use(CreditReferenceLikelihood(adds=True))
+    with pytest.raises(UserError, match="reads advantage_T, which"):
+        check(dataclasses.replace(grpo(), advantage=(adds,)))
 
 
 @pytest.mark.parametrize("centre", [False, True])

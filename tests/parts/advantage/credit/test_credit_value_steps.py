@@ -1,9 +1,14 @@
+import dataclasses
+
 import pytest
 import torch
 from builders import NAN, flat_batch, ragged_batch, run, tokens_of
 
+from strop.method.check import check
+from strop.method.part import Use
 from strop.parts.advantage.credit.credit_value_steps import CreditValueSteps
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
+from strop.recipes.spo_chain import spo_chain
 from strop.support.errors import UserError
 
 
@@ -62,8 +67,13 @@ def test_edges():
     assert not run(CreditValueSteps(), batch).value.any()
     one = batch.set(prefix_value_T=torch.tensor([NAN, NAN, 0.25, NAN, NAN]))
     assert run(CreditValueSteps(), one).value.tolist() == [0, 0, -0.25, -0.25, -0.25]
-    with pytest.raises(UserError, match="value_std_T"):
-        run(CreditValueSteps(normalize_std=True), one)
+
+
+def test_a_spread_that_nothing_writes_is_refused_before_the_run():
+    *chain, _ = spo_chain().advantage
+    algorithm = dataclasses.replace(spo_chain(), advantage=(*chain, Use(CreditValueSteps(True))))
+    with pytest.raises(UserError, match=r"value_std_T, which no .*; back_up_tree_values would"):
+        check(algorithm)
 
 
 def test_how_many_steps_there_are_and_how_far_they_go_is_logged():

@@ -2,8 +2,10 @@ import pytest
 import torch
 from builders import ragged_batch, run
 
+from strop import functional
 from strop.batch.batch import Batch
 from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
+from strop.support.errors import UserError
 
 
 def turns(rewards, rollouts, **columns) -> Batch:
@@ -29,6 +31,9 @@ def test_penalty_stays_with_its_turn():
     batch = turns([0, 1], [0, 0], valid_K=torch.tensor([True, False]))
     found = run(DiscountTurnRewards(0.5, invalid_penalty=0.1), batch).value
     assert found.tolist() == pytest.approx([0.5, 0.9])
+    steps = {"turn_rewards": torch.tensor([[0.0, 1.0]]), "states": torch.tensor([[0, 1]])}
+    with pytest.raises(UserError, match="needs action_valid"):
+        functional.advantages("gigpo", params={"invalid_penalty": 5.0}, **steps)
 
 
 @pytest.mark.parametrize(

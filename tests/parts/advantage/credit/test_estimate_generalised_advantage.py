@@ -115,6 +115,13 @@ def test_a_rollout_that_was_cut_off_goes_on_as_valued():
     assert estimated(finished, lam=0.95, bootstrap_truncated=True)[0].equal(ended)
 
 
+def test_a_rollout_that_is_pending_has_earned_nothing():
+    # V + 0 - V on its last token; the other one ended with 1 - 0.5
+    batch = flat_batch([2, 2], value_T=[0.5] * 4, advantage_B=[1.0, 1.0])
+    batch = batch.set(pending_B=torch.tensor([True, False]))
+    assert estimated(batch, lam=0.0)[0].tolist() == [0, 0, 0, 0.5]
+
+
 def test_what_is_beyond_a_cut_is_told():
     batch = flat_batch([1, 2, 1], value_T=[0.5, 0.6, 0.7, 0.1], advantage_B=[0.0] * 3,
                        truncated_B=[True, True, False])  # fmt: skip
@@ -129,8 +136,7 @@ def test_values_get_no_gradient_and_something_must_be_earned():
     batch = flat_batch([2], value_T=[0.5, 0.6], reward_T=[0.0, 1])
     values = batch["value_T"].requires_grad_()
     assert not estimated(batch.set(value_T=values))[0].requires_grad
-    with pytest.raises(UserError, match="needs reward_T or advantage_B"):
-        EstimateGeneralisedAdvantage()(*(batch[n] for n in (
-            "value_T", "mask_T", "rollout_T", "scored_B")))  # fmt: skip
+    with pytest.raises(UserError, match="needs token_rewards, or rewards"):
+        functional.advantages("gae", values=batch["value_T"][None])
     with pytest.raises(UserError, match="lam must be between 0"):
         EstimateGeneralisedAdvantage(lam=1.1)

@@ -26,13 +26,6 @@ def test_every_value_counts_once():
     )
 
 
-def test_the_zero_of_padded_rows():
-    values = [2 / 3, 5 / 6, -4 / 3, -7 / 6]
-    assert of(values) == pytest.approx([v + 0.25 for v in values])
-    assert of(values, with_zero=True) == pytest.approx([v + 0.2 for v in values])
-    assert of([0.0, 1, 2], with_zero=True) == [-1, 0, 1]
-
-
 def test_players_have_values_of_their_own():
     found = of([0.0, 4, 1, 2, 9], [0, 0, 1, 1, 2], players=(7, 2, 7))
     # Player 7 has 0, 4 and 9, player 2 has 1 and 2.

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Result, require
-from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,12 @@ class CreditReferenceLikelihood:
         needed = {"kl_ref_old_T": self.centre, "advantage_T": self.adds}
         return frozenset(name for name, is_read in needed.items() if not is_read)
 
+    @property
+    def any_of(self) -> tuple[tuple[str, ...], ...]:
+        """The columns that are required where they are read."""
+        unread = self.unread
+        return tuple((name,) for name in ("kl_ref_old_T", "advantage_T") if name not in unread)
+
     def __call__(
         self,
         logp_old_T: Tensor,
@@ -68,10 +73,9 @@ class CreditReferenceLikelihood:
         metrics = {"reference/credit_mean": segments.overall(reward_T, mask_T)}
         credit_T = segments.reward_to_go(reward_T, rollout_T, self.gamma)
         if self.centre:
-            if kl_ref_old_T is None:
-                raise UserError("credit_reference_likelihood.centre needs kl_ref_old_T")
+            assert kl_ref_old_T is not None, "any_of has it"
             credit_T = credit_T + kl_ref_old_T
             metrics["reference/kl_mean"] = segments.overall(kl_ref_old_T, mask_T)
-        base_T = advantage_T if self.adds and advantage_T is not None else 0
+        base_T = 0 if advantage_T is None else advantage_T  # unread unless it adds
         credit_T = torch.where(mask_T, base_T + self.coef * credit_T, 0)
         return Result(credit_T.to(logp_old_T.dtype), metrics=metrics)

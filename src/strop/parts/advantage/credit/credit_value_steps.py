@@ -8,7 +8,6 @@ from torch import Tensor
 from strop.batch import segments
 from strop.method.part import Result, require
 from strop.parts.advantage.credit._steps import rise_metrics, steps_of
-from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class CreditValueSteps:
     Differs from the source: no. Tokens before the first cut get 0, as in the code.
     Nearest part: spread_evenly; equal to it after subtracting V of the prompt when each rollout's
     first token is its only cut.
-    Edges: no cut -> 0; unscored -> 0; normalize_std without value_std_T -> UserError.
+    Edges: no cut -> 0; unscored -> 0.
     """
 
     # Divide by the spread of the values that the state before the stretch led to. Default: ours
@@ -39,6 +38,11 @@ class CreditValueSteps:
 
     def __post_init__(self) -> None:
         require(self, "eps", low=0.0)
+
+    @property
+    def any_of(self) -> tuple[tuple[str, ...], ...]:
+        """The spread of values, where steps are divided by it."""
+        return (("value_std_T",),) if self.normalize_std else ()
 
     def __call__(
         self,
@@ -60,8 +64,6 @@ class CreditValueSteps:
         rise_N = steps.after(before_N, reward_B[steps.rollout_N]) - before_N
         metrics = rise_metrics(steps, rise_N, scored_B)
         if self.normalize_std:
-            if value_std_T is None:
-                raise UserError("credit_value_steps.normalize_std needs a part that writes "
-                                "value_std_T, such as back_up_tree_values")  # fmt: skip
+            assert value_std_T is not None, "any_of has it"
             rise_N = segments.divided(rise_N, value_std_T[steps.row_N] + self.eps)
         return Result(steps.spread(rise_N), metrics=metrics)

@@ -47,8 +47,10 @@ class DiscountTurnRewards:
 
     @property
     def any_of(self) -> tuple[tuple[str, ...], ...]:
-        """The column of wanted actions, where an unwanted one ends a sum."""
-        return () if self.whole or self.stop == "never" else (("match_K",),)
+        """Understood actions where others are penalised; wanted ones where others end a sum."""
+        stops = not self.whole and self.stop != "never"
+        needed = {"valid_K": self.invalid_penalty != 0, "match_K": stops}
+        return tuple((name,) for name, is_read in needed.items() if is_read)
 
     def __call__(
         self,
@@ -63,8 +65,9 @@ class DiscountTurnRewards:
         else:
             key_K = self._pieces(rollout_K, match_K)
             return_K = segments.reward_to_go(values_K, key_K, self.gamma)
-        if self.invalid_penalty == 0 or valid_K is None:
+        if self.invalid_penalty == 0:
             return return_K
+        assert valid_K is not None, "any_of has it"
         return return_K - self.invalid_penalty * (~valid_K.bool()).to(return_K.dtype)
 
     def _pieces(self, rollout_K: Tensor, match_K: Tensor | None) -> Tensor:

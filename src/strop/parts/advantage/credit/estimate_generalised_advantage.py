@@ -9,7 +9,6 @@ from torch import Tensor
 from strop.batch import segments
 from strop.method.part import Result, require
 from strop.parts.advantage.credit._bootstrap import bootstrapped, unlogged
-from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,12 @@ class EstimateGeneralisedAdvantage:
         require(self, "lam", low=0.0, high=1.0)
 
     @property
+    def any_of(self) -> tuple[tuple[str, ...], ...]:
+        """Something that is earned, and which rollouts were cut off where that counts."""
+        earned = ("reward_T", "advantage_B")
+        return (earned, ("truncated_B",)) if self.bootstrap_truncated else (earned,)
+
+    @property
     def unlogged(self) -> frozenset[str]:
         """The metrics of cut rollouts, where these count as ended."""
         return unlogged(self.bootstrap_truncated)
@@ -71,10 +76,10 @@ class EstimateGeneralisedAdvantage:
         last_N[:-1] = key_N[1:] != key_N[:-1]
         if reward_T is not None:
             reward_N = segments.at(reward_T, row_N).double()
-        elif advantage_B is not None:
-            reward_N = torch.where(last_N, segments.at(advantage_B, key_N).double(), 0)
         else:
-            raise UserError("estimate_generalised_advantage needs reward_T or advantage_B")
+            assert advantage_B is not None, "any_of has it"
+            ended_N = last_N if pending_B is None else last_N & ~segments.at(pending_B, key_N)
+            reward_N = torch.where(ended_N, segments.at(advantage_B, key_N).double(), 0)
         after_N = self._after(value_N, key_N, truncated_B, pending_B)
         next_N = torch.where(last_N, after_N, value_N.roll(-1))
         surprise_N = reward_N + self.gamma * next_N - value_N
@@ -95,9 +100,6 @@ class EstimateGeneralisedAdvantage:
         if pending_B is not None:
             on_N = segments.at(pending_B, key_N)
         if self.bootstrap_truncated:
-            if truncated_B is None:
-                raise UserError(
-                    "estimate_generalised_advantage.bootstrap_truncated needs truncated_B"
-                )
+            assert truncated_B is not None, "any_of has it"
             on_N = on_N | segments.at(truncated_B, key_N)
         return torch.where(on_N, value_N, 0)

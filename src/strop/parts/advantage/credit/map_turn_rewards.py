@@ -30,4 +30,5 @@ class MapTurnRewards:
         require(self, "bend", low=1e-6)
 
     def __call__(self, reward_K: Tensor) -> Tensor:
-        return (1 + (1 - (-self.bend * reward_K).exp()) / (1 - math.exp(-self.bend))) / 2
+        # expm1, since 1 - exp cancels at a small bend
+        return (1 + (-self.bend * reward_K).expm1() / math.expm1(-self.bend)) / 2

@@ -9,7 +9,6 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.columns import Column
 from strop.method.part import require, require_one_of
-from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,12 @@ class ShapeSegmentRewards:
         require(self, "c_cons")
         require_one_of(self, "keep_mode", ("fixed", "normalized"))
 
+    @property
+    def any_of(self) -> tuple[tuple[str, ...], ...]:
+        """Understood actions and subgoals, where they have a price."""
+        needed = {"valid_K": self.c_inv, "subgoal_K": self.c_cons}
+        return tuple((name,) for name, price in needed.items() if price)
+
     def __call__(
         self,
         reward_K: Tensor,
@@ -67,12 +72,10 @@ class ShapeSegmentRewards:
             price_K = torch.where(turns_K > 1, price_K / turns_K, 0)
         shaped_K = reward_K + torch.where(keeps_K, price_K, 0)
         if self.c_inv:
-            if valid_K is None:
-                raise UserError("shape_segment_rewards.c_inv needs valid_K; or set it to 0")
+            assert valid_K is not None, "any_of has it"
             shaped_K = shaped_K - self.c_inv * (~valid_K.bool()).to(shaped_K.dtype)
         if self.c_cons:
-            if subgoal_K is None:
-                raise UserError("shape_segment_rewards.c_cons needs subgoal_K; or set it to 0")
+            assert subgoal_K is not None, "any_of has it"
             before_K = subgoal_K.roll(1)
             differs_K = (subgoal_K != before_K) & (subgoal_K != 0) & (before_K != 0)
             first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from strop.batch.columns import Column
 from strop.method.part import require
-from strop.support.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,15 @@ class SpreadTurns:
         require(self, "second_weight")
         require(self, "rollout_weight")
 
+    @property
+    def any_of(self) -> tuple[tuple[str, ...], ...]:
+        """The second advantage and the rollout's, where they have a weight."""
+        needed = {
+            "second_advantage_K": self.second_weight,
+            "advantage_B": self.rollout_weight,
+        }
+        return tuple((name,) for name, weight in needed.items() if weight)
+
     def __call__(
         self,
         advantage_K: Tensor,
@@ -60,11 +68,9 @@ class SpreadTurns:
     ) -> Tensor:
         advantage_T = self.turn_weight * advantage_K[turn_T]
         if self.second_weight:
-            if second_advantage_K is None:
-                raise UserError("spread_turns.second_weight needs second_advantage_K")
+            assert second_advantage_K is not None, "any_of has it"
             advantage_T = advantage_T + self.second_weight * second_advantage_K[turn_T]
         if self.rollout_weight:
-            if advantage_B is None:
-                raise UserError("spread_turns.rollout_weight needs advantage_B")
+            assert advantage_B is not None, "any_of has it"
             advantage_T = advantage_T + self.rollout_weight * advantage_B[rollout_T]
         return torch.where(mask_T, advantage_T, 0)

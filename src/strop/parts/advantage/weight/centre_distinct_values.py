@@ -21,7 +21,7 @@ class CentreDistinctValues:
     Reads: advantage_T [T] float, rollout_T [T] int, mask_T [T] bool, scored_B [B] bool, player_B
     [B] int (without it there is one player).   Writes: advantage_T [T] float.
     Source: code only: thu-nics/MARSHAL:roll/utils/functionals.py @ 2db0222 (arXiv 2510.15414).
-    Differs from the source: padding is not in V, unless with_zero; any number of players.
+    Differs from the source: padding is not in V; any number of players.
     Nearest part: centre_turns by player, whose mean counts every turn.
     Edges: one distinct value -> 0; masked tokens and unscored rollouts -> 0.
     """
@@ -30,8 +30,6 @@ class CentreDistinctValues:
     scale: str = "none"
     # Added to the deviation; in reward units. Default: released code.
     eps: float = 1e-6
-    # Whether 0 is always in V, as where rows are padded. Default: ours (no).
-    with_zero: bool = False
 
     def __post_init__(self) -> None:
         require_one_of(self, "scale", ("none", "unbiased"))
@@ -51,9 +49,6 @@ class CentreDistinctValues:
         row_N = segments.rows_where(counts_T)
         rollout_N, own_N = segments.at(rollout_T, row_N), segments.at(advantage_T, row_N)
         player_N, value_N = segments.at(key_B, rollout_N), own_N.float()
-        if self.with_zero:
-            player_N = torch.cat([player_N, torch.unique(player_N)])
-            value_N = torch.cat([value_N, value_N.new_zeros(player_N.shape[0] - value_N.shape[0])])
         value_V, owner_V = segments.distinct(value_N, player_N)
         value_V = value_V.double()
         mean_B = segments.mean(value_V, owner_V, num)[key_B]
