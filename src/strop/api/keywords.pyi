@@ -518,7 +518,6 @@ class Options(TypedDict, total=False):
     advantage_whole: bool
     advantage_window: Whole
     advantage_winsor: Number
-    advantage_with_zero: bool
     advantage_xi: Number
     selection_below: Whole
     selection_by_advantage: bool
