@@ -76,6 +76,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="pictures; default: all but compare and growth")
     parser.add_argument("--comparison", type=Path, help="folder that strop compare has written")
     given = parser.parse_args()
+    known = (*SHOTS, "audit", "compare", "growth")
+    if unknown := [name for name in given.names if name not in known]:
+        parser.error(f"there is no picture {', '.join(unknown)}, there are {', '.join(known)}")
+    if "compare" in given.names and not (given.comparison and given.comparison.is_dir()):
+        parser.error("compare needs --comparison FOLDER, which strop compare has written")
     FOLDER.mkdir(exist_ok=True)
     for name in given.names or (*SHOTS, "audit"):
         with tempfile.TemporaryDirectory() as folder:
