@@ -13,7 +13,6 @@ docs/evidence/growth.csv, which `benchmarks/growth.py` writes.
 import argparse
 import csv
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from docsite.known import numbers_of, tables
 from PIL import Image
 
 from strop.report.charts import COLOURS, GREY, Chart
@@ -76,6 +76,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="pictures; default: all but compare and growth")
     parser.add_argument("--comparison", type=Path, help="folder that strop compare has written")
     given = parser.parse_args()
+    known = (*SHOTS, "audit", "compare", "growth")
+    if unknown := [name for name in given.names if name not in known]:
+        parser.error(f"there is no picture {', '.join(unknown)}, there are {', '.join(known)}")
+    if "compare" in given.names and not (given.comparison and given.comparison.is_dir()):
+        parser.error("compare needs --comparison FOLDER, which strop compare has written")
     FOLDER.mkdir(exist_ok=True)
     for name in given.names or (*SHOTS, "audit"):
         with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +138,7 @@ def draw(page: Path, script: str, height: int, out: Path, folder: Path) -> None:
 
 def audit_page(folder: Path) -> Path:
     """A page with two charts of docs/AUDIT.md."""
-    table = read_table((ROOT / "docs" / "AUDIT.md").read_text(encoding="utf-8"))
+    table = audited()
     page = folder / "audit.html"
     charts = charts_grid((weighing(table), spread(table)), "audit")
     body = f"<main style='padding-top: 20px'>{charts}</main>"
@@ -186,23 +191,10 @@ def growth(
     return Chart(title, f"{unit}; processor time" if unit != "MB" else unit, tuple(data), layout)
 
 
-def read_table(text: str) -> dict[str, dict[str, float]]:
-    """The numbers of each recipe by column, without the intervals."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    at = next(i for i, line in enumerate(lines) if line.startswith("| recipe | scale"))
-    head = [cell.strip() for cell in lines[at].strip("|").split("|")]
-    found = {}
-    for line in lines[at + 2 :]:
-        if line.startswith("| recipe"):
-            break
-        name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-        values = [re.sub("±.*", "", cell) for cell in cells]
-        found[name.replace("`", "")] = {
-            key: float(value)
-            for key, value in zip(head[1:], values, strict=True)
-            if value not in ("", "-")
-        }
-    return found
+def audited() -> dict[str, dict[str, float]]:
+    """The numbers of each recipe by column, from the first table of docs/AUDIT.md."""
+    heads, rows = tables("AUDIT.md")[0]
+    return {name.replace("`", ""): numbers_of(heads, cells) for name, cells in rows.items()}
 
 
 def weighing(table: dict[str, dict[str, float]]) -> Chart:

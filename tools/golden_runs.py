@@ -5,9 +5,10 @@
     python tools/golden_runs.py compare FOLDER FOLDER   # two such folders
 
 Use it for changes that may not alter any result; it takes about three minutes. It compares the
-weights, the state of the optimiser and of all parts, every metric except times and memory, and
-loss, gradient and advantages of each recipe on one random padded batch, or the message with which
-the recipe refuses the batch.
+weights, the state of the optimiser and of all parts, every metric except times, memory and
+counts of the machine and of asynchronous collection (NOT_COMPARED), and loss, gradient and
+advantages of each recipe on one random padded batch, or the message with which the recipe refuses
+the batch.
 """
 
 import json
@@ -97,17 +98,13 @@ def compare(one: Path, other: Path) -> list[str]:
 
     lines = []
     for name in RUNS:
-        for path in sorted((one / name).glob("checkpoints/*/model*.safetensors")):
-            two = other / path.relative_to(one)
-            if not two.exists():
-                lines.append(f"{two} is missing")
-            elif path.read_bytes() != two.read_bytes():
-                lines.append(f"{name}: weights of {path.parent.name} differ")
-        for path in sorted((one / name).glob("checkpoints/*/trainer.pt")):
-            states = [
-                torch.load(side / path.relative_to(one), weights_only=False)
-                for side in (one, other)
-            ]
+        lines += [
+            f"{name}: weights of {path.parent.name} differ"
+            for path in checkpointed(one / name, other / name, "model*.safetensors", lines)
+            if (one / name / path).read_bytes() != (other / name / path).read_bytes()
+        ]
+        for path in checkpointed(one / name, other / name, "trainer.pt", lines):
+            states = [torch.load(side / name / path, weights_only=False) for side in (one, other)]
             lines += [f"{name} {path.parent.name}: {where}" for where in differing(*states)]
         lines += [
             f"{name}: {where}" for where in differing(metrics(one / name), metrics(other / name))
@@ -122,6 +119,17 @@ def compare(one: Path, other: Path) -> list[str]:
     return lines + [f"padded: {where}" for where in differing(*calls)]
 
 
+def checkpointed(one: Path, other: Path, names: str, lines: list[str]) -> list[Path]:
+    """The files of checkpoints that both runs have; `lines` gets those that one of them lacks."""
+    sides = [
+        {path.relative_to(run) for path in run.glob(f"checkpoints/*/{names}")}
+        for run in (one, other)
+    ]
+    lines += [f"{one / path} is missing" for path in sorted(sides[1] - sides[0])]
+    lines += [f"{other / path} is missing" for path in sorted(sides[0] - sides[1])]
+    return sorted(sides[0] & sides[1])
+
+
 def metrics(run: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if not k.startswith(NOT_COMPARED)} for row in rows]
@@ -132,8 +140,9 @@ def differing(one: Any, other: Any, where: str = "") -> list[str]:
     import torch
 
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        same = one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
-        return [] if same else [where]
+        same = one.dtype == other.dtype and torch.equal(one.isnan(), other.isnan())
+        numbers = [each.nan_to_num(0.0, math.inf, -math.inf) for each in (one, other)]
+        return [] if same and torch.equal(*numbers) else [where]
     if type(one) is not type(other):
         return [f"{where}: {type(one).__name__} and {type(other).__name__}"]
     if isinstance(one, dict):

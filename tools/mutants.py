@@ -72,17 +72,23 @@ def _inside(tree: ast.Module, node: ast.AST, function: str, prefix: str) -> Iter
 
 def _changes(node: ast.AST) -> list[str]:
     if isinstance(node, ast.BinOp) and type(node.op) in SWAPS:
-        text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
-        return [] if text or _is_annotation(node) else ["operator"]
+        return [] if _is_text(node.left) or _is_annotation(node) else ["operator"]
+    if isinstance(node, ast.AugAssign) and type(node.op) in SWAPS:
+        return [] if _is_text(node.value) else ["operator"]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Invert):
         return ["sign"]
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in TURNS:
-        return ["comparison"]
+    if isinstance(node, ast.Compare):
+        names = ("comparison", *(f"comparison {n}" for n in range(2, len(node.ops) + 1)))
+        return [name for name, op in zip(names, node.ops, strict=True) if type(op) in TURNS]
     if isinstance(node, ast.Attribute) and node.attr in NAMES:
         return ["bound"]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NAMES:
         return ["bound"]
     return []
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _is_annotation(node: ast.BinOp) -> bool:
@@ -99,12 +105,12 @@ def _with(tree: ast.Module, node: ast.AST, change: str) -> str:
     if change == "operator":
         twin.op = SWAPS[type(twin.op)]()
     elif change == "sign":
-        twin.op = ast.UAdd() if isinstance(twin.op, ast.USub) else ast.Not()
+        twin.op = ast.UAdd()
         if isinstance(node.op, ast.Invert):  # ~mask -> mask
-            twin.op = ast.UAdd()
             twin.operand = ast.BinOp(twin.operand, ast.Mult(), ast.Constant(1))
-    elif change == "comparison":
-        twin.ops[0] = TURNS[type(twin.ops[0])]()
+    elif change.startswith("comparison"):  # "comparison 2" is the second one of a < b < c
+        at = int(change.partition(" ")[2] or 1) - 1
+        twin.ops[at] = TURNS[type(twin.ops[at])]()
     elif isinstance(twin, ast.Attribute):
         twin.attr = NAMES[twin.attr]
     else:

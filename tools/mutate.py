@@ -263,7 +263,7 @@ class Machinery:
             row["test"]: Known(row["seconds"], row["passed"], frozenset(row["reached"]))
             for row in lines_of(self.tests)
         }
-        self.noticing: dict[str, Stage] = {}  # tests that noticed the last mutant of a module
+        self.noticing: Stage | None = None  # tests that noticed the last mutant of a module
         self.survivors: list[str] = []
         self.total = self.unsteady = 0
 
@@ -283,14 +283,11 @@ class Machinery:
             left = [mutant for mutant in self.chosen[name] if key_of(name, mutant) not in done]
             items = self.items(session, name) if left else []
             self.measure([item for item in items if item.nodeid not in self.known])
-            for mutant in left:
-                self.mutate(key_of(name, mutant), mutant, module, items)
-            if left:
-                self.check(name, module)
+            self.judge(module, left, items)
         for name, module in modules.items():  # by now tests of other modules are measured too
-            for mutant in self.chosen[name]:
-                if not self.rows()[key_of(name, mutant)]["reaching"]:
-                    self.mutate(key_of(name, mutant), mutant, module, session.items)
+            rows = self.rows()
+            left = [m for m in self.chosen[name] if not reached(rows.get(key_of(name, m)))]
+            self.judge(module, left, session.items)
         found = [*self.rows().values()]
         self.survivors = [row["mutant"] for row in found if not row["noticed"]]
         self.total = len(found)
@@ -301,11 +298,20 @@ class Machinery:
         """The newest result of each mutant."""
         return {row["mutant"]: row for row in lines_of(self.results)}
 
-    def check(self, name: str, module: ModuleType) -> None:
-        """Check that the tests that noticed a module's mutant pass on unchanged code."""
-        if (stage := self.noticing.get(name)) and failed(stage, module, None, 600):
-            names = ", ".join(item.nodeid for item in stage.items)
-            raise Unsteady(f"{name}: its tests fail on unchanged code: {names}")
+    def judge(self, module: ModuleType, left: list[Mutant], items: list[pytest.Item]) -> None:
+        """Run mutants of a module. Those that were noticed are stored once the tests that noticed
+        the last of them have passed on unchanged code.
+        """
+        self.noticing = None
+        rows = [row for mutant in left if (row := self.mutate(mutant, module, items))]
+        if self.noticing and failed(self.noticing, module, None, 600):
+            self.unsteady += 1
+            names = ", ".join(item.nodeid for item in self.noticing.items)
+            print(f"{module.__name__}: {len(rows)} of its mutants cannot be judged: tests fail on "
+                  f"unchanged code: {names}", flush=True)  # fmt: skip
+            return
+        for row in rows:
+            append(self.results, row)
 
     def items(self, session: pytest.Session, name: str) -> list[pytest.Item]:
         """A module's tests, the nearest first: those of a file with its name, of files that import
@@ -321,9 +327,10 @@ class Machinery:
         return sorted((i for i in found if not i.nodeid.startswith(LONG)), key=distance)
 
     def mutate(
-        self, key: str, mutant: Mutant, module: ModuleType, items: list[pytest.Item]
-    ) -> None:
-        """Record whether a test notices the mutant."""
+        self, mutant: Mutant, module: ModuleType, items: list[pytest.Item]
+    ) -> dict[str, Any] | None:
+        """The row of a mutant that a test notices; one that passes all tests is stored at once."""
+        key = key_of(module.__name__, mutant)
         place = f"{module.__name__}:{mutant.function}"
         reaching = [
             (known.seconds, number, item)
@@ -337,14 +344,15 @@ class Machinery:
             tests.append(item)
             seconds += each
         noticed = bool(tests) and failed(Stage(tests), module, mutant.source, 20 + 5 * seconds)
-        if noticed:
-            self.noticing[module.__name__] = Stage(tests)
         row = {"mutant": key, "function": mutant.function, "noticed": noticed,
                "tests": len(tests), "reaching": len(reaching)}  # fmt: skip
+        if noticed:
+            self.noticing = Stage(tests)
+            return row
         append(self.results, row)
-        if not noticed:
-            print(f"{key} in {mutant.function}: {len(tests)} of {len(reaching)} tests let it pass",
-                  flush=True)  # fmt: skip
+        print(f"{key} in {mutant.function}: {len(tests)} of {len(reaching)} tests let it pass",
+              flush=True)  # fmt: skip
+        return None
 
     def measure(self, items: list[pytest.Item]) -> None:
         """Run tests on unchanged code for at most --measure seconds; store what they reach."""
@@ -410,6 +418,11 @@ class Machinery:
             left = [row for row in own if not row["noticed"]]
             alone = sum(not row["reaching"] for row in left)
             print(f"{room}: {len(own)} mutants, {len(left)} survived, {alone} of them unreached")
+
+
+def reached(row: dict[str, Any] | None) -> bool:
+    """Whether the mutant of a result is reached by a test; one without a result is."""
+    return row is None or bool(row["reaching"])
 
 
 def imported(name: str) -> ModuleType | None:

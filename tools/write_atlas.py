@@ -14,7 +14,7 @@ from pathlib import Path
 import atlas_numbers as numbers
 import numpy as np
 from atlas_numbers import Pair, Row
-from docsite.known import Known
+from docsite.known import Known, numbers_of, tables
 
 from strop.comparison.verdict import Compared
 from strop.evaluation.seeds import SHARE, paired_difference
@@ -174,19 +174,11 @@ def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> 
 def audited() -> dict[str, dict[str, float]]:
     """Columns of docs/AUDIT.md by recipe; of a recipe with phases, those of the first phase."""
     found: dict[str, dict[str, float]] = {}
-    head: list[str] = []
-    for line in (DOCS / "AUDIT.md").read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
-        if line.startswith("| recipe |"):
-            head = cells
-        elif line.startswith("| `") and "bias" in head and "noise" in head:
-            name = re.match(r"`(\w+)`", cells[0])
-            values = {}
-            for key, cell in zip(head, cells, strict=False):
-                if number := re.match(r"-?\d[\d.]*", cell):
-                    values[key] = float(number[0])
-            if name and "scale" in head:
-                found.setdefault(name[1], values)
+    for heads, rows in tables("AUDIT.md"):
+        for first, cells in rows.items():
+            name = re.match(r"`(\w+)`", first)
+            if name and {"scale", "bias", "noise"} <= set(heads):
+                found.setdefault(name[1], numbers_of(heads, cells))
     return found
 
 

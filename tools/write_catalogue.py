@@ -115,13 +115,14 @@ NOT_LISTED = {
 
 def main(arguments: Sequence[str]) -> int:
     """Write the files that are out of date, or only name them; returns the exit code."""
-    stale = {path: text for path, text in wanted().items() if _now(path) != text}
+    pages = wanted()
+    stale = {path: text for path, text in pages.items() if _now(path) != text}
     for path, text in stale.items():
         print(f"{'out of date' if arguments else 'wrote'}: {_place(path)}")
         if not arguments:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    extra = unwanted()
+    extra = unwanted(pages)
     for path in extra:
         print(f"{'no family has' if arguments else 'removed'}: {_place(path)}")
         if not arguments:
@@ -135,9 +136,9 @@ def _place(path: Path) -> Path:
     return path.relative_to(root if path.is_relative_to(root) else Path(__file__).parents[1])
 
 
-def unwanted() -> list[Path]:
+def unwanted(pages: Collection[Path]) -> list[Path]:
     """Pages of families that no longer exist."""
-    return [path for path in sorted((DOCS / "methods").glob("*.md")) if path not in wanted()]
+    return [path for path in sorted((DOCS / "methods").glob("*.md")) if path not in pages]
 
 
 def wanted() -> dict[Path, str]:

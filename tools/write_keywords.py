@@ -29,7 +29,10 @@ Reward = str | Callable[..., Any]
 class Options(TypedDict, total=False):
 '''
 KIND_OF_STAGE = {"probes": "probe", "terms": "loss", "loss": "loss", "rates": "rate"}
-PARTS = {"int": "Whole", "float": "Number", "str": "str", "bool": "bool"}
+PARTS = {
+    "int": "Whole", "float": "Number", "str": "str", "bool": "bool",
+    "int | Schedule": "Whole", "float | Schedule": "Number",
+}  # fmt: skip
 SETTINGS = {
     "int": "int", "float": "float", "str": "str | Path", "bool": "bool", "float | str": "Number"
 }  # fmt: skip

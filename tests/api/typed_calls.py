@@ -35,4 +35,5 @@ def wrong_calls() -> None:
     strop.train("grpo", evaluation_reward=1.0)  # type: ignore[arg-type]
     strop.train("grpo", loss_clip_hihg=0.3)  # type: ignore[call-arg]
     strop.train("grpo", data_overlong="cut")  # type: ignore[arg-type]
+    strop.train("grpo", loss_past=ROWS)  # type: ignore[arg-type]
     strop.compare(["grpo"], training_stps=3)  # type: ignore[call-arg]

@@ -127,6 +127,9 @@ def test_functions_from_python_score_all_sets_or_one(lab: Any, tmp_path: Path) -
     def scored(value: float) -> Any:
         return lambda completions, **columns: [value] * len(completions)
 
+    def at_step(completions: Any, trainer_state: Any, **columns: Any) -> list[float]:
+        return [float(trainer_state.global_step)] * len(completions)
+
     rows = [json.loads(line) for line in lab.data.read_text().splitlines()]
     given: dict[str, Any] = {
         "model": str(lab.model), "data": rows, "validation": {"easy": rows[:1], "hard": rows[1:2]},
@@ -134,7 +137,7 @@ def test_functions_from_python_score_all_sets_or_one(lab: Any, tmp_path: Path) -
         "sampling_num_prompts": 1, "sampling_num_rollouts": 2, "evaluation_every": 1,
         "evaluation_num_samples": 2, "progress": False,
     }  # fmt: skip
-    for judge, easy, hard in ((scored(1.0), 1.0, 1.0), ({"hard": scored(0.5)}, 0.25, 0.5)):
+    for judge, easy, hard in ((at_step, 1.0, 1.0), ({"hard": scored(0.5)}, 0.25, 0.5)):
         run = strop.train(out=tmp_path / f"{hard}", evaluation_reward=judge, **given)
         last = json.loads((run.folder / "metrics.jsonl").read_text().splitlines()[-1])
         assert [last[f"eval/{name}/mean@n"] for name in ("easy", "hard")] == [easy, hard]

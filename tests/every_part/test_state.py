@@ -46,9 +46,10 @@ def goes_on(place, tmp_path):
 
 
 def after(place, batch, state, outcome: Result):
-    """The state after the step: what the call returned, then the part's own update."""
+    """The state after the step: what the call returned, then the part's own hooks."""
     state = state if outcome.state is None else outcome.state
-    if hasattr(place.part, "update"):
-        batch = parts.write(batch, place.use, outcome)
-        state = parts.update(place.use, batch, state)
+    for hook in ("observe", "update"):
+        if hasattr(place.part, hook):
+            batch = parts.write(batch, place.use, outcome)
+            state = parts.update(place.use, batch, state, hook)
     return state

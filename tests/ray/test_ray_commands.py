@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from strop.cli.main import app
 from strop.cli.train import Job
 from strop.cli.train_on_ray import TrainerLost, Trainers
 from strop.support.errors import RunStopped, UserError
-from strop.training.cluster.connect import _reach
+from strop.training.cluster import connect
 from strop.training.record.versions import write_environment
 from strop.training.settings import config
+from strop.training.settings.sections import RaySettings
 
 STEPS = 6
 # Ray's own processes, which check for their raylet once a minute.
@@ -210,4 +212,21 @@ def test_an_address_where_nothing_is_is_refused(lab, tmp_path):
 @pytest.mark.parametrize("host", ["a..b", 64 * "a"])
 def test_an_address_that_no_host_can_have_is_refused(host):
     with pytest.raises(UserError, match=f"--ray {host}:6379: nothing answers there"):
-        _reach(f"{host}:6379")
+        connect._reach(f"{host}:6379")
+
+
+def test_a_second_address_in_one_process_is_refused(monkeypatch):
+    """The cluster's own address is taken too, and a cluster of the user's as it is."""
+    ray = SimpleNamespace(
+        init=lambda **_: None,
+        is_initialized=lambda: bool(connect._CONNECTED),
+        get_runtime_context=lambda: SimpleNamespace(gcs_address="10.0.0.1:6379"),
+    )
+    monkeypatch.setattr(connect, "library", lambda: ray)
+    monkeypatch.setattr(connect, "_CONNECTED", {})
+    for address in ("auto", "auto", "10.0.0.1:6379"):
+        connect.connect(RaySettings(num_engines=1, address=address))
+    with pytest.raises(UserError, match=r"^--ray local: .* at auto: give that .* ray.shutdown"):
+        connect.connect(RaySettings(num_engines=1, address="local"))
+    monkeypatch.setattr(connect, "_CONNECTED", {"10.0.0.2:6379": "10.0.0.2:6379"})
+    connect.connect(RaySettings(num_engines=1, address="local"))

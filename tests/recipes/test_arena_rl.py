@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.parts.reward._tournament import SCHEMES, _bracket, _byes
-from strop.parts.reward.rank_in_tournament import RankInTournament, tournament_rewards
+from strop.parts.reward.rank_in_tournament import RankInTournament
 from strop.recipes.arena_rl import arena_rl
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
@@ -15,6 +15,8 @@ from strop.support.errors import UserError
 
 class Pairs:
     """Texts "0", "1", ... and reward functions over them: an answer's score beside another."""
+
+    reward_names = ("wins",)
 
     def __init__(self, score):
         self.score, self.calls = score, 0
@@ -39,6 +41,18 @@ def group(num, groups=None):
 
 def strengths(values):
     return torch.tensor(values).double()[:, None].expand(len(values), len(values))
+
+
+def tournament_rewards(pair_scores, scheme="elimination", source_form="paper"):
+    """Rewards [N] of a group from `pair_scores` [N, N]: i's score in the match of i and j."""
+    game = SCHEMES[scheme](pair_scores.shape[0], source_form == "code")
+    pairs = next(game)
+    while True:
+        try:
+            pairs = game.send([(float(pair_scores[i, j]), float(pair_scores[j, i]))
+                               for i, j in pairs])  # fmt: skip
+        except StopIteration as end:
+            return torch.tensor(end.value, dtype=torch.float64)
 
 
 def test_worked_example():
@@ -125,6 +139,13 @@ def test_position_does_not_count_and_failures_are_ties():
     assert nobody.metrics["tournament/frac_unjudged"] == 1.0
     with pytest.raises(UserError, match="num_rollouts"):
         part(group(1), judge, judge)
+
+
+def test_several_reward_functions_are_refused():
+    judge = Pairs(lambda own, other: own)
+    judge.reward_names = ("wins", "length")
+    with pytest.raises(UserError, match=r"one reward function, .* has wins, length"):
+        RankInTournament()(group(3), judge, judge)
 
 
 def test_advantages_are_grpos():

@@ -82,6 +82,13 @@ def test_turns_without_a_program_and_without_measures():
         batch_of({3: [{}, {}], 5: [{}, {}]})
 
 
+def test_whole_numbers_are_measures():
+    whole = {"measures": {"correct": True, "speedup": 2, "profiled": 1, "decoy": 0}}
+    batch = batch_of({3: [whole, whole], 5: [whole, whole]})
+    assert batch["speedup_K"].tolist() == [2.0] * 4
+    assert batch["speedup_K"].dtype == batch["profiled_K"].dtype == torch.float32
+
+
 def test_without_its_own_parts_it_is_mrs():
     ours, parent = dr_kernel(), mrs()
     assert ours.terms == parent.terms

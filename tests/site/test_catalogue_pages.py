@@ -48,6 +48,9 @@ def test_the_values_that_a_field_may_have() -> None:
     module = "strop.parts.advantage.baseline.subtract_group_mean"
     found = ranges(module, "SubtractGroupMean")
     assert found == {"singleton": "'raw', 'zero'", "num_imagined": "at least 0"}
+    # A page shows only the ranges of fields that are named where they are checked.
+    for path in source.ROOT.glob("src/strop/parts/**/*.py"):
+        assert not re.search(r"require\w*\(\s*self,\s*\w", path.read_text(encoding="utf-8")), path
 
 
 def test_the_drawing_marks_what_is_other_than_in_the_parent() -> None:

@@ -81,6 +81,15 @@ def test_the_store_of_another_run_or_tokenizer_is_refused(tmp_path):
         opened_in(tmp_path / "stores")
 
 
+def test_a_folder_whose_owner_was_not_written_is_used_while_it_holds_nothing(tmp_path):
+    folder = tmp_path / "stores"
+    folder.mkdir()
+    opened_in(folder).put(1, {"id_T": torch.tensor([1])})
+    (folder / "about.json").unlink()
+    with pytest.raises(UserError, match=r"about\.json cannot be read"):
+        opened_in(folder)
+
+
 def test_only_so_much_stays_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("strop.training.services.stores.IN_MEMORY", 1000)
     stores = opened_in(tmp_path / "stores")

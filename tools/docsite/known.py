@@ -3,9 +3,10 @@
 import ast
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import write_catalogue
@@ -16,6 +17,8 @@ from strop.catalogue.entries import Entry
 from strop.catalogue.families import Family
 from strop.method.algorithm import Method
 from strop.support.about import SOURCE
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @dataclass
@@ -124,6 +127,25 @@ def facts(told: dict[str, str]) -> str:
     """The short facts under a page's title."""
     rows = (f'<div markdown="span"><b>{key}</b> {value}</div>' for key, value in told.items())
     return f'<div class="facts" markdown="1">{"".join(rows)}</div>\n'
+
+
+@functools.cache
+def tables(page: str) -> list[tuple[list[str], dict[str, list[str]]]]:
+    """The tables of a page in docs/ that are by recipe: their heads, and rows by first cell."""
+    found: list[tuple[list[str], dict[str, list[str]]]] = []
+    for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("| recipe |"):
+            found.append((cells[1:], {}))
+        elif found and line.startswith("| `"):
+            found[-1][1][cells[0]] = cells[1:]
+    return found
+
+
+def numbers_of(heads: Sequence[str], cells: Sequence[str]) -> dict[str, float]:
+    """The numbers of a row by column, without the intervals; cells without one are left out."""
+    found = (re.match(r"-?\d[\d.]*", cell) for cell in cells)
+    return {head: float(each[0]) for head, each in zip(heads, found, strict=True) if each}
 
 
 @functools.cache

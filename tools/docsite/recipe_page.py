@@ -3,18 +3,16 @@
 import csv
 import functools
 import re
-from pathlib import Path
 from typing import Any
 
 import write_atlas
 import write_catalogue
 
 from docsite import drawing
-from docsite.known import Known, boost, coded, facts, ranges
+from docsite.known import DOCS, Known, boost, coded, facts, ranges, tables
 from strop.cli import listing
 from strop.method.cost import needs_of
 
-DOCS = Path(__file__).parents[2] / "docs"
 PEERS = "COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl"
 FLOOR = "../docs/evidence/every_recipe_learns.md"
 table = write_catalogue.table
@@ -185,22 +183,9 @@ def _atlas() -> dict[str, list[str]]:
     return found
 
 
-@functools.cache
-def _tables(page: str) -> list[tuple[list[str], dict[str, list[str]]]]:
-    """The tables of a page in docs/ that are by recipe: their heads, and rows by first cell."""
-    found: list[tuple[list[str], dict[str, list[str]]]] = []
-    for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("| recipe |"):
-            found.append((cells[1:], {}))
-        elif found and line.startswith("| `"):
-            found[-1][1][cells[0]] = cells[1:]
-    return found
-
-
 def _hosts(name: str) -> str:
     """What TRL, verl and a server of Tinker's API accept of it, and why not the rest."""
-    for heads, rows in _tables("HOSTED.md"):
+    for heads, rows in tables("HOSTED.md"):
         if row := rows.get(f"`{name}`"):
             told = [f"- {'TRL and verl' if head == 'it' else head}: {coded(cell)}" for head, cell in
                     zip(heads, row, strict=True)]  # fmt: skip
@@ -235,7 +220,7 @@ def _evidence(name: str) -> str:
     for title, text in _pages().items():
         if re.search(rf"`{name}[`(]", text[1]):
             pieces.append(f"- [{text[0]}](../docs/evidence/{title})")
-    for heads, rows in _tables("AUDIT.md")[:2]:  # the third lists recipes that are not enumerated
+    for heads, rows in tables("AUDIT.md")[:2]:  # the third lists recipes that are not enumerated
         mine = {key: row for key, row in rows.items() if re.match(rf"`{name}[`( ]", key)}
         if mine:
             pieces.append("- By enumeration on a table policy ([its columns](../docs/AUDIT.md)):\n")

@@ -190,7 +190,7 @@ class Options(TypedDict, total=False):
     sampling_period: Whole
     sampling_power: Number
     sampling_powers: Any
-    sampling_progress: Any
+    sampling_progress: Number
     sampling_references: Whole
     sampling_relative: bool
     sampling_scale: Number
@@ -264,7 +264,7 @@ class Options(TypedDict, total=False):
     rollout_reminder_turns: Any
     rollout_role: Whole
     rollout_sampling_mask: str
-    rollout_scale: Any
+    rollout_scale: Number
     rollout_segment_tokens: Whole
     rollout_select_temperature: Number
     rollout_separator: str
@@ -333,7 +333,7 @@ class Options(TypedDict, total=False):
     reward_success: Number
     reward_unmatched: Number
     reward_variant: str
-    reward_weight: Any
+    reward_weight: Number
     reward_width: Whole
     reward_within: Whole
     reward_words: str
@@ -377,7 +377,7 @@ class Options(TypedDict, total=False):
     curation_replaces: bool
     curation_retry_below: Number
     curation_rounds: Whole
-    curation_share: Any
+    curation_share: Number
     curation_shown: Whole
     curation_size: Whole
     curation_stage: Whole
@@ -473,7 +473,7 @@ class Options(TypedDict, total=False):
     advantage_max_success: Number
     advantage_metric: str
     advantage_most: Number
-    advantage_mu: Any
+    advantage_mu: Number
     advantage_mu_from: str
     advantage_natural: bool
     advantage_negative: Number
@@ -545,7 +545,7 @@ class Options(TypedDict, total=False):
     selection_rejected: bool
     selection_roles: Whole
     selection_scope: str
-    selection_share: Any
+    selection_share: Number
     selection_smallest: Number
     selection_stage: Whole
     selection_still_counts: bool
@@ -601,7 +601,7 @@ class Options(TypedDict, total=False):
     terms_others: str
     terms_outside: str
     terms_own_gradient: bool
-    terms_past: Any
+    terms_past: Number
     terms_per_rollout: bool
     terms_product: bool
     terms_pull: str
@@ -612,7 +612,7 @@ class Options(TypedDict, total=False):
     terms_scale: Number
     terms_shape: str
     terms_share: Number
-    terms_smooth: Any
+    terms_smooth: Number
     terms_source_form: str
     terms_target: Number
     terms_tau: Number
@@ -714,7 +714,7 @@ class Options(TypedDict, total=False):
     loss_others: str
     loss_outside: str
     loss_own_gradient: bool
-    loss_past: Any
+    loss_past: Number
     loss_per_rollout: bool
     loss_product: bool
     loss_pull: str
@@ -725,7 +725,7 @@ class Options(TypedDict, total=False):
     loss_scale: Number
     loss_shape: str
     loss_share: Number
-    loss_smooth: Any
+    loss_smooth: Number
     loss_source_form: str
     loss_target: Number
     loss_tau: Number

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -132,6 +132,7 @@ class Judge:
     pair_scores: [B, B], the score of row i in its match with row j; NaN: no score.
     """
 
+    reward_names: ClassVar[tuple[str, ...]] = (PAIR_SCORES,)
     pair_scores: Tensor
 
     def services(self) -> Any:

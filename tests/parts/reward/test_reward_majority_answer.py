@@ -39,6 +39,8 @@ def test_without_the_own_vote():
     assert voted(["7", "8", "8", "7"], leave_one_out=True).value.tolist() == [0, 0, 0, 0]
     assert voted(["7", "7", "7", "8"], leave_one_out=True).value.tolist() == [1, 1, 1, 0]
     assert voted(["7"], leave_one_out=True).value.tolist() == [0]
+    # the own vote breaks no tie: for the first 7 the others say 8, 7, for the last one 7, 8
+    assert voted(["7", "8", "7"], leave_one_out=True).value.tolist() == [0, 0, 1]
 
 
 def test_a_task_that_does_not_say_what_an_answer_is_is_refused():

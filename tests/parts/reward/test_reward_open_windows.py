@@ -123,9 +123,11 @@ def test_targets_are_running_means_of_the_steps():
     assert all(target < 0 for target in part.init()["target"])
     windows, of = tensor(2.0, 4.0, 1.0, 9.0), torch.tensor([1, 1, 0, 2])
     scored = torch.tensor([True, True, True, False])
-    state = part.update(windows, of, scored, part.init())
+    assert not hasattr(part, "update")  # which sees only what curation and selection keep
+    groups = torch.arange(4), scored, 4
+    state = part.observe(windows, of, *groups, part.init())
     assert state["target"] == (1.0, 3.0, -1.0)
-    state = part.update(windows + 1, of, scored, state)
+    state = part.observe(windows + 1, of, *groups, state)
     assert state["target"] == pytest.approx((1.1, 3.1, -1.0))
 
 

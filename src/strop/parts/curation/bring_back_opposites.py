@@ -65,8 +65,8 @@ class BringBackOpposites:
     capacity: int = 64
 
     def __post_init__(self) -> None:
-        for name in ("num_added", "capacity"):
-            require(self, name, low=0)
+        require(self, "num_added", low=0)
+        require(self, "capacity", low=0)
         require(self, "success")
         require(self, "retry_below")
 

@@ -60,8 +60,9 @@ class LearnRewardWeights:
     beta: float = 0.05
 
     def __post_init__(self) -> None:
-        for name in ("lr", "decay", "beta"):
-            require(self, name, low=0.0)
+        require(self, "lr", low=0.0)
+        require(self, "decay", low=0.0)
+        require(self, "beta", low=0.0)
         require(self, "every", low=1)
 
     def init(self) -> dict[str, Any]:

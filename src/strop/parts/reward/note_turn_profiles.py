@@ -61,8 +61,12 @@ class NoteTurnProfiles:
                 f"measures of {', '.join(MEASURES)}, as the environment kernel_timing does"
             )
         device = rollout_K.device
-        found = {name: torch.tensor([each.get(name, math.nan) for each in measured], device=device)
-                 for name in MEASURES}  # fmt: skip
+        found = {
+            name: torch.tensor(
+                [each.get(name, math.nan) for each in measured], dtype=torch.float32, device=device
+            )
+            for name in MEASURES
+        }
         flags = {name: found[name].nan_to_num() != 0 for name in ("correct", "decoy")}
         # The bits of a uid that remain distinguish rollouts; an index is far below 2^20.
         key_K = (rollout_uid_B[rollout_K] << 20) + index_K

@@ -8,7 +8,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.method.part import Result, require
 from strop.method.services import Grading, Log
-from strop.support.errors import UserError
+from strop.parts.reward._measured import measured
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,9 @@ class PenaliseFlawedAnswers:
         grading: Grading,
         log: Log,
     ) -> Result:
-        if self.flaw in grading.reward_names:
-            index_B = reward_BM[:, grading.reward_names.index(self.flaw)].nan_to_num(nan=-1.0)
-        elif self.flaw in log.logged:
-            logged = log.logged[self.flaw]
-            flaws = (logged.get(uid) for uid in rollout_uid_B.tolist())
-            index_B = reward_B.new_tensor([-1.0 if each is None else float(each) for each in flaws])
-        else:
-            known = ", ".join((*grading.reward_names, *log.logged))
-            raise UserError(
-                f"penalise_flawed_answers: no reward function is called {self.flaw} or logs it; "
-                f"there is {known}. Let the judge log it: log_extra({self.flaw!r}, values)"
-            )
+        index_B = measured(
+            "penalise_flawed_answers", self.flaw, reward_BM, rollout_uid_B, grading, log
+        ).nan_to_num(nan=-1.0)
         right_B = outcome_B >= self.success
         flawed_B = right_B & (index_B >= 0)
         metrics = {"flaws/frac_right": segments.overall(flawed_B, right_B)}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from strop.method.part import require
@@ -14,14 +15,15 @@ class PenaliseOverlongSoftly:
 
         reward_i <- reward_i + min(-(length_i - (L_max - L_buf)) / L_buf * factor, 0)
 
-    Reads: reward_B [B] float, length_B [B] int, max_length [] int where the field is 0.
+    Reads: reward_B [B] float, length_B [B] int, scored_B [B] bool, max_length [] int where the
+    field is 0.
     Writes: reward_B [B] float.
     Source: arXiv 2503.14476, eq. 13; code verl-project/verl-recipe dapo.
     Differs from the source: beyond L_max it keeps falling, as in the released code (the paper
     has -1 there); lengths count policy tokens only.
     Nearest part: drop_truncated_rollouts, which removes them instead.
     Edges: length up to L_max - L_buf -> reward unchanged; outcome_B stays as it was; unscored
-    rewards stay as they are.
+    rewards stay as they are; L_buf above L_max -> UserError.
     """
 
     # L_buf, tokens; 0: an eighth of L_max. Default: released code (script: 512 of 4096).
@@ -37,7 +39,11 @@ class PenaliseOverlongSoftly:
         require(self, "max_length", low=0)
 
     def __call__(
-        self, reward_B: Tensor, length_B: Tensor, max_length: Tensor | None = None
+        self,
+        reward_B: Tensor,
+        length_B: Tensor,
+        scored_B: Tensor,
+        max_length: Tensor | None = None,
     ) -> Tensor:
         given = self.max_length or max_length
         if given is None:
@@ -46,5 +52,11 @@ class PenaliseOverlongSoftly:
             )
         limit = int(given)
         buffer = self.buffer or max(limit // 8, 1)
+        if buffer > limit:
+            raise UserError(
+                f"penalise_overlong_softly: a buffer of {buffer} tokens is longer than the limit "
+                f"of {limit}, so every answer would pay: lower buffer, or 0 for an eighth of it"
+            )
         excess_B = (length_B - (limit - buffer)).to(reward_B.dtype)
-        return reward_B + (-excess_B / buffer * self.factor).clamp(max=0)
+        charged_B = reward_B + (-excess_B / buffer * self.factor).clamp(max=0)
+        return torch.where(scored_B, charged_B, reward_B)

@@ -34,7 +34,8 @@ class RankInTournament:
     scores (there 5 of 10); byes and ties, see source_form; Swiss and double elimination are left
     out.
     Nearest part: score_with_verifiers, which scores each answer alone.
-    Edges: group of one -> UserError; a rollout that no judgement reached -> unscored.
+    Edges: group of one, or several reward functions -> UserError; a rollout that no judgement
+    reached -> unscored.
     """
 
     writes: ClassVar[tuple[str, ...]] = ("reward_BM", "outcome_B", "reward_B", "scored_B")
@@ -50,6 +51,11 @@ class RankInTournament:
         require_one_of(self, "source_form", ("paper", "code"))
 
     def __call__(self, batch: Batch, texts: Texts, grading: Grading) -> Result:
+        if len(grading.reward_names) != 1:
+            raise UserError(
+                "rank_in_tournament needs one reward function, which compares two answers, and has "
+                f"{', '.join(grading.reward_names)}: give --reward once, without an environment"
+            )
         members = [
             (batch["group_B"] == group).nonzero().squeeze(1).tolist()
             for group in range(batch.size("P"))
@@ -101,17 +107,3 @@ def _judge(
     both_N = known_N.reshape(-1, 2).all(1)
     pairs = torch.where(both_N[:, None], score_N.reshape(-1, 2), usual).tolist()
     return [(one, other) for one, other in pairs], int((~both_N).sum())
-
-
-def tournament_rewards(
-    pair_scores: Tensor, scheme: str = "elimination", source_form: str = "paper"
-) -> Tensor:
-    """Rewards [N] of a group from `pair_scores` [N, N]: i's score in the match of i and j."""
-    game = SCHEMES[scheme](pair_scores.shape[0], source_form == "code")
-    pairs = next(game)
-    while True:
-        try:
-            pairs = game.send([(float(pair_scores[i, j]), float(pair_scores[j, i]))
-                               for i, j in pairs])  # fmt: skip
-        except StopIteration as end:
-            return torch.tensor(end.value, dtype=torch.float64)

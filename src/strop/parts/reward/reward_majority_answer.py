@@ -61,14 +61,15 @@ class RewardMajorityAnswer:
     ) -> Result:
         answers = grading.final_answers(texts.decoded(batch)[1])
         groups, scored = group_B.tolist(), scored_B.tolist()
-        votes: dict[int, Counter[str]] = {group: Counter() for group in groups}
-        for group, answer, counts in zip(groups, answers, scored, strict=True):
-            if counts and answer is not None:
-                votes[group][answer] += 1
         read = [answer if counts else None for answer, counts in zip(answers, scored, strict=True)]
+        ballots: dict[int, dict[int, str]] = {group: {} for group in groups}
+        for row, (group, answer) in enumerate(zip(groups, read, strict=True)):
+            if answer is not None:
+                ballots[group][row] = answer
+        votes = {group: Counter(each.values()) for group, each in ballots.items()}
         agrees = [
-            answer is not None and self._wins(votes[group], answer)
-            for group, answer in zip(groups, read, strict=True)
+            answer is not None and self._wins(votes[group], ballots[group], row)
+            for row, (group, answer) in enumerate(zip(groups, read, strict=True))
         ]
         paid: list[float] = [float(each) for each in agrees]
         if self.form == "share":
@@ -76,10 +77,10 @@ class RewardMajorityAnswer:
         metrics = self._metrics(votes, groups, answers, sum(agrees), outcome_B)
         return Result(torch.tensor(paid, dtype=outcome_B.dtype), metrics=metrics)
 
-    def _wins(self, votes: Counter[str], answer: str) -> bool:
-        if self.leave_one_out:
-            votes = votes - Counter([answer])
-        return bool(votes) and votes.most_common(1)[0][0] == answer
+    def _wins(self, votes: Counter[str], ballots: dict[int, str], row: int) -> bool:
+        if self.leave_one_out:  # counted anew: a tie goes to the first answer of the others
+            votes = Counter(answer for other, answer in ballots.items() if other != row)
+        return bool(votes) and votes.most_common(1)[0][0] == ballots[row]
 
     def _metrics(
         self,

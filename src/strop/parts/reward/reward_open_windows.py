@@ -106,17 +106,13 @@ class RewardOpenWindows:
         self, windows_B: Tensor, difficulty_B: Tensor, group_B: Tensor, scored_B: Tensor,
         num_groups: int, state: Mapping[str, tuple[float, ...]],
     ) -> Mapping[str, tuple[float, ...]]:  # fmt: skip
-        """The caps after a step; curation may have its rollouts paid in parts."""
-        if self.variant == "paper":
-            return state
-        found = _over_prompts(windows_B, difficulty_B, group_B, scored_B, num_groups)
-        return {**state, "alpha": _moved(state["alpha"], *found)}
+        """The caps after a step, or the running means of the number of windows by difficulty.
 
-    def update(
-        self, windows_B: Tensor, difficulty_B: Tensor, scored_B: Tensor,
-        state: Mapping[str, tuple[float, ...]],
-    ) -> dict[str, tuple[float, ...]]:  # fmt: skip
-        """Running means of the number of windows by difficulty, after the step."""
+        Curation may have its rollouts paid in parts, and all of them count, also those it drops.
+        """
+        if self.variant == "code":
+            found = _over_prompts(windows_B, difficulty_B, group_B, scored_B, num_groups)
+            return {**state, "alpha": _moved(state["alpha"], *found)}
         mean_D = segments.mean(windows_B, difficulty_B, 3, scored_B).tolist()
         seen_D = (segments.count(difficulty_B, 3, scored_B) > 0).tolist()
         target = tuple(

@@ -24,6 +24,8 @@ REACH_SECONDS = 10.0
 RESERVE_SECONDS = 60.0  # for other jobs to release resources
 MOST_TRIES = 3  # how often a call whose actor was lost is repeated
 BEGIN_SECONDS = 600.0  # at least, for Ray to start a process and for the process to load the model
+# The address by which this process has connected to each cluster, by the cluster's own address.
+_CONNECTED: dict[str, str] = {}
 
 
 def library() -> Any:
@@ -41,15 +43,16 @@ def connect(settings: RaySettings) -> Any:
     """Connect to Ray and return it; `local` starts it on this machine, until this process ends.
 
     With `local`, more processes than CPUs may run and share them. Raises UserError when Ray cannot
-    be reached or has another version.
+    be reached or has another version, and when this process has connected to another address.
     """
     ray = library()
-    if ray.is_initialized():
-        return ray
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address, more = settings.address, dict[str, Any]()
     if address == LOCAL and LED in os.environ:
         address = os.environ[LED]
+    if ray.is_initialized():
+        _check_same(ray, address)
+        return ray
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address == LOCAL:
         wanted = settings.num_engines * max(settings.cpus_per_engine, 1)
         wanted += cpus_besides(settings)
@@ -69,7 +72,22 @@ def connect(settings: RaySettings) -> Any:
             f"--ray {address}: {first_line(error)}; --ray local starts Ray on this machine, "
             "`ray start` a cluster, whose address it prints"
         ) from error
+    _CONNECTED[ray.get_runtime_context().gcs_address] = address
     return ray
+
+
+def _check_same(ray: Any, address: str) -> None:
+    """Raise UserError when this process has connected to another address than this one.
+
+    A cluster that the user has connected to, or that started this process, is used as it is.
+    """
+    own = ray.get_runtime_context().gcs_address if _CONNECTED else ""
+    first = _CONNECTED.get(own, address)
+    if address not in (first, own):
+        raise UserError(
+            f"--ray {address}: this process is connected to Ray at {first}: give that address, or "
+            "call ray.shutdown() first"
+        )
 
 
 def _reach(address: str) -> None:

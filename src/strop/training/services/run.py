@@ -526,7 +526,9 @@ class RunServices:
 
     def begin_step(self, step: int) -> None:
         """Reset the costs and failures of the previous step."""
-        self.grading.step = self.log.step = self.sampling.cast.step = step
+        self.log.step = self.sampling.cast.step = step
+        for grading in (self.grading, *self.judges.values()):
+            grading.step = step
         self.scoring.spent = 0
         self.grading.failures.clear()
         self.sampling.begin_step()

@@ -56,7 +56,8 @@ class RunStores:
         """
         self.folder, self.owner, self.writes = folder, dict(owner), writes
         path = folder / ABOUT
-        if not folder.exists():
+        # A stop before the owner was written leaves a folder that holds nothing.
+        if not path.exists() and not any(folder.glob("*.pt")):
             return
         try:
             found = json_of(path.read_bytes())
