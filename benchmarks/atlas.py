@@ -260,13 +260,19 @@ def numbers(found: Mapping[str, float], run: Run, steps: int) -> Row:
     return row
 
 
+def write_config(cell: Cell, root: Path) -> None:
+    """Write the configuration from which all seeds of a cell start, also at the same time."""
+    (entry,) = cell.plan.entries
+    folder = root / cell.fingerprint / "runs"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / f"{entry.slug}.toml", entry.config)
+
+
 def run_cell(cell: Cell, seed: int, root: Path, machine: str, children: Children) -> Row | None:
     """Trains and scores a run; returns its row, or None if it was stopped or killed."""
     (entry,) = cell.plan.entries
     job = Job(entry, seed, root / cell.fingerprint)
     row = head_of(cell, seed, machine)
-    (job.root / "runs").mkdir(parents=True, exist_ok=True)
-    write_whole(job.root / "runs" / f"{entry.slug}.toml", entry.config)
     try:
         train_and_score(cell.plan, job, children)
         rows, runs = collect(cell.plan, [job])
@@ -302,6 +308,8 @@ def run_all(
     """Make the missing rows until the time is over; Ctrl-C saves the runs in progress."""
     started, children, waiting = time.monotonic(), Children(), iter(todo)
     machine, done, lock = machine_here(), list[Row](), threading.Lock()
+    for cell in {cell.fingerprint: cell for cell, _ in todo}.values():
+        write_config(cell, root)
 
     def next_one() -> Iterator[tuple[Cell, int]]:
         while not hours or time.monotonic() - started < 3600 * hours:
