@@ -1,5 +1,6 @@
 """The short runs of strategies: each can be made, its metrics are explained, the page has it."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -42,12 +43,10 @@ def test_a_line_of_the_table(tmp_path, monkeypatch):
 
 
 def test_the_page_has_a_line_and_a_remark_for_every_recipe_that_ran():
-    rows = floor.read(PAGE.with_suffix(".csv"))
     text = PAGE.read_text(encoding="utf-8")
-    assert len(rows) > 20
-    for name in strategies_run.RUNS:
-        assert f"`{name}`" in text
-    for row in rows:
-        assert f"| `{row['recipe']}` | {row['task']} |" in text
-        assert f"- `{row['recipe']}`" in text
-        assert row["own"]
+    ran = re.findall(
+        r"^\| `(\w+)` \|.*\| \S.* \|$", text, re.MULTILINE
+    )  # the last: its own metrics
+    assert set(ran) == set(strategies_run.RUNS)
+    for name in ran:
+        assert f"- `{name}`" in text

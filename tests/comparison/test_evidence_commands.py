@@ -29,7 +29,7 @@ def test_the_commands_on_the_pages_make_plans(
             result = strop("compare", *shlex.split(words.replace("\\\n", " ")))
             assert result.code == 0, result.err
     assert set(plans) == {
-        "g2", "g4", "hard", "corridor", "grpo400", "methods", "lab100", "hpt", "stale16",
+        "g2", "g4", "hard", "corridor", "grpo400", "methods", "hpt", "stale16",
         "forking", "four", "small4", "w-grpo", "worked", "draws", "budgets", "attempts", "retries",
         "tuned",
     }  # fmt: skip
@@ -42,7 +42,7 @@ def test_the_commands_on_the_pages_make_plans(
     assert plans["methods"].scoring.band == (0.3, 0.4)
     assert plans["hpt"].scoring.files == ("hard_heldout.jsonl",)
     assert [entry.label for entry in plans["g2"].entries] == [
-        "grpo(num_rollouts=2)", "mc_grpo(num_rollouts=2, num_epochs=1, beta=0)",
+        "grpo(num_rollouts=2)", "mc_grpo(num_rollouts=2, num_epochs=1, beta=0, floor=1e-12)",
         "grpo(num_rollouts=3)",
     ]  # fmt: skip
     assert "stages" in plans["corridor"].entries[0].config

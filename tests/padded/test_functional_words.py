@@ -256,10 +256,10 @@ def test_windows_that_a_reward_counts():
     assert state[path]["target"] == pytest.approx((-1, -1, 0.5))
     known = {"window_cost": torch.zeros(4), "in_window": torch.zeros(4, 5)}
     code, state = {"variant": "code"}, None
-    for windows, target in (([2, 4, 0, 2], 2.0), ([4] * 4, 2.2)):
-        state = F.next_state("ares_aepo", **given, **known, windows=f64(*windows), params=code,
+    for cap in (0.5 + 0.05 * 0.25, 0.5 + 0.05 * 0.5):  # 1.75 windows on average, 2 rounded
+        state = F.next_state("ares_aepo", **given, **known, windows=f64(2, 4, 0, 1), params=code,
                              state=state)  # fmt: skip
-        assert state[path]["target"] == pytest.approx((-1, -1, target))
+        assert state[path] == {"target": (-1, -1, -1), "alpha": pytest.approx((0.5, 0.5, cap))}
     with pytest.raises(UserError, match="mark_windows_after_words needs a run's scoring and texts"):
         F.next_state("ares_aepo", **given, params=code)
 

@@ -173,7 +173,7 @@ def test_agents_learn_one_after_another(step, role):
 def test_a_step_without_the_last_agents_turns_changes_no_order():
     batch = flat_batch((2, 1), role_K=[0, 1], step=21)  # the third agent's
     assert not run(TakeRolesInTurn(10, 3), batch).value[0].any()
-    with pytest.raises(UserError, match=r"role 2, and 2 roles learn in turn: set .*roles=3"):
+    with pytest.raises(UserError, match=r"role 2, and 2 roles learn in turn: give .*roles=3"):
         run(TakeRolesInTurn(10), batch.set(role_K=torch.tensor([0, 2])))
 
 

@@ -38,7 +38,7 @@ class TakeRolesInTurn:
         if (seen := segments.count_of(role_K)) > self.roles:
             raise UserError(
                 f"take_roles_in_turn: a turn has role {seen - 1}, and {self.roles} roles learn in "
-                f"turn: set selection.take_roles_in_turn.roles={seen}"
+                f"turn: give take_roles_in_turn roles={seen}"
             )
         role = (int(step) - 1) // self.interval % self.roles
         keep_T = mask_T & (role_K == role)[turn_T]
