@@ -101,7 +101,7 @@ def of_the_site(text: str, place: Path) -> str:
         return text
     text = re.sub(r"\]\((?:\w+\.md)?#(\w+)\)", rf"]({up}recipes/\1.md)", text)
     return (
-        text.partition("\nWritten by `python tools/")[0]
+        text.partition("\n[METHODS.md](../METHODS.md) lists")[0]
         + "\nStages: those that differ from the parent's. Cost: work of a step besides sampling "
         f"its rollouts and one update on them. [All methods]({up}docs/METHODS.md), "
         f"[the map]({up}map.md).\n"
