@@ -1,14 +1,15 @@
 """Every recipe on a GPU and on the CPU: two steps of each, and the largest metric difference.
 
     python benchmarks/gpu_agrees.py --out agrees.csv [--recipes grpo,hpt] [--part 0/1]
-        [--device cuda]
+        [--device cuda] [--dtype float32]
 
 Trains each recipe of the catalogue in its setting of `floor_settings.py` on both devices with the
 same seed, in float32. The engine's random numbers depend only on seed and position, so both devices
 have to sample the same tokens; everything else may differ by rounding, and by choices between
-nearly equal values. All metrics except times are compared: |a - b| over the larger of the two, or
-over 0.001 if both are smaller. --part i/n takes every n-th recipe. It exits with 1 if a recipe
-fails on the device, or a step has other tokens.
+nearly equal values. `--device cpu --dtype float64` shows such choices without a GPU. All metrics
+except times are compared: |a - b| over the larger of the two, or over 0.001 if both are smaller.
+--part i/n takes every n-th recipe. It exits with 1 if a recipe fails on the device, or a step has
+other tokens.
 """
 
 import argparse
@@ -29,14 +30,14 @@ TIMES = ("perf/", "timing_s/", "step_time")
 HEAD = ("recipe", "step", "tokens", "same_tokens", "difference", "metric", "here", "there", "why")
 
 
-def run(recipe: str, device: str) -> list[dict[str, float]]:
-    """The metrics of a short run on a device."""
+def run(recipe: str, device: str, dtype: str) -> list[dict[str, float]]:
+    """The metrics of a short run with a model on a device, of a dtype."""
     folder = Path(tempfile.mkdtemp())
     try:
         files(folder)
         setting = setting_of(recipe, folder)
         raw = setting.raw(STEPS_OF.get(recipe, STEPS), 0)
-        raw["model"] = {"device": device}
+        raw["model"] = {"device": device, "dtype": dtype}
         raw["evaluation"]["every"] = 0
         return trained(raw, folder / "run")
     finally:
@@ -58,10 +59,10 @@ def farthest(here: dict[str, float], there: dict[str, float]) -> tuple[float, st
     return worst
 
 
-def rows_of(recipe: str, device: str) -> list[dict[str, object]]:
+def rows_of(recipe: str, device: str, dtype: str) -> list[dict[str, object]]:
     """One line per step, or one with the reason if the recipe cannot be run."""
     try:
-        here, there = run(recipe, "cpu"), run(recipe, device)
+        here, there = run(recipe, "cpu", "float32"), run(recipe, device, dtype)
     except Exception as error:  # any error is reported, and the next recipe runs
         return [{"recipe": recipe, "why": f"{type(error).__name__}: {error}".splitlines()[0]}]
     rows: list[dict[str, object]] = []
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--recipes", default="", help="only these, separated by commas")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="float32", help="of the run on --device")
     options = parser.parse_args()
     first, every = map(int, options.part.split("/"))
     names = [entry.name for entry in catalogue.recipes()]
@@ -92,7 +94,7 @@ def main() -> None:
         table = csv.DictWriter(stream, HEAD, lineterminator="\n")
         table.writeheader()
         for name in names[first::every]:
-            rows = rows_of(name, options.device)
+            rows = rows_of(name, options.device, options.dtype)
             table.writerows(rows)
             stream.flush()
             if any("why" in row or not row["same_tokens"] for row in rows):

@@ -95,17 +95,22 @@ def test_every_fork_is_at_the_largest_metric_so_far(measure):
 
 
 @pytest.mark.parametrize(
-    ("metrics", "place"),
+    ("texts", "metrics", "place"),
     [
-        (([0.5, 0.1], [0.2, 0.3]), (0, 0)),
-        (([0.5, 0.1], [0.2, 0.6]), (1, 1)),
-        (([0.5], [0.5]), (0, 0)),
-        (([], [-0.4, -0.1]), (1, 1)),  # the first failed before its first token
-        (([], []), (-1, -1)),
+        (((1, 0), (3, 0)), ([0.5, 0.1], [0.2, 0.3]), (0, 0)),
+        (((1, 0), (3, 0)), ([0.5, 0.1], [0.2, 0.6]), (1, 1)),
+        (((1,), (3,)), ([0.5], [0.5]), (0, 0)),
+        (((1, 0), (1, 3)), ([0.2, 0.6], [0.2, 0.6 + 1e-9]), (0, 1)),  # alike up to there: rounding
+        (((), (3, 0)), ([], [-0.1, -0.4]), (1, 0)),  # the first failed before its first token
+        (((), ()), ([], []), (-1, -1)),
     ],
 )
-def test_the_place_is_that_of_the_largest_metric_of_all_answers(metrics, place):
-    answers = [_Answer(Answer(Request((1,), 9), ()), torch.tensor(each)) for each in metrics]
+def test_the_place_is_that_of_the_largest_metric_of_all_answers(texts, metrics, place):
+    events = [tuple(Event(0, (token,), (0.0,), 0) for token in text) for text in texts]
+    answers = [
+        _Answer(Answer(Request((1,), 9), own), torch.tensor(each, dtype=torch.float64))
+        for own, each in zip(events, metrics, strict=True)
+    ]
     assert _Pool(Draw(5, 2), [], 0, answers).best_place() == place
 
 

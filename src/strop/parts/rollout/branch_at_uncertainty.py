@@ -43,15 +43,23 @@ class _Pool:
         return Answer(self.asked[number], events)
 
     def best_place(self) -> tuple[int, int]:
-        """The answer and its token with the largest metric; of equal ones the first."""
+        """The answer and its token with the largest metric; of answers alike up to it the first.
+
+        They have the same metric there but for rounding, which must not choose.
+        """
         best = [
             float(answer.metric.max()) if len(answer.metric) else -torch.inf
             for answer in self.answers
         ]
         if max(best) == -torch.inf:  # all failed before their first token
             return -1, -1
-        number = best.index(max(best))
-        return number, int(self.answers[number].metric.argmax())
+        most = self.answers[best.index(max(best))]
+        place = int(most.metric.argmax())
+        alike = (
+            number for number, answer in enumerate(self.answers)
+            if len(answer.metric) > place and answer.whole.ids[:place] == most.whole.ids[:place]
+        )  # fmt: skip
+        return next(alike), place
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,9 @@ class BranchAtUncertainty(SamplingFields):
         "similarity" -sum_ab p_a p_b cos, "off_diagonal" the same over a != b, "entropy" SD = 1
 
     The first answer begins at the prompt. Each further one does so with probability `explore`; else
-    it keeps the tokens before the place with the largest metric of all answers so far, and is drawn
-    again from there within the same limit. e: input embeddings; p: before the temperature.
+    it keeps the tokens before the place with the largest metric of all answers so far (of answers
+    alike up to there, those of the first), and is drawn again from there within the same limit.
+    e: input embeddings; p: before the temperature.
 
     Reads: draws.   Writes: the token, turn, rollout and prompt tables; fork_at_B counts the
     answer's tokens.
