@@ -187,6 +187,19 @@ def test_a_server_without_room_for_adapters_gets_whole_weights_and_says_so(serve
         )
 
 
+def test_a_server_that_strop_started_without_room_for_adapters_gets_them_too(
+    served, model, tmp_path, monkeypatch
+):
+    """Such as with engine.args='--no-enable-lora'."""
+    adapters.add(model, Lora(2), seed=1)
+    move(model, by=0.3)
+    own = SimpleNamespace(url=served.url, close=lambda **_: None, dead=lambda: False)
+    monkeypatch.setattr(vllm.vllm_server, "check_python", lambda python: None)
+    monkeypatch.setattr(vllm.VllmSettings, "_start", lambda *_: own)
+    with opened(served, model, tmp_path, url="") as engine:
+        check_agreement(engine, model)
+
+
 def test_weights_may_be_given_by_name(served, model, tmp_path):
     other = tiny("qwen3", dtype=torch.float32, seed=4)
     with opened(served, model, tmp_path) as engine:

@@ -160,7 +160,7 @@ class VllmEngine(CompletionsEngine):
             )
         if self.takes_adapters and server is None:  # else it was started with it
             self._load(self.version, base=True)
-        if self.takes_adapters or server is None:
+        if rank or server is None:  # a server of strop's starts without adapters
             self.load_weights(None, self.version)
 
     def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
