@@ -196,6 +196,16 @@ def test_a_full_disk_takes_nothing_in(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len((tmp_path / "p.jsonl").read_text().splitlines()) == 2
 
 
+def test_a_file_that_cannot_be_made_takes_nothing_in(tmp_path: Path) -> None:
+    made = intake(tmp_path / "run" / "p.jsonl")
+    with pytest.raises(Refused, match=r"cannot write p\.jsonl") as error:
+        made.add([row("a", id="x")])
+    assert (error.value.status, made.ids, [*made.open]) == (507, set(), [])
+    (tmp_path / "run").mkdir()
+    made.add([row("a", id="x")])
+    assert made.ids == {"x"}
+
+
 def test_a_full_disk_changes_nothing_about_groups_that_are_taken_or_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

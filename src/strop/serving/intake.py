@@ -104,11 +104,10 @@ class Intake:
         with self.lock:
             self.path = path
             self._begin()
-            if path.exists():
-                self._replay(path, writes)
+            self._replay(path, writes)
 
     def _replay(self, path: Path, writes: bool = True) -> None:
-        content = path.read_bytes()
+        content = path.read_bytes() if path.exists() else b""
         self.end = content.rfind(b"\n") + 1
         if writes and self.end < len(content):  # an unfinished line, which was never confirmed
             os.truncate(path, self.end)
