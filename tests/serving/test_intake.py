@@ -134,6 +134,24 @@ def test_a_name_holds_for_all_of_a_post_and_for_events(tmp_path: Path) -> None:
     assert made.rollout(made.open[told["group"]].places[0]).reward == 0.25
 
 
+@pytest.mark.parametrize(
+    "silent",
+    [
+        {"group": "g", "turns": []},
+        {"nodes": [], "task": {"key": "g"}},
+        {"agent_result": None, "task_name": "g", "exception_info": {"exception_type": "E"}},
+        {"event_type": "reward", "rollout_id": "r", "data": {"value": 0.0}, "group": "g"},
+    ],
+)
+def test_a_rollout_without_a_call_counts_in_the_group_that_its_format_names(
+    tmp_path: Path, silent: dict[str, Any]
+) -> None:
+    made = intake(tmp_path / "p.jsonl")
+    (_, receipt) = made.add([row("g"), silent])
+    assert receipt["group"] == "g"
+    assert [len(group.places) for group in made.whole] == [1]
+
+
 def test_what_is_too_old_too_many_or_unreadable_is_refused_by_name(tmp_path: Path) -> None:
     made = Intake(lambda rollout, where: rollout, 1)
     made.read(tmp_path / "p.jsonl")
@@ -148,7 +166,7 @@ def test_what_is_too_old_too_many_or_unreadable_is_refused_by_name(tmp_path: Pat
         ([7], r"rollouts\[0\] is no object"),
         ([{"group": "a"}], r"rollouts\[0\] is a rollout of no known format: it has group"),
         ([row("a", 4, reward="much")], r"rollouts\[0\]: reward is 'much'"),
-        ([{"nodes": [], "task": {}}], r"no message was sampled, and it names no group"),
+        ([{"nodes": [], "task": {}}], r"the model was not called, and it names no group"),
     ):
         with pytest.raises(Refused, match=said) as error:
             made.add(wrong)

@@ -226,10 +226,10 @@ class Intake:
             check_value(row, where)
             rollout = self.complete(rollout_of(row, where), where)
         except NothingSaid as error:
-            if not row.get("group"):
+            if not error.group:
                 text = f"{error}, and it names no group that it would belong to"
                 raise Refused(422, text, "unreadable_rollout", where) from error
-            return Arrived(id, str(row["group"]), None)
+            return Arrived(id, error.group, None)
         except UserError as error:
             raise Refused(422, str(error), "unreadable_rollout", where) from error
         return Arrived(id, rollout.group or _key(rollout.turns[0].prompt_ids), rollout)
