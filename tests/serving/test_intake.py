@@ -14,7 +14,7 @@ from strop.serving.intake import Intake
 from strop.serving.protocol import Busy, ModelAnswer, ModelCall, Refused
 from strop.serving.watched_folder import WatchedFolder
 from strop.support.errors import UserError
-from strop.traces.records import TurnRecord
+from strop.traces.records import Rollout, TurnRecord
 
 
 def row(group: str, version: int = 0, reward: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -324,6 +324,26 @@ def test_a_packed_file_that_cannot_be_read_for_a_moment_is_not_refused(
     (folder / "two.jsonl.gz").write_bytes(b"no")
     watched.look()
     assert "cannot be unpacked" in (folder / "refused" / "two.jsonl.gz.why").read_text()
+
+
+def test_what_waits_for_a_resumed_run_is_read_once_its_versions_are_known(tmp_path: Path) -> None:
+    """Until its first step a run would say of every version but 0 that it has none such."""
+
+    def complete(rollout: Rollout, where: str) -> Rollout:
+        raise Refused(409, f"{where} is of unknown weights")
+
+    made, folder = Intake(complete), tmp_path / "queue"
+    made.read(tmp_path / "p.jsonl")
+    watched = WatchedFolder(folder, made)
+    watched.start()
+    watched.close()
+    (folder / "one.jsonl").write_text(json.dumps(row("a", 4)))
+    watched.look()
+    assert [each.name for each in folder.iterdir() if each.is_file()] == ["one.jsonl"]
+    made.complete = lambda rollout, where: rollout
+    made.expect(5, 1, 1)
+    watched.look()
+    assert (folder / "taken" / "one.jsonl").exists()
 
 
 def test_columns_are_those_of_the_first_rollout_of_a_task(tmp_path: Path) -> None:

@@ -184,6 +184,8 @@ class Intake:
         post is not accepted twice. whole: they complete their groups, of any size. Raises Refused
         for rows that cannot be read or are too old, Busy where too many wait.
         """
+        if not self.size:  # a resumed run does not know its version yet
+            raise Busy(1.0, BEFORE_THE_FIRST)
         arrived = [
             self._arrived(f"rollouts[{place}]", row, f"{name}/{place}" if name else "")
             for place, row in gathered(rows)
@@ -250,8 +252,6 @@ class Intake:
 
     def _check_room(self) -> None:
         """Raise Busy where no rollout can be accepted now."""
-        if not self.size:
-            raise Busy(1.0, BEFORE_THE_FIRST)
         if self._is_full():
             raise Busy(min(self.seconds, LONGEST_WAIT), FULL)
 
