@@ -326,6 +326,22 @@ def test_rules_that_it_has_no_option_for_are_refused(served, model, tmp_path):
         engine.start(0, Request((3,), 2, rules=(BanTokens((1,)),)))
 
 
+def test_rules_of_its_own_are_checked_once(served, model, tmp_path, monkeypatch):
+    """The vocabulary of a real model takes milliseconds, and a step has hundreds of requests."""
+    tried, call = [], BanTokens.__call__
+    monkeypatch.setattr(BanTokens, "__call__", lambda *given: tried.append(1) or call(*given))
+    with opened(served, model, tmp_path) as engine:
+        engine.knows_rules = True
+        for seed in range(3):
+            request = Request((3, 4), 2, rules=(BanTokens((1,)),), seed=seed)
+            assert json.loads(engine._options(request)["vllm_xargs"]["strop_rules"]) == [
+                1.0, [["ban_tokens", {"ids": [1]}]]
+            ]  # fmt: skip
+        with pytest.raises(UserError, match="leave no token"):
+            engine._options(Request((3,), 2, rules=(BanTokens(tuple(range(VOCAB))),)))
+    assert len(tried) == 2
+
+
 def test_log_probabilities_are_known_at_any_temperature(served, model, tmp_path):
     with opened(served, model, tmp_path) as engine:
         (found,) = sample(engine, [Request((3, 4), 5, 0.7, want=WANT)])
