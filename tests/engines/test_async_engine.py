@@ -10,7 +10,7 @@ from fakes.engine import TableEngine, by_last_token, streamed
 from fakes.models import VOCAB, tiny
 
 from strop.engines.asynchronous import AsyncEngine, asynchronous, gather
-from strop.engines.base import CAPABILITIES, Account, Answer, Request
+from strop.engines.base import CAPABILITIES, Account, Answer, Event, Request
 from strop.engines.local.engine import LocalEngine
 from strop.engines.rules import TopK
 from strop.support.errors import UserError
@@ -308,6 +308,24 @@ def test_passes_that_are_told_anew_after_a_break_count_once():
     for answer in found:
         passes = sum(len(event.experts) for event in answer.events)
         assert passes == len(answer.request.ids) - 1 + len(answer.ids)
+
+
+def test_passes_count_once_where_a_restarted_request_is_stopped(monkeypatch):
+    book = asynchronous(engine := Noting(by_last_token(TABLE)))
+
+    async def stops():
+        started = book.begin(Request((3, 4), 9, seed=1))
+        while not (started.events and started in book.queue):
+            book.step()
+        book.queue.remove(started)
+        book._hand_on(started)
+        last = engine.noted(Event(started.id, (5,), (0.0,), 0))
+        monkeypatch.setattr(engine, "cancel", lambda id: [last])
+        return started.stop()
+
+    answer = go(engine, stops())
+    passes = sum(len(event.experts) for event in answer.events)
+    assert passes == len(answer.request.ids) - 1 + len(answer.ids)
 
 
 def test_what_was_broken_off_may_be_stopped_before_it_is_begun_again():

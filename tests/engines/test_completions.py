@@ -1,6 +1,7 @@
 """The engine over a completions server, against the local engine behind that server."""
 
 import asyncio
+import json
 import math
 import threading
 import time
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from fakes.completions_server import Letters, serve
+from fakes.completions_server import Letters, complete, serve
 from fakes.engine import Driven, TableEngine, by_last_token, in_pieces, sample
 from fakes.models import VOCAB, tiny
 
@@ -384,6 +385,16 @@ def test_a_server_whose_log_probabilities_cannot_be_understood_is_refused():
         refused(served, r"it is unclear which log-probabilities it gives; .*logprobs=false")
         with opened(served, logprobs=False) as engine:
             assert engine.client.logprob_kind == "nothing"
+
+
+def test_a_server_that_does_not_report_the_likeliest_tokens_is_refused(table):
+    def instead(body):
+        answer = complete(served, body)
+        answer["choices"][0]["logprobs"]["top_logprobs"] = None
+        return 200, json.dumps(answer)
+
+    with serve(table, 4, instead=instead) as served:
+        refused(served, r"it is unclear which log-probabilities it gives; .*logprobs=false")
 
 
 def test_the_server_must_be_there_and_have_the_model(table):

@@ -372,6 +372,12 @@ def test_a_refused_request_ends_alone(engine):
         asynchronous(made).sample(asked[1:])
 
 
+def test_the_engine_with_the_least_room_bounds_all(monkeypatch):
+    facts = [Facts(frozenset(), longest, 4) for longest in (64, None, 32)]
+    monkeypatch.setattr(HereCrew, "facts", lambda crew: facts)
+    assert pool(HereCrew(3)).longest == 32
+
+
 def test_notes_of_engines_are_handed_on(monkeypatch):
     monkeypatch.setattr(LocalEngine, "notes", ("slower",))
     assert SharedEngine(local, ONE).notes == ("slower",)

@@ -187,6 +187,19 @@ def test_a_server_without_room_for_adapters_gets_whole_weights_and_says_so(serve
         )
 
 
+def test_a_server_that_strop_started_without_room_for_adapters_gets_them_too(
+    served, model, tmp_path, monkeypatch
+):
+    """Such as with engine.args='--no-enable-lora'."""
+    adapters.add(model, Lora(2), seed=1)
+    move(model, by=0.3)
+    own = SimpleNamespace(url=served.url, close=lambda **_: None, dead=lambda: False)
+    monkeypatch.setattr(vllm.vllm_server, "check_python", lambda python: None)
+    monkeypatch.setattr(vllm.VllmSettings, "_start", lambda *_: own)
+    with opened(served, model, tmp_path, url="") as engine:
+        check_agreement(engine, model)
+
+
 def test_weights_may_be_given_by_name(served, model, tmp_path):
     other = tiny("qwen3", dtype=torch.float32, seed=4)
     with opened(served, model, tmp_path) as engine:
@@ -311,6 +324,22 @@ def test_rules_that_it_has_no_option_for_are_refused(served, model, tmp_path):
         pytest.raises(UserError, match=r"cannot apply BanTokens.*one TopK.* strop_processors"),
     ):
         engine.start(0, Request((3,), 2, rules=(BanTokens((1,)),)))
+
+
+def test_rules_of_its_own_are_checked_once(served, model, tmp_path, monkeypatch):
+    """The vocabulary of a real model takes milliseconds, and a step has hundreds of requests."""
+    tried, call = [], BanTokens.__call__
+    monkeypatch.setattr(BanTokens, "__call__", lambda *given: tried.append(1) or call(*given))
+    with opened(served, model, tmp_path) as engine:
+        engine.knows_rules = True
+        for seed in range(3):
+            request = Request((3, 4), 2, rules=(BanTokens((1,)),), seed=seed)
+            assert json.loads(engine._options(request)["vllm_xargs"]["strop_rules"]) == [
+                1.0, [["ban_tokens", {"ids": [1]}]]
+            ]  # fmt: skip
+        with pytest.raises(UserError, match="leave no token"):
+            engine._options(Request((3,), 2, rules=(BanTokens(tuple(range(VOCAB))),)))
+    assert len(tried) == 2
 
 
 def test_log_probabilities_are_known_at_any_temperature(served, model, tmp_path):

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import openai
 import pytest
 import torch
+from fakes.completions_server import Letters, serve
 from fakes.coroutines import check_closed, local, model, text
-from fakes.models import tiny
+from fakes.models import VOCAB, tiny
 from fakes.policy import asking, by_bytes
 from test_streams_and_retries import wait_for
 
@@ -17,6 +18,7 @@ from strop.data.chat import Chat
 from strop.engines.asynchronous import asynchronous
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
+from strop.engines.open import read
 from strop.engines.rules import MinP, TopK, TopP
 from strop.serving.engine_backend import COUNTED, NEXT, EngineBackend
 from strop.serving.protocol import Busy, ModelCall, Refused
@@ -125,6 +127,20 @@ def test_32_calls_at_once_have_the_tokens_of_each_alone(client):
     with ThreadPoolExecutor(32) as pool:
         found = list(pool.map(lambda seed: ask(client, seed=seed).choices[0].token_ids, seeds))
     assert found == [list(own(Request(PROMPT, 12, seed=s, stop_ids=(1,))).ids) for s in seeds]
+
+
+@pytest.mark.parametrize("told", ["model", "tempered", "drawn"])
+def test_calls_go_to_a_server_that_does_not_know_all_log_probabilities(told):
+    inner = LocalEngine(tiny(dtype=torch.float32), num_slots=4, context_length=64)
+    with serve(inner, VOCAB, told=told) as served:
+        settings = read({"kind": "completions", "url": served.url})
+        engine = settings.open(None, Letters(VOCAB), num_slots=4, context_length=64)
+        with EngineBackend(asynchronous(engine), max_model_len=64) as backend:
+            for fields in ({"temperature": 0.7}, {"top_p": 0.9}, {"temperature": 0.0}):
+                (answer,) = asyncio.run(backend.say(ModelCall("completions", PROMPT, 4, **fields)))
+                assert len(answer.ids) == 4
+                assert len(answer.model_log_probs) == (4 if fields == {"temperature": 0.0} else 0)
+        engine.close()
 
 
 def test_the_likeliest_tokens(client):

@@ -14,7 +14,7 @@ from strop.serving.intake import Intake
 from strop.serving.protocol import Busy, ModelAnswer, ModelCall, Refused
 from strop.serving.watched_folder import WatchedFolder
 from strop.support.errors import UserError
-from strop.traces.records import TurnRecord
+from strop.traces.records import Rollout, TurnRecord
 
 
 def row(group: str, version: int = 0, reward: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -134,6 +134,24 @@ def test_a_name_holds_for_all_of_a_post_and_for_events(tmp_path: Path) -> None:
     assert made.rollout(made.open[told["group"]].places[0]).reward == 0.25
 
 
+@pytest.mark.parametrize(
+    "silent",
+    [
+        {"group": "g", "turns": []},
+        {"nodes": [], "task": {"key": "g"}},
+        {"agent_result": None, "task_name": "g", "exception_info": {"exception_type": "E"}},
+        {"event_type": "reward", "rollout_id": "r", "data": {"value": 0.0}, "group": "g"},
+    ],
+)
+def test_a_rollout_without_a_call_counts_in_the_group_that_its_format_names(
+    tmp_path: Path, silent: dict[str, Any]
+) -> None:
+    made = intake(tmp_path / "p.jsonl")
+    (_, receipt) = made.add([row("g"), silent])
+    assert receipt["group"] == "g"
+    assert [len(group.places) for group in made.whole] == [1]
+
+
 def test_what_is_too_old_too_many_or_unreadable_is_refused_by_name(tmp_path: Path) -> None:
     made = Intake(lambda rollout, where: rollout, 1)
     made.read(tmp_path / "p.jsonl")
@@ -148,7 +166,7 @@ def test_what_is_too_old_too_many_or_unreadable_is_refused_by_name(tmp_path: Pat
         ([7], r"rollouts\[0\] is no object"),
         ([{"group": "a"}], r"rollouts\[0\] is a rollout of no known format: it has group"),
         ([row("a", 4, reward="much")], r"rollouts\[0\]: reward is 'much'"),
-        ([{"nodes": [], "task": {}}], r"no message was sampled, and it names no group"),
+        ([{"nodes": [], "task": {}}], r"the model was not called, and it names no group"),
     ):
         with pytest.raises(Refused, match=said) as error:
             made.add(wrong)
@@ -194,6 +212,16 @@ def test_a_full_disk_takes_nothing_in(tmp_path: Path, monkeypatch: pytest.Monkey
     made.add([row("a", id="y")])
     assert [group.key for group in made.whole] == ["a"]
     assert len((tmp_path / "p.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_file_that_cannot_be_made_takes_nothing_in(tmp_path: Path) -> None:
+    made = intake(tmp_path / "run" / "p.jsonl")
+    with pytest.raises(Refused, match=r"cannot write p\.jsonl") as error:
+        made.add([row("a", id="x")])
+    assert (error.value.status, made.ids, [*made.open]) == (507, set(), [])
+    (tmp_path / "run").mkdir()
+    made.add([row("a", id="x")])
+    assert made.ids == {"x"}
 
 
 def test_a_full_disk_changes_nothing_about_groups_that_are_taken_or_given_up(
@@ -296,6 +324,26 @@ def test_a_packed_file_that_cannot_be_read_for_a_moment_is_not_refused(
     (folder / "two.jsonl.gz").write_bytes(b"no")
     watched.look()
     assert "cannot be unpacked" in (folder / "refused" / "two.jsonl.gz.why").read_text()
+
+
+def test_what_waits_for_a_resumed_run_is_read_once_its_versions_are_known(tmp_path: Path) -> None:
+    """Until its first step a run would say of every version but 0 that it has none such."""
+
+    def complete(rollout: Rollout, where: str) -> Rollout:
+        raise Refused(409, f"{where} is of unknown weights")
+
+    made, folder = Intake(complete), tmp_path / "queue"
+    made.read(tmp_path / "p.jsonl")
+    watched = WatchedFolder(folder, made)
+    watched.start()
+    watched.close()
+    (folder / "one.jsonl").write_text(json.dumps(row("a", 4)))
+    watched.look()
+    assert [each.name for each in folder.iterdir() if each.is_file()] == ["one.jsonl"]
+    made.complete = lambda rollout, where: rollout
+    made.expect(5, 1, 1)
+    watched.look()
+    assert (folder / "taken" / "one.jsonl").exists()
 
 
 def test_columns_are_those_of_the_first_rollout_of_a_task(tmp_path: Path) -> None:

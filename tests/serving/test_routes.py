@@ -95,6 +95,8 @@ def test_text_and_ids_are_continued(client, speaker):
     assert choice.logprobs.tokens == ["a", "b", "<end>"]
     assert choice.logprobs.token_logprobs == [-0.5, -0.625, -0.75]
     assert (choice.logprobs.text_offset, choice.logprobs.top_logprobs) == ([0, 1, 2], None)
+    (choice,) = client.completions.create(model="policy", prompt="x", logprobs=2).choices
+    assert choice.logprobs.top_logprobs is None  # this policy does not report the likeliest
 
 
 def test_tokens_are_generated_as_trainers_ask_for_them(plain, speaker):

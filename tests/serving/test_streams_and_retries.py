@@ -198,7 +198,10 @@ def test_a_retry_gets_the_answer_that_was_lost():
         # One of two equal requests was refused: its retry is drawn, and is not the other's answer.
         speaker.fails = [None, Busy()]
         assert [ask(0), ask(0), ask(1)] == ["d", "429", "b"]
-        assert len(speaker.calls) == 6
+        # The retry after a refusal was drawn; a further retry lost that answer, and gets it.
+        speaker.fails = [Busy()]
+        assert [ask(0, "y"), ask(1, "y"), ask(2, "y")] == ["429", "d", "d"]
+        assert len(speaker.calls) == 8
 
 
 def test_openais_client_retries_by_itself():

@@ -234,6 +234,7 @@ def test_what_cannot_be_read_is_told_with_its_place(row: dict[str, Any], message
         {"task": {}, "nodes": [{"message": {}, "token_ids": [1]}], "errors": [{"message": "x"}]},
         {"agent_result": None, "task_name": "t", "exception_info": {"exception_type": "E"}},
         {"events": [{"event_type": "model_request", "data": {"status": "error"}}]},
+        {"turns": []},
     ],
 )
 def test_rollouts_in_which_nothing_was_said_are_left_out(

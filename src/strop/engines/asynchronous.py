@@ -57,6 +57,13 @@ class PendingRequest:
             raise self.refused
         return Answer(self.request, tuple(self.events))
 
+    def record(self, event: Event) -> None:
+        """Add an event of the engine, and count its tokens."""
+        if self.passes and event.experts:
+            event, self.passes = event._replace(experts=event.experts[self.passes :]), 0
+        self.events.append(event)
+        self.account.num_drawn += len(event.ids)
+
     def rest(self) -> Request:
         """The request for the tokens that are still to be sampled."""
         if not self.events:
@@ -282,8 +289,7 @@ class AsyncEngine:
         if new[-1].ended in ("", "broken"):
             new[-1] = new[-1]._replace(ended="aborted")
         for event in new:
-            pending.events.append(event)
-            pending.account.num_drawn += len(event.ids)
+            pending.record(event)
         self._end(pending)
 
     @contextmanager
@@ -325,14 +331,11 @@ class AsyncEngine:
         self.running[pending.id] = pending
 
     def _hear(self, pending: PendingRequest, event: Event) -> None:
-        if pending.passes and event.experts:
-            event, pending.passes = event._replace(experts=event.experts[pending.passes :]), 0
-        pending.events.append(event)
-        account = pending.account
-        account.num_drawn += len(event.ids)
+        pending.record(event)
         if not event.ended:
             return
         del self.running[pending.id]
+        account = pending.account
         if event.ended == "failed":
             account.failures.append(event.why)
             account.on_failure(event.why)

@@ -114,11 +114,8 @@ class Client:
             ids, taken = choice.get("token_ids"), choice.get("prompt_token_ids")
             logprobs = choice.get("logprobs") or {}
             logp = tuple(logprobs.get("token_logprobs") or ()) if self.logprobs else ()
-            best = (
-                tuple(max(each.values()) for each in logprobs["top_logprobs"])
-                if logp and top
-                else ()
-            )
+            likeliest = logprobs.get("top_logprobs") or () if logp and top else ()
+            best = tuple(max(each.values()) for each in likeliest)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise Failed(f"an answer that is no completion: {json.dumps(found)[:200]}") from error
         if ids is None:

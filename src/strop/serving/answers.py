@@ -176,7 +176,7 @@ class CallResponse:
             offsets.append(place)
             place += len(self.tokenizer.decode([id]))
         top = None
-        if self.wanted.call.num_top:
+        if answer.top:  # else they were not asked for, or the policy does not report them
             top = [{self._token(id): logp for id, logp in best.items()} for best in answer.top]
         return {
             "tokens": tokens,

@@ -148,7 +148,10 @@ class EngineBackend:
                 f"from an engine that tells them: set {name} to 0 for the drawn ones alone",
                 name,
             )
-        want = {"logp_model"} & capabilities | ({"top"} if call.num_top else set())
+        # Greedy answers alone are reported with the model's log-probabilities, which servers do not
+        # know at every temperature and with every cut.
+        want = {"logp_model"} & capabilities if temperature == 0 else set[str]()
+        want |= {"top"} if call.num_top else set()
         request = Request(
             call.prompt_ids,
             min(call.max_tokens or self.max_tokens or room, room),

@@ -104,11 +104,10 @@ class Intake:
         with self.lock:
             self.path = path
             self._begin()
-            if path.exists():
-                self._replay(path, writes)
+            self._replay(path, writes)
 
     def _replay(self, path: Path, writes: bool = True) -> None:
-        content = path.read_bytes()
+        content = path.read_bytes() if path.exists() else b""
         self.end = content.rfind(b"\n") + 1
         if writes and self.end < len(content):  # an unfinished line, which was never confirmed
             os.truncate(path, self.end)
@@ -185,6 +184,8 @@ class Intake:
         post is not accepted twice. whole: they complete their groups, of any size. Raises Refused
         for rows that cannot be read or are too old, Busy where too many wait.
         """
+        if not self.size:  # a resumed run does not know its version yet
+            raise Busy(1.0, BEFORE_THE_FIRST)
         arrived = [
             self._arrived(f"rollouts[{place}]", row, f"{name}/{place}" if name else "")
             for place, row in gathered(rows)
@@ -227,10 +228,10 @@ class Intake:
             check_value(row, where)
             rollout = self.complete(rollout_of(row, where), where)
         except NothingSaid as error:
-            if not row.get("group"):
+            if not error.group:
                 text = f"{error}, and it names no group that it would belong to"
                 raise Refused(422, text, "unreadable_rollout", where) from error
-            return Arrived(id, str(row["group"]), None)
+            return Arrived(id, error.group, None)
         except UserError as error:
             raise Refused(422, str(error), "unreadable_rollout", where) from error
         return Arrived(id, rollout.group or _key(rollout.turns[0].prompt_ids), rollout)
@@ -251,8 +252,6 @@ class Intake:
 
     def _check_room(self) -> None:
         """Raise Busy where no rollout can be accepted now."""
-        if not self.size:
-            raise Busy(1.0, BEFORE_THE_FIRST)
         if self._is_full():
             raise Busy(min(self.seconds, LONGEST_WAIT), FULL)
 

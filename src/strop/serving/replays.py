@@ -103,12 +103,12 @@ class Replays:
                     409,
                 )
             return work
-        if not attempt.again or work is None:
+        if not attempt.again:
             return None
         if self.unanswered[place]:
             self.unanswered[place] -= 1
             return None
-        return work if work.task.done() else None
+        return work if work is not None and work.task.done() else None
 
     def _lose(self, place: tuple[str, ...], work: Work) -> None:
         """Handle a lost connection: cancel the work where no other waits, and forget it."""

@@ -24,7 +24,12 @@ LACKS_IDS = (
 
 
 class NothingSaid(UserError):
-    """A rollout that ended before the model was called, so that it has nothing to train on."""
+    """A rollout that ended before the model was called, so that it has nothing to train on.
+
+    group: the group that it names, if any.
+    """
+
+    group = ""
 
 
 class Format(NamedTuple):
@@ -39,7 +44,7 @@ class Format(NamedTuple):
 
 
 def rollout_of(row: Row, place: str) -> Rollout:
-    """The rollout of a row. Raises UserError, also NothingSaid, that begins with `place`."""
+    """The rollout of a row. Raises UserError, or NothingSaid, that begins with `place`."""
     format = next((each for each in FORMATS if each.is_of(row)), None)
     if format is None:
         raise UserError(
@@ -48,7 +53,8 @@ def rollout_of(row: Row, place: str) -> Rollout:
         )
     try:
         fields = format.read(row) | _own(row)
-        return Rollout(**fields, place=place)
+        if fields["turns"]:
+            return Rollout(**fields, place=place)
     except UserError as error:
         why = str(error).removeprefix(f"{place} ")
         raise type(error)(f"{place}: {why}") from error
@@ -57,6 +63,9 @@ def rollout_of(row: Row, place: str) -> Rollout:
         raise UserError(
             f"{place} has the fields of {format.name} and cannot be read as that: {why}"
         ) from error
+    silent = NothingSaid(f"{place}: has no turns: the model was not called")
+    silent.group = fields.get("group", "")
+    raise silent
 
 
 def row_of(rollout: Rollout) -> dict[str, Any]:
@@ -203,8 +212,6 @@ def _verifiers(row: Row) -> dict[str, Any]:
         for number, node in enumerate(nodes)
         if node.get("sampled") and number not in rejected
     )
-    if not turns:
-        raise NothingSaid("no message was sampled")
     return {"turns": turns, **end_of_trace(row)}
 
 
@@ -305,16 +312,15 @@ def _is_trial(row: Row) -> bool:
 def _trial(row: Row) -> dict[str, Any]:
     """Read the result of a trial, result.json. Without a verdict it has no score."""
     agent, failed = row["agent_result"] or {}, row.get("exception_info") or {}
-    if not agent.get("rollout_details"):
-        if failed:
-            raise NothingSaid(f"{failed.get('exception_type')} before the model was called")
+    details = agent.get("rollout_details") or []
+    if not details and not failed:
         raise UserError(
             f"trial {row.get('trial_name')} has no rollout_details: let the agent keep them "
             "(collect_rollout_details)"
         )
     rewards = _numbers((row.get("verifier_result") or {}).get("rewards") or {})
     late = failed.get("exception_type") == "AgentTimeoutError"
-    return _context(agent) | {
+    return _context({"rollout_details": details}) | {
         "reward": _of_trial(rewards),
         "rewards": rewards,
         "group": row["task_name"],
@@ -401,8 +407,6 @@ def _events(row: Row) -> dict[str, Any]:
         event["data"] for event in row["events"]
         if event["event_type"] == "model_request" and event["data"].get("status", "ok") == "ok"
     ]  # fmt: skip
-    if not calls:
-        raise NothingSaid("no call succeeded")
     rewards = [e["data"]["value"] for e in row["events"] if e["event_type"] == "reward"]
     outcome = {"reward": rewards[-1]} if rewards else {}
     own = {name: event[name] for event in row["events"] for name in OWN if name in event}

@@ -1,15 +1,19 @@
 """Posted rollouts become a batch, and calls are sampled meanwhile, also over two steps."""
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from fakes.engine import TableEngine
 from fakes.services import FakeLive, over_table, rolled_out
 
+from strop.engines.asynchronous import ACCOUNT, asynchronous, run
+from strop.engines.base import Account, Request
 from strop.method.part import Draw
 from strop.method.services import ModelCall, Refused, Taken
 from strop.parts.rollout import substitutes
+from strop.parts.rollout._served_calls import ServedCalls
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.rollout.receive_traces import ReceiveTraces
 from strop.parts.rollout.sample_independently import SampleIndependently
@@ -104,3 +108,23 @@ def test_it_stands_in_for_plain_sampling() -> None:
     own = ReceiveTraces(fork_threshold=3)
     assert substitutes.receiving(own) is own
     assert isinstance(substitutes.plain(own), SampleIndependently)
+
+
+def test_a_failed_call_leaves_no_cache_of_its_other_answers() -> None:
+    """Else the engine would never free its memory before an update."""
+    engine = TableEngine(lambda tokens: [float("nan")] * 10 if tokens == (0,) else even([]))
+    book, call, why = asynchronous(engine), ModelCall("generate", (0,), num=2), list[Exception]()
+    calls: Any = SimpleNamespace(refuse=lambda call, error: why.append(error))
+    served = ServedCalls(calls, book)
+
+    async def answered() -> None:
+        ACCOUNT.set(served.account)
+        pending = [book.begin(Request(ids, 2, keep=True)) for ids in ((0,), (3,))]
+        served.open[call.id] = call, pending
+        await served._answer(call, pending)
+        while served.kept:
+            book.drop(served.kept.popleft())
+
+    run(book, answered(), Account())
+    assert [type(each) for each in why] == [Refused]
+    assert (book.prefixes, engine.rows, served.open) == ({}, {}, {})

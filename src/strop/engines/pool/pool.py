@@ -120,7 +120,7 @@ class EnginePool(Engine):
         self.places = [each.place for each in facts]
         self.capabilities = frozenset.intersection(*(each.capabilities for each in facts))
         self.notes = tuple(dict.fromkeys(note for each in facts for note in each.notes))
-        self.longest = facts[0].longest
+        self.longest = min((each.longest for each in facts if each.longest), default=None)
         self.num_slots = facts[0].num_slots
         self.most_requests = (WAITING + AHEAD) * self.num_slots * len(facts)
         self.alive = dict.fromkeys(range(len(facts)), True)

@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from strop.engines import weights_folder
-from strop.engines.base import ADAPTERS, Engine, Request
+from strop.engines.base import ADAPTERS, Engine, Request, Rule
 from strop.engines.completions import CompletionsEngine, CompletionsSettings, PendingCall
 from strop.engines.completions_client import Client
 from strop.engines.local.causal import load_state
@@ -138,10 +138,11 @@ class VllmEngine(CompletionsEngine):
     takes_adapters = False  # whether adapters are sent as adapters
     names: Mapping[str, str] = {}  # the server's name of the newest version of each adapter
     num_written = 0  # times that adapters were written; a version may be handed over twice
+    checked: set[tuple[Rule, ...]]  # rules that leave some token: to find out takes milliseconds
 
     def follow(self, model: Any, folder: WeightsFolder, server: Server | None) -> None:
         """Sample with the weights of `model`, handed over in `folder`. Raises UserError."""
-        self.model, self.folder, self.server = model, folder, server
+        self.model, self.folder, self.server, self.checked = model, folder, server, set()
         self.capabilities |= {"weights"}
         try:
             found = self._order("strop_weights")  # before a server that takes none is paused
@@ -160,7 +161,7 @@ class VllmEngine(CompletionsEngine):
             )
         if self.takes_adapters and server is None:  # else it was started with it
             self._load(self.version, base=True)
-        if self.takes_adapters or server is None:
+        if rank or server is None:  # a server of strop's starts without adapters
             self.load_weights(None, self.version)
 
     def load_weights(self, state: Mapping[str, Tensor] | None, version: int) -> None:
@@ -270,7 +271,9 @@ class VllmEngine(CompletionsEngine):
                     "engine.kind=local or vllm_here, or leave the rule out"
                 )
             asked.append((rule.function, vars(rule)))
-        self._check_rules(request)
+        if request.rules not in self.checked:
+            self._check_rules(request)
+            self.checked.add(request.rules)
         temperature = request.temperature
         return {
             **super()._options(replace(request, rules=(), temperature=float(temperature > 0))),

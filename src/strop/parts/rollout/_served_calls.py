@@ -65,11 +65,11 @@ class ServedCalls:
             self.broken = error
             self._refuse(call, Refused(500, "the run failed at this call"))
         else:
+            self._keep(answers)
             if lost := [each for each in answers if each.failed]:
                 self._refuse(call, Refused(500, lost[0].events[-1].why))
                 return
             del self.open[call.id]
-            self._keep(answers)
             self.calls.reply(call, [ModelAnswer.of(each) for each in answers])
 
     def _refuse(self, call: ModelCall, why: Refused) -> None:
