@@ -201,7 +201,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE)
             with checkpoint.naming_the_one_before(place):
                 _load(run, place)
         else:
-            run.record.check_unsaved(config.training.save_every)
+            run.record.check_unsaved()
         if run.done > config.training.steps:
             raise UserError(
                 f"{folder} has done {run.done} steps, training.steps is {config.training.steps}: "

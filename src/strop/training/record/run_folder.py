@@ -38,6 +38,7 @@ from strop.training.record.versions import NAME as ENVIRONMENT
 from strop.training.record.versions import write_environment
 from strop.training.services.run import RunServices
 from strop.training.services.texts import RunTexts
+from strop.training.settings.config import load
 
 GIVEN = "given"  # folder of data that a script passed in place of files
 REPORT = "report.html"
@@ -121,10 +122,11 @@ class Record:
                     "folder with --out"
                 )
 
-    def check_unsaved(self, save_every: int) -> None:
+    def check_unsaved(self) -> None:
         """Raise UserError where a run has lost its checkpoints: it has recorded steps beyond the
-        first save, or it has a report, which is written after the last one.
+        first save by the settings that it had, or a report, which is written after the last one.
         """
+        save_every = load(self.folder / "config.toml").training.save_every
         lines = read_metrics(self.folder) if self.metrics_path.exists() else []
         last = max((line["step"] for line in lines), default=0)
         if last and (0 < save_every < last or (self.folder / REPORT).exists()):
