@@ -227,7 +227,6 @@ def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
-        (run.record.folder / ending.NAME).unlink(missing_ok=True)
         starts.append(versions.now(run.world.policy.device, run.done))
         versions.write_environment(run.record.folder, starts)
 
