@@ -223,12 +223,12 @@ def test_a_run_that_left_out_rows_may_validate_once_it_has_resumed(lab, runner, 
 
 
 def test_deterministic_operators_are_those_of_a_cpu_anyway(lab, unbroken, runner, tmp_path):
-    """And they are asked for; what a GPU makes of that benchmarks/gpu/equal_runs.py looks at."""
-    try:
-        runner.whole(short(lab, full_determinism=True), tmp_path / "run")
-        assert torch.are_deterministic_algorithms_enabled()
-        assert not torch.utils.deterministic.fill_uninitialized_memory
-    finally:
-        torch.use_deterministic_algorithms(False)
-        torch.utils.deterministic.fill_uninitialized_memory = True
+    """And they are asked for, until the run is closed; what a GPU makes of that
+    benchmarks/gpu/equal_runs.py looks at.
+    """
+    run, seen = runner.start(short(lab, full_determinism=True), tmp_path / "run"), []
+    runner.go(run, lambda _: seen.append(torch.are_deterministic_algorithms_enabled()))
+    assert seen == [True] * len(seen) != []
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory
     same(tmp_path / "run", unbroken("grpo"))

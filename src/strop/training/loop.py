@@ -2,19 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-
-import torch
 
 from strop.data.prompts import Prompt
 from strop.method.algorithm import Algorithm, Method, phase_at
 from strop.method.chains import generators
 from strop.method.charts import charts_of
 from strop.method.tensors import checked
-from strop.support.devices import use_deterministic_operators
+from strop.support.devices import torch_set
 from strop.support.errors import RunStopped, StepGivenUp, UserError
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
@@ -70,6 +68,7 @@ class Run:
     stored: dict[str, set[int]] = field(default_factory=dict)  # files of stores, by checkpoint
     stop_asked: bool = False
     likeness: Likeness | None = None  # to other methods, once a step has shown it
+    torch_settings: ExitStack = field(default_factory=ExitStack)  # until the run is closed
 
     @property
     def checkpoints(self) -> Path:
@@ -144,11 +143,14 @@ class Run:
         stores.sweep(files_in(self.state), self.done)
 
     def close(self) -> None:
-        """End the processes of grader and collector, close the engine and unlock the folder."""
+        """End the processes of grader and collector, close the engine, unlock the folder, and let
+        torch be as before.
+        """
         self.world.collector.close()
         self.world.services.close()
         self.world.engine.close()
         self.record.lock.free()
+        self.torch_settings.close()
 
 
 def start(
@@ -290,10 +292,14 @@ def _open_live(run: Run) -> None:
 
 
 def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | None = None) -> Run:
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    if config.training.full_determinism:
-        use_deterministic_operators()
+    with ExitStack() as settings:
+        settings.enter_context(torch_set(config.threads, config.training.full_determinism))
+        run = _made(config, record, ranks, given)
+        run.torch_settings = settings.pop_all()
+    return run
+
+
+def _made(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | None) -> Run:
     check_trackers(config.tracking.to)
     algorithm, race = config.build(), Race(config)
     if config.ray.address and config.ray.num_trainers not in (0, ranks.count):
