@@ -1,5 +1,6 @@
 """`strop.train`: the same numbers as the command, whatever is passed in place of files."""
 
+import copy
 import subprocess
 import sys
 import threading
@@ -41,6 +42,19 @@ def test_numbers_are_those_of_the_command(lab: Any, here: Any, strop_command: An
     loaded = trained(lab, out="c", model=model, tokenizer=tokenizer)
     assert lines(loaded.folder) == lines(here / "by_command")
     assert loaded.model is model
+
+
+def test_a_model_in_memory_is_trained_again(lab: Any, here: Any) -> None:
+    """Also after a mistake: a run takes its weights' gradients only until it is closed."""
+    model = AutoModelForCausalLM.from_pretrained(lab.model, dtype=torch.bfloat16)
+    tokenizer = AutoTokenizer.from_pretrained(lab.model)
+    options = {"tokenizer": tokenizer, "model_dtype": "bfloat16", "training_lr": 0.1}
+    with pytest.raises(UserError, match="the method has no critic, leave it out"):
+        trained(lab, model=model, critic_start="none", **options)
+    first = trained(lab, model=model, **options)
+    other = copy.deepcopy(model)
+    again = [trained(lab, model=each, **options) for each in (model, other)]
+    assert lines(again[0].folder) == lines(again[1].folder) != lines(first.folder)
 
 
 def test_a_models_numbers_are_those_that_the_folder_names(lab: Any, here: Any) -> None:

@@ -143,9 +143,10 @@ class Run:
         stores.sweep(files_in(self.state), self.done)
 
     def close(self) -> None:
-        """End the processes of grader and collector, close the engine, unlock the folder, and let
-        torch be as before.
+        """End the processes of grader and collector, close policy and engine, unlock the folder,
+        and let torch be as before.
         """
+        self.world.policy.close()
         self.world.collector.close()
         self.world.services.close()
         self.world.engine.close()
