@@ -49,8 +49,11 @@ def test_a_model_in_memory_is_trained_again(lab: Any, here: Any) -> None:
     model = AutoModelForCausalLM.from_pretrained(lab.model, dtype=torch.bfloat16)
     tokenizer = AutoTokenizer.from_pretrained(lab.model)
     options = {"tokenizer": tokenizer, "model_dtype": "bfloat16", "training_lr": 0.1}
+    template = here / "chat.jinja"
+    template.write_text("{% for each in messages %}{{ each.content }}{% endfor %}")
     with pytest.raises(UserError, match="the method has no critic, leave it out"):
-        trained(lab, model=model, critic_start="none", **options)
+        trained(lab, model=model, critic_start="none", model_chat_template=template, **options)
+    assert not tokenizer.chat_template
     first = trained(lab, model=model, **options)
     other = copy.deepcopy(model)
     again = [trained(lab, model=each, **options) for each in (model, other)]
