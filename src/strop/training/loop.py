@@ -163,17 +163,20 @@ def start(
     """
     record = Record(folder)
     ranks.from_first(record.check_free)
-    run = _prepare(config.complete(), record, ranks, given)
+    run, created = _prepare(config.complete(), record, ranks, given), False
     try:
         made_with = versions.now(run.world.policy.device, step=0)
         text, data = run.config.to_toml(), fingerprint(run.world.services.task)
         charts = (*charts_of(run.algorithm.uses()), *roles.charts(run.config))
         ranks.from_first(lambda: run.record.create(text, data, made_with, charts))
+        created = True
         ranks.check_shared(folder / "config.toml")
         _open_stores(run, data)
         _open_live(run)
     except BaseException:
         run.close()
+        if created and ranks.first:
+            record.discard()
         raise
     return run
 

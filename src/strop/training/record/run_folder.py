@@ -36,16 +36,15 @@ from strop.training.record.likeness import Likeness
 from strop.training.record.lock import Lock
 from strop.training.record.versions import NAME as ENVIRONMENT
 from strop.training.record.versions import write_environment
+from strop.training.services.live import ADDRESS, PLANNED, POSTED
 from strop.training.services.run import RunServices
 from strop.training.services.texts import RunTexts
 from strop.training.settings.config import load
 
 GIVEN = "given"  # folder of data that a script passed in place of files
 REPORT = "report.html"
-OWN = (
-    LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, END, TRACKING, *WRITTEN, "rollouts", "tokens",
-    "stores", "checkpoints", REPORT,
-)  # fmt: skip
+FILES = (LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, END, ADDRESS, PLANNED, POSTED)
+OWN = (*FILES, TRACKING, *WRITTEN, "rollouts", "tokens", "stores", "checkpoints", REPORT)
 
 
 def begin_folder(folder: Path) -> None:
@@ -138,8 +137,7 @@ class Record:
 
     def discard(self) -> None:
         """Delete what `create` made and the first lines of a run that never made a step."""
-        ours = (LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, END)
-        for name in ("config.toml", "metrics.jsonl", *ours):
+        for name in ("config.toml", "metrics.jsonl", *FILES):
             (self.folder / name).unlink(missing_ok=True)
         forget(self.folder)
         for name in ("stores", GIVEN):
