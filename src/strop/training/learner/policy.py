@@ -520,6 +520,7 @@ class MasterAdamW(torch.optim.AdamW):
         self.hooks: list[Any] = []  # that take the weights' gradients, until they are removed
         masters = []
         for weight in weights:
+            weight.grad = None  # that of another loop, or of a run that broke off
             master = weight
             if weight.dtype in HALF:
                 master = nn.Parameter(weight.detach().float())
