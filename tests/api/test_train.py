@@ -121,6 +121,15 @@ def test_rewards_are_named_and_weighed(lab: Any, here: Any) -> None:
         ({"out": "a\0b"}, r"out is 'a\\x00b': give a path"),
         ({"callbacks": 5}, "a callback is int: give functions of a step"),
         ({"out": "deep/er/run", "training_lr": "x"}, "training.lr must be a number"),
+        (
+            {
+                "out": "deep",
+                "training_best": "eval/validation/x",
+                "evaluation_every": 1,
+                "data_validation_size": 2,
+            },
+            "eval/validation/x is no number of the validation",
+        ),
     ],
 )
 def test_mistakes_leave_nothing_behind(lab: Any, here: Any, given: Any, message: str) -> None:

@@ -135,12 +135,15 @@ class Record:
                 f"elsewhere with `strop train --config {self.folder / 'config.toml'} --out OTHER`"
             )
 
-    def discard(self) -> None:
-        """Delete what `create` made and the first lines of a run that never made a step."""
+    def discard(self, given: bool = False) -> None:
+        """Delete what `create` made and the first lines of a run that never made a step.
+
+        given: also what a script passed; a command finds such a folder, and leaves it.
+        """
         for name in ("config.toml", "metrics.jsonl", *FILES):
             (self.folder / name).unlink(missing_ok=True)
         forget(self.folder)
-        for name in ("stores", GIVEN):
+        for name in ("stores", GIVEN) if given else ("stores",):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for folder in (self.rollouts, self.folder):
             if folder.is_dir() and not any(folder.iterdir()):
