@@ -66,6 +66,7 @@ def test_a_callback_sees_every_step_and_stops(lab: Any, here: Any, whole: Any) -
 
     def watch(step: strop.Step) -> None:
         seen.append(step.number)
+        assert not (step.run.folder / "end.json").exists()  # also after it has ended once
         if step.number == 2:
             step.run.stop()
 

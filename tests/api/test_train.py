@@ -1,5 +1,6 @@
 """`strop.train`: the same numbers as the command, whatever is passed in place of files."""
 
+import copy
 import subprocess
 import sys
 import threading
@@ -38,9 +39,27 @@ def test_numbers_are_those_of_the_command(lab: Any, here: Any, strop_command: An
     model, tokenizer = (
         kind.from_pretrained(lab.model) for kind in (AutoModelForCausalLM, AutoTokenizer)
     )
+    for weight in model.parameters():  # as a loop of one's own leaves them
+        weight.grad = torch.ones_like(weight)
     loaded = trained(lab, out="c", model=model, tokenizer=tokenizer)
     assert lines(loaded.folder) == lines(here / "by_command")
     assert loaded.model is model
+
+
+def test_a_model_in_memory_is_trained_again(lab: Any, here: Any) -> None:
+    """Also after a mistake: a run takes its weights' gradients only until it is closed."""
+    model = AutoModelForCausalLM.from_pretrained(lab.model, dtype=torch.bfloat16)
+    tokenizer = AutoTokenizer.from_pretrained(lab.model)
+    options = {"tokenizer": tokenizer, "model_dtype": "bfloat16", "training_lr": 0.1}
+    template = here / "chat.jinja"
+    template.write_text("{% for each in messages %}{{ each.content }}{% endfor %}")
+    with pytest.raises(UserError, match="the method has no critic, leave it out"):
+        trained(lab, model=model, critic_start="none", model_chat_template=template, **options)
+    assert not tokenizer.chat_template
+    first = trained(lab, model=model, **options)
+    other = copy.deepcopy(model)
+    again = [trained(lab, model=each, **options) for each in (model, other)]
+    assert lines(again[0].folder) == lines(again[1].folder) != lines(first.folder)
 
 
 def test_a_models_numbers_are_those_that_the_folder_names(lab: Any, here: Any) -> None:
@@ -102,6 +121,15 @@ def test_rewards_are_named_and_weighed(lab: Any, here: Any) -> None:
         ({"out": "a\0b"}, r"out is 'a\\x00b': give a path"),
         ({"callbacks": 5}, "a callback is int: give functions of a step"),
         ({"out": "deep/er/run", "training_lr": "x"}, "training.lr must be a number"),
+        (
+            {
+                "out": "deep",
+                "training_best": "eval/validation/x",
+                "evaluation_every": 1,
+                "data_validation_size": 2,
+            },
+            "eval/validation/x is no number of the validation",
+        ),
     ],
 )
 def test_mistakes_leave_nothing_behind(lab: Any, here: Any, given: Any, message: str) -> None:

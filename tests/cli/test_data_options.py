@@ -137,3 +137,19 @@ def test_rows_held_out_of_a_file_that_has_grown_are_refused(train, strop, tmp_pa
     assert strop("sample", "run", "1+1:", "-n", "1", "--trust-files").code == 0
     (tmp_path / "run/data.json").unlink()  # of before runs had it, or removed by hand
     assert strop("eval", "run", "--trust-files", *words).code == 0
+
+
+def test_rows_held_out_of_a_chat_are_scored(train, strop, tmp_path):
+    """The checksum of the rows is that of the messages which the model reads."""
+    (tmp_path / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    result = train("--map", "solution=answer", "model.chat_template=chat.jinja",
+                   "data.heldout_size=3", "evaluation.every=0")  # fmt: skip
+    assert result.code == 0, result.err
+    words = ["--samples", "2", "--k", "1", "--json", "--trust-files"]
+    for more in ([], ["--set", "data.system_prompt=1+"]):  # the latter: other prompts, same rows
+        scored = strop("eval", "run", *words, *more)
+        assert (scored.code, json.loads(scored.out)["num_rollouts"]) == (0, 6), scored.err
+    rows = [{**row, "solution": "0"} for row in QUESTIONS]
+    write(tmp_path / "data.jsonl", rows)
+    refused = strop("eval", "run", *words)
+    assert "the train data is not what run was started with: 5 rows now, 5 then" in refused.err

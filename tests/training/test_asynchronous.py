@@ -271,6 +271,12 @@ def shares_six_threads(raw, folder):
     assert torch.get_num_threads() == run.world.collector.threads == 3
     run.close()
     assert torch.get_num_threads() == 6
+    run = Runner().start({**raw, "threads": 2}, folder.with_name("other"))
+    assert torch.get_num_threads() == run.world.collector.threads == 1
+    run.close()
+    with pytest.raises(UserError, match="no model in"):
+        Runner().start({**raw, "threads": 2, "model": {"name": "./none"}}, folder.with_name("no"))
+    assert torch.get_num_threads() == 6
 
 
 def test_the_threads_are_the_trainers_again_at_the_end(lab, tmp_path):

@@ -62,6 +62,15 @@ def test_a_run_that_comes_to_nothing_leaves_none(runner, lab, tmp_path):
     run.close()
     run.record.discard()
     assert not (tmp_path / "run").exists()
+    mine = tmp_path / "run/given/rows.jsonl"  # perhaps the data that it was to train on
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    run = runner.start(lab.raw(), tmp_path / "run")
+    run.close()
+    run.record.discard()
+    assert [path for path in (tmp_path / "run").rglob("*") if path.is_file()] == [mine]
+    run.record.discard(given=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_from_before_has_none_and_a_damaged_one_is_named(runner, lab, tmp_path):

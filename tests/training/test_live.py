@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from strop import UserError
 from strop.serving.protocol import Refused
 from strop.support.errors import RunStopped
 from strop.traces.records import Rollout, TurnRecord
+from strop.training.record.run_folder import Record
 from strop.training.services.live import RunLive
 
 SHORT = {"rollout_max_tokens": 6, "sampling_num_prompts": 2, "sampling_num_rollouts": 4,
@@ -273,6 +275,22 @@ def test_what_cannot_be_is_refused(
     with pytest.raises((UserError, RunStopped), match=message):
         strop.train(model=str(lab.model), out="run", **given)
     assert not Path("run").exists()
+
+
+def test_an_address_in_use_leaves_no_run(lab: Any, here: Path) -> None:
+    """Nor what was posted to a run that made no step: another one would take it in."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        options = {"data_task_config": {"port": other.getsockname()[1]}, "out": "run", **SHORT}
+        with pytest.raises(UserError, match="in use"):
+            strop.train("grpo", model=str(lab.model), task="traces:live", **options)
+    assert not Path("run").exists()
+    for name in ("posted.jsonl", "serving.json", ".serving.json"):
+        Path("run").mkdir()
+        Path("run", name).touch()
+        with pytest.raises(UserError, match=f"has its own {name}"):
+            Record(Path("run")).check_free()
+        Record(Path("run")).discard()
+        assert not Path("run").exists()
 
 
 def told(said: tuple[int, ...] = (3, 8), versions: tuple[int, ...] = (3, 4)) -> TurnRecord:

@@ -209,13 +209,26 @@ def test_other_data_is_refused(lab, runner, tmp_path):
     assert [line["step"] for line in without_times(folder)] == [1, 2, 3]
 
 
+def test_a_run_that_left_out_rows_may_validate_once_it_has_resumed(lab, runner, tmp_path):
+    """The rows that it is compared by are the same."""
+    rows, path = [f"{n}+1=" for n in range(4)] + ["1+" * 40], tmp_path / "rows.jsonl"
+    path.write_text("\n".join(f'{{"prompt": "{each}", "answer": "1"}}' for each in rows))
+    files = {name: [str(path)] for name in ("files", "validation_files")}
+    data = {**files, "validation_size": 0, "overlong": "drop"}
+    raw = lab.raw(data=data, evaluation={"every": 0})
+    runner.go(runner.start(raw, tmp_path / "run"), lambda run: setattr(run, "stop_asked", True))
+    validating = {"every": 1, "num_samples": 2}
+    run = runner.resume(tmp_path / "run", evaluation=validating)
+    assert len(run.world.services.task.validation) == 4
+
+
 def test_deterministic_operators_are_those_of_a_cpu_anyway(lab, unbroken, runner, tmp_path):
-    """And they are asked for; what a GPU makes of that benchmarks/gpu/equal_runs.py looks at."""
-    try:
-        runner.whole(short(lab, full_determinism=True), tmp_path / "run")
-        assert torch.are_deterministic_algorithms_enabled()
-        assert not torch.utils.deterministic.fill_uninitialized_memory
-    finally:
-        torch.use_deterministic_algorithms(False)
-        torch.utils.deterministic.fill_uninitialized_memory = True
+    """And they are asked for, until the run is closed; what a GPU makes of that
+    benchmarks/gpu/equal_runs.py looks at.
+    """
+    run, seen = runner.start(short(lab, full_determinism=True), tmp_path / "run"), []
+    runner.go(run, lambda _: seen.append(torch.are_deterministic_algorithms_enabled()))
+    assert seen == [True] * len(seen) != []
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory
     same(tmp_path / "run", unbroken("grpo"))

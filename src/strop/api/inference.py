@@ -81,9 +81,6 @@ class InferenceModel:
                 f"{task.name} holds recorded rollouts, whose rewards say nothing of new answers: "
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
-        if run is not None:
-            now = {"train": of_training(task)}
-            check_same(run, now, "score other rows: --data FILE (no row is then held out)")
         loaded = load_model(config, model, config.engine.needs_model, given=given)
         if not limit and task.max_tokens >= loaded.context:  # the task's default, not a choice
             task = replace(task, max_tokens=max(loaded.context // 2, 1))
@@ -95,6 +92,9 @@ class InferenceModel:
             with _naming_max_tokens():
                 services = make_services(config, loaded, task, sampler.part)
             on_error.callback(services.close)
+            if run is not None:
+                now = {"train": of_training(services.task)}  # as the model reads them
+                check_same(run, now, "score other rows: --data FILE (no row is then held out)")
             services.sampling.attach(engine)
             check_roles(config, engine)
             if is_checkpoint(Path(model)):  # its roles are those of its step
@@ -278,16 +278,23 @@ def open_model(
     return InferenceModel.open(final, model, temperature, max_tokens, scored, loaded, run)
 
 
-# What of a run's data says which rows there are; the sizes of splits and the seed choose from them.
-ROWS = ("task", "task_config", "files", "reader", "prompt_column", "columns")
+# What of a run's data says which rows there are and how the model reads them; the sizes of splits
+# and the seed choose from them.
+ROWS = (
+    "task", "task_config", "files", "reader", "prompt_column", "columns", "prompt_as",
+    "system_prompt", "tools", "chat_template_kwargs", "call_form", "renderer",
+)  # fmt: skip
 
 
 def _same_rows(now: RunConfig, then: RunConfig) -> bool:
     """Whether two configurations read rows from the same place in the same way, and train on all
     of them: which rows are too long depends on the limits of tokens.
     """
-    return now.data.overlong == "refuse" and all(
-        getattr(now.data, name) == getattr(then.data, name) for name in ROWS
+    templates = {now.model.chat_template, then.model.chat_template}
+    return (
+        len(templates) == 1
+        and now.data.overlong == "refuse"
+        and all(getattr(now.data, name) == getattr(then.data, name) for name in ROWS)
     )
 
 

@@ -24,12 +24,15 @@ CHANGEABLE = (
 
 
 class Session:
-    """A run with its folder. again: how to resume it; new: whether the folder is new."""
+    """A run with its folder. new: whether the folder is new; again: how to resume the run; given:
+    whether a script has passed it files.
+    """
 
     def __init__(
-        self, run: loop.Run, new: bool = True, again: str = "strop train --resume {folder}"
-    ) -> None:
-        self.run, self.new = run, new
+        self, run: loop.Run, new: bool = True, again: str = "strop train --resume {folder}",
+        given: bool = False,
+    ) -> None:  # fmt: skip
+        self.run, self.new, self.given = run, new, given
         self.folder = run.record.folder
         self.again = again.format(folder=self.folder)
         self.spoilt = False  # True after an error of the user before the first step
@@ -68,7 +71,7 @@ class Session:
         self.closed = True
         self.run.close()
         if self.spoilt and self.run.ranks.first:
-            self.run.record.discard()
+            self.run.record.discard(self.given)
 
     def report(self) -> Path:
         """Write the run's report, in the first process. Raises RunStopped."""

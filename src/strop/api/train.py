@@ -83,7 +83,8 @@ def train(
             settings = with_parts(settings, folder / GIVEN)
             _check_one_trainer(settings)
             started = loop.start(settings, folder, ranks, loaded)
-        run = Run.of_session(Session(started, again=AGAIN), progress, listeners)
+        session = Session(started, again=AGAIN, given=True)
+        run = Run.of_session(session, progress, listeners)
     return _trained(run) if start else run
 
 

@@ -4,7 +4,9 @@ import functools
 import importlib.util
 import os
 import shutil
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,3 +48,26 @@ def use_deterministic_operators() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     # nothing here reads uninitialized memory
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def torch_set(threads: int, deterministic: bool) -> Iterator[None]:
+    """Inside, torch uses this number of CPU threads (0: as many as before) and, where that is
+    wanted, deterministic operators.
+    """
+    memory: Any = torch.utils.deterministic
+    before, fills = torch.get_num_threads(), memory.fill_uninitialized_memory
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    if threads:
+        torch.set_num_threads(threads)
+    if deterministic:
+        use_deterministic_operators()
+    try:
+        yield
+    finally:
+        if threads:
+            torch.set_num_threads(before)
+        if deterministic:
+            torch.use_deterministic_algorithms(enabled, warn_only=warns)
+            memory.fill_uninitialized_memory = fills

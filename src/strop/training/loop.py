@@ -2,19 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-
-import torch
 
 from strop.data.prompts import Prompt
 from strop.method.algorithm import Algorithm, Method, phase_at
 from strop.method.chains import generators
 from strop.method.charts import charts_of
 from strop.method.tensors import checked
-from strop.support.devices import use_deterministic_operators
+from strop.support.devices import torch_set
 from strop.support.errors import RunStopped, StepGivenUp, UserError
 from strop.support.stopping import asking_first, settled
 from strop.tracking.base import check as check_trackers
@@ -70,6 +68,7 @@ class Run:
     stored: dict[str, set[int]] = field(default_factory=dict)  # files of stores, by checkpoint
     stop_asked: bool = False
     likeness: Likeness | None = None  # to other methods, once a step has shown it
+    torch_settings: ExitStack = field(default_factory=ExitStack)  # until the run is closed
 
     @property
     def checkpoints(self) -> Path:
@@ -144,11 +143,15 @@ class Run:
         stores.sweep(files_in(self.state), self.done)
 
     def close(self) -> None:
-        """End the processes of grader and collector, close the engine and unlock the folder."""
+        """End the processes of grader and collector, close policy and engine, unlock the folder,
+        and let torch be as before.
+        """
+        self.world.policy.close()
         self.world.collector.close()
         self.world.services.close()
         self.world.engine.close()
         self.record.lock.free()
+        self.torch_settings.close()
 
 
 def start(
@@ -160,17 +163,20 @@ def start(
     """
     record = Record(folder)
     ranks.from_first(record.check_free)
-    run = _prepare(config.complete(), record, ranks, given)
+    run, created = _prepare(config.complete(), record, ranks, given), False
     try:
         made_with = versions.now(run.world.policy.device, step=0)
         text, data = run.config.to_toml(), fingerprint(run.world.services.task)
         charts = (*charts_of(run.algorithm.uses()), *roles.charts(run.config))
         ranks.from_first(lambda: run.record.create(text, data, made_with, charts))
+        created = True
         ranks.check_shared(folder / "config.toml")
         _open_stores(run, data)
         _open_live(run)
     except BaseException:
         run.close()
+        if created and ranks.first:
+            record.discard()
         raise
     return run
 
@@ -201,7 +207,7 @@ def resume(config: RunConfig, folder: Path, step: int = 0, ranks: Ranks = ALONE)
             with checkpoint.naming_the_one_before(place):
                 _load(run, place)
         else:
-            run.record.check_unsaved(config.training.save_every)
+            run.record.check_unsaved()
         if run.done > config.training.steps:
             raise UserError(
                 f"{folder} has done {run.done} steps, training.steps is {config.training.steps}: "
@@ -227,7 +233,6 @@ def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
-        (run.record.folder / ending.NAME).unlink(missing_ok=True)
         starts.append(versions.now(run.world.policy.device, run.done))
         versions.write_environment(run.record.folder, starts)
 
@@ -291,10 +296,14 @@ def _open_live(run: Run) -> None:
 
 
 def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | None = None) -> Run:
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    if config.training.full_determinism:
-        use_deterministic_operators()
+    with ExitStack() as settings:
+        settings.enter_context(torch_set(config.threads, config.training.full_determinism))
+        run = _made(config, record, ranks, given)
+        run.torch_settings = settings.pop_all()
+    return run
+
+
+def _made(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | None) -> Run:
     check_trackers(config.tracking.to)
     algorithm, race = config.build(), Race(config)
     if config.ray.address and config.ray.num_trainers not in (0, ranks.count):

@@ -106,7 +106,7 @@ def settle(config: RunConfig, services: RunServices, rollout: Any) -> None:
     """Refuse rows that the model cannot take before step 1, or drop those that are too long where
     `data.overlong` says so. Raises UserError.
     """
-    task, evaluation = services.task, config.evaluation
+    task = services.task
     if config.data.overlong == "refuse":
         trained = task.train if rollout.given else looked_at(task.train)
         for prompt in itertools.chain(trained, validated(config, task)):
@@ -114,7 +114,7 @@ def settle(config: RunConfig, services: RunServices, rollout: Any) -> None:
     else:
         train, left_out = fitting(services, rollout, task.train, "train")
         sets = dict(task.validations)
-        for name, prompts in sets.items() if evaluation.every else ():
+        for name, prompts in sets.items():  # a resumed run may validate where it did not before
             sets[name], more = fitting(services, rollout, prompts, name)
             left_out += more
         validation = sets.pop("validation", task.validation)

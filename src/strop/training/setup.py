@@ -345,6 +345,7 @@ def _world(
         routing.check(config.model.router_replay, method.reads(), policy, engine, settings.kind)
         return _around(config, method, loaded, services, limits, policy, engine, learns)
     except BaseException:
+        policy.close()
         engine.close()
         raise
 

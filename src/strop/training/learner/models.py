@@ -1,6 +1,7 @@
 """Loads a Hugging Face causal model and its tokenizer, and takes the model apart at its head."""
 
 import contextlib
+import copy
 import importlib.util
 import os
 import threading
@@ -210,6 +211,7 @@ def ready(
     """
     model, tokenizer = found.model, found.tokenizer
     if chat_template:
+        tokenizer = copy.copy(tokenizer)  # one that was given keeps its own template
         tokenizer.chat_template = text_of(Path(chat_template), "model.chat_template:")
     wrapped = None
     if adapter:

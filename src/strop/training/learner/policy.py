@@ -435,6 +435,11 @@ class Policy:
         norm = clipped_step(self.optimiser, lr, self.max_grad_norm, "training.lr")
         return {"grad_norm": norm, "learning_rate": lr}
 
+    def close(self) -> None:
+        """Leave the weights to others: a model in memory may be trained again."""
+        for hook in getattr(self.optimiser, "hooks", ()):
+            hook.remove()
+
     def parameters(self) -> Iterator[nn.Parameter]:
         """The trained parameters; with an optimiser, those that it steps (float32 masters)."""
         if self.optimiser is not None:
@@ -512,13 +517,15 @@ class MasterAdamW(torch.optim.AdamW):
 
     def __init__(self, weights: Iterable[nn.Parameter], **options: Any) -> None:
         self.pairs: list[tuple[nn.Parameter, nn.Parameter]] = []  # weight, its float32 master
+        self.hooks: list[Any] = []  # that take the weights' gradients, until they are removed
         masters = []
         for weight in weights:
+            weight.grad = None  # that of another loop, or of a run that broke off
             master = weight
             if weight.dtype in HALF:
                 master = nn.Parameter(weight.detach().float())
                 self.pairs.append((weight, master))
-                weight.register_post_accumulate_grad_hook(_to(master))
+                self.hooks.append(weight.register_post_accumulate_grad_hook(_to(master)))
             masters.append(master)
         super().__init__(masters, **options)
 

@@ -1,6 +1,6 @@
 """Records how a run ended, so that it can still be read when the terminal is gone.
 
-A process that is killed writes nothing, and a run that resumes deletes the file.
+A process that is killed writes nothing, and a run that goes on deletes the file.
 """
 
 import contextlib
@@ -38,11 +38,14 @@ class Ending:
 
 @contextmanager
 def recording(folder: Path, state: Callable[[], Ending], writes: bool) -> Iterator[None]:
-    """Write how the steps inside end. writes: whether this process is the one that does so.
+    """Write how the steps inside end, in place of an earlier end. writes: whether this process is
+    the one that does so.
 
     state: how far the run is. Raises RunStopped on a full disk; where the steps have failed
     already, their own error is raised.
     """
+    if writes:
+        (folder / NAME).unlink(missing_ok=True)
     try:
         yield
     except BaseException as error:

@@ -36,15 +36,15 @@ from strop.training.record.likeness import Likeness
 from strop.training.record.lock import Lock
 from strop.training.record.versions import NAME as ENVIRONMENT
 from strop.training.record.versions import write_environment
+from strop.training.services.live import ADDRESS, PLANNED, POSTED
 from strop.training.services.run import RunServices
 from strop.training.services.texts import RunTexts
+from strop.training.settings.config import load
 
 GIVEN = "given"  # folder of data that a script passed in place of files
 REPORT = "report.html"
-OWN = (
-    LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, END, TRACKING, *WRITTEN, "rollouts", "tokens",
-    "stores", "checkpoints", REPORT,
-)  # fmt: skip
+FILES = (LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, END, ADDRESS, PLANNED, POSTED)
+OWN = (*FILES, TRACKING, *WRITTEN, "rollouts", "tokens", "stores", "checkpoints", REPORT)
 
 
 def begin_folder(folder: Path) -> None:
@@ -121,10 +121,11 @@ class Record:
                     "folder with --out"
                 )
 
-    def check_unsaved(self, save_every: int) -> None:
+    def check_unsaved(self) -> None:
         """Raise UserError where a run has lost its checkpoints: it has recorded steps beyond the
-        first save, or it has a report, which is written after the last one.
+        first save by the settings that it had, or a report, which is written after the last one.
         """
+        save_every = load(self.folder / "config.toml").training.save_every
         lines = read_metrics(self.folder) if self.metrics_path.exists() else []
         last = max((line["step"] for line in lines), default=0)
         if last and (0 < save_every < last or (self.folder / REPORT).exists()):
@@ -134,13 +135,15 @@ class Record:
                 f"elsewhere with `strop train --config {self.folder / 'config.toml'} --out OTHER`"
             )
 
-    def discard(self) -> None:
-        """Delete what `create` made and the first lines of a run that never made a step."""
-        ours = (LIKENESS, FINGERPRINT, ENVIRONMENT, CHARTS, END)
-        for name in ("config.toml", "metrics.jsonl", *ours):
+    def discard(self, given: bool = False) -> None:
+        """Delete what `create` made and the first lines of a run that never made a step.
+
+        given: also what a script passed; a command finds such a folder, and leaves it.
+        """
+        for name in ("config.toml", "metrics.jsonl", *FILES):
             (self.folder / name).unlink(missing_ok=True)
         forget(self.folder)
-        for name in ("stores", GIVEN):
+        for name in ("stores", GIVEN) if given else ("stores",):
             shutil.rmtree(self.folder / name, ignore_errors=True)
         for folder in (self.rollouts, self.folder):
             if folder.is_dir() and not any(folder.iterdir()):

@@ -61,6 +61,8 @@ READ_WITH = (
     ("model", ("lora_alpha", "lora_targets"), ("lora_rank",)),
     ("data", ("reader", "prompt_column", "columns"), ("files", "validation_files")),
     ("reward", ("weights",), ("functions",)),
+    ("roles", ("reset_on_swap",), ("swap_every",)),
+    ("roles", ("league_share", "league_size", "league_k"), ("league_every",)),
     ("training", ("renew_between_tokens", "collector_device"), ("max_staleness",)),
 )
 
