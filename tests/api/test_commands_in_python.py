@@ -203,6 +203,9 @@ def test_an_audit_has_the_numbers_of_the_command(strop_command: Any) -> None:
     assert column(found.table, "scale") == [json.loads(line)["scale"] for line in told]
     assert repr(found).startswith("mine on a tree of 4 answers")
     assert "<td" in found._repr_html_()
+    for method in ("until(0.5, grpo) | rloo", strop.recipe("until(0.5, grpo) | rloo")):
+        parts = strop.audit({"mine": method}, **{**ONE, "group": (2, 3)}).parts
+        assert [[name for name, _ in part.found] for part in parts] == [["base", "group 2"]] * 2
     halves = strop.audit("cure", **ONE)
     assert [part.label for part in halves.parts] == ["cure: sharpen"]
     assert "cure: explore is left out" in halves.left_out[0]
@@ -269,9 +272,12 @@ def test_a_sweep_is_a_comparison_of_values(
     for values in ({}, [1], {"training_lr": 3}, {"training_lr": "3"}):
         with pytest.raises(UserError, match=r"values is|give its values|has one value"):
             strop.sweep("grpo", values)
+    with pytest.raises(UserError, match=r"loss_clip_high=0.2..0.4 is a range, in which compare"):
+        strop.sweep("grpo", {"training_lr": [1e-4, 1e-3]}, loss_clip_high="0.2..0.4")
 
 
 def test_messages_name_keywords() -> None:
     assert in_python("give --split train or --data FILE") == "give split='train' or data= FILE"
     assert in_python("`strop compare --resume a/b`") == "`strop.resume_comparison('a/b')`"
+    assert in_python("--metric is one of a, b; --mean x") == "metric= is one of a, b; mean= x"
     assert in_python("`strop sequence --resume a/b`") == "`strop sequence --resume a/b`"
