@@ -274,6 +274,11 @@ def test_a_method_with_parameters_and_options_is_kept_in_a_file(strop, tmp_path)
     file.write_text(strop("recipes", text, option, "--toml").out)
     assert config.load(file).build() == combined(text, [option], {}).build()
     assert "clip_both_sides(clip_high=0.4)" in strop("recipes", text).out
+    of_the_run = ["training.lr=2e-3", "seed=3", "data.task=corridor", "training.steps=7"]
+    file.write_text(strop("recipes", "grpo", *of_the_run, "--toml").out)
+    settings = config.load(file)
+    found = settings.training.lr, settings.seed, settings.data.task, settings.training.steps
+    assert found == (2e-3, 3, "corridor", 7)
     for words in (["grpo", option], ["ratio", option, "--toml"]):
         result = strop("recipes", *words)
         assert result.code == 2
