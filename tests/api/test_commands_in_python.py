@@ -188,6 +188,9 @@ def test_a_plan_is_that_of_the_command(run: Any, strop_command: Any, tmp_path: P
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):
             run.plan(**given)
+    with pytest.raises(UserError, match="extrapolate with extrapolate="):
+        run.plan(workers=[1], lengths=[4000])
+    assert run.plan(workers=[1], lengths=[4000], extrapolate=True).proposals
 
 
 def test_an_audit_checks_all_methods_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
