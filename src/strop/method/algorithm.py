@@ -9,6 +9,7 @@ their state between steps by label, also when the phase changes.
 
 import dataclasses
 import functools
+import keyword
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +48,12 @@ class Algorithm(Shown):
         names = [term.name for term in self.terms]
         if len(set(names)) != len(names):
             raise UserError(f"two loss terms share a name: {', '.join(names)}")
+        for name in names:
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise UserError(
+                    f"a loss term is called {name!r}, which options and files cannot name: use "
+                    "letters, digits and _"
+                )
 
     def uses(self) -> Iterator[tuple[str, Use]]:
         """(path, use) of every place, in the order of a step."""
