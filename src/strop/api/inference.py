@@ -217,10 +217,17 @@ def scored(
             subject.services.texts.prompt_ids(
                 prompt.uid
             )  # a prompt that cannot be encoded is found before sampling
-    return run(
+    found = run(
         prompts, subject.rollout, subject.engine, subject.services,
         num_samples=num_samples, ks=ks, seed=seed, judge=subject.services.judges.get(split),
     )  # fmt: skip
+    if failures := subject.services.sampling.failures:
+        print(
+            f"note: requests failed ({len(failures)}), their answers are left unscored; the first: "
+            f"{failures[0]}",
+            file=sys.stderr,
+        )
+    return found
 
 
 def open_model(
