@@ -188,6 +188,9 @@ def test_a_plan_is_that_of_the_command(run: Any, strop_command: Any, tmp_path: P
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):
             run.plan(**given)
+    with pytest.raises(UserError, match="extrapolate with extrapolate="):
+        run.plan(workers=[1], lengths=[4000])
+    assert run.plan(workers=[1], lengths=[4000], extrapolate=True).proposals
 
 
 def test_an_audit_checks_all_methods_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +206,9 @@ def test_an_audit_has_the_numbers_of_the_command(strop_command: Any) -> None:
     assert column(found.table, "scale") == [json.loads(line)["scale"] for line in told]
     assert repr(found).startswith("mine on a tree of 4 answers")
     assert "<td" in found._repr_html_()
+    for method in ("until(0.5, grpo) | rloo", strop.recipe("until(0.5, grpo) | rloo")):
+        parts = strop.audit({"mine": method}, **{**ONE, "group": (2, 3)}).parts
+        assert [[name for name, _ in part.found] for part in parts] == [["base", "group 2"]] * 2
     halves = strop.audit("cure", **ONE)
     assert [part.label for part in halves.parts] == ["cure: sharpen"]
     assert "cure: explore is left out" in halves.left_out[0]
@@ -269,9 +275,12 @@ def test_a_sweep_is_a_comparison_of_values(
     for values in ({}, [1], {"training_lr": 3}, {"training_lr": "3"}):
         with pytest.raises(UserError, match=r"values is|give its values|has one value"):
             strop.sweep("grpo", values)
+    with pytest.raises(UserError, match=r"loss_clip_high=0.2..0.4 is a range, in which compare"):
+        strop.sweep("grpo", {"training_lr": [1e-4, 1e-3]}, loss_clip_high="0.2..0.4")
 
 
 def test_messages_name_keywords() -> None:
     assert in_python("give --split train or --data FILE") == "give split='train' or data= FILE"
     assert in_python("`strop compare --resume a/b`") == "`strop.resume_comparison('a/b')`"
+    assert in_python("--metric is one of a, b; --mean x") == "metric= is one of a, b; mean= x"
     assert in_python("`strop sequence --resume a/b`") == "`strop sequence --resume a/b`"

@@ -1,13 +1,17 @@
 """`strop.recipe`: a method to inspect, to change and to train with."""
 
-from typing import Any
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from short import lines, trained
+from torch import Tensor
 
 import strop
 from strop import UserError
-from strop.api.options import from_keywords
+from strop.api.options import combined, from_keywords
 from strop.method.schedule import Linear
 from strop.parts.advantage.baseline.subtract_group_median import SubtractGroupMedian
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
@@ -54,6 +58,37 @@ def test_none_is_no_value_of_a_setting() -> None:
         with pytest.raises(UserError, match=f"{name.replace('_', '.', 1)} is None: give a value"):
             from_keywords({name: None})
     assert from_keywords({"correction": None}) == [("correction", "none")]
+
+
+def test_a_method_and_a_files_method_do_not_go_together(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("seed = 3\n")
+    assert combined(strop.recipe("grpo"), [], {}, file).seed == 3
+    file.write_text('recipe = "dapo"\n[algorithm]\n"loss.clip_high" = 0.5\n')
+    with pytest.raises(UserError, match=r"run.toml has \[algorithm\].*: leave them out"):
+        combined(strop.recipe("grpo"), [], {}, file)
+
+
+def test_a_part_that_was_defined_anew_is_not_trained_in_place_of_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def define(power: int) -> str:
+        @dataclass(frozen=True)
+        class Mine:
+            kind: ClassVar[str] = "advantage/baseline"
+
+            def __call__(self, advantage_B: Tensor) -> Tensor:
+                return advantage_B**power
+
+        Mine.__module__, Mine.__qualname__ = __name__, "Mine"
+        monkeypatch.setattr(sys.modules[__name__], "Mine", Mine, raising=False)
+        return f'subtract_group_mean | "{__name__}:Mine" | spread_evenly'
+
+    method = strop.recipe("grpo").replace(advantage=define(1))
+    combined(method, [], {})
+    define(2)
+    with pytest.raises(UserError, match=r"Mine was defined anew .*: make the method again"):
+        combined(method, [], {})
 
 
 def test_a_method_trains_as_its_line_does(lab: Any, here: Any) -> None:

@@ -53,6 +53,20 @@ def test_a_part_as_its_file_describes_it():
     assert entry.line("Nothing") == ""
 
 
+def test_what_a_file_takes_from_its_neighbours_is_not_read(tmp_path):
+    """Neither a run nor a page needs it."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from beside import COLUMNS, parent\n\n\nclass Mine:\n    kind = 'probe'\n"
+        "    writes = COLUMNS\n\n\nclass More:\n    kind = 'probe'\n"
+        "    writes = ('a_B', *COLUMNS)\n\n\n"
+        "@inherits(parent, x=3)\ndef recipe(y=1, **parent) -> 'Algorithm': ...\n"
+    )
+    assert catalogue.find("part", f"{path}:Mine").writes == ("COLUMNS",)
+    assert catalogue.find("part", f"{path}:More").writes == ("('a_B', *COLUMNS)",)
+    assert [field.name for field in catalogue.find("recipe", f"{path}:recipe").fields] == ["y"]
+
+
 def test_two_labels_on_one_line_are_told_apart():
     entry = catalogue.find("part", "average_over_tokens")
     assert entry.line("Reads") == "denominator_T [T] bool"

@@ -12,6 +12,7 @@ import pytest
 from commands import Strop
 
 from strop.catalogue import catalogue
+from strop.cli.audit import _json
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--group", "2", "--success", "0.3", "--staleness", "0", "--updates", "1")
@@ -166,3 +167,12 @@ def test_the_page_names_every_recipe_and_is_what_the_tool_writes() -> None:
         assert tool.row(recipe) in page, "python tools/write_audit.py"
     for method in tool.ESTIMATORS:
         assert f"\n| `{method}` |" in page, "python tools/write_audit.py"
+
+
+def test_a_number_that_is_not_finite_is_null_for_machines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _json({"recipe": "grpo", "bias": float("nan"), "error": float("inf"), "scale": 1.0})
+    assert capsys.readouterr().out == (
+        '{"recipe": "grpo", "bias": null, "error": null, "scale": 1.0}\n'
+    )

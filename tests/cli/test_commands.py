@@ -1,7 +1,9 @@
 """The commands as a user types them, one after the other on the same run."""
 
+import inspect
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from models import Lab, without_times
 from runs import Runner
 
 from strop.cli import evaluate
+from strop.cli.main import app
 from strop.evaluation.samples import Estimate
 from strop.training.settings import config
 
@@ -195,6 +198,11 @@ def test_version_and_help(strop):
     result = strop("train", "--help")
     assert result.code == 0
     assert "130" in result.out
+
+
+def test_help_has_no_paragraph_that_is_shown_as_code():
+    for command in app.registered_commands:
+        assert not re.search(r"^ ", inspect.getdoc(command.callback), re.M), command.name
 
 
 def test_the_installed_command_runs():

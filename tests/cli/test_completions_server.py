@@ -7,6 +7,7 @@ from commands import Strop
 from fakes.completions_server import serve
 from models import Lab
 
+from strop.api.evaluate import evaluate
 from strop.engines.local.engine import LocalEngine
 from strop.training.learner import models
 
@@ -47,7 +48,7 @@ def test_sample_prints_answers_of_the_server(strop: Strop, served):
     assert expected.count("\n") == 2
 
 
-def test_requests_that_fail_are_told_and_cost_no_other(strop: Strop, served):
+def test_requests_that_fail_are_told_and_cost_no_other(strop: Strop, served, capsys):
     """Of six prompts with two answers each the first one asked for fails."""
     first = []
 
@@ -68,6 +69,9 @@ def test_requests_that_fail_are_told_and_cost_no_other(strop: Strop, served):
     )
     assert "HTTP 400: no such luck" in found.err
     assert json.loads(found.out)["num_unscored_prompts"] == 0
+    first.clear()
+    evaluate("tiny", prompts=6, samples=2, k=(1, 2), engine=engine)
+    assert "note: requests failed (1)" in capsys.readouterr().err
     first.clear()
     result = strop("sample", "tiny", "3,5,7:22=", "-n", "2", "--engine", engine)
     assert result.code == 0

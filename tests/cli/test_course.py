@@ -2,7 +2,7 @@
 
 import pytest
 
-from strop.api.progress import CELLS, Course, Progress, spark
+from strop.api.progress import CELLS, Course, Progress, _scores, spark
 
 
 def course(values):
@@ -45,3 +45,9 @@ def test_what_is_not_finite_leaves_a_number_as_it_was():
     for value in (0.5, None, float("nan")):
         progress._take({"entropy": value})
     assert (progress.shown["entropy"], progress.history["entropy"].line(9)) == (0.5, "▁")
+
+
+def test_a_parts_metric_may_have_at_and_a_word():
+    assert _scores(["mine/pass@best", "eval/a/pass@8", "eval/a/pass@1/low", "eval/a/pass@1"]) == [
+        "eval/a/pass@1", "eval/a/pass@8",
+    ]  # fmt: skip

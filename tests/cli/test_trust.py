@@ -59,7 +59,7 @@ def received(done, tmp_path, monkeypatch):
         raw = tomllib.loads((done / "config.toml").read_text())
         for section, value in changes.items():
             mixed = isinstance(value, dict) and section != "engine"
-            raw[section] = {**raw[section], **value} if mixed else value
+            raw[section] = {**raw.get(section, {}), **value} if mixed else value
         (tmp_path / "run/config.toml").write_text(tomli_w.dumps(raw))
         return tmp_path / "run"
 
@@ -106,6 +106,10 @@ TOOLS = {"files": [], "task": "tool_questions"}
 MIXED = {"files": [], "task": "corridor + mcp=tool_questions"}
 MCP = {"mcp": "touch imported"}
 SERVED = "verifiers:tcp://127.0.0.1:9"
+PHASES = {
+    "first": {"until": 1, "stages": {"rollout": '"evil.py:Rollout"'}},
+    "second": {"stages": {"rollout": "sample_independently"}},
+}
 
 
 @pytest.mark.parametrize("changes", [{"data": PLAYED}, EACH])
@@ -144,6 +148,8 @@ def test_reading_the_settings_imports_no_environment(changes, received, strop, t
         ({"stages": {"rollout": "evil.py:Rollout"}}, "evil.py:Rollout"),
         ({"stages": {"rollout": ['"evil\\x2epy:Rollout"']}}, "evil.py:Rollout"),
         ({"engine": {"kind": "completions", "url": "http://127.0.0.1:9"}}, "engine completions"),
+        ({"phases": PHASES}, "evil.py:Rollout"),
+        ({"ray": {"address": "127.0.0.1:9", "cpus_for_rewards": 1}}, "the Ray cluster 127.0.0.1:9"),
     ],
 )
 def test_eval_asks_before_it_imports(changes, named, received, strop, tmp_path):
@@ -154,6 +160,14 @@ def test_eval_asks_before_it_imports(changes, named, received, strop, tmp_path):
     assert f"run/config.toml names {named}" in result.err.replace("\n", "")
     assert "--trust-files" in result.err
     assert not (tmp_path / "imported").exists()
+
+
+def test_a_run_of_a_cluster_is_scored_without_it(received, strop):
+    run = received(
+        reward={"functions": ["math_verify"]}, ray={"address": "127.0.0.1:9", "cpus_for_rewards": 1}
+    )
+    result = strop("eval", run, *WORDS, "--set", "ray.address=")
+    assert result.code == 0, result.err
 
 
 def test_a_command_is_asked_for_where_the_task_is_given_again(received, strop, tmp_path):

@@ -274,10 +274,26 @@ def test_a_method_with_parameters_and_options_is_kept_in_a_file(strop, tmp_path)
     file.write_text(strop("recipes", text, option, "--toml").out)
     assert config.load(file).build() == combined(text, [option], {}).build()
     assert "clip_both_sides(clip_high=0.4)" in strop("recipes", text).out
+    of_the_run = ["training.lr=2e-3", "seed=3", "data.task=corridor", "training.steps=7"]
+    file.write_text(strop("recipes", "grpo", *of_the_run, "--toml").out)
+    settings = config.load(file)
+    found = settings.training.lr, settings.seed, settings.data.task, settings.training.steps
+    assert found == (2e-3, 3, "corridor", 7)
     for words in (["grpo", option], ["ratio", option, "--toml"]):
         result = strop("recipes", *words)
         assert result.code == 2
         assert f"{option} sets an option: it goes with a recipe's name and --toml" in result.err
+
+
+def test_options_of_one_part_may_come_in_any_order():
+    ends = ("least=50", "most=99")
+    words = [f"{stage}.{end}" for stage in ("sampling", "control") for end in ends]
+    for order in (words, words[::-1]):
+        line = "until(0.5, rollout_gdro) @ a | rollout_gdro @ b"
+        in_phase = combined(line, [f"phases.b.{word}" for word in order], {}).build()
+        for algorithm in (combined("rollout_gdro", order, {}).build(), in_phase.in_phase(2)):
+            found = {path.rpartition(".")[2]: v for path, v in algorithm.paths().items()}
+            assert (found["least"], found["most"]) == (50, 99)
 
 
 def test_a_loss_given_anew_is_whole_whatever_slots_a_file_has(tmp_path):

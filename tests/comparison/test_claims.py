@@ -122,6 +122,16 @@ def test_the_command_lists_claims_for_machines(command):
     assert all(row.keys() == {"claim", "text", "by", "found"} for row in rows)
 
 
+def test_a_result_without_a_number_is_null_for_machines(command, monkeypatch):
+    class Equal:
+        def row(self):
+            return {"claim": "rloo/unbiased", "resolves": float("nan")}
+
+    monkeypatch.setattr("strop.api.reproduce.outcomes", lambda *_: [Equal()])
+    said = command("reproduce", "rloo/unbiased", "--json")
+    assert json.loads(said.out, parse_constant=pytest.fail)["resolves"] is None
+
+
 def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"no claim of 'clip_covv' is recorded.*clip_cov"):
         strop.reproduce("clip_covv")

@@ -184,3 +184,22 @@ def test_a_checkpoint_is_scored_as_its_run_validates(temperature, lab, runner, t
     with open_model(str(tmp_path / "run"), temperature=1.2, trust=True) as subject:
         rollout = subject.rollout.part
     assert (rollout.temperature, rollout.top_p, rollout.min_p) == (1.2, 0.9, 0.01)
+
+
+def test_a_checkpoint_is_scored_as_its_phase_samples(lab, runner, tmp_path):
+    raw = lab.raw(training={"steps": 3, "save_every": 1})
+    raw["recipe"] = "until(2, grpo) @ cool | grpo @ hot"
+    raw["algorithm"] |= {f"phases.{name}.rollout.temperature": t
+                         for name, t in (("cool", 0.3), ("hot", 1.5))}  # fmt: skip
+    runner.whole(raw, tmp_path / "run")
+
+    def opened(step, **options):
+        with open_model(str(tmp_path / "run"), step, trust=True, **options) as subject:
+            return subject.rollout.part
+
+    assert [opened(step).temperature for step in (1, 2, 3)] == [0.3, 1.5, 1.5]
+    assert opened(0, start=True).temperature == 0.3
+    own = opened(1, assignments=["rollout.top_p=0.5"])
+    assert (own.temperature, own.top_p) == (0.3, 0.5)
+    own = opened(1, assignments=["phases.cool.rollout.top_p=0.5", "phases.hot.rollout.top_p=0.7"])
+    assert (own.temperature, own.top_p) == (0.3, 0.5)

@@ -1,6 +1,7 @@
 """Composition: order of reads and writes, contradictions, paths and knobs."""
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -125,6 +126,9 @@ def test_ratio_and_objective_must_fit():
 
 def test_terms_have_distinct_names():
     (term,) = grpo().terms
+    for name in ("kl-ref", "lambda", "a.b"):
+        with pytest.raises(UserError, match=f"a loss term is called '{re.escape(name)}'"):
+            dataclasses.replace(grpo(), terms=(dataclasses.replace(term, name=name),))
     with pytest.raises(UserError, match="two loss terms share a name: policy, policy"):
         dataclasses.replace(grpo(), terms=(term, term))
 

@@ -236,3 +236,8 @@ def test_renamed_columns_reach_the_parts_own_update():
     assert parts.update_reads(use) == ("outcome_B",)
     batch = ragged_batch(2)
     assert parts.update(use, batch, 0.0) == pytest.approx(float(batch["outcome_B"].sum()))
+
+
+def test_an_item_of_a_list_is_a_number_and_no_schedule():
+    with pytest.raises(UserError, match="levels takes a list of 2 numbers, got"):
+        parts.replace(HoldEntropyBetweenQuantiles(), levels=(Linear(0.1, 0.2), 0.5))

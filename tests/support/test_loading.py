@@ -83,6 +83,14 @@ def test_what_cannot_be_kept_in_a_file_is_refused(tmp_path):
         write_pickled(held, tmp_path / "held.pickle")
 
 
+def test_what_a_function_defines_is_not_found_by_a_name():
+    def inner():
+        """It has no place of its own."""
+
+    with pytest.raises(UserError, match="inner is defined inside a function: define it at the top"):
+        attribute(name_to_load(inner))
+
+
 def test_neighbours_are_found_while_a_file_loads_and_in_its_functions(tmp_path):
     folder = write(
         tmp_path / "mine",

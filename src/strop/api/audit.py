@@ -210,8 +210,16 @@ def audits(
 
 def _ungrouped(settings: RunConfig) -> RunConfig:
     """The settings of a method that a script has built, without its number of rollouts."""
-    kept = {k: v for k, v in settings.algorithm.items() if not k.endswith(".num_rollouts")}
-    return settings.model_copy(update={"algorithm": kept})
+
+    def without(options: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in options.items() if not k.endswith(".num_rollouts")}
+
+    phases = {
+        name: phase.model_copy(update={"algorithm": without(phase.algorithm)})
+        for name, phase in settings.phases.items()
+    }
+    changes = {"algorithm": without(settings.algorithm), "phases": phases}
+    return settings.model_copy(update=changes)
 
 
 def _part(

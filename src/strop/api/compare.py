@@ -227,6 +227,11 @@ def sweep(method: Any, values: Mapping[str, Any], *, draws: int = 0, **options: 
         )
     if options.get("tune"):
         raise UserError("a sweep shows every value: leave tune out, or give compare the method")
+    if ranges := [f"{name}={value}" for name, value in options.items() if _is_range(name, value)]:
+        raise UserError(
+            f"{ranges[0]} is a range, in which compare tunes a method: give it one value, or sweep "
+            "several"
+        )
     found = [_spread(dotted(name, HEADS), given, draws) for name, given in values.items()]
     entries = tuple(
         (label_of_values(row), (method, dict(row)), row, "") for row in combinations(found)

@@ -48,7 +48,7 @@ def numbered(parent: Path, stem: str = "") -> Path:
 def path_of(given: object, name: str) -> Path:
     """The path that an argument gives. Raises UserError where it is not a path."""
     place = str(given) if isinstance(given, str | os.PathLike) else "\0"
-    if "\0" in place or not _has_a_name(place):
+    if not place or "\0" in place or not _has_a_name(place):
         raise UserError(f"{name} is {given!r:.100}: give a path, as text or pathlib.Path")
     return Path(place)
 

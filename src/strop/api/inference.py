@@ -15,6 +15,7 @@ from strop.engines.base import Engine, Event
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
 from strop.method import reading
+from strop.method.algorithm import phase_at
 from strop.method.check import MOST_ROLLOUTS
 from strop.method.engine_needs import check as check_engine
 from strop.method.notation import named
@@ -63,13 +64,17 @@ class InferenceModel:
         """Open the model `model` with the configuration's task and rewards. Raises UserError.
 
         Answers are sampled as in the configuration's validation: its method's plain strategy, with
-        its temperature and cuts, scheduled ones as at the checkpoint's step. temperature: in place
+        its temperature and cuts, of the checkpoint's phase and step. temperature: in place
         of its own. max_tokens: the most new tokens; 0: its own or the task's. scored: open the
         rewards too. given: the model, where it is already in memory. run: the folder of the run
         whose rows are scored, which have to be those that it was started with.
         """
-        at = checkpoint.step_of(Path(model)) if is_checkpoint(Path(model)) else 1
-        part = at_step(config.rollout().part, at, config.training.steps)
+        place, at, phase = Path(model), 1, 1
+        if is_checkpoint(place):
+            at = checkpoint.step_of(place)
+            if config.phases:
+                phase = phase_at(checkpoint.read(place)["state"])["number"]
+        part = at_step(config.rollout(phase).part, at, config.training.steps)
         limit = max_tokens or part.max_tokens
         part = replace(part, max_tokens=limit)
         if temperature is not None:
@@ -97,7 +102,7 @@ class InferenceModel:
                 check_same(run, now, "score other rows: --data FILE (no row is then held out)")
             services.sampling.attach(engine)
             check_roles(config, engine)
-            if is_checkpoint(Path(model)):  # its roles are those of its step
+            if is_checkpoint(place):  # its roles are those of its step
                 services.sampling.cast.step = at
             if scored:
                 open_judges(config, services, Ranks())
@@ -212,10 +217,17 @@ def scored(
             subject.services.texts.prompt_ids(
                 prompt.uid
             )  # a prompt that cannot be encoded is found before sampling
-    return run(
+    found = run(
         prompts, subject.rollout, subject.engine, subject.services,
         num_samples=num_samples, ks=ks, seed=seed, judge=subject.services.judges.get(split),
     )  # fmt: skip
+    if failures := subject.services.sampling.failures:
+        print(
+            f"note: requests failed ({len(failures)}), their answers are left unscored; the first: "
+            f"{failures[0]}",
+            file=sys.stderr,
+        )
+    return found
 
 
 def open_model(
@@ -262,6 +274,8 @@ def open_model(
         replaced = {**options, **({"engine": engine} if engine else {})}
         if "data" in replaced and not replaced["data"]["task_config"]:
             replaced["task_config"] = {}
+        if "ray.address" in map(_path_of, assignments or []):
+            replaced["ray"] = {}
         check_trust(settings, replaced, source)
     dumped = settings.model_dump()
     if engine:
@@ -305,13 +319,18 @@ def _is_run(folder: Path) -> bool:
 def _check_counted(assignments: Sequence[str | tuple[str, Any]]) -> None:
     """Raise UserError for a setting of a stage that exists only in training."""
     for each in assignments:
-        path = (each.partition("=")[0] if isinstance(each, str) else each[0]).strip()
+        path = _path_of(each)
         stage = reading.full_name(path.partition(".")[0])
         if path not in config.settings() and stage != "rollout" and reading.is_stage(stage):
             raise UserError(
                 f"{path} is a setting of training: of a method's stages only the rollout samples "
                 "answers, such as rollout.max_tokens; leave it out"
             )
+
+
+def _path_of(assignment: str | tuple[str, Any]) -> str:
+    text = assignment if isinstance(assignment, str) else assignment[0]
+    return text.partition("=")[0].strip()
 
 
 def checkpoint_of(

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from strop.data.prompt_rows import stride
+from strop.data.read import NAME
 from strop.environments.agents import FAMILY as AGENT
 from strop.environments.agents import task_of_function
 from strop.environments.base import task_of_class
@@ -252,6 +253,11 @@ def sources_given(given: Any, path: Path) -> tuple[str, ...]:
     """
     if not isinstance(given, Mapping):
         return files_of(given, path)
+    if wrong := [name for name in given if not NAME.fullmatch(str(name))]:
+        raise UserError(
+            f"{path.stem} has the name {wrong[0]!r}: give names of letters, digits, `.`, `_` and "
+            "`-` that begin with a letter from a to z"
+        )
     return tuple(
         f"{name}={file}"
         for name, rows in given.items()

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from strop.support.errors import RunStopped, UserError
 
 OPTIONS = (
-    "at", "band", "baseline", "best", "by", "data", "draws", "engine", "exchange", "group", "k",
-    "lengths", "max-tokens", "model", "out", "port", "prompts", "reward", "samples", "score-on",
-    "serve", "spare", "split", "staleness", "start", "step", "success", "target", "task", "tune",
-    "tune-by", "updates", "validation", "workers",
+    "at", "band", "baseline", "best", "by", "data", "draws", "engine", "exchange", "extrapolate",
+    "group", "k", "lengths", "max-tokens", "mean", "metric", "model", "out", "port", "prompts",
+    "replay", "reward", "samples", "score-on", "serve", "spare", "split", "staleness", "start",
+    "step", "success", "target", "task", "tune", "tune-by", "updates", "validation", "workers",
 )  # fmt: skip
 PATTERNS = (
     (re.compile(r"strop compare --resume (\S*[^\s:,;.`])"), r"strop.resume_comparison('\1')"),

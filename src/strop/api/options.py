@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from strop.catalogue.catalogue import model_of, spelled
+from strop.catalogue.catalogue import load, model_of, spelled
 from strop.catalogue.seams import STAGES
 from strop.environments.base import Environment, task_of_class
 from strop.method import notation
@@ -13,6 +13,7 @@ from strop.method.algorithm import Algorithm, Method, Phases
 from strop.method.reading import STAGE_ALIASES
 from strop.method.shown import as_notation, dotted
 from strop.support.errors import UserError
+from strop.support.loading import name_to_load
 from strop.training.settings import config
 from strop.training.settings.assignments import Assignments, override, split
 from strop.training.settings.config import RunConfig
@@ -56,6 +57,7 @@ def combined(
             else:
                 merged[section] = values
     if not isinstance(recipe, str):
+        _check_method(recipe, raw, file)
         merged |= {"recipe": "", **_dumped(complete(recipe, {}))}
     elif recipe:
         _check_recipe(recipe, raw, file)
@@ -73,6 +75,23 @@ def _check_recipe(recipe: str, raw: dict[str, Any], file: Path | None) -> None:
             f"{recipe}: leave the recipe out, or the file's [algorithm], [stages] and "
             "[phases]"
         )
+
+
+def _check_method(method: Method, raw: dict[str, Any], file: Path | None) -> None:
+    """Raise UserError for a method beside a file with options of one, and for a part whose class
+    was defined anew after the method was made: the run's files name it, and that is the new class.
+    """
+    if any(map(raw.get, config.METHOD)):
+        raise UserError(
+            f"{file} has [algorithm], [stages] or [phases], which a method that is given replaces: "
+            "leave them out, or give the recipe as a line"
+        )
+    for _, use in method.uses():
+        name = name_to_load(type(use.part))
+        if ":" in name and load("part", name) is not type(use.part):
+            raise UserError(
+                f"{name} was defined anew after the method was made with it: make the method again"
+            )
 
 
 def _dumped(sections: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Shows the progress of a run: a live panel on a terminal, lines elsewhere."""
 
 import io
+import re
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -282,7 +283,7 @@ class Progress:
 def _scores(names: Iterable[str]) -> list[str]:
     """The names of pass@k metrics, smallest k first, then those of scores of given answers."""
     names = list(names)
-    found = [n for n in names if "/pass@" in n and not n.endswith(("/low", "/high"))]
+    found = [n for n in names if re.search(r"/pass@\d+\Z", n)]
     given = [n for n in names if n.endswith(("/nll", "/ranking_accuracy"))]
     return sorted(found, key=lambda name: int(name.rpartition("@")[2])) + given
 

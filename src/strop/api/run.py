@@ -302,7 +302,7 @@ class Run:
     def plan(
         self, *more: "str | Path | Run", workers: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
         staleness: Sequence[int] = (1,), lengths: Sequence[float] = (), prompts: int = 0,
-        spare: float = 1.0, exchange: float = 0.0,
+        spare: float = 1.0, exchange: float = 0.0, extrapolate: bool = False,
     ) -> "Planned":  # fmt: skip
         """Its speed on other numbers of workers, at the costs that were measured in it.
 
@@ -314,7 +314,7 @@ class Run:
 
         with messages_in_python():
             runs = folders_of([self, *more])
-            return plan(runs, workers, staleness, lengths, prompts, spare, exchange)
+            return plan(runs, workers, staleness, lengths, prompts, spare, exchange, extrapolate)
 
     def __repr__(self) -> str:
         settings = self.config

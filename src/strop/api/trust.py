@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Tasks that name no file or module to import and no server.
 PLAIN = re.compile(r"([\w.-]+=)?([^:]*|(reasoning_gym|gym|textarena|traces):[^:]*)")
+NEAR = ("", "local", "auto")  # addresses of no Ray cluster, or of one of this machine
 _made: dict[Path, bytes] = {}  # by folder: config.toml of the runs that this process trains
 
 
@@ -43,7 +44,7 @@ def check_trust(settings: "RunConfig", given: Mapping[str, Any], source: str) ->
         raise UserError(
             f"{source}/config.toml names {', '.join(named)}, which is not strop's own or runs code "
             "without isolation: look at it and allow it with --trust-files, or give other rewards, "
-            "another task or engine"
+            "another task, engine or ray.address"
         )
 
 
@@ -54,16 +55,15 @@ def names(settings: "RunConfig", given: Mapping[str, Any] = MappingProxyType({})
 
 def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
     """Section and name of each file, module, judge, server and command."""
-    written: list[Any] = [settings, *settings.phases.values()]
-    last = written[-1]
-    method: Any = last.stages.get("rollout", settings.recipe)
-    for text in [method] if isinstance(method, str) else method:
-        yield from (("method", name) for name in (own(text) if text else ()))
-    if "rollout" not in last.stages:
-        for each in written:
+    phases: list[Any] = [*settings.phases.values()]
+    each_rollout = [each.stages.get("rollout", "") for each in phases or [settings]]
+    for given in each_rollout:
+        for text in [given] if isinstance(given, str) else given:
+            yield from (("method", name) for name in (own(text) if text else ()))
+    if not all(each_rollout):  # then the whole method is built
+        for each in (settings, *phases):
+            yield from (("method", name) for name in (own(each.recipe) if each.recipe else ()))
             yield from (("method", f"{stage} = {text}") for stage, text in each.stages.items())
-        for phase in settings.phases.values():
-            yield from (("method", name) for name in (own(phase.recipe) if phase.recipe else ()))
     judges = [OF_A_SET.sub(r"\g<source>", each) for each in settings.evaluation.reward]
     for section, sources in (("reward", settings.reward.functions), ("evaluation", judges)):
         for text in sources:
@@ -84,3 +84,6 @@ def _named(settings: "RunConfig") -> Iterator[tuple[str, str]]:
             yield "task_config", f"mcp = {command}"
     if settings.engine.kind != "local":
         yield "engine", f"engine {settings.engine.kind}"
+    ray = settings.ray
+    if ray.address not in NEAR and (ray.num_environments or ray.cpus_for_rewards):
+        yield "ray", f"the Ray cluster {ray.address}"

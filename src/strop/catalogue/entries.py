@@ -1,6 +1,7 @@
 """Reads parts and recipes from their source files without importing anything."""
 
 import ast
+import contextlib
 import re
 import shlex
 from dataclasses import dataclass, replace
@@ -12,6 +13,10 @@ from strop.catalogue.source import Source, read
 from strop.support.about import PARTS_MODULE
 from strop.support.errors import UserError
 from strop.support.loading import attribute, camel
+
+
+class Unread(UserError):
+    """What the source of a user's part or recipe computes, or takes from a module beside it."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,12 @@ def part_entry(source: Source, node: ast.ClassDef, name: str, module: str, folde
     doc = ast.get_docstring(node) or ""
     fields = tuple(_class_fields(source, node).values())
     stated, seam = _stated(node, "writes"), SEAM_OF.get(folder)
-    writes = _texts(source, stated) if stated else seam.writes if seam is not None else ()
+    writes = seam.writes if seam is not None else ()
+    if stated is not None:
+        try:
+            writes = _texts(source, stated)
+        except Unread:
+            writes = (ast.unparse(stated),)  # as it is written
     return Entry(
         name,
         "part",
@@ -254,8 +264,9 @@ def _parameters(source: Source, node: ast.FunctionDef) -> dict[str, Field]:
     }
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "inherits":
-            inherited = _inherited(source, decorator)
-            fields |= {k: field for k, field in inherited.items() if k not in fields}
+            with contextlib.suppress(Unread):  # then the page shows the recipe's own parameters
+                inherited = _inherited(source, decorator)
+                fields |= {k: field for k, field in inherited.items() if k not in fields}
     return fields
 
 
@@ -282,11 +293,13 @@ def _texts(source: Source, node: ast.AST) -> tuple[str, ...]:
         return _texts(source, node.value)
     if isinstance(node, ast.Tuple):
         return tuple(text for item in node.elts for text in _texts(source, item))
-    return (str(ast.literal_eval(ast.unparse(node))),)
+    if not isinstance(node, ast.Constant):
+        raise Unread(f"{ast.unparse(node)} is computed")
+    return (str(node.value),)
 
 
 def _definition(source: Source, name: ast.expr) -> tuple[Source, ast.AST]:
     found = source.find(ast.unparse(name))
     if found is None:
-        raise UserError(f"{ast.unparse(name)} is defined neither in this file nor in strop")
+        raise Unread(f"{ast.unparse(name)} is defined neither in this file nor in strop")
     return found

@@ -17,6 +17,7 @@ from strop.cli import completing
 from strop.cli.compare import Written, methods_of
 from strop.cli.numbers import numbers
 from strop.support.errors import UserError
+from strop.support.files import without_nan
 from strop.support.writing import write_whole, writing
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _quiet(row: dict[str, Any]) -> None:
 
 
 def _json(row: dict[str, Any]) -> None:
-    print(json.dumps({k: v if v == v else None for k, v in row.items()}), flush=True)
+    print(json.dumps(without_nan(row)), flush=True)
 
 
 def _show(part: "Part") -> None:

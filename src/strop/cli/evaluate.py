@@ -2,8 +2,6 @@
 
 import json
 import math
-import sys
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -96,7 +94,6 @@ def evaluate(
         evaluated = scored(subject, split, max_prompts, num_samples, ks, seed)
     if not evaluated.estimates:
         raise UserError(evaluated.why_empty)
-    _tell_failures(subject.services.sampling.failures)
     if as_json:
         print(json.dumps({**flat(evaluated.estimates), "by_prompt": _by_prompt(evaluated)}))
         return
@@ -109,15 +106,6 @@ def _by_prompt(evaluated: Any) -> dict[str, list[float | None]]:
         name: [x if math.isfinite(x) else None for x in value_P.tolist()]
         for name, value_P in evaluated.by_prompt.items()
     }
-
-
-def _tell_failures(failures: Sequence[str]) -> None:
-    if failures:
-        print(
-            f"note: requests failed ({len(failures)}), their answers are left unscored; the first: "
-            f"{failures[0]}",
-            file=sys.stderr,
-        )
 
 
 def _show(evaluated: Any, title: str, num_samples: int) -> None:

@@ -94,9 +94,16 @@ def _file_of(text: str, options: list[str]) -> str:
     from strop.api.options import combined
     from strop.method import notation, writing
     from strop.method.algorithm import Phases
+    from strop.training.settings.config import settings
 
-    method = combined(text, options, {}).build() if options else notation.recipe(text)
+    given = combined(text, options, {}) if options else None
+    method = given.build() if given is not None else notation.recipe(text)
     file: dict[str, Any] = {"recipe": ""}
+    for path in (option.partition("=")[0] for option in options):
+        section, _, name = path.partition(".")
+        if path in settings() and path != "recipe":  # of the run, not of the method
+            value = getattr(given, section)
+            file[section] = {**file.get(section, {}), name: getattr(value, name)} if name else value
     if isinstance(method, Phases):
         file["phases"] = {
             phase.name: ({"until": phase.until.text} if phase.until else {})

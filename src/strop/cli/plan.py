@@ -10,6 +10,7 @@ from rich.console import Console
 from strop.cli.numbers import numbers
 from strop.cli.waiting import loading, progress_line
 from strop.support.errors import UserError
+from strop.support.files import without_nan
 
 if TYPE_CHECKING:
     from strop.api.plan import Planned
@@ -149,7 +150,7 @@ def _show(found: "Planned", as_json: bool, out: Path) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     if as_json:
         for row in found.rows:
-            print(json.dumps(row))
+            print(json.dumps(without_nan(row)))
         found.save(out)
         return
     for line in (*found.facts, ""):

@@ -14,6 +14,7 @@ from rich.table import Table
 from strop.cli import completing
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
+from strop.support.files import without_nan
 from strop.support.writing import write_whole, writing
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def reproduce(
         raise UserError(f"--csv {table}: its folder does not exist")
     for outcome in outcomes(found, out, seeds, steps, jobs, not as_json):
         if as_json:
-            print(json.dumps(outcome.row()))
+            print(json.dumps(without_nan(outcome.row())))
         else:
             console.print("\n".join(outcome.lines()) + "\n", markup=False)
         if table is not None:

@@ -138,10 +138,10 @@ def train(
 ) -> None:
     """Train a model. Without arguments: the shipped tiny model on Countdown puzzles.
 
-        Options on the command line win over the file given with `--config`.
+    Options on the command line win over the file given with `--config`.
 
-        Ctrl-C, SIGTERM and SIGHUP finish the step, save and end with exit code 130; a second Ctrl-C
-        stops at once. Other exit codes: 0 the run is complete, 1 it had to stop, 2 an argument is
+    Ctrl-C, SIGTERM and SIGHUP finish the step, save and end with exit code 130; a second Ctrl-C
+    stops at once. Other exit codes: 0 the run is complete, 1 it had to stop, 2 an argument is
     wrong.
     """
     stages = {"advantage": advantage, "bound": bound}

@@ -84,7 +84,8 @@ _READERS: dict[str, Callable[[Path], Source]] = {
 }
 
 
-_NAMED = re.compile(r"([A-Za-z_][\w.-]*)=(.+)")
+NAME = re.compile(r"[A-Za-z_][\w.-]*")  # of a source or validation set
+_NAMED = re.compile(rf"({NAME.pattern})=(.+)")
 TAKEN = ("train", "heldout")  # names of other splits
 
 

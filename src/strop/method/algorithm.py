@@ -9,6 +9,7 @@ their state between steps by label, also when the phase changes.
 
 import dataclasses
 import functools
+import keyword
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +48,12 @@ class Algorithm(Shown):
         names = [term.name for term in self.terms]
         if len(set(names)) != len(names):
             raise UserError(f"two loss terms share a name: {', '.join(names)}")
+        for name in names:
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise UserError(
+                    f"a loss term is called {name!r}, which options and files cannot name: use "
+                    "letters, digits and _"
+                )
 
     def uses(self) -> Iterator[tuple[str, Use]]:
         """(path, use) of every place, in the order of a step."""
@@ -133,42 +140,39 @@ class Algorithm(Shown):
         return found
 
     def with_knobs(self, knobs: Mapping[str, Any]) -> "Algorithm":
-        """The algorithm with values replaced along full paths; UserError if one is unknown."""
-        result, known = self, self._paths
+        """The algorithm with values replaced along full paths, those of a part at once. Raises
+        UserError for an unknown one.
+        """
+        at: dict[str, dict[str, Any]] = {}  # by the path of a part or term
         for path, value in knobs.items():
-            *where, name = path.split(".")
-            if path not in known:
+            if path not in self._paths:
                 raise UserError(f"no option {path}")
-            if where[0] == "terms" and name == "coef" and len(where) == 2:
-                old = result._term(where[1]).coef
-                result = result._with_term(where[1], coef=fitting(path, float, old, value))
-            elif where[0] == "terms":
-                old = getattr(result._term(where[1]), where[2])
-                result = result._with_term(where[1], **{where[2]: _changed(old, name, value)})
-            elif where[0] in SINGLE:
-                changes: dict[str, Any] = {
-                    where[0]: _changed(getattr(result, where[0]), name, value)
-                }
-                result = dataclasses.replace(result, **changes)
-            else:
-                changes = {
-                    where[0]: tuple(
-                        _changed(use, name, value) if use.label == where[1] else use
-                        for use in getattr(result, where[0])
-                    )
-                }
-                result = dataclasses.replace(result, **changes)
-        return result
+            place, _, name = path.rpartition(".")
+            at.setdefault(place, {})[name] = value
+        if not at:
+            return self
 
-    def _term(self, name: str) -> Term:
-        return next(term for term in self.terms if term.name == name)
+        def changed(place: str, use: Use) -> Use:
+            if place not in at:
+                return use
+            return dataclasses.replace(use, part=parts.replace(use.part, **at[place]))
 
-    def _with_term(self, name: str, **changes: Any) -> "Algorithm":
-        terms = tuple(
-            dataclasses.replace(term, **changes) if term.name == name else term
-            for term in self.terms
-        )
-        return dataclasses.replace(self, terms=terms)
+        def changed_term(term: Term) -> Term:
+            path = f"terms.{term.name}"
+            slots: dict[str, Any] = {s: changed(f"{path}.{s}", use) for s, use in term.uses()}
+            if path in at:
+                slots["coef"] = fitting(f"{path}.coef", float, term.coef, at[path]["coef"])
+            return dataclasses.replace(term, **slots)
+
+        stages: dict[str, Any] = {
+            stage: tuple(changed(f"{stage}.{use.label}", use) for use in getattr(self, stage))
+            for stage in CHAINS
+        }
+        stages["terms"] = tuple(map(changed_term, self.terms))
+        for stage in SINGLE:
+            use = getattr(self, stage)
+            stages[stage] = use and changed(f"{stage}.{use.label}", use)
+        return dataclasses.replace(self, **stages)
 
     def at_step(self, step: int, num_steps: int) -> "Algorithm":
         """Every schedule replaced by its number at `step` (counted from 1)."""
@@ -189,10 +193,6 @@ class Algorithm(Shown):
         found = [v for v in self._paths.values() if isinstance(v, Schedule)]
         for step in sorted({1}.union(*(extreme_steps(each, num_steps) for each in found))):
             self.at_step(step, num_steps)
-
-
-def _changed(use: Use, name: str, value: Any) -> Use:
-    return dataclasses.replace(use, part=parts.replace(use.part, **{name: value}))
 
 
 def wanted_columns(algorithm: Algorithm) -> frozenset[str]:
@@ -435,7 +435,7 @@ class Phases(Shown):
 
     def with_knobs(self, knobs: Mapping[str, Any]) -> "Phases":
         """The phases with values replaced along full paths; UserError if one is unknown."""
-        result = self
+        result, of = self, dict[str, dict[str, Any]]()  # knobs by phase
         for path, value in knobs.items():
             head, name, inside = [*path.split(".", 2), "", ""][:3]
             if head != "phases":
@@ -443,8 +443,10 @@ class Phases(Shown):
             if inside == "until":
                 result = result.with_phase(name, until=read_until(value))
             else:
-                changed = result.named(name).algorithm.with_knobs({inside: value})
-                result = result.with_phase(name, algorithm=changed)
+                of.setdefault(name, {})[inside] = value
+        for name, own in of.items():
+            changed = result.named(name).algorithm.with_knobs(own)
+            result = result.with_phase(name, algorithm=changed)
         return result
 
     def check_steps(self, num_steps: int) -> None:

@@ -38,6 +38,8 @@ def fitting(where: str, hint: Any, old: Any, new: Any) -> Any:
     if str in kinds and new is None and type(None) not in kinds:
         new = "none"  # the notation reads the word none as None
     for kind in kinds:
+        if isinstance(new, Schedule) and kind in (int, float):
+            return new
         if _is(kind, new):
             return _as(kind, new)
     named = [kind for kind in kinds if kind is not type(None)]
@@ -57,8 +59,6 @@ def _kinds(hint: Any, old: Any) -> tuple[Any, ...]:
 def _is(kind: Any, new: Any) -> bool:
     """Whether the value is of this type or may stand for one."""
     if kind in (int, float):
-        if isinstance(new, Schedule):
-            return True
         if isinstance(new, bool) or not isinstance(new, int | float):
             return False
         return kind is float or isinstance(new, int) or (new.is_integer() and abs(new) < 2**63)
@@ -69,7 +69,7 @@ def _is(kind: Any, new: Any) -> bool:
 
 
 def _as(kind: Any, new: Any) -> Any:
-    if kind in (int, float) and not isinstance(new, Schedule):
+    if kind in (int, float):
         return kind(new)
     if typing.get_origin(kind) is tuple:
         return tuple(map(_as, _inside(kind, len(new)), new))

@@ -7,7 +7,7 @@ where two parts of a stage share the field, by stage, label and field.
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from strop.catalogue import catalogue, peers
@@ -44,16 +44,16 @@ class AnyMethod(Protocol):
     """What this module needs of a method, which has one algorithm or one for each phase."""
 
     @property
-    def algorithms(self) -> tuple[Any, ...]:
-        """The algorithm of every phase."""
+    def sections(self) -> tuple[Any, ...]:
+        """The algorithm of every phase, with the phase's name."""
+        ...
+
+    def paths(self) -> dict[str, Any]:
+        """Every number and option by its full path."""
         ...
 
     def with_knobs(self, knobs: Mapping[str, Any]) -> Self:
         """The method with values replaced along full paths."""
-        ...
-
-    def each(self, change: Callable[[Any], Any], only: str = "") -> Self:
-        """The method with every algorithm changed, or only the one of a phase."""
         ...
 
 
@@ -116,26 +116,36 @@ def resolve(algorithm: OnePhase, path: str) -> str:
 
 
 def override(method: M, path: str, new: Any) -> M:
-    """The method with one option replaced; `path` as in `resolve`.
+    """The method with one option replaced; `path` as in `resolve`."""
+    return override_all(method, {path: new})
 
-    With phases, the option is replaced in all that have it, and `phases.NAME.path` in that one.
+
+def override_all(method: M, options: Mapping[str, Any]) -> M:
+    """The method with options replaced, all at once: those of a part may come in any order.
+
+    With phases, an option is replaced in all that have it, and `phases.NAME.path` in that one.
     """
-    if path.startswith("phases.") and len(method.algorithms) > 1:
-        _, name, inside = [*path.split(".", 2), "", ""][:3]
-        if inside == "until":
-            return method.with_knobs({path: new})
-        return method.each(lambda each: _override(each, inside, new), name)
-    if not any(_matching(algorithm, path) for algorithm in method.algorithms):
-        resolve(method.algorithms[0], path)  # raises
-    return method.each(lambda each: _override(each, path, new) if _matching(each, path) else each)
+    found: dict[str, Any] = {}
+    for path, new in options.items():
+        found |= dict.fromkeys(_full_paths(method, path), new)
+    known = method.paths()
+    as_before = {p for p, new in found.items() if p in known
+                 and type(known[p]) is type(new) and known[p] == new}  # fmt: skip
+    return method.with_knobs({path: new for path, new in found.items() if path not in as_before})
 
 
-def _override(algorithm: A, path: str, new: Any) -> A:
-    path = resolve(algorithm, path)
-    old = algorithm.paths()[path]
-    if type(old) is type(new) and old == new:  # as with most options in a run's file
-        return algorithm
-    return algorithm.with_knobs({path: new})
+def _full_paths(method: AnyMethod, path: str) -> list[str]:
+    """The full paths of an option, one in each phase that has it. Raises UserError for none."""
+    inside = {f"phases.{s.name}." if s.name else "": s.algorithm for s in method.sections}
+    if not path.startswith("phases.") or len(inside) == 1:
+        having = {head: each for head, each in inside.items() if _matching(each, path)}
+        having = having or dict([*inside.items()][:1])  # which raises
+        return [head + resolve(each, path) for head, each in having.items()]
+    _, name, rest = [*path.split(".", 2), "", ""][:3]
+    head = f"phases.{name}."
+    if rest == "until" or head not in inside:
+        return [path]  # where there is no such phase, setting it raises
+    return [head + resolve(inside[head], rest)]
 
 
 def replace_stage(algorithm: A, stage: str, text: Text) -> A:

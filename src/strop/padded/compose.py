@@ -168,9 +168,9 @@ def _is_option(name: str) -> bool:
 
 def _compose_names(name: str, function: Any, own: Mapping[str, Any]) -> Names:
     params = {key: value for key, value in own.items() if not _is_option(key)}
+    options = {key: value for key, value in own.items() if _is_option(key)}
     algorithm = notation.build_recipe(name, params).algorithms[-1]  # the last phase
-    for path in own.keys() - params.keys():
-        algorithm = reading.override(algorithm, path, own[path])
+    algorithm = reading.override_all(algorithm, options)
     return Names(algorithm, _known(algorithm), _words_of(function).columns)
 
 

@@ -52,6 +52,11 @@ def attribute(name: str) -> Any:
     if place.endswith(PICKLED):
         return _read_pickled(Path(place), attribute)
     module = module_at(place)
+    if "<locals>" in attribute:
+        raise UserError(
+            f"{name} is defined inside a function: define it at the top of the script or notebook, "
+            "or write it into a file and give FILE.py:NAME"
+        )
     if not hasattr(module, attribute):
         public = [n for n in vars(module) if not n.startswith("_")]
         raise UserError(f"{place} has no {attribute}{nearest(attribute, public)}")

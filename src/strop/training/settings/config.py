@@ -171,24 +171,29 @@ class RunConfig(Section):
                         f"{section}.{name} out"
                     )
 
-    def rollout(self) -> Use:
-        """The rollout of the method's last phase. A run's file has that stage written out; then
+    def rollout(self, phase: int = 1) -> Use:
+        """The rollout of a phase, counted from 1. A run's file has that stage written out; then
         nothing else of the method is read, and no user code that it names is run. Raises UserError.
         """
-        last = [*self.phases.values()][-1] if self.phases else self
-        if "rollout" not in last.stages:
-            return self.build().algorithms[-1].rollout
+        own = [*self.phases.values()][phase - 1] if self.phases else self
+        if "rollout" not in own.stages:
+            return self.build().algorithms[phase - 1].rollout
         plain = notation.recipe("grpo").algorithms[-1]
-        algorithm = reading.replace_stage(plain, "rollout", last.stages["rollout"])
-        theirs = {k: v for k, v in last.algorithm.items() if k.startswith("rollout.")}
+        algorithm = reading.replace_stage(plain, "rollout", own.stages["rollout"])
         part = algorithm.rollout.part
         given = (part.needs_traces and not self.data.has_traces()) or (
             part.needs_live and not self.data.is_live()
         )
+        algorithm = algorithm if given else self.for_task(algorithm)
+        known = algorithm.paths()
+        theirs = {
+            k: v for k, v in {**self.algorithm, **own.algorithm}.items()
+            if k.startswith("rollout.") and (k in own.algorithm or reading.options_of(k, known))
+        }  # fmt: skip
+        algorithm = with_options(algorithm, theirs).algorithms[-1]
         if given:
-            own = with_options(algorithm, theirs).algorithms[-1]  # new answers, to other prompts
-            return self.for_task(sampling_anew(own)).rollout
-        return with_options(self.for_task(algorithm), theirs).algorithms[-1].rollout
+            return self.for_task(sampling_anew(algorithm)).rollout  # new answers, to other prompts
+        return algorithm.rollout
 
     def for_task(self, algorithm: Algorithm) -> Algorithm:
         """The method with a rollout that fits the task. Raises UserError where it cannot."""

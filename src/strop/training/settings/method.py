@@ -68,10 +68,9 @@ def with_options(
         f"phases.{name}.{path}": text
         for name, phase in phases.items() for path, text in phase.algorithm.items()
     }  # fmt: skip
-    for path, text in (dict(options) | own).items():
-        value = reading.value(text) if isinstance(text, str) else text
-        method = reading.override(method, path, value)
-    return method
+    given = {path: reading.value(text) if isinstance(text, str) else text
+             for path, text in (dict(options) | own).items()}  # fmt: skip
+    return reading.override_all(method, given)
 
 
 def complete(method: Method, recipes: Mapping[str, str]) -> dict[str, Any]:
