@@ -1,0 +1,21 @@
+"""What programs of benchmarks/ compute, without their measurements."""
+
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+import engine_profile
+
+
+def test_passes_are_counted_of_a_model_that_generates_without_its_modules(monkeypatch, capsys):
+    for name in ("by_operator", "by_function"):
+        monkeypatch.setattr(engine_profile, name, lambda *_: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
+    monkeypatch.setattr(sys, "argv", ["", "--model", "tiny", "--kind", "equal", "--answers", "2"])
+    engine_profile.main()
+    # A pass over the prompts, and one for each of 96 tokens.
+    assert re.search(r"192 tokens in 97 passes, \d+ tokens/s", capsys.readouterr().out)
