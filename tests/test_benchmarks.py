@@ -4,12 +4,16 @@ import re
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
 import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import engine_profile
+import failing_grader
 import strategy_beside_plain
+import two_attempts
 
 
 def test_passes_are_counted_of_a_model_that_generates_without_its_modules(monkeypatch, capsys):
@@ -27,3 +31,23 @@ def test_drawn_tokens_are_of_dropped_answers_too_and_not_of_a_store():
             "data/tokens_sampled": 90.0, "rollout/tokens_thrown_away": 5.0}  # fmt: skip
     assert strategy_beside_plain.drawn(line) == 95
     assert strategy_beside_plain.drawn({"step": 0}) == 0
+
+
+def test_the_interval_of_a_share_stays_in_0_to_1():
+    # The models of `grpo` in docs/evidence/two_retries.csv.
+    spoilt = (0.0, 0.0, 0.007763975155279503, 0.0014184397163120568, 0.006038647342995169)
+    assert two_attempts.told("spoilt", spoilt) == "0.003 (0.001 to 0.008)"
+    assert two_attempts.told("after", spoilt) == "0.003 (-0.001 to 0.008)"
+    assert two_attempts.told("mended", [float("nan")]) == "none, of 1 models"
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(3, 1.0), (12, 0.75)])
+def test_the_last_sixth_of_a_run_is_a_step_or_more(steps, expected, monkeypatch, tmp_path):
+    lines = [{"step": n, "reward": 0.5} for n in range(1, steps + 1)]
+    scores = {f"step-{steps:06d}": [1.0, 1.0], f"step-{steps - 1:06d}": [1.0, 0.0]}
+    monkeypatch.setattr(failing_grader, "lines_of", lambda folder: lines)
+    monkeypatch.setattr(
+        failing_grader.pq, "read_table",
+        lambda path: pa.table({"reward/compute_score": scores[path.stem]}),
+    )  # fmt: skip
+    assert failing_grader.measure(tmp_path, steps)["success"] == expected
