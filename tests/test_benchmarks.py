@@ -1,5 +1,6 @@
 """What programs of benchmarks/ compute, without their measurements."""
 
+import argparse
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import engine_profile
+import environment_faults
 import failing_grader
 import strategy_beside_plain
 import two_attempts
@@ -51,3 +53,13 @@ def test_the_last_sixth_of_a_run_is_a_step_or_more(steps, expected, monkeypatch,
         lambda path: pa.table({"reward/compute_score": scores[path.stem]}),
     )  # fmt: skip
     assert failing_grader.measure(tmp_path, steps)["success"] == expected
+
+
+def test_steps_of_faulty_episodes_have_a_limit_only_where_it_can_end_them(tmp_path):
+    """`data.env_timeout_seconds` is refused for steps that run in the run's own process."""
+    options = argparse.Namespace(out=tmp_path, seed=0)
+    limited = [
+        way for way in environment_faults.WAYS
+        if "data_env_timeout_seconds" in environment_faults.trained(way, options, 1)
+    ]  # fmt: skip
+    assert limited == ["two workers", "awaited", "agent"]
