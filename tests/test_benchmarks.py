@@ -17,6 +17,8 @@ import failing_grader
 import strategy_beside_plain
 import two_attempts
 
+from strop.training.settings import config
+
 
 def test_passes_are_counted_of_a_model_that_generates_without_its_modules(monkeypatch, capsys):
     for name in ("by_operator", "by_function"):
@@ -63,3 +65,10 @@ def test_steps_of_faulty_episodes_have_a_limit_only_where_it_can_end_them(tmp_pa
         if "data_env_timeout_seconds" in environment_faults.trained(way, options, 1)
     ]  # fmt: skip
     assert limited == ["two workers", "awaited", "agent"]
+
+
+def test_a_part_of_an_experiment_can_stand_where_its_docstring_puts_it():
+    part = Path(engine_profile.__file__).with_name("keep_hard_groups.py")
+    stage = f'"{part}:KeepHardGroups"(floor=10.0)'
+    made = config.make({"recipe": "grpo", "stages": {"selection": stage}})
+    assert made.build().selection[0].part.floor == 10.0
