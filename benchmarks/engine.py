@@ -115,8 +115,10 @@ class EndsAt(StoppingCriteria):
 
 
 def by_engine(model: Any, rows: int) -> Callable[[Any, Sequence[int]], int]:
-    engine = LocalEngine(model, num_slots=rows)
+    return answering(LocalEngine(model, num_slots=rows))
 
+
+def answering(engine: LocalEngine) -> Callable[[Any, Sequence[int]], int]:
     def run(asked: Sequence[tuple[int, ...]], ends: Sequence[int]) -> int:
         requests = [
             Request(ids, end, seed=n) for n, (ids, end) in enumerate(zip(asked, ends, strict=True))

@@ -19,8 +19,10 @@ from collections import Counter
 from typing import Any
 
 import torch
-from engine import by_engine, kinds_of, lengths, loaded, prompts
+from engine import answering, kinds_of, lengths, loaded, prompts
 from torch.profiler import ProfilerActivity, profile
+
+from strop.engines.local.engine import LocalEngine
 
 KINDS = {  # by the beginning of an operator's name; operators in none of them are "all else"
     "linear layers": ("mkldnn::_linear", "aten::mm", "aten::addmm", "aten::linear"),
@@ -78,6 +80,12 @@ def reading(model: Any) -> tuple[float, float]:
     return 4 * sum(each.numel() for each in model.parameters()) / pace, pace / 1e9
 
 
+def passes_of(engine: LocalEngine) -> int:
+    """The passes that an engine has made, over prompts and over new tokens."""
+    found = engine.passes.as_dict()
+    return int(found["prefill/passes"] + found["decode/passes"])
+
+
 def main() -> None:
     """Run three times, and print the shares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -92,21 +100,14 @@ def main() -> None:
     room = model.config.max_position_embeddings - 24
     ends = lengths(options.model, kind, 32, room)[: options.answers]
     asked = prompts(model, len(ends))
-    generate = by_engine(model, 32)
+    engine = LocalEngine(model, num_slots=32)
+    generate = answering(engine)
     generate(asked[:4], ends[:4])
-    steps = 0
-    forward = model.forward
-
-    def counted(*words: Any, **more: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        return forward(*words, **more)
-
-    model.forward = counted
+    before = passes_of(engine)
     started = time.process_time()
     made = generate(asked, ends)
     spent = time.process_time() - started
-    model.forward = forward
+    steps = passes_of(engine) - before
     seconds, pace = reading(model)
     print(
         f"{options.model} {kind}: {made} tokens in {steps} passes, {made / spent:.0f} tokens/s; a "

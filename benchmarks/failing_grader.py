@@ -41,7 +41,7 @@ def compute_score(
 
 def measure(folder: Path, steps: int) -> dict[str, float]:
     """The printed numbers of a run."""
-    first = steps - steps // 6
+    first = steps - max(steps // 6, 1)
     lines = [line for line in lines_of(folder) if line["step"] > first]
     found = {name: sum(line.get(name, 0.0) for line in lines) / len(lines) for name in LOGGED}
     shares = []

@@ -8,6 +8,7 @@ sign of the advantage cannot choose a direction of entropy; how often a prompt i
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -23,6 +24,7 @@ class KeepHardGroups:
     Writes: gradient_T, denominator_T.
     """
 
+    kind: ClassVar[str] = "selection"
     # The rule applies below this entropy, in nats.
     floor: float = 0.35
     # Groups with a smaller mean reward are hard.

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from strop.batch import segments
+from strop.batch import columns, segments
 from strop.batch.batch import DERIVED, SIZES, Batch, level_of
 from strop.catalogue import catalogue
 from strop.catalogue.seams import SERVICES, STAGES
@@ -179,7 +179,7 @@ class Made:
     def __init__(self, rollouts: int, tokens: int, device: str, scattered: bool) -> None:
         self.device = device
         self.base = Batch(tables(rollouts, tokens, scattered)).to(device)
-        self.whole: Batch | None = None
+        self.records = catalogue.columns()
         for name in DERIVED:
             _ = self.base[name]
 
@@ -187,12 +187,12 @@ class Made:
         level = level_of(name)
         shape = (self.base.size(level),) if level else ()
         value = self._drawn(name, (*shape, 2) if name.endswith("_BM") else shape)
-        if level == "T" and "NaN:" in catalogue.columns()[name].meaning:
+        if level == "T" and "NaN:" in self.records[name].meaning:
             value[torch.rand(shape, generator=drawn("unknown")).to(self.device) > KNOWN] = torch.nan
         return value
 
     def _drawn(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return catalogue.columns()[name].drawn(shape, drawn(name), torch.float32).to(self.device)
+        return self.records[name].drawn(shape, drawn(name), torch.float32).to(self.device)
 
     def chunk(self, names: set[str], batch: Batch) -> View:
         """The first tokens of a batch with their distributions."""
@@ -236,6 +236,7 @@ def job(part: Any, made_up: Made) -> Callable[[], Any]:
     # A plan need not read columns that it computes between its updates.
     if parts.kind_of(part) == "plan" or "batch" in {p.name for p in parts.parameters(part)}:
         wanted |= {"outcome_B", "reward_BM", "advantage_T", "logp_T", "logp_old_T"}
+    made_up.records = {**catalogue.columns(), **columns.of([("", use)])}  # with the names it reads
     batch = made_up.batch(wanted)
     if "rewards_from_0_to_1" in parts.facts(use):
         batch = batch.set(reward_B=batch["reward_B"].clamp(0, 1))

@@ -42,6 +42,7 @@ from strop.tracking.metrics_file import read_metrics
 
 WARM = 2  # steps
 SCORE = "eval/validation/pass@1"
+DRAWN = ("data/tokens_sampled", "rollout/tokens_thrown_away")
 HEAD = (
     "drawn tokens", "rollout", "step", "tokens/s", "groups/s", "longest / mean", "distinct",
     "at equal tokens", "pass@1", "tokens to equal",
@@ -76,10 +77,8 @@ def distinct_among(answers: list[str], number: float) -> float:
 
 
 def drawn(line: dict[str, float]) -> float:
-    """Tokens that the engine sampled for a step, at it or before."""
-    kept = line["completions/mean_length"] * line["data/rollouts_kept"]
-    shared = line.get("rollout/tokens_shared", 0.0)
-    return kept - shared + line.get("rollout/tokens_thrown_away", 0.0)
+    """Tokens that the engine sampled for a step's rollouts, whatever became of them."""
+    return sum(line.get(name, 0.0) for name in DRAWN)
 
 
 def best_of(folder: Path) -> float:

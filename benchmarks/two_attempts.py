@@ -29,11 +29,12 @@ import torch
 from worked_answers import draw, open_world
 
 from strop.batch.batch import Batch
-from strop.evaluation.seeds import over_seeds
+from strop.evaluation.seeds import ANYTHING, SHARE, over_seeds
 
 FIRST, SECOND = 0, 1
 RIGHT = 1.0
 NAMES = ("first", "asked", "before", "after", "mended", "spoilt")
+SHARES = ("asked", "mended", "spoilt")  # the others are mean rewards
 
 
 def pairs_of(batch: Batch) -> list[tuple[float, float | None]]:
@@ -85,6 +86,16 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, float]:
     return numbers([pair for batch in batches for pair in pairs_of(batch)])
 
 
+def told(name: str, values: Sequence[float]) -> str:
+    """Mean and interval of a number over the models that have it."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return f"none, of {len(values)} models"
+    mean = over_seeds(known, within=SHARE if name in SHARES else ANYTHING)
+    of = "" if len(known) == len(values) else f", of {len(known)} models"
+    return f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f}){of}"
+
+
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -102,10 +113,7 @@ def main() -> None:
     for row in rows:
         print(f"{row['model'][-40:]:40s}" + "".join(f"{row[name]:10.3f}" for name in NAMES))
     for name in NAMES:
-        known = [row[name] for row in rows if math.isfinite(row[name])]
-        mean = over_seeds(known) if known else None
-        told = f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})" if mean else "none"
-        print(f"{name:10s} {told}{'' if len(known) == len(rows) else f', of {len(known)} models'}")
+        print(f"{name:10s} {told(name, [row[name] for row in rows])}")
     if options.out:
         with options.out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, ("model", *NAMES))

@@ -151,9 +151,7 @@ def write_curves(jobs: list[Any], path: Path) -> None:
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         for line in text[: text.rfind("\n") + 1].splitlines():
             found = json.loads(line)
-            sampled += found.get("completions/mean_length", 0) * found.get(
-                "data/rollouts_sampled", 0
-            )
+            sampled += found.get("data/tokens_sampled", 0)
             head = (job.entry.label, job.seed, found["step"], round(sampled))
             rows.append([*head, *(_short(found.get(name)) for name in CURVES)])
     with path.open("w", encoding="utf-8", newline="") as table:

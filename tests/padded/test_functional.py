@@ -246,6 +246,9 @@ def test_constant_length_and_unknown_aggregation():
     assert float(norm) == pytest.approx(0.6)
     with pytest.raises(UserError, match="no aggregation 'token-men', did you mean token-mean"):
         functional.loss_aggregation(losses, mask, "token-men")
+    for aggregation, L_max in (("token-mean", 10), ("seq-mean-token-sum-norm", 0)):
+        with pytest.raises(UserError, match=f"leave L_max={L_max} of {aggregation} out"):
+            functional.loss_aggregation(losses, mask, aggregation, L_max=L_max)
 
 
 def test_kl_estimators_of_the_method_card():

@@ -91,6 +91,12 @@ def test_recipes_whose_runs_are_equal_are_named() -> None:
     assert write_atlas._repeated(pairs) == ["`a`, `b`", "`c`, `grpo`"]
 
 
+def test_a_run_that_failed_is_named_until_it_is_repeated() -> None:
+    failed = [row(name, 0, "m", 0, error="no") for name in ("a", "b")]
+    (line,) = write_atlas.nulls("tiny", {}, [*failed, row("a", 0, "n", 0.5)])
+    assert line == "- tiny: `b` seed 0 failed: no"
+
+
 def test_scores_at_equal_tokens() -> None:
     ours = row("a", 0, "m", 0, curve="0 0.4 0.8", sampled_at="0 100 200")
     theirs = row("grpo", 0, "m", 0, curve="0 0.1 0.2", sampled_at="0 50 100")

@@ -3,6 +3,8 @@
 import csv
 import functools
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import write_atlas
@@ -12,6 +14,9 @@ from docsite import drawing
 from docsite.known import DOCS, Known, boost, coded, facts, ranges, tables
 from strop.cli import listing
 from strop.method.cost import needs_of
+
+sys.path.append(str(DOCS.parent / "benchmarks"))
+import floor_settings
 
 PEERS = "COMING_FROM_TRL_AND_VERL.md#strops-recipes-in-trl"
 FLOOR = "../docs/evidence/every_recipe_learns.md"
@@ -112,8 +117,8 @@ def _value(value: Any) -> str:
 
 
 def _run(name: str, told: dict[str, Any], known: Known) -> str:
-    measured = _floor().get(name, {})
-    task, options = measured.get("task", "countdown"), measured.get("options", "")
+    task = floor_settings.setting_of(name, Path()).task
+    options = _floor().get(name, {}).get("options", "")
     own = {"corridor", "calculator", "kernel_timing"}
     given = f" data.task={task}" if task in own else ""
     python = f', data_task="{task}"' if task in own else ""

@@ -1,5 +1,6 @@
 """Computes over padded tensors without a stage: averages, divergences, critics, nuclei, trees."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,13 +34,19 @@ def loss_aggregation(
     """One number [] from token losses [B, T], as with the recipes' `aggregation`.
 
     aggregation: token-mean, token-sum, seq-mean-token-mean, seq-mean-token-sum, seq-mean, or
-    seq-mean-token-sum-norm, which divides by `L_max` (default: the padded width T).
+    token-sum-norm and seq-mean-token-sum-norm, which divide by `L_max` (default: the padded width
+    T); the others take none.
     """
     use = attribute("strop.recipes._base:average")(aggregation)
     mask, given = rows_of(mask, per_token_loss=per_token_loss)
     per_token_loss = given["per_token_loss"]
     batch = from_padded({"loss_T": per_token_loss}, mask)
     length = mask.shape[1] if L_max is None else fitting("L_max", float, None, L_max)
+    if L_max is not None and not (aggregation.endswith("-norm") and 0 < length < math.inf):
+        raise UserError(
+            "L_max is the constant, above 0, of the aggregations that end in -norm; leave "
+            f"L_max={L_max} of {aggregation} out"
+        )
     batch = batch.set(denominator_T=batch["mask_T"], max_length=torch.tensor(length))
     share_T = parts.call(use, batch).value
     return (share_T.to(per_token_loss.dtype) * batch["loss_T"]).sum()
