@@ -86,7 +86,7 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, float]:
     return numbers([pair for batch in batches for pair in pairs_of(batch)])
 
 
-def told(name: str, values: Sequence[float]) -> str:
+def shown(name: str, values: Sequence[float]) -> str:
     """Mean and interval of a number over the models that have it."""
     known = [value for value in values if math.isfinite(value)]
     if not known:
@@ -113,7 +113,7 @@ def main() -> None:
     for row in rows:
         print(f"{row['model'][-40:]:40s}" + "".join(f"{row[name]:10.3f}" for name in NAMES))
     for name in NAMES:
-        print(f"{name:10s} {told(name, [row[name] for row in rows])}")
+        print(f"{name:10s} {shown(name, [row[name] for row in rows])}")
     if options.out:
         with options.out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, ("model", *NAMES))

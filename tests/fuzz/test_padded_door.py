@@ -145,6 +145,8 @@ def plain(rng):
         "logits": torch.ones(2, 3, 4), "token_ids": torch.ones(2, 3), "top_p": 0.5, "kappa": 0.1,
         "variant": "code",
     }  # fmt: skip
+    if "L_max" in calls[call]:
+        usual["aggregation"] = "seq-mean-token-sum-norm"  # the others take none
     given = {name: usual[name] for name in calls[call]}
     name = rng.choice([*given])
     is_tensor = isinstance(given[name], torch.Tensor)

@@ -226,9 +226,10 @@ def test_deterministic_operators_are_those_of_a_cpu_anyway(lab, unbroken, runner
     """And they are asked for, until the run is closed; what a GPU makes of that
     benchmarks/gpu/equal_runs.py looks at.
     """
+    before = torch.utils.deterministic.fill_uninitialized_memory
     run, seen = runner.start(short(lab, full_determinism=True), tmp_path / "run"), []
     runner.go(run, lambda _: seen.append(torch.are_deterministic_algorithms_enabled()))
     assert seen == [True] * len(seen) != []
     assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert torch.utils.deterministic.fill_uninitialized_memory == before
     same(tmp_path / "run", unbroken("grpo"))
