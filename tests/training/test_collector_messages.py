@@ -94,6 +94,7 @@ def test_the_process_takes_deterministic_operators_as_the_trainer_does(monkeypat
         raise Over
 
     monkeypatch.setattr(collector_process, "load_prompts", look)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     try:
         for on in (False, True):
             settings = config.make({"recipe": "grpo", "training": {"full_determinism": on}})
