@@ -108,10 +108,8 @@ class Algorithm(Shown):
         """The knobs that take effect in a phase: all."""
         return dict(knobs)
 
-    def each(self, change: Callable[["Algorithm"], "Algorithm"], only: str = "") -> "Algorithm":
-        """Return the changed algorithm. Raises UserError where `only` names a phase."""
-        if only:
-            raise UserError(f"no phase {only!r}: this method has one algorithm from end to end")
+    def each(self, change: Callable[["Algorithm"], "Algorithm"]) -> "Algorithm":
+        """Return the changed algorithm."""
         return change(self)
 
     def check_steps(self, num_steps: int) -> None:
@@ -398,10 +396,8 @@ class Phases(Shown):
         """All facts that the parts of all phases state."""
         return frozenset().union(*(algorithm.facts() for algorithm in self.algorithms))
 
-    def each(self, change: Callable[[Algorithm], Algorithm], only: str = "") -> "Phases":
-        """The same phases with every algorithm changed, or only the one of the phase `only`."""
-        if only:
-            return self.with_phase(only, algorithm=change(self.named(only).algorithm))
+    def each(self, change: Callable[[Algorithm], Algorithm]) -> "Phases":
+        """The same phases with every algorithm changed."""
         changed = (
             dataclasses.replace(phase, algorithm=change(phase.algorithm)) for phase in self.phases
         )

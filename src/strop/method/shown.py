@@ -48,8 +48,8 @@ class Shown:
         """The algorithm of every phase."""
         raise NotImplementedError
 
-    def each(self, change: Callable[[Any], Any], only: str = "") -> Self:
-        """The method with every algorithm changed, or only the one of a phase."""
+    def each(self, change: Callable[[Any], Any]) -> Self:
+        """The method with every algorithm changed."""
         raise NotImplementedError
 
     def paths(self) -> dict[str, Any]:
