@@ -40,9 +40,9 @@ def test_drawn_tokens_are_of_dropped_answers_too_and_not_of_a_store():
 def test_the_interval_of_a_share_stays_in_0_to_1():
     # The models of `grpo` in docs/evidence/two_retries.csv.
     spoilt = (0.0, 0.0, 0.007763975155279503, 0.0014184397163120568, 0.006038647342995169)
-    assert two_attempts.told("spoilt", spoilt) == "0.003 (0.001 to 0.008)"
-    assert two_attempts.told("after", spoilt) == "0.003 (-0.001 to 0.008)"
-    assert two_attempts.told("mended", [float("nan")]) == "none, of 1 models"
+    assert two_attempts.shown("spoilt", spoilt) == "0.003 (0.001 to 0.008)"
+    assert two_attempts.shown("after", spoilt) == "0.003 (-0.001 to 0.008)"
+    assert two_attempts.shown("mended", [float("nan")]) == "none, of 1 models"
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(3, 1.0), (12, 0.75)])
