@@ -67,6 +67,16 @@ def test_what_a_file_takes_from_its_neighbours_is_not_read(tmp_path):
     assert [field.name for field in catalogue.find("recipe", f"{path}:recipe").fields] == ["y"]
 
 
+def test_a_regime_that_cannot_be_read_is_refused(tmp_path):
+    path = tmp_path / "mine.py"
+    for line in ("`lr='3` (loss > 0.5)", "`lr=3` (loss > 0,5)"):
+        path.write_text(
+            f'def recipe() -> "Algorithm":\n    """A recipe.\n\n    Differs once: {line}\n    """\n'
+        )
+        with pytest.raises(UserError, match=r"recipe: its line .* cannot be read"):
+            _ = catalogue.find("recipe", f"{path}:recipe").regime
+
+
 def test_two_labels_on_one_line_are_told_apart():
     entry = catalogue.find("part", "average_over_tokens")
     assert entry.line("Reads") == "denominator_T [T] bool"

@@ -354,6 +354,17 @@ def test_options_with_an_open_quote_are_refused():
         config.make({"engine": {"kind": "vllm", "args": "--foo 'bar"}})
 
 
+def test_an_address_among_the_options_is_refused():
+    with pytest.raises(UserError, match=r"engine\.args.*strop chooses vLLM's address.*--port=9"):
+        config.make({"engine": {"kind": "vllm", "args": "--seed 3 --port=9"}})
+
+
+def test_settings_of_a_start_are_refused_beside_a_server_that_runs(model):
+    settings = read({"kind": "vllm", "url": "http://127.0.0.1:9", "args": "--seed 3"})
+    with pytest.raises(UserError, match=r"engine\.args is for a server that strop starts"):
+        settings.open(model, None, num_slots=1, context_length=9)
+
+
 def test_a_folder_without_room_is_refused(model, tmp_path, monkeypatch):
     monkeypatch.setattr(weights_folder.shutil, "disk_usage", lambda _: SimpleNamespace(free=9))
     settings = read({"kind": "vllm", "url": "http://127.0.0.1:9"})

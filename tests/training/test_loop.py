@@ -237,6 +237,7 @@ def test_files_that_a_task_does_not_read_are_refused(data, message, lab):
         ("reward", {"weights": [2.0]}, {"functions": ["exact_match"]}),
         ("training", {"renew_between_tokens": False}, {"max_staleness": 1}),
         ("training", {"collector_device": "cpu"}, {"max_staleness": 1}),
+        ("training", {"best_is": "lowest"}, {"best": "eval/validation/pass@1"}),
         ("roles", {"reset_on_swap": False}, {"swap_every": 1, "play": {0: "one"}}),
         ("roles", {"league_share": 0.9}, {"league_every": 1, "play": {0: "one"}}),
     ],

@@ -82,17 +82,24 @@ class Entry:
         """The setting in which a recipe differs from its parent, by its line "Differs once" or "In
         full once"; None: in every setting.
 
-        The first words in backquotes are the setting, the last brackets the metric.
+        The first words in backquotes are the setting, the last brackets the metric. Raises
+        UserError for a quote that is not closed and a level that is no number.
         """
         line = self.line("Differs once") or self.line("In full once")
         found = re.search(r"\((\S+) (<|>|!=) (\S+)\)$", line)
         if found is None:
             return None
         typed = re.search(r"`(.+?)`", line)
-        words = shlex.split(typed[1]) if typed else []
+        try:
+            words, level = shlex.split(typed[1]) if typed else [], float(found[3])
+        except ValueError as error:
+            raise UserError(
+                f"{self.name}: its line {line!r} cannot be read, {error}: a setting stands in "
+                "backquotes, and the line ends with (metric > number)"
+            ) from error
         if not words or not words[0].startswith(f"{self.name}("):
             words = [self.name, *words]
-        return Regime(tuple(words), found[1], found[2], float(found[3]))
+        return Regime(tuple(words), found[1], found[2], level)
 
     @property
     def arxiv(self) -> str:

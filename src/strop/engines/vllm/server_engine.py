@@ -39,6 +39,10 @@ ANSWER_SECONDS = 2.0  # for aborted calls to return with their tokens
 PLACE = "give engine.folder a place that this process and the server see"
 # A server closes idle connections, perhaps at the moment when one is used.
 ORDERS = Retries(tries=3, first_wait_seconds=0.2)
+# Settings with which strop starts a server.
+OF_A_START = (
+    "python", "tensor_parallel_size", "start_seconds", "dtype", "gpu_memory_utilization", "args",
+)  # fmt: skip
 ASKED = "strop_rules"  # the argument of a request that `strop_processors.py` reads
 NOT_READY = (
     "to give it weights, set VLLM_SERVER_DEV_MODE=1 and PYTHONPATH={} and start vLLM with "
@@ -68,7 +72,9 @@ class VllmSettings(VllmOptions, CompletionsSettings):
 
     def open(self, model: Any, tokenizer: Any, *, num_slots: int, context_length: int) -> Engine:
         """Open the engine. Raises UserError where vLLM is missing or does not start."""
-        if not self.url:
+        if self.url:
+            self._check_given_server()
+        else:
             vllm_server.check_python(self.python or sys.executable)
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         folder, server = WeightsFolder(size, PLACE, self.folder), None
@@ -85,6 +91,16 @@ class VllmSettings(VllmOptions, CompletionsSettings):
             folder.close()
             raise
         return engine
+
+    def _check_given_server(self) -> None:
+        """Raise UserError for settings of a start, where the server runs already."""
+        fields = type(self).model_fields
+        for name in OF_A_START:
+            if getattr(self, name) != fields[name].default:
+                raise UserError(
+                    f"engine.{name} is for a server that strop starts, and engine.url names one "
+                    f"that runs: start it with that option, and leave engine.{name} out"
+                )
 
     def client(self, url: str) -> Client:
         """A client of the server; resumes it, because a killed run may have left it paused."""

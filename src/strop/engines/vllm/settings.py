@@ -33,7 +33,9 @@ class VllmOptions(EngineSettings):
     @field_validator("args")
     @classmethod
     def _args_are_words(cls, args: str) -> str:
-        shlex.split(args)  # its ValueError says what is open
+        for word in shlex.split(args):  # its ValueError says what is open
+            if word.partition("=")[0] in ("--host", "--port"):
+                raise UserError(f"strop chooses vLLM's address, so leave {word} out")
         return args
 
     def options(self, model: Any, *more: str) -> list[str]:

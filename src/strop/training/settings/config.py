@@ -64,6 +64,7 @@ READ_WITH = (
     ("roles", ("reset_on_swap",), ("swap_every",)),
     ("roles", ("league_share", "league_size", "league_k"), ("league_every",)),
     ("training", ("renew_between_tokens", "collector_device"), ("max_staleness",)),
+    ("training", ("best_is",), ("best",)),
 )
 
 
