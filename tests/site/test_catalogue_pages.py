@@ -33,6 +33,7 @@ def test_a_recipe_says_what_it_is(known: Known) -> None:
         assert said in text
     assert "data.task=corridor" in recipe_page.page("gigpo", known)
     assert "strop train reex_sql data.task=kernel_timing\n" in recipe_page.page("reex_sql", known)
+    assert "strop train gkd model.reference=TEACHER\n" in recipe_page.page("gkd", known)
     assert "--data FILE" in recipe_page.page("dpo", known)
 
 

@@ -122,6 +122,9 @@ def _run(name: str, told: dict[str, Any], known: Known) -> str:
     own = {"corridor", "calculator", "kernel_timing"}
     given = f" data.task={task}" if task in own else ""
     python = f', data_task="{task}"' if task in own else ""
+    if "teacher" in needs_of(known.composed[name]):
+        given += " model.reference=TEACHER"
+        python += ', model_reference="TEACHER"'
     note = ""
     if known.family(name).name == "demonstrations" and not given:
         note = "\nIt learns from [given answers](../docs/GIVEN_ANSWERS.md): add `--data FILE`.\n"

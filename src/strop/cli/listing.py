@@ -48,7 +48,8 @@ def recipes(
         str | None, typer.Option(help=f"Only those of one status: {', '.join(STATUSES)}.")
     ] = None,
     needs: Annotated[
-        Needs, typer.Option(help="Only those that need a critic, reference or environment.")
+        Needs,
+        typer.Option(help="Only those that need a critic, reference, teacher or environment."),
     ] = None,
     without: Annotated[
         Needs, typer.Option(help="Only those that do not need it; both options are repeatable.")
