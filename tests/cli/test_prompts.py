@@ -184,7 +184,7 @@ def test_eval_and_sample_ask_as_the_run_did(train, strop, chatty):
     assert alike[1][1] != alike[2][1]  # another prompt, other answers
     refused = strop("eval", chatty, "--data", "data.jsonl", "--set", "data.sytem_prompt=5")
     assert "did you mean data.system_prompt" in refused.err
-    for setting in ("sampling.foo=1", "advantage.eps=1", "selection=keep_origins"):
+    for setting in ("sampling.foo=1", "advantage.eps=1", "selection=keep_origins", "training.lr=1"):
         refused = strop("eval", chatty, "--set", setting)
         assert f"{setting.partition('=')[0]} is a setting of training: " in refused.err
 

@@ -316,15 +316,23 @@ def _is_run(folder: Path) -> bool:
     return (folder / "config.toml").is_file()
 
 
+LEARNING = ("training", "critic", "tracking")  # sections of which answers need no setting but
+COUNTED = ("training.num_slots", "training.steps")  # these: schedules of the rollout end there
+
+
 def _check_counted(assignments: Sequence[str | tuple[str, Any]]) -> None:
-    """Raise UserError for a setting of a stage that exists only in training."""
-    for each in assignments:
-        path = _path_of(each)
-        stage = reading.full_name(path.partition(".")[0])
-        if path not in config.settings() and stage != "rollout" and reading.is_stage(stage):
+    """Raise UserError for a setting of training alone."""
+    for path in map(_path_of, assignments):
+        section = path.partition(".")[0]
+        if path in config.settings():
+            learns = section in LEARNING and path not in COUNTED
+        else:
+            stage = reading.full_name(section)
+            learns = stage != "rollout" and reading.is_stage(stage)
+        if learns:
             raise UserError(
-                f"{path} is a setting of training: of a method's stages only the rollout samples "
-                "answers, such as rollout.max_tokens; leave it out"
+                f"{path} is a setting of training: no answer depends on it (of a method's stages "
+                "only the rollout samples answers, such as rollout.max_tokens); leave it out"
             )
 
 
