@@ -64,6 +64,7 @@ def test_settings_that_are_tried_have_the_ranges_of_all_and_their_own() -> None:
     [
         ([], {}, "name the methods to compare"),
         ([strop.recipe("grpo")], {}, "has no name: give a dict"),
+        ([lambda: strop.recipe("grpo")], {}, "has no name: give a dict"),
         (["grpo", "grpo"], {}, "grpo stands twice"),
         (["grpo", "rlo"], {}, "no recipe 'rlo', did you mean rloo"),
         (["grpo"], {"baseline": "rloo"}, "baseline= rloo is none of the methods"),

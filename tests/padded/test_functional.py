@@ -246,9 +246,10 @@ def test_constant_length_and_unknown_aggregation():
     assert float(norm) == pytest.approx(0.6)
     with pytest.raises(UserError, match="no aggregation 'token-men', did you mean token-mean"):
         functional.loss_aggregation(losses, mask, "token-men")
-    for aggregation, L_max in (("token-mean", 10), ("seq-mean-token-sum-norm", 0)):
-        with pytest.raises(UserError, match=f"leave L_max={L_max} of {aggregation} out"):
-            functional.loss_aggregation(losses, mask, aggregation, L_max=L_max)
+    with pytest.raises(UserError, match="L_max=10: token-mean has no constant"):
+        functional.loss_aggregation(losses, mask, "token-mean", L_max=10)
+    with pytest.raises(UserError, match="L_max is 0: give a number above 0"):
+        functional.loss_aggregation(losses, mask, "token-sum-norm", L_max=0)
 
 
 def test_kl_estimators_of_the_method_card():

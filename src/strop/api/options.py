@@ -198,8 +198,9 @@ def label_of(method: Any) -> str:
         return method
     if _is_one(method):
         return " ".join([method[0], *(f"{k}={v}" for k, v in method[1].items())])
-    if isinstance(method, Callable) and hasattr(method, "__name__"):  # type: ignore[arg-type]
-        return str(method.__name__)
+    name = getattr(method, "__name__", "") if callable(method) else ""
+    if name.isidentifier():  # a lambda's is not
+        return str(name)
     raise UserError("a method that is not a line has no name: give a dict, {'mine': method}")
 
 

@@ -42,11 +42,13 @@ def loss_aggregation(
     per_token_loss = given["per_token_loss"]
     batch = from_padded({"loss_T": per_token_loss}, mask)
     length = mask.shape[1] if L_max is None else fitting("L_max", float, None, L_max)
-    if L_max is not None and not (aggregation.endswith("-norm") and 0 < length < math.inf):
+    if L_max is not None and not aggregation.endswith("-norm"):
         raise UserError(
-            "L_max is the constant, above 0, of the aggregations that end in -norm; leave "
-            f"L_max={L_max} of {aggregation} out"
+            f"L_max={L_max}: {aggregation} has no constant, those that end in -norm have; leave it "
+            "out"
         )
+    if L_max is not None and not 0 < length < math.inf:
+        raise UserError(f"L_max is {L_max}: give a number above 0")
     batch = batch.set(denominator_T=batch["mask_T"], max_length=torch.tensor(length))
     share_T = parts.call(use, batch).value
     return (share_T.to(per_token_loss.dtype) * batch["loss_T"]).sum()
