@@ -149,20 +149,31 @@ def fitted(curves_SN: Floats, steps_N: Floats) -> Fit:
     return Fit(*found, why)  # type: ignore[arg-type]
 
 
-def spearman(a: Sequence[float], b: Sequence[float]) -> str:
-    """Rank correlation with its 95% interval by bootstrap over the recipes, or a note if there are
-    too few recipes.
+class Ranked(NamedTuple):
+    """A rank correlation over so many recipes, with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.value:+.2f} ({self.low:+.2f} to {self.high:+.2f}), {self.count} recipes"
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> Ranked | None:
+    """Rank correlation with its interval by bootstrap over the recipes; None where there are too
+    few recipes, or where one of the two numbers is the same for all.
     """
-    if len(a) < FEWEST_RECIPES:
-        return f"not yet: {len(a)} recipes, and it takes {FEWEST_RECIPES}"
-    rng, x, y = np.random.default_rng(0), np.array(a), np.array(b)
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return f"not defined: one of the two numbers is the same for all {len(x)} recipes"
+    x, y = np.array(a), np.array(b)
+    if len(a) < FEWEST_RECIPES or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    rng = np.random.default_rng(0)
     drawn = [rank_correlation(x[at], y[at]) for at in rng.integers(len(x), size=(DRAWS, len(x)))]
     low, high = (
         np.nanquantile(drawn, (0.025, 0.975)) if np.isfinite(drawn).any() else (math.nan,) * 2
     )
-    return f"{rank_correlation(x, y):+.2f} ({low:+.2f} to {high:+.2f}), {len(x)} recipes"
+    return Ranked(rank_correlation(x, y), float(low), float(high), len(x))
 
 
 def early_and_last(
@@ -181,11 +192,12 @@ def early_and_last(
 def halves(pairs: Mapping[str, list[Pair]]) -> tuple[list[float], list[float]]:
     """Each recipe's gain over its even seeds, and over its odd ones: no run counts in both."""
     both = [
-        gains({name: [p for p in several if int(p.ours["seed"]) % 2 == odd]
-               for name, several in pairs.items()})
+        gains({name: kept for name, several in pairs.items()
+               if (kept := [p for p in several if int(p.ours["seed"]) % 2 == odd])})
         for odd in (0, 1)
     ]  # fmt: skip
-    return [*both[0].values()], [*both[1].values()]
+    names = [name for name in both[0] if name in both[1]]
+    return [both[0][name] for name in names], [both[1][name] for name in names]
 
 
 def gains(pairs: Mapping[str, list[Pair]]) -> dict[str, float]:

@@ -5,7 +5,6 @@ python tools/write_atlas.py                   # writes the page, in seconds
 """
 
 import csv
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -61,6 +60,7 @@ differs from its parent.
 
 Written by `python tools/write_atlas.py`; change the rows, not this file.
 """
+AUDITED = ("bias", "noise", "four", "price")  # columns of the audit
 HEAD = (
     "recipe", "stages", "seeds", "pass@1", "difference", "resolves", "verdict", "asymptote",
     "efficiency", "midpoint", "pass@16", "entropy late", "ece", "length", "tokens", "seconds",
@@ -158,18 +158,30 @@ def nulls(regime: str, pairs: Mapping[str, list[Pair]], rows: Sequence[Row]) -> 
     lines = [f"- {regime}: `{r['words']}` seed {r['seed']} failed: {r['error']}"
              for r in rows if r["error"] and (r["words"], r["seed"]) not in done]  # fmt: skip
     few = f"fewer than {numbers.FEWEST_SEEDS} seeds, so nothing is decided against"
-    for verdict, told in (("lower", "below"), ("not decided", "undecided against"), ("", few)):
+    for verdict, told in (("lower", "below"), ("", few)):
         names = ", ".join(f"`{name}`" for name, each in verdicts.items() if each == verdict)
         lines += [f"- {regime}, {told} `grpo`: {names}"] if names else []
-    lines += [
-        f"- {regime}, equal numbers in every run, so their difference is not at work here: {names}"
-        for names in _repeated(pairs)
-    ]
+    lines += _undecided(regime, [found[n] for n, v in verdicts.items() if v == "not decided"])
+    if equal := _repeated(pairs):
+        why = "equal numbers in every run, so their difference is not at work here"
+        lines.append(f"- {regime}, {why}: {'; '.join(equal)}")
     for name in (name for name, each in verdicts.items() if each == "higher"):
         cost = f"{_ratio(pairs[name], 'sampled')} times the tokens"
         same = f"at equal sampled tokens {_at(pairs[name], 'sampled_at')}"
         lines.append(f"- {regime}, above `grpo` at equal steps, with {cost}: `{name}`; {same}")
     return lines
+
+
+def _undecided(regime: str, found: Sequence[Compared]) -> list[str]:
+    """How many recipes are not decided, and what their runs could have seen."""
+    gaps = [each.difference.value for each in found if each.difference]
+    if not gaps:
+        return []
+    resolves = float(np.median([each.resolves for each in found if math.isfinite(each.resolves)]))
+    return [
+        f"- {regime}, undecided against `grpo`: {len(found)} recipes, with differences of "
+        f"{min(gaps):+.3f} to {max(gaps):+.3f}; half of them resolve {resolves:.3f} or less"
+    ]
 
 
 def audited() -> dict[str, dict[str, float]]:
@@ -191,51 +203,87 @@ def questions(
     """
     lines = [
         "\n## Do early ranks pick the winners?\n",
-        f"Ranks here and below cover recipes with {numbers.FEWEST_RANKED} seeds or more. Early and "
-        "last scores come from the same runs, so a lucky seed counts in both.\n",
-    ]
+        f"Ranks here and below cover recipes with {numbers.FEWEST_RANKED} seeds or more, at least "
+        f"{numbers.FEWEST_RECIPES} of them. Early and last scores come from the same runs, so a "
+        "lucky seed counts in both.\n",
+        *_table("regime", "after 25% of the steps", "SharpeRatio@5", "after 50%", "SharpeRatio@5",
+                "best of the five"),
+    ]  # fmt: skip
     for regime, pairs in by_regime.items():
+        cells, best = [], math.nan
         for share in (0.25, 0.5):
             early, last = numbers.early_and_last(pairs, share)
-            told = f"- {regime}, after {share:.0%} of the steps: {numbers.spearman(early, last)}"
-            if len(last) >= numbers.FEWEST_RECIPES:
-                base = float(
-                    np.mean([float(p.theirs["pass@1"]) for s in pairs.values() for p in s])
-                )
-                top = sharpe_ratio_at_k(early, last, base, 5)
-                told += f"; SharpeRatio@5 {top.sharpe_ratio:.2f}, best of them {top.best:.3f}"
-            lines.append(told)
+            if (found := numbers.spearman(early, last)) is not None:
+                base = np.mean([float(p.theirs["pass@1"]) for s in pairs.values() for p in s])
+                top = sharpe_ratio_at_k(early, last, float(base), 5)
+                cells, best = [*cells, str(found), f"{top.sharpe_ratio:.2f}"], top.best
+        lines += [f"| {' | '.join([regime, *cells, f'{best:.3f}'])} |"] if cells else []
     lines.append("\n## Are ranks stable between regimes?\n")
     lines.append(
         "A regime beside itself compares the ranks of its even seeds with those of its odd ones: "
         "they differ by chance alone. Each half has two or three seeds of a recipe; two regimes "
         "are compared with all seeds, which leaves less to chance.\n"
     )
-    for regime, pairs in by_regime.items():
-        lines.append(f"- {regime} and itself: {numbers.spearman(*numbers.halves(pairs))}")
     gains = {regime: numbers.gains(pairs) for regime, pairs in by_regime.items()}
-    for one, other in itertools.combinations(gains, 2):
-        both = sorted(gains[one].keys() & gains[other].keys())
-        told = numbers.spearman([gains[one][n] for n in both], [gains[other][n] for n in both])
-        lines.append(f"- {one} and {other}: {told}")
-    lines.append("\n## Does exact bias or noise predict what is learnt?\n")
-    lines.append(
-        "Each interval is that of one rank correlation, without a correction for their number.\n"
-    )
-    exact = audited()
-    for regime, found in gains.items():
-        for column in ("bias", "noise", "four", "price"):
-            known = [name for name in found if column in exact.get(name, {})]
-            groups = {"all": known}
-            for stage in sorted({s for name in known for s in stages.get(name, ())}):
-                of = [name for name in known if stage in stages.get(name, ())]
-                groups |= {stage: of} if numbers.FEWEST_RECIPES <= len(of) < len(known) else {}
-            for group, names in groups.items():
-                told = numbers.spearman(
-                    [exact[n][column] for n in names], [found[n] for n in names]
+    named = [regime for regime, found in gains.items() if len(found) >= numbers.FEWEST_RECIPES]
+    lines += _table("", *named)
+    for one in named:
+        found = [_between(by_regime, gains, one, other) for other in named]
+        lines.append(f"| {' | '.join([one, *found])} |")
+    return [*lines, *_by_audit(gains, stages)]
+
+
+def _table(*heads: str) -> list[str]:
+    return [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+
+
+def _between(
+    by_regime: Mapping[str, Mapping[str, list[Pair]]],
+    gains: Mapping[str, Mapping[str, float]],
+    one: str,
+    other: str,
+) -> str:
+    both = sorted(gains[one].keys() & gains[other].keys())
+    found = numbers.spearman([gains[one][n] for n in both], [gains[other][n] for n in both])
+    if one == other:
+        found = numbers.spearman(*numbers.halves(by_regime[one]))
+    return "-" if found is None else str(found)
+
+
+def _by_audit(
+    gains: Mapping[str, Mapping[str, float]], stages: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Rank correlations of what was learnt with columns of the audit, by regime and stage."""
+    exact, lines, apart, count = audited(), list[str](), list[str](), 0
+    for regime, learnt in gains.items():
+        audited_here = [name for name in learnt if name in exact]
+        groups = {"all": audited_here}
+        for stage in sorted({stage for name in audited_here for stage in stages.get(name, ())}):
+            of = [name for name in audited_here if stage in stages.get(name, ())]
+            groups |= {stage: of} if len(of) < len(audited_here) else {}
+        for group, members in groups.items():
+            cells = []
+            for column in AUDITED:
+                names = [name for name in members if column in exact[name]]
+                found = numbers.spearman(
+                    [exact[n][column] for n in names], [learnt[n] for n in names]
                 )
-                lines.append(f"- {regime}, {column} of the [audit](AUDIT.md), {group}: {told}")
-    return lines
+                cells.append("-" if found is None else str(found))
+                count += found is not None
+                if found is not None and found.low * found.high > 0:
+                    apart.append(f"{regime}, {group}, {column} ({found.value:+.2f})")
+            if set(cells) != {"-"}:
+                lines.append(f"| {' | '.join([regime, group, *cells])} |")
+    return [
+        "\n## Does exact bias or noise predict what is learnt?\n",
+        f"Of {count} rank correlations with columns of the [audit](AUDIT.md), {len(apart)} have an "
+        f"interval without 0, where chance alone gives about {count / 20:.0f}: "
+        f"{'; '.join(apart) or 'none'}. No interval is corrected for their number. A row is of the "
+        "recipes that differ from their parent at a stage; *four* is the bias with four updates on "
+        "the same answers, *price* the entropy spent for success.\n",
+        *_table("regime", "recipes", *AUDITED),
+        *lines,
+    ]
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:
