@@ -7,12 +7,13 @@ import pytest
 from strop.rewards.function import Rollouts, load_reward
 from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError
+from strop.support.loading import search_path
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "path", search_path())  # without the folders of other tests' files
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     return tmp_path

@@ -11,6 +11,15 @@ from strop.support.stopping import asking_first, interrupting
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+@pytest.fixture(autouse=True)
+def heeded():
+    """Signals as in a terminal: under nohup SIGHUP is ignored, and stays so."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in NUMBERS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 def test_each_interrupts_and_what_was_there_is_put_back(number):
     before = [signal.getsignal(each) for each in NUMBERS]
