@@ -366,6 +366,12 @@ def test_a_function_says_that_its_rows_are_independent_and_what_time_it_needs(fi
     assert grades.scores_BM[:, 1].tolist() == [1.0] * 70
 
 
+@pytest.mark.parametrize("name", ["exact_match", "math_verify"])
+def test_rows_of_built_in_rewards_are_independent(name):
+    with Grader([RewardSpec(name, name)], num_workers=2) as grader:
+        assert grader.specs[0].rows_are_independent
+
+
 def test_any_function_may_leave_a_row_unscored(files):
     (files / "facts.py").write_text(FACTS)
     with Grader([RewardSpec("careful", "facts.py:careful")]) as grader:

@@ -45,9 +45,13 @@ class RewardFunction:
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether rows may be scored in pieces, by the spec, the function or its form."""
+        """Whether rows may be scored in pieces: by the spec, the function or its form, and always
+        where the reward is built in.
+        """
         says = getattr(self.function, "rows_are_independent", False)
-        return self.spec.rows_are_independent or says or is_per_row(self.form, set(self.parameters))
+        built_in = parse(self.spec.source).kind == "built_in"
+        per_row = is_per_row(self.form, set(self.parameters))
+        return self.spec.rows_are_independent or says or built_in or per_row
 
     @property
     def timeout_seconds(self) -> float | None:
