@@ -68,6 +68,7 @@ def test_a_factory_makes_the_reward(files, place):
         ("get_limit(most=0)", r"ValueError: most must be positive, got 0 .*factories.py:11"),
         ("get_limit(2)", "options are written option=value"),
         ("get_limit(most=open)", "cannot read its options"),
+        ("get_limit(most=2, most=3)", "an option stands twice"),
         ("right(completions=[1])", "right returned list, it must return a reward function"),
         ("gett_limit(most=2)", r"no function 'gett_limit' \(did you mean 'get_limit'\?\)"),
         ("Limit", "is a class without a reward: mark methods with @vf.reward .* Limit"),
