@@ -144,6 +144,19 @@ def test_each_row_has_its_own_reference_column():
     assert load("verl_file.py:with_parts")(rollouts(["72", "11"], **columns)).scores == [1.0, 1.0]
 
 
+def test_extra_info_and_source_of_rows_that_lack_them_or_hold_text():
+    one = {"ground_truth": ["72"], "data_source": [None]}
+    (failure,) = load("verl_file.py:compute_score")(rollouts(["72"], **one)).unscored.values()
+    assert "no reward for ''" in failure[1]
+    reward = load("verl_file.py:with_parts")
+    scored = reward(rollouts(["72"], **one, extra_info=['{"index": 4}']))
+    assert scored.extra["with_parts/index"] == [4]
+    with pytest.raises(UserError, match="column extra_info of a row is 'x': make it an object"):
+        reward(rollouts(["72"], **one, extra_info=["x"]))
+    columns = {"answer": ["1"], "info": [""]}
+    assert load("verifiers_file.py:exact")(rollouts(chat("1"), **columns)).scores == [1.0]
+
+
 def test_a_refusal_of_an_async_row_is_no_failure_of_the_row():
     with pytest.raises(UserError, match="no key"):
         load("verl_file.py:refuses")(rollouts(["a"], answer=["a"]))
