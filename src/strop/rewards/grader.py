@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.data.encode import completion_form
+from strop.data.encode import answer_text, completion_form
 from strop.rewards.answers import REFERENCES, references
 from strop.rewards.grader_process import NotStarted, WorkerDied, WorkerProcess
 from strop.rewards.scored import Rollouts, numbers_of
@@ -509,7 +509,9 @@ def reference(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
     """The reference of a row as a text, which its answers are compared with; None: it has none."""
     names = [name for name in ("completion", *REFERENCES) if name in columns]
     known = references(*([columns[name][row]] for name in names))
-    return None if known is None or known[0] is None else str(known[0])
+    if known is None or known[0] is None:
+        return None
+    return answer_text(known[0]) or str(known[0])  # a demonstration may be a message
 
 
 def _is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:
