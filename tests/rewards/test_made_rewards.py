@@ -153,6 +153,8 @@ def test_a_task_of_verifiers_sums_its_rewards_over_a_trace():
     assert scored.extra["Sum/length"][2] == len("[user]\np\n\n[assistant]\n5")
     scaled = reward(rollouts(chat("4"), scale=[3], ground_truth=[4]))
     assert scaled.scores == [0.5 + 2 * (3.0 + 1)]
+    mixed = reward(rollouts(["4", "4"], scale=[3, None], answer=[4, 4]))  # of two files
+    assert mixed.scores == [0.5 + 2 * (3.0 + 1), 0.5 + 2 * (2.0 + 1)]
 
 
 @pytest.mark.usefixtures("tasks")
