@@ -56,6 +56,9 @@ def test_skyrl_rows_and_nested_json_text(tmp_path):
     text = {**VERL, "reward_model": json.dumps(VERL["reward_model"]), "extra_info": '{"index": 7}'}
     (row,) = load_data(jsonl(tmp_path / "text.jsonl", text)).train
     assert (row.columns["ground_truth"], row.columns["extra_info"]) == ("72", {"index": 7})
+    others = [{**VERL, "extra_info": each} for each in ([["index", 7]], "page 7", None)]
+    found = load_data(jsonl(tmp_path / "others.jsonl", *others)).train
+    assert [row.columns["extra_info"] for row in found] == [[["index", 7]], "page 7", {}]
 
 
 def test_question_and_answer_rows_keep_the_text(tmp_path):

@@ -56,7 +56,7 @@ def from_verl(row: Mapping[str, Any]) -> Row:
         held = _mapping(row.get(name))
         if "ground_truth" in held:
             extra = row.get("extra_info")
-            info = {"extra_info": _mapping(extra)} if "extra_info" in row else {}
+            info = {"extra_info": _mapping(extra) or extra or {}} if "extra_info" in row else {}
             return {**row, **info, "ground_truth": held["ground_truth"]}
     raise UserError(
         "a row has neither reward_model.ground_truth nor reward_spec.ground_truth: add it, or set "
