@@ -65,6 +65,9 @@ def test_question_and_answer_rows_keep_the_text(tmp_path):
     (row,) = load_data(jsonl(tmp_path / "gsm8k.jsonl", GSM8K)).train
     assert row.prompt == "How many?"
     assert row.columns == {"answer": GSM8K["answer"], "ground_truth": "1072"}
+    own = [{**GSM8K, "ground_truth": each} for each in ("1,073", None)]
+    found = load_data(jsonl(tmp_path / "own.jsonl", *own)).train
+    assert [row.columns["ground_truth"] for row in found] == ["1,073", "1072"]
 
 
 @pytest.mark.parametrize(
