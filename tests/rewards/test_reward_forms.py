@@ -379,6 +379,21 @@ def test_a_function_says_that_its_rows_are_independent_and_what_time_it_needs(fi
     assert grades.scores_BM[:, 1].tolist() == [1.0] * 70
 
 
+@pytest.mark.parametrize("seconds", ["1e7", "float('inf')"])
+def test_a_function_may_take_any_time(files, seconds):
+    (files / "facts.py").write_text(f"{FACTS}\npieces.timeout_seconds = {seconds}")
+    with Grader([RewardSpec("pieces", "facts.py:pieces")], timeout_seconds=1e9) as grader:
+        grader.check([])
+        assert grader.grade(["p"] * 2, ["a"] * 2, [[1]] * 2, {}).failures == ()
+
+
+@pytest.mark.parametrize("seconds", ["'60'", "-1", "True", "float('nan')"])
+def test_a_time_limit_that_is_none_is_refused(files, seconds):
+    (files / "facts.py").write_text(f"{FACTS}\npieces.timeout_seconds = {seconds}")
+    with pytest.raises(UserError, match=r"pieces has timeout_seconds = .*: make it a positive"):
+        Grader([RewardSpec("pieces", "facts.py:pieces")])
+
+
 @pytest.mark.parametrize("name", ["exact_match", "math_verify"])
 def test_rows_of_built_in_rewards_are_independent(name):
     with Grader([RewardSpec(name, name)], num_workers=2) as grader:

@@ -55,8 +55,19 @@ class RewardFunction:
 
     @property
     def timeout_seconds(self) -> float | None:
-        """The seconds that the function needs for a call, when it limits its own time."""
-        return getattr(self.function, "timeout_seconds", None)
+        """The seconds that the function needs for a call, when it limits its own time.
+
+        Raises UserError for any other value.
+        """
+        given = getattr(self.function, "timeout_seconds", None)
+        if given is None:
+            return None
+        if isinstance(given, bool) or not isinstance(given, numbers.Real) or not float(given) > 0:
+            raise UserError(
+                f"reward {self.spec.source} has timeout_seconds = {given!r}: make it a positive "
+                "number of seconds"
+            )
+        return float(given)
 
     def check(self, columns: Iterable[str]) -> None:
         """Raise UserError when a parameter has no column, naming both sides."""

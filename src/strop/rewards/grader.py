@@ -37,6 +37,7 @@ from strop.support.errors import UserError
 from strop.support.exits import Exit
 
 PIECE_ROWS = 64
+MOST_SECONDS = 1e6  # of a call: a socket takes no limit much longer
 MAX_LOST_ROWS = {Exit.TIMEOUT: 8, Exit.CRASH: 64, Exit.START_FAILED: 2}
 NUM_CONTROLS = 4  # other groups' references that are tried where those of all failing rows fail
 
@@ -157,7 +158,8 @@ class Grader:
         """Raise UserError when a reward needs a parameter that is none of these columns."""
         worker = self._workers[0]
         try:
-            worker.ask({"operation": "check", "columns": list(columns)}, self.timeout_seconds)
+            limit = min(self.timeout_seconds, MOST_SECONDS)
+            worker.ask({"operation": "check", "columns": list(columns)}, limit)
             worker.receive()
         except (NotStarted, WorkerDied, TimeoutError) as error:
             raise UserError(f"the process of the rewards stopped: {error}") from error
@@ -292,7 +294,7 @@ class Grader:
         return list(zip(calls, outcomes, strict=True))
 
     def _limit_seconds(self, function: int, num_rows: int) -> float:
-        return self._seconds[function] * (1 + (num_rows - 1) / 32)
+        return min(self._seconds[function] * (1 + (num_rows - 1) / 32), MOST_SECONDS)
 
     def _ask(self, worker: WorkerProcess, call: _Call, batch: Rollouts) -> _Outcome | None:
         """Start a call; returns its outcome only where it cannot start."""
