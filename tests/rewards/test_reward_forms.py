@@ -39,6 +39,11 @@ async def refuses(solution_str, ground_truth):
     from strop.support.errors import UserError
     raise UserError("no key")
 
+def in_numpy(solution_str, ground_truth):
+    import numpy
+    right = numpy.equal(solution_str, ground_truth)
+    return {"score": numpy.float32(0.5), "acc": right, "size": numpy.int64(len(solution_str))}
+
 def of_level(solution_str, ground_truth, level):
     return level if solution_str == ground_truth else 0
 """
@@ -142,6 +147,13 @@ def test_each_row_has_its_own_reference_column():
     columns = {"ground_truth": ["72", None], "answer": ["so #### 72", "11"],
                "extra_info": [{"index": 0}, {"index": 1}]}  # fmt: skip
     assert load("verl_file.py:with_parts")(rollouts(["72", "11"], **columns)).scores == [1.0, 1.0]
+
+
+def test_numbers_of_numpy_are_metrics_too():
+    given = rollouts(["72", "1"], ground_truth=["72", "7"])
+    scored = load("verl_file.py:in_numpy")(given)
+    assert scored.scores == [0.5, 0.5]
+    assert scored.metrics == {"rewards/in_numpy/acc": 0.5, "rewards/in_numpy/size": 1.5}
 
 
 def test_extra_info_and_source_of_rows_that_lack_them_or_hold_text():

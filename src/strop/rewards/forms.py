@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from strop.rewards.answers import REFERENCES, references, text_of
-from strop.rewards.scored import Rollouts, Scored, Unscored, numbers_of
+from strop.rewards.scored import Rollouts, Scored, Unscored, numbers_of, plain
 from strop.rewards.traces import Trace
 from strop.support.errors import UserError
 from strop.support.exits import Exit
@@ -227,8 +227,8 @@ class Caller:
     def _parser(self) -> Any:
         """The variable `parser` of the function's module, or else one that returns all text."""
         module = sys.modules.get(getattr(self.function, "__module__", ""))
-        plain = SimpleNamespace(parse=lambda text: text, parse_answer=text_of)
-        return getattr(module, "parser", plain)
+        usual = SimpleNamespace(parse=lambda text: text, parse_answer=text_of)
+        return getattr(module, "parser", usual)
 
     def _each(self, rows: Sequence[Arguments]) -> list[Any]:
         """Call the function on each row; one that raises is Unscored. Async calls run together."""
@@ -322,12 +322,10 @@ def _failed(error: Exception) -> Unscored:
 
 def _listed(value: Any) -> Any:
     """Convert arrays and tensors to lists, and a single number to a list of one."""
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(plain, tuple):
-        return [v.item() if getattr(v, "shape", None) == () else v for v in plain]
-    if isinstance(plain, list):
-        return [v.item() if getattr(v, "shape", None) == () else v for v in plain]
-    return [plain] if isinstance(plain, (int, float)) else plain
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(found, list | tuple):
+        return [plain(each) for each in found]
+    return [found] if isinstance(found, (int, float)) else found
 
 
 def _size(result: Any) -> str:

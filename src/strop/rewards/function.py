@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from strop.rewards.forms import FORMS_IN_SHORT, PARAMETERS, Caller, form_of, is_per_row
-from strop.rewards.scored import Rollouts, Scored, Unscored
+from strop.rewards.scored import Rollouts, Scored, Unscored, plain
 from strop.rewards.source import RewardSpec, find, parse
 from strop.rewards.traces import TaskRewards
 from strop.support.errors import UserError, did_you_mean
@@ -185,8 +185,7 @@ def _number(value: Any, source: str, row: int) -> float | Unscored | None:
     """A score as a number; Unscored for a value that is none."""
     if value is None or isinstance(value, Unscored):
         return value
-    if not isinstance(value, numbers.Real) and getattr(value, "shape", None) == ():
-        value = value.item()  # one number of an array or tensor
+    value = plain(value)
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
         return Unscored(
             f"reward {source} returned {_short(value)} for row {row}: return a finite number, or "
