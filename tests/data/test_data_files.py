@@ -94,6 +94,20 @@ def test_each_row_is_renamed_by_its_own_columns(tmp_path):
     assert [p.columns for p in task.train] == [{"answer": "1"}, {"answer": "2"}]
 
 
+def test_a_column_to_rename_may_be_in_one_file_of_all(tmp_path):
+    train = write_jsonl(tmp_path / "a.jsonl", [{"question": "x", "solution": "1"}])
+    other = write_jsonl(tmp_path / "b.jsonl", [{"prompt": "y", "ground_truth": "2"}])
+    names = {"question": "prompt", "solution": "answer"}
+    for others in ({"validation": [other]}, {"sets": {"easy": [other]}}):
+        task = load_data(train, columns=names, uses_columns=True, **others)
+        assert [p.columns for p in task.train] == [{"answer": "1"}]
+        assert [p.columns for p in (*task.validation, *task.sets.get("easy", ()))] == [
+            {"ground_truth": "2"}
+        ]
+    with pytest.raises(UserError, match=r"renames 'label', which .*a\.jsonl does not have"):
+        load_data(train, columns={**names, "label": "kind"}, validation=[other])
+
+
 def test_files_without_a_name_of_their_own_get_one_each():
     def names(*given):
         return [name for name, _ in named_sources(given)]

@@ -155,6 +155,16 @@ def test_folders_and_names_that_datasets_reads(few, tmp_path, monkeypatch):
         assert "\n" not in str(error.value)
 
 
+def test_a_saved_data_set_has_plain_values_whatever_its_format(tmp_path):
+    import datasets
+
+    datasets.disable_progress_bars()
+    rows = [{"prompt": "3+5=", "answer": 8}, {"prompt": "2+9=", "answer": 11}]
+    datasets.Dataset.from_list(rows).with_format("torch").save_to_disk(tmp_path / "saved")
+    (first, second) = load_data(tmp_path / "saved").train
+    assert [str(each.columns["answer"]) for each in (first, second)] == ["8", "11"]
+
+
 @pytest.mark.parametrize(
     "files",
     [

@@ -56,12 +56,18 @@ def test_skyrl_rows_and_nested_json_text(tmp_path):
     text = {**VERL, "reward_model": json.dumps(VERL["reward_model"]), "extra_info": '{"index": 7}'}
     (row,) = load_data(jsonl(tmp_path / "text.jsonl", text)).train
     assert (row.columns["ground_truth"], row.columns["extra_info"]) == ("72", {"index": 7})
+    others = [{**VERL, "extra_info": each} for each in ([["index", 7]], "page 7", None)]
+    found = load_data(jsonl(tmp_path / "others.jsonl", *others)).train
+    assert [row.columns["extra_info"] for row in found] == [[["index", 7]], "page 7", {}]
 
 
 def test_question_and_answer_rows_keep_the_text(tmp_path):
     (row,) = load_data(jsonl(tmp_path / "gsm8k.jsonl", GSM8K)).train
     assert row.prompt == "How many?"
     assert row.columns == {"answer": GSM8K["answer"], "ground_truth": "1072"}
+    own = [{**GSM8K, "ground_truth": each} for each in ("1,073", None)]
+    found = load_data(jsonl(tmp_path / "own.jsonl", *own)).train
+    assert [row.columns["ground_truth"] for row in found] == ["1,073", "1072"]
 
 
 @pytest.mark.parametrize(

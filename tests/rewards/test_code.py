@@ -133,7 +133,8 @@ def test_parts_of_a_megabyte_count():
 @pytest.mark.parametrize(
     "options",
     [{"seconds": float("inf")}, {"seconds": float("nan")}, {"answer_seconds": "x"},
-     {"memory_mb": 10**30}, {"disk_mb": None}, {"parallel": -1}, {"parallel": "a"}],
+     {"memory_mb": 10**30}, {"disk_mb": None}, {"parallel": -1}, {"parallel": "a"},
+     {"without_isolation": "false"}, {"packages": 1}, {"url": 5}],
 )  # fmt: skip
 def test_a_limit_that_is_none_is_refused(options):
     (name,) = options

@@ -31,6 +31,8 @@ def test_worked_example_of_the_reward():
     assert logged == {"judge/frac_right": pytest.approx(2 / 3)}
     with pytest.raises(UserError, match="has first_error None and num_steps 2: give whole numbers"):
         verdict(["x"], [None], [2])
+    with pytest.raises(UserError, match=r"num_steps 0: give whole numbers, .*, 1 or more"):
+        verdict(["-1"], [-1], [0])
 
 
 def test_planted_steps_are_the_first_that_are_wrong_and_the_answer_stays_right():

@@ -16,6 +16,8 @@ from grading import grade, grade_once, kinds, spec
 
 from strop.rewards import grader_process, grader_worker
 from strop.rewards.grader import Grader
+from strop.rewards.grader_process import WorkerProcess
+from strop.rewards.source import RewardSpec
 from strop.support.exits import Exit
 
 pytestmark = pytest.mark.usefixtures("reward_file")
@@ -196,6 +198,8 @@ def test_imports_have_a_limit_of_their_own(tmp_path, monkeypatch):
 PARENT = """
 import sys
 from strop.rewards.grader import Grader
+from strop.rewards.grader_process import WorkerProcess
+from strop.rewards.source import RewardSpec
 from strop.rewards.source import RewardSpec
 names = ("process", "far_child", "hostile")
 specs = [RewardSpec(name, f"rewards.py:{name}") for name in names]
@@ -242,3 +246,17 @@ def test_a_grader_whose_trainer_was_killed_ends_without_a_word(monkeypatch, capf
     with here, pytest.raises(SystemExit, match="1"):
         speech.send({"scores": [1.0]})
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "seconds"),
+    [("rewards.py:length", 120), ("model:folder", 1800),
+     ('strop.rewards.first_error:flaw(model="folder")', 1800),
+     ('strop.rewards.first_error:flaw(judge="judge.toml")', 120)],
+)  # fmt: skip
+def test_weights_have_more_time_to_load(source, seconds, monkeypatch):
+    monkeypatch.setattr(WorkerProcess, "launch", lambda *given: None)
+    limits = []
+    monkeypatch.setattr(WorkerProcess, "_write", lambda self, given, limit: limits.append(limit))
+    WorkerProcess([RewardSpec("r", source)], None).start()
+    assert limits == [seconds]

@@ -68,6 +68,7 @@ def test_a_factory_makes_the_reward(files, place):
         ("get_limit(most=0)", r"ValueError: most must be positive, got 0 .*factories.py:11"),
         ("get_limit(2)", "options are written option=value"),
         ("get_limit(most=open)", "cannot read its options"),
+        ("get_limit(most=2, most=3)", "an option stands twice"),
         ("right(completions=[1])", "right returned list, it must return a reward function"),
         ("gett_limit(most=2)", r"no function 'gett_limit' \(did you mean 'get_limit'\?\)"),
         ("Limit", "is a class without a reward: mark methods with @vf.reward .* Limit"),
@@ -152,6 +153,8 @@ def test_a_task_of_verifiers_sums_its_rewards_over_a_trace():
     assert scored.extra["Sum/length"][2] == len("[user]\np\n\n[assistant]\n5")
     scaled = reward(rollouts(chat("4"), scale=[3], ground_truth=[4]))
     assert scaled.scores == [0.5 + 2 * (3.0 + 1)]
+    mixed = reward(rollouts(["4", "4"], scale=[3, None], answer=[4, 4]))  # of two files
+    assert mixed.scores == [0.5 + 2 * (3.0 + 1), 0.5 + 2 * (2.0 + 1)]
 
 
 @pytest.mark.usefixtures("tasks")

@@ -39,6 +39,11 @@ async def refuses(solution_str, ground_truth):
     from strop.support.errors import UserError
     raise UserError("no key")
 
+def in_numpy(solution_str, ground_truth):
+    import numpy
+    right = numpy.equal(solution_str, ground_truth)
+    return {"score": numpy.float32(0.5), "acc": right, "size": numpy.int64(len(solution_str))}
+
 def of_level(solution_str, ground_truth, level):
     return level if solution_str == ground_truth else 0
 """
@@ -142,6 +147,26 @@ def test_each_row_has_its_own_reference_column():
     columns = {"ground_truth": ["72", None], "answer": ["so #### 72", "11"],
                "extra_info": [{"index": 0}, {"index": 1}]}  # fmt: skip
     assert load("verl_file.py:with_parts")(rollouts(["72", "11"], **columns)).scores == [1.0, 1.0]
+
+
+def test_numbers_of_numpy_are_metrics_too():
+    given = rollouts(["72", "1"], ground_truth=["72", "7"])
+    scored = load("verl_file.py:in_numpy")(given)
+    assert scored.scores == [0.5, 0.5]
+    assert scored.metrics == {"rewards/in_numpy/acc": 0.5, "rewards/in_numpy/size": 1.5}
+
+
+def test_extra_info_and_source_of_rows_that_lack_them_or_hold_text():
+    one = {"ground_truth": ["72"], "data_source": [None]}
+    (failure,) = load("verl_file.py:compute_score")(rollouts(["72"], **one)).unscored.values()
+    assert "no reward for ''" in failure[1]
+    reward = load("verl_file.py:with_parts")
+    scored = reward(rollouts(["72"], **one, extra_info=['{"index": 4}']))
+    assert scored.extra["with_parts/index"] == [4]
+    with pytest.raises(UserError, match="column extra_info of a row is 'x': make it an object"):
+        reward(rollouts(["72"], **one, extra_info=["x"]))
+    columns = {"answer": ["1"], "info": [""]}
+    assert load("verifiers_file.py:exact")(rollouts(chat("1"), **columns)).scores == [1.0]
 
 
 def test_a_refusal_of_an_async_row_is_no_failure_of_the_row():
@@ -364,6 +389,27 @@ def test_a_function_says_that_its_rows_are_independent_and_what_time_it_needs(fi
     assert grades.failures == ()
     assert grades.scores_BM[:, 0].tolist() == [64.0] * 64 + [6.0] * 6
     assert grades.scores_BM[:, 1].tolist() == [1.0] * 70
+
+
+@pytest.mark.parametrize("seconds", ["1e7", "float('inf')"])
+def test_a_function_may_take_any_time(files, seconds):
+    (files / "facts.py").write_text(f"{FACTS}\npieces.timeout_seconds = {seconds}")
+    with Grader([RewardSpec("pieces", "facts.py:pieces")], timeout_seconds=1e9) as grader:
+        grader.check([])
+        assert grader.grade(["p"] * 2, ["a"] * 2, [[1]] * 2, {}).failures == ()
+
+
+@pytest.mark.parametrize("seconds", ["'60'", "-1", "True", "float('nan')"])
+def test_a_time_limit_that_is_none_is_refused(files, seconds):
+    (files / "facts.py").write_text(f"{FACTS}\npieces.timeout_seconds = {seconds}")
+    with pytest.raises(UserError, match=r"pieces has timeout_seconds = .*: make it a positive"):
+        Grader([RewardSpec("pieces", "facts.py:pieces")])
+
+
+@pytest.mark.parametrize("name", ["exact_match", "math_verify"])
+def test_rows_of_built_in_rewards_are_independent(name):
+    with Grader([RewardSpec(name, name)], num_workers=2) as grader:
+        assert grader.specs[0].rows_are_independent
 
 
 def test_any_function_may_leave_a_row_unscored(files):

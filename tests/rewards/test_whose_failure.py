@@ -3,7 +3,7 @@
 import pytest
 from grading import grade, spec
 
-from strop.rewards.grader import Grader
+from strop.rewards.grader import Grader, reference
 from strop.support.exits import Exit
 from strop.training.services.run import counted
 
@@ -75,6 +75,11 @@ def test_a_reward_that_fails_on_the_reference_too_is_at_fault(causes):
     assert causes("no_brackets", answers, [0, 0, 1, 1], ["(1)", "(1)", "5", "5"]) == [
         "reward_bug", "-", "exception", "-",
     ]  # fmt: skip
+
+
+def test_a_reference_may_be_a_message():
+    columns = {"completion": [[{"role": "assistant", "content": "4"}], None], "answer": ["5", 6]}
+    assert [reference(columns, row) for row in range(2)] == ["4", "6"]
 
 
 def test_a_reward_that_scores_nothing_is_at_fault(causes):

@@ -14,6 +14,7 @@ from strop.serving.intake import Intake
 from strop.serving.protocol import Busy, ModelAnswer, ModelCall, Refused
 from strop.serving.watched_folder import WatchedFolder
 from strop.support.errors import UserError
+from strop.traces.files import open_traces
 from strop.traces.records import Rollout, TurnRecord
 
 
@@ -150,6 +151,8 @@ def test_a_rollout_without_a_call_counts_in_the_group_that_its_format_names(
     (_, receipt) = made.add([row("g"), silent])
     assert receipt["group"] == "g"
     assert [len(group.places) for group in made.whole] == [1]
+    again = open_traces(str(tmp_path / "p.jsonl"))
+    assert ([len(group.places) for group in again.groups], again.num_silent) == ([1], 1)
 
 
 def test_what_is_too_old_too_many_or_unreadable_is_refused_by_name(tmp_path: Path) -> None:

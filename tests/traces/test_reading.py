@@ -120,6 +120,18 @@ def test_events_keep_fields_of_our_own() -> None:
         rollout_of({"events": [{**events[0], "exit": "lost"}]}, "here")
 
 
+def test_events_of_one_rollout_are_found_by_any_name(tmp_path: Path) -> None:
+    text = (RECORDED / "agentlightning.jsonl").read_text().splitlines()
+    events = [{**json.loads(line), "rollout_id": ["a"]} for line in text]
+    (one,) = open_traces(str(lines(tmp_path / "t.jsonl", *events))).rollouts(0)
+    assert len(one.turns) == 3
+
+
+def test_a_rollout_of_a_script_ends_by_an_exit() -> None:
+    with pytest.raises(UserError, match=r"has the rewards \{\} and the exit 'done': give"):
+        Rollout.from_turns([FIRST], reward=1.0, exit="done")
+
+
 def test_a_single_request_is_a_rollout_of_one_call() -> None:
     event = json.loads((RECORDED / "agentlightning.jsonl").read_text().splitlines()[0])
     alone = rollout_of({**event["data"], "reward": 1}, "here")
@@ -161,6 +173,16 @@ OURS = {"turns": [{"prompt_ids": [1], "output_ids": [2]}]}
         ({**OURS, "exit": 3}, "exit is 3: give a name"),
         ({**OURS, "reward": "1"}, "reward is '1': give a number"),
         ({**OURS, "reward": True}, "reward is True: give a number"),
+        ({**OURS, "reward": 10**400}, "has the reward 1000"),
+        ({**OURS, "reward": 1, "rewards": [1]}, "has the rewards [1] and the exit"),
+        (
+            {"turns": [{"prompt_ids": [1], "output_ids": [2], "versions": [2**63]}]},
+            "turn 1: a turn record has 9223372036854775808 in versions",
+        ),
+        (
+            {"turns": [{"prompt_ids": [1], "output_ids": [2], "entropies": [10**400]}]},
+            "in entropies: leave out what is not known",
+        ),
         (
             {"turns": [{"prompt_token_ids": [1], "completion_token_ids": []}]},
             "turn 1: it has no token ids: text alone cannot be trained on",

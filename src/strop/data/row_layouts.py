@@ -56,7 +56,7 @@ def from_verl(row: Mapping[str, Any]) -> Row:
         held = _mapping(row.get(name))
         if "ground_truth" in held:
             extra = row.get("extra_info")
-            info = {"extra_info": _mapping(extra)} if "extra_info" in row else {}
+            info = {"extra_info": _mapping(extra) or extra or {}} if "extra_info" in row else {}
             return {**row, **info, "ground_truth": held["ground_truth"]}
     raise UserError(
         "a row has neither reward_model.ground_truth nor reward_spec.ground_truth: add it, or set "
@@ -68,14 +68,16 @@ def from_question(row: Mapping[str, Any]) -> Row:
     """Convert a question to the prompt, and the end of the answer after "####" to the ground truth.
 
     An answer without "####" is the ground truth as a whole. Thousands separators and a dollar sign
-    are removed from a ground truth that is a number. Raises UserError for a row without both
-    columns.
+    are removed from a ground truth that is a number. A `ground_truth` of the row stays. Raises
+    UserError for a row without both columns.
     """
     missing = [name for name in ("question", "answer") if name not in row]
     if missing:
         raise UserError(f"a row has no column {missing[0]!r}: add it, or set data.reader otherwise")
     rest = {name: value for name, value in row.items() if name != "question"}
-    return {"prompt": row["question"], **rest, "ground_truth": final_answer(row["answer"])}
+    own = row.get("ground_truth")
+    found = final_answer(row["answer"]) if own is None else own
+    return {"prompt": row["question"], **rest, "ground_truth": found}
 
 
 def final_answer(answer: Any) -> Any:

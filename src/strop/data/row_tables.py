@@ -150,6 +150,8 @@ def folder(path: Path) -> Saved:
     if isinstance(loaded, dict):
         splits = ", ".join(str(path / name) for name in loaded)
         raise UserError(f"{path} holds several splits: give one of {splits}")
+    if loaded.format["type"]:  # of tensors or arrays, which no reward expects
+        loaded = loaded.with_format(None)
     return Saved(str(path), loaded)
 
 

@@ -53,9 +53,12 @@ def load_data(
 
     Raises UserError, naming file and line or row, for anything that cannot be read.
     """
-    load = _Loader(prompt_column, reader, columns)
     named = named_sources(_paths(files))
-    first = load([path for _, path in named], 0)
+    paths = [path for _, path in named]
+    others = [each for each in (validation, heldout, *sets.values())
+              if not isinstance(each, (int, float))]  # fmt: skip
+    load = _Loader(prompt_column, reader, columns, [paths, *others])
+    first = load(paths, 0)
     rest: Sequence[int] = range(len(first))
     splits: dict[str, Sequence[Prompt]] = {}
     for number, (split, given) in enumerate((("validation", validation), ("heldout", heldout)), 1):
@@ -99,22 +102,24 @@ def _origins(
 
 
 class _Loader:
-    """Reads and checks the rows of one or several sources of the same layout."""
+    """Reads and checks the rows of sources, each of its own layout.
+
+    files: all that will be read, so that a name is sought in all of them.
+    """
 
     def __init__(
-        self, prompt_column: str, reader: Reader | str, columns: Mapping[str, str]
-    ) -> None:
+        self, prompt_column: str, reader: Reader | str, columns: Mapping[str, str],
+        files: Sequence[str | Path | Sequence[str | Path]],
+    ) -> None:  # fmt: skip
         self.prompt_column = prompt_column
         self.reader = reader
         self.renaming = Renaming(columns)
+        self.sources = {path: open_source(path) for each in files for path in _paths(each)}
+        self.renaming.check([(source.name, source[0]) for source in self.sources.values()])
 
     def __call__(self, files: str | Path | Sequence[str | Path], split: int) -> PromptRows:
         """The prompts of a split, by its index: few are stored, many are read when drawn."""
-        sources = [open_source(path) for path in _paths(files)]
-        firsts = [source[0] for source in sources]
-        names = [source.name for source in sources]
-        self.renaming.check(list(zip(names, firsts, strict=True)))
-        laid = [_Laid(self, *each) for each in zip(sources, firsts, strict=True)]
+        laid = [_Laid(self, self.sources[path]) for path in _paths(files)]
         if stride(sum(map(len, laid))) > 1:
             many = Many(split, laid)
             many.look()
@@ -130,8 +135,9 @@ class _Loader:
 class _Laid:
     """The rows of a source as prompts with columns: renamed, translated, checked."""
 
-    def __init__(self, given: _Loader, source: Source, first: Row) -> None:
+    def __init__(self, given: _Loader, source: Source) -> None:
         self.source, self.name = source, source.name
+        first = source[0]
         self.prompt_column = given.prompt_column
         self.renaming = given.renaming
         names = self.renaming.of_row(first)

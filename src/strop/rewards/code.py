@@ -84,6 +84,9 @@ class _CodeReward:
                 raise UserError(
                     f"a code reward with {name}={value!r}: make it positive, {MOST:g} at most"
                 )
+        for name, flag in (("packages", packages), ("without_isolation", without_isolation)):
+            if not isinstance(flag, bool):
+                raise UserError(f"a code reward with {name}={flag!r}: make it true or false")
         if type(parallel) is not int or not 0 <= parallel <= MOST_PARALLEL:
             raise UserError(
                 f"a code reward with parallel={parallel!r}: make it 0 to {MOST_PARALLEL}"

@@ -55,10 +55,11 @@ def verdict(
     Raises UserError for a row without a whole number in both.
     """
     for true, num in zip(first_error, num_steps, strict=True):
-        if not isinstance(true, int) or not isinstance(num, int):
+        if not isinstance(true, int) or not isinstance(num, int) or num < 1:
             raise UserError(
                 f"verdict: a row has first_error {true!r} and num_steps {num!r}: give whole "
-                "numbers, the index of the first wrong step (-1: none) and the number of steps"
+                "numbers, the index of the first wrong step (-1: none) and the number of steps, "
+                "1 or more"
             )
     verdicts = [read_verdict(text_of(each)) for each in completions]
     if log_metric is not None and verdicts:

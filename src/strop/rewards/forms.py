@@ -13,17 +13,17 @@ with singular names, are called once a row, so a row that raises fails alone.
 """
 
 import inspect
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from strop.rewards.answers import REFERENCES, references, text_of
-from strop.rewards.scored import Rollouts, Scored, Unscored, numbers_of
+from strop.rewards.scored import Rollouts, Scored, Unscored, numbers_of, plain
 from strop.rewards.traces import Trace
 from strop.support.errors import UserError
 from strop.support.exits import Exit
+from strop.support.files import json_of
 from strop.support.loading import where_raised
 
 FORMS_IN_SHORT = (
@@ -122,10 +122,10 @@ class Caller:
         arguments = [
             {
                 **self._named(columns, i),
-                "data_source": sources[i] if sources else "",
+                "data_source": (sources[i] if sources else None) or "",
                 "solution_str": text_of(rollouts.completions[i]),
                 "ground_truth": wanted[i] if wanted else None,
-                "extra_info": dict(infos[i] or {}) if infos else {},
+                "extra_info": _nested(infos[i] if infos else None, "extra_info"),
             }
             for i in applies
         ]
@@ -206,13 +206,12 @@ class Caller:
         for i, (prompt, completion) in enumerate(
             zip(rollouts.prompts, rollouts.completions, strict=True)
         ):
-            info = infos[i] if infos else None
             row = {
                 "prompt": prompt,
                 "completion": completion,
                 "answer": answers[i] if answers else "",
-                "info": json.loads(info) if isinstance(info, str) else (info or {}),
-                "task": tasks[i] if tasks else "default",
+                "info": _nested(infos[i] if infos else None, "info"),
+                "task": (tasks[i] if tasks else None) or "default",
             }
             if "trace" in self.names:
                 values = {name: column[i] for name, column in columns.items()}
@@ -228,8 +227,8 @@ class Caller:
     def _parser(self) -> Any:
         """The variable `parser` of the function's module, or else one that returns all text."""
         module = sys.modules.get(getattr(self.function, "__module__", ""))
-        plain = SimpleNamespace(parse=lambda text: text, parse_answer=text_of)
-        return getattr(module, "parser", plain)
+        usual = SimpleNamespace(parse=lambda text: text, parse_answer=text_of)
+        return getattr(module, "parser", usual)
 
     def _each(self, rows: Sequence[Arguments]) -> list[Any]:
         """Call the function on each row; one that raises is Unscored. Async calls run together."""
@@ -260,6 +259,21 @@ class Caller:
 
 
 _PLURAL = ("prompt", "completion", "answer", "info", "task", "state")
+
+
+def _nested(value: Any, column: str) -> dict[str, Any]:
+    """A row's nested column, also one that a file holds as JSON text; empty where it has none.
+
+    Raises UserError for any other value.
+    """
+    found = value or {}
+    try:
+        return dict(json_of(found) if isinstance(found, str) else found)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"the column {column} of a row is {str(value)[:80]!r}: make it an object, or its JSON "
+            "text, or give the column another name"
+        ) from error
 
 
 def _references(
@@ -308,12 +322,10 @@ def _failed(error: Exception) -> Unscored:
 
 def _listed(value: Any) -> Any:
     """Convert arrays and tensors to lists, and a single number to a list of one."""
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(plain, tuple):
-        return [v.item() if getattr(v, "shape", None) == () else v for v in plain]
-    if isinstance(plain, list):
-        return [v.item() if getattr(v, "shape", None) == () else v for v in plain]
-    return [plain] if isinstance(plain, (int, float)) else plain
+    found = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(found, list | tuple):
+        return [plain(each) for each in found]
+    return [found] if isinstance(found, (int, float)) else found
 
 
 def _size(result: Any) -> str:

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from strop.rewards.forms import FORMS_IN_SHORT, PARAMETERS, Caller, form_of, is_per_row
-from strop.rewards.scored import Rollouts, Scored, Unscored
+from strop.rewards.scored import Rollouts, Scored, Unscored, plain
 from strop.rewards.source import RewardSpec, find, parse
 from strop.rewards.traces import TaskRewards
 from strop.support.errors import UserError, did_you_mean
@@ -45,14 +45,29 @@ class RewardFunction:
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether rows may be scored in pieces, by the spec, the function or its form."""
+        """Whether rows may be scored in pieces: by the spec, the function or its form, and always
+        where the reward is built in.
+        """
         says = getattr(self.function, "rows_are_independent", False)
-        return self.spec.rows_are_independent or says or is_per_row(self.form, set(self.parameters))
+        built_in = parse(self.spec.source).kind == "built_in"
+        per_row = is_per_row(self.form, set(self.parameters))
+        return self.spec.rows_are_independent or says or built_in or per_row
 
     @property
     def timeout_seconds(self) -> float | None:
-        """The seconds that the function needs for a call, when it limits its own time."""
-        return getattr(self.function, "timeout_seconds", None)
+        """The seconds that the function needs for a call, when it limits its own time.
+
+        Raises UserError for any other value.
+        """
+        given = getattr(self.function, "timeout_seconds", None)
+        if given is None:
+            return None
+        if isinstance(given, bool) or not isinstance(given, numbers.Real) or not float(given) > 0:
+            raise UserError(
+                f"reward {self.spec.source} has timeout_seconds = {given!r}: make it a positive "
+                "number of seconds"
+            )
+        return float(given)
 
     def check(self, columns: Iterable[str]) -> None:
         """Raise UserError when a parameter has no column, naming both sides."""
@@ -170,8 +185,7 @@ def _number(value: Any, source: str, row: int) -> float | Unscored | None:
     """A score as a number; Unscored for a value that is none."""
     if value is None or isinstance(value, Unscored):
         return value
-    if not isinstance(value, numbers.Real) and getattr(value, "shape", None) == ():
-        value = value.item()  # one number of an array or tensor
+    value = plain(value)
     if not isinstance(value, numbers.Real) or not math.isfinite(value):
         return Unscored(
             f"reward {source} returned {_short(value)} for row {row}: return a finite number, or "

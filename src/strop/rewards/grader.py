@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strop.data.encode import completion_form
+from strop.data.encode import answer_text, completion_form
 from strop.rewards.answers import REFERENCES, references
 from strop.rewards.grader_process import NotStarted, WorkerDied, WorkerProcess
 from strop.rewards.scored import Rollouts, numbers_of
@@ -37,6 +37,7 @@ from strop.support.errors import UserError
 from strop.support.exits import Exit
 
 PIECE_ROWS = 64
+MOST_SECONDS = 1e6  # of a call: a socket takes no limit much longer
 MAX_LOST_ROWS = {Exit.TIMEOUT: 8, Exit.CRASH: 64, Exit.START_FAILED: 2}
 NUM_CONTROLS = 4  # other groups' references that are tried where those of all failing rows fail
 
@@ -157,7 +158,8 @@ class Grader:
         """Raise UserError when a reward needs a parameter that is none of these columns."""
         worker = self._workers[0]
         try:
-            worker.ask({"operation": "check", "columns": list(columns)}, self.timeout_seconds)
+            limit = min(self.timeout_seconds, MOST_SECONDS)
+            worker.ask({"operation": "check", "columns": list(columns)}, limit)
             worker.receive()
         except (NotStarted, WorkerDied, TimeoutError) as error:
             raise UserError(f"the process of the rewards stopped: {error}") from error
@@ -292,7 +294,7 @@ class Grader:
         return list(zip(calls, outcomes, strict=True))
 
     def _limit_seconds(self, function: int, num_rows: int) -> float:
-        return self._seconds[function] * (1 + (num_rows - 1) / 32)
+        return min(self._seconds[function] * (1 + (num_rows - 1) / 32), MOST_SECONDS)
 
     def _ask(self, worker: WorkerProcess, call: _Call, batch: Rollouts) -> _Outcome | None:
         """Start a call; returns its outcome only where it cannot start."""
@@ -509,7 +511,9 @@ def reference(columns: Mapping[str, Sequence[Any]], row: int) -> str | None:
     """The reference of a row as a text, which its answers are compared with; None: it has none."""
     names = [name for name in ("completion", *REFERENCES) if name in columns]
     known = references(*([columns[name][row]] for name in names))
-    return None if known is None or known[0] is None else str(known[0])
+    if known is None or known[0] is None:
+        return None
+    return answer_text(known[0]) or str(known[0])  # a demonstration may be a message
 
 
 def _is_whole(reply: Mapping[str, Any], num_rows: int) -> bool:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from strop.rewards.source import RewardSpec
+from strop.rewards.source import RewardSpec, parse
 from strop.support import guarded_process
 from strop.support.errors import UserError
 from strop.support.guarded_process import GuardedProcess
 from strop.support.loading import search_path
 
 START_SECONDS = 120.0  # for loading the user's module, and for the imports of a call
-MODEL_START_SECONDS = 1800.0  # for loading the weights of a reward model
+MODEL_START_SECONDS = 1800.0  # for loading the weights of a reward model, or of a judge
 _WORKER = "strop.rewards.grader_worker"
 
 
@@ -127,7 +127,8 @@ class WorkerProcess(GuardedProcess):
 
     @property
     def _start_seconds(self) -> float:
-        models = any(spec.source.startswith("model:") for spec in self.specs)
+        sources = [parse(spec.source) for spec in self.specs]
+        models = any(source.kind == "model" or "model" in source.options for source in sources)
         return MODEL_START_SECONDS if models else START_SECONDS
 
     def _write(self, request: dict[str, Any], limit: float) -> None:

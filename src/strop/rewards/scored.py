@@ -46,6 +46,12 @@ class Scored:
     extra: dict[str, list[Any]] = field(default_factory=dict)
 
 
+def plain(value: Any) -> Any:
+    """A single number of an array or tensor as Python's own; anything else is unchanged."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def numbers_of(values: Iterable[Any]) -> list[float]:
     """The numbers among logged values; their mean is the metric of the column."""
-    return [float(v) for v in values if isinstance(v, (bool, int, float)) and v == v]
+    found = map(plain, values)
+    return [float(v) for v in found if isinstance(v, (bool, int, float)) and v == v]

@@ -123,6 +123,8 @@ def _with_options(text: str) -> tuple[str, dict[str, Any]]:
         if call.args or any(word.arg is None for word in call.keywords):
             raise ValueError("options are written option=value")
         options = {str(word.arg): _literal(word.value) for word in call.keywords}
+        if len(options) < len(call.keywords):
+            raise ValueError("an option stands twice")
     except (SyntaxError, ValueError) as error:
         raise UserError(
             f"reward {text!r}: cannot read its options ({error}): write them as "

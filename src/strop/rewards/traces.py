@@ -184,8 +184,10 @@ class TaskRewards:
     async def __call__(self, trace: Trace, **fields: Any) -> dict[str, Any]:
         """The `score`, and every reward and metric by name."""
         data = trace.task.data
-        if self.data is not None:
-            data = self.data(**{**fields, "prompt": data.prompt})
+        if self.data is not None:  # None: the row lacks the column, which others have
+            known = self.data.model_fields
+            given = {n: v for n, v in fields.items() if v is not None or known[n].is_required()}
+            data = self.data(**{**given, "prompt": data.prompt})
         task = self.kind(data)
         trace.task = SimpleNamespace(data=data, type=self.kind.__name__)
         # As in verifiers: metrics come first, since rewards may read them; each kind is recorded

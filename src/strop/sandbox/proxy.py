@@ -11,6 +11,7 @@ the solution itself): it has a proxy of its own.
 
 from __future__ import annotations
 
+import builtins
 import operator
 from collections.abc import Callable, Generator
 
@@ -66,6 +67,8 @@ class Proxy:
             return Proxy
         if name.startswith("__array"):  # numpy would take an address in this process's memory
             raise AttributeError(name)
+        if name == "__deepcopy__":  # the module copy asks the object for it, not the class
+            return object.__getattribute__(self, name)
         return _ask("getattr", self, name)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -135,7 +138,7 @@ def _forwarded(what: str) -> Callable[..., Any]:
 
 
 def _binary(name: str, reflected: bool) -> Callable[[Any, Any], Any]:
-    compute = getattr(operator, name)
+    compute = getattr(operator, name, None) or getattr(builtins, name)
 
     def method(self: Any, other: Any) -> Any:
         if type(other) is Proxy or far_of(self).made:
@@ -144,6 +147,16 @@ def _binary(name: str, reflected: bool) -> Callable[[Any, Any], Any]:
         if not data:
             return NotImplemented
         return compute(other, data[0]) if reflected else compute(data[0], other)
+
+    return method
+
+
+def _in_place(name: str) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if type(other) is not Proxy and not far_of(self).made:
+            return NotImplemented  # so that its data are taken, as without an assignment
+        value = _ask(name, self, other)
+        return self if same(value, self) else value
 
     return method
 
@@ -157,12 +170,15 @@ _ASKED = {
     "copy": "copy",
 }  # fmt: skip
 _ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul",
-               "and_", "or_", "xor", "lshift", "rshift")  # fmt: skip
+               "and_", "or_", "xor", "lshift", "rshift", "divmod")  # fmt: skip
 
 for _method, _what in _ASKED.items():
     setattr(Proxy, f"__{_method}__", _forwarded(_what))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Proxy, f"__{_name}__", _binary(_name, reflected=False))
 for _name in _ARITHMETIC:
-    setattr(Proxy, f"__{_name.strip('_')}__", _binary(_name, reflected=False))
-    setattr(Proxy, f"__r{_name.strip('_')}__", _binary(_name, reflected=True))
+    _bare = _name.strip("_")
+    setattr(Proxy, f"__{_bare}__", _binary(_name, reflected=False))
+    setattr(Proxy, f"__r{_bare}__", _binary(_name, reflected=True))
+    if hasattr(operator, f"i{_bare}"):
+        setattr(Proxy, f"__i{_bare}__", _in_place(f"i{_bare}"))

@@ -46,7 +46,7 @@ class RemoteSandbox:
     """
 
     def __init__(self, url: str, parallel: int, wait_seconds: float) -> None:
-        place = urlsplit(url)
+        place = urlsplit(str(url))  # an option may be anything
         if place.scheme not in ("http", "https") or not place.hostname:
             raise UserError(
                 f"a code reward with url={url!r}: it must begin with http:// or https:// and a host"

@@ -208,7 +208,7 @@ class Intake:
             lines = list[str]()
             for number, each in enumerate(new):
                 posted = self._place(each, last.get(each.key) == number)
-                kept = {} if each.rollout is None else row_of(each.rollout)
+                kept = {"turns": []} if each.rollout is None else row_of(each.rollout)
                 lines.append(json.dumps({POSTED: posted, **kept}) + "\n")
                 self._note(posted, self.end)
                 self.end += len(lines[-1])

@@ -124,7 +124,7 @@ def _places(files: Sequence[Source]) -> list[Place]:
             record = file[row]
             key: Any = (number, row)
             if is_event(record):
-                key = (number, record["rollout_id"], record.get("attempt_id"))
+                key = (number, _attempt(record))
             rows = found[key].rows if key in found else ()
             found[key] = Place(number, (*rows, row))
     return [*found.values()]
@@ -138,12 +138,17 @@ def gathered(rows: Sequence[Any]) -> list[tuple[int, Any]]:
     for number, row in enumerate(rows):
         key: Any = number
         if isinstance(row, Mapping) and is_event(row):
-            key = f"{row['rollout_id']}/{row.get('attempt_id')}"
+            key = _attempt(row)
         found.setdefault(key, (number, []))[1].append(row)
     return [
         (number, {"events": own, "id": key} if isinstance(key, str) else own[0])
         for key, (number, own) in found.items()
     ]
+
+
+def _attempt(event: Mapping[str, Any]) -> str:
+    """The name of the rollout of an event."""
+    return f"{event['rollout_id']}/{event.get('attempt_id')}"
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

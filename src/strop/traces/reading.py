@@ -103,7 +103,7 @@ def _own(row: Row) -> dict[str, Any]:
         reward, int | float | None
     ):
         raise UserError(f"reward is {reward!r}: give a number, or null for none")
-    if "rewards" in fields:
+    if isinstance(fields.get("rewards"), Mapping):
         fields["rewards"] = _numbers(fields["rewards"])
     if "group" in fields:
         fields["group"] = str(fields["group"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import numbers
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,12 +70,12 @@ class TurnRecord:
                     raise UserError(f"a turn record has {each!r} in {name}: ids are whole numbers")
         for name in ("output_log_probs", "entropies", "model_log_probs"):
             for each in getattr(self, name):
-                if not isinstance(each, int | float) or not math.isfinite(each):
+                if not _is_number(each):
                     raise UserError(
                         f"a turn record has {each!r} in {name}: leave out what is not known"
                     )
         for version in self.versions:
-            if type(version) is not int or version < UNKNOWN:
+            if type(version) is not int or not UNKNOWN <= version < 2**63:
                 raise UserError(
                     f"a turn record has {version!r} in versions: they are whole numbers, "
                     f"{UNKNOWN} for unknown"
@@ -149,6 +150,11 @@ class Rollout:
             raise UserError(f"{where} has the reward {self.reward}: None is none")
         if not isinstance(self.columns, Mapping) or not isinstance(self.why, str):
             raise UserError(f"{where} has columns that are no object, or a why that is no text")
+        if not isinstance(self.rewards, Mapping) or not isinstance(self.exit, Exit):
+            raise UserError(
+                f"{where} has the rewards {self.rewards!r} and the exit {self.exit!r}: give "
+                "numbers by name, and one of strop.support.exits.Exit"
+            )
         for name, value in self.rewards.items():
             if not _is_number(value):
                 raise UserError(f"{where} has the reward {name} {value!r}: give a finite number")
@@ -160,8 +166,8 @@ class Rollout:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether the value is a finite number."""
-    return isinstance(value, numbers.Real) and math.isfinite(value)
+    """Whether the value is a finite number that fits into a float."""
+    return issubclass(type(value), numbers.Real) and bool(abs(value) <= sys.float_info.max)
 
 
 FIELDS = tuple(TurnRecord.__dataclass_fields__)
