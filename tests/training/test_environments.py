@@ -21,6 +21,7 @@ from strop.support.loading import attribute
 from strop.training import setup
 from strop.training.learner.step_models import refresh
 from strop.training.loop import start
+from strop.training.playing import open_environment_workers
 from strop.training.settings import config
 
 OWN = '''
@@ -270,6 +271,20 @@ def test_validation_beside_a_collector_has_the_limits_and_workers_of_the_run(
         episodes = run.world.services.episodes
         assert episodes.limits == CallLimits(1, 5.0)
         assert (episodes.workers is not None) == bool(every)
+
+
+@pytest.mark.parametrize("task", ["tool_questions", "corridor + tool_questions"])
+def test_of_several_processes_one_plays_for_all(task):
+    """A server of tools, or a time limit, could show each of them something else."""
+    settings = config.make(raw(task, evaluation={"every": 0}))
+    source = settings.data.environment()
+    services = SimpleNamespace(
+        task=SimpleNamespace(environment=source, agent="", live=None, validations={}),
+        episodes=SimpleNamespace(first=None, workers=None),
+    )
+    ranks = SimpleNamespace(alone=False, from_first=lambda make: make())
+    open_environment_workers(settings, services, ranks)
+    assert services.episodes.first is ranks.from_first
 
 
 def test_an_environment_that_raises_costs_its_own_episode(file, runner, tmp_path):
