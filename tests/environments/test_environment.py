@@ -207,6 +207,35 @@ def test_whatever_comes_in_place_of_an_answer_ends_one_episode(answer, message):
     assert re.search(message, shown.why)
 
 
+class Silent(Environment):
+    """Whose second turn shows nothing; with several players it is the second one's first."""
+
+    def __init__(self, rewrites=False, roles=()):
+        self.rewrites, self.roles = rewrites, roles
+
+    def reset(self, seed):
+        self.turn = 0
+        return Observation("here")
+
+    def step(self, action):
+        self.turn += 1
+        return Observation("", role=self.turn % max(len(self.roles), 1), done=self.turn == 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [({}, [None] * 3), ({"rewrites": True}, [Exit.ENVIRONMENT_CRASH] * 3),
+     ({"roles": (0, 1)}, [Exit.ENVIRONMENT_CRASH] * 3)],
+)  # fmt: skip
+def test_a_turn_that_shows_nothing_else_needs_a_text(options, ends):
+    episodes = Episodes(EnvironmentSource("corridor"), [1], Silent(**options))
+    episodes.reset()
+    shown = [episodes.step([0], ["a"])[0] for _ in range(3)]
+    assert [each.exit for each in shown] == ends
+    assert all("gave no text to a turn that shows nothing else" in each.why
+               for each in shown if each.exit)  # fmt: skip
+
+
 class Refused(Exception):
     def __init__(self, **about):
         vars(self).update(about)

@@ -106,6 +106,7 @@ class Episodes:
         self.awaited = False  # steps are awaited (`step_alone`), while other episodes continue
         self._awaits_reset = False
         self._open: set[int] = set()
+        self._shown: dict[int, set[int]] = {}  # the players of each episode who have seen a text
         self._loop: asyncio.AbstractEventLoop | None = None  # awaits steps for synchronous callers
         self._thread: ThreadPoolExecutor | None = None  # the thread of the loop
         if played is not None:
@@ -209,7 +210,7 @@ class Episodes:
         seed = self.seeds[number]
         try:
             answer = self._tried(lambda: self.environments[number].reset(seed))
-            return self._checked(answer, None)
+            return self._checked(number, answer, begins=True)
         except Exception as error:
             return self._fail(number, Exit.START_FAILED, f"reset with the seed {seed}", error)
 
@@ -225,7 +226,7 @@ class Episodes:
         if number in self.failed:
             return self.failed[number]
         try:
-            return self._checked(made, None)
+            return self._checked(number, made, begins=True)
         except Exception as error:
             return self._fail(number, Exit.START_FAILED, where, error)
 
@@ -307,7 +308,7 @@ class Episodes:
     def _observed(self, number: int, action: str, answer: Any) -> Observation:
         """Return a checked observation; an answer that is none fails the episode."""
         try:
-            checked = self._checked(answer, action)
+            checked = self._checked(number, answer)
         except Exception as error:  # its fields may raise anything
             return self._fail(number, Exit.ENVIRONMENT_CRASH, self._at([number], [action]), error)
         if checked.done or checked.truncated:
@@ -333,9 +334,9 @@ class Episodes:
                         stacklevel=2,
                     )
 
-    def _checked(self, answer: Any, action: str | None) -> Observation:
+    def _checked(self, number: int, answer: Any, begins: bool = False) -> Observation:
         """Return the answer. Raises TypeError where it is not a valid observation."""
-        problem = ""
+        problem, players = "", self._shown.get(number, set[int]())
         if not isinstance(answer, Observation):
             problem = f"gave {type(answer).__name__} instead of an Observation"
         elif lacking := [name for name in TEXTS if not _is_text(getattr(answer, name))]:
@@ -352,14 +353,19 @@ class Episodes:
             problem = f"gave {len(answer.rewards)} rewards to {max(len(self.roles), 1)} players"
         elif self.roles and not 0 <= answer.role < len(self.roles):
             problem = f"gave the turn to player {answer.role} of {len(self.roles)}"
-        elif action is None and (answer.done or answer.truncated or not answer.text):
+        elif begins and (answer.done or answer.truncated or not answer.text):
             problem = "began with an episode that is over, or without a text"
+        elif not (answer.text or answer.done or answer.truncated) and (
+            self.rewrites or (self.roles and answer.role not in players)
+        ):
+            problem = "gave no text to a turn that shows nothing else"
         elif not isinstance(answer.exit, Exit | None):
             problem = f"gave the exit {answer.exit!r}, which is none of strop.support.exits.Exit"
         elif answer.exit is not None and not (answer.done or answer.truncated):
             problem = f"gave the exit {answer.exit.label} of an episode that goes on"
         if problem:
             raise TypeError(problem)
+        self._shown[number] = {*players, answer.role}
         return answer
 
     def _at(self, numbers: Sequence[int], actions: Sequence[str]) -> str:
