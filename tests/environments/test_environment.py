@@ -39,6 +39,9 @@ class Echo(Environment):
             return Observation("x", reward=float("nan"))
         return Observation("again", float(action == self.word), done=self.turns == 3)
 
+    def columns(self):
+        return {}[self.fail] if self.fail == "columns" else {}
+
 
 class Together(Echo):
     calls = []
@@ -126,6 +129,11 @@ def test_a_task_has_one_prompt_an_episode(file):
         ("Echo", {"wrod": 1}, r"refuses data.task_config.*it has word, fail"),
         ("Echo", {"fail": "reset"}, r"own.py:Echo failed at reset with the seed 2: KeyError"),
         ("Echo", {"fail": "empty"}, r"seed 0: TypeError: began with an episode that is over, or"),
+        (
+            "Echo",
+            {"fail": "columns"},
+            r"Echo failed at the columns of the seed 0: KeyError: .*own.py",
+        ),
         ("Plain", {}, r"is no environment: derive the class from strop.environments.base"),
         ("Absent", {}, r"has no Absent"),
         ("NoStep", {}, r"environment .*own.py:NoStep has no method step\(action\), which gives"),
@@ -343,6 +351,9 @@ def test_a_close_that_fails_is_told_by_name(file):
     episodes = Episodes(EnvironmentSource(f"{file}:Counted", {"fail": "close"}), [5])
     with pytest.warns(UserWarning, match="failed at close after the seed 5: OSError: stuck"):
         episodes.close()
+    with pytest.warns(UserWarning, match="Counted failed at close: OSError: stuck"):
+        task = load_task(f"{file}:Counted", num_train=2, config={"fail": "close"})
+    assert len(task.train) == 2
 
 
 def test_a_class_that_steps_all_needs_no_step(file):

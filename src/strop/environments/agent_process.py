@@ -23,8 +23,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from strop.environments.episodes import in_words, is_transient
+from strop.environments.episodes import is_transient
 from strop.support import guarded_process
+from strop.support.errors import in_words
 from strop.support.garbage_collection import importing
 from strop.support.loading import attribute, where_raised
 from strop.support.output import Lasting

@@ -7,6 +7,7 @@ answers with the next text and the action's reward, until the episode ends.
 import inspect
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 
 from strop.data.tool_calls import Call, tagged_calls
 from strop.environments.tools import Tool, ToolAnswer, tools_of
-from strop.support.errors import UserError, did_you_mean
+from strop.support.errors import UserError, did_you_mean, in_words
 from strop.support.exits import Exit
 from strop.support.loading import PICKLED, attribute, camel, name_to_load
 
@@ -239,7 +240,15 @@ class EnvironmentSource:
         try:
             yield made
         finally:
-            made.close()
+            close(made, self.name)
+
+
+def close(made: Environment, name: str, where: str = "close") -> None:
+    """Close an environment; a failure is a warning, since what it gave before stands."""
+    try:
+        made.close()
+    except (Exception, SystemExit) as error:
+        warnings.warn(f"environment {name} failed at {where}: {in_words(error)}", stacklevel=3)
 
 
 def source_of(task: str, options: Mapping[str, Any] | None = None) -> EnvironmentSource | None:

@@ -5,16 +5,22 @@ import inspect
 import math
 import numbers
 import time
-import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from strop.environments.base import SHOWN, Environment, EnvironmentSource, Observation, steps_all
+from strop.environments.base import (
+    SHOWN,
+    Environment,
+    EnvironmentSource,
+    Observation,
+    close,
+    steps_all,
+)
 from strop.environments.tools import ToolAnswer
 from strop.support.about import SOURCE
-from strop.support.errors import RunStopped
+from strop.support.errors import RunStopped, in_words
 from strop.support.exits import Exit
 from strop.support.http import RETRIED
 from strop.support.loading import where_raised
@@ -69,15 +75,6 @@ def is_transient(error: BaseException) -> bool:
 
 class ItExited(Exception):
     """An environment called `sys.exit`, or cancelled itself, instead of answering."""
-
-
-def in_words(error: BaseException) -> str:
-    """The kind and the message of an error, even if its own `__str__` fails."""
-    kind = type(error).__name__
-    try:
-        return f"{kind}: {error}"
-    except Exception:
-        return f"{kind}, which cannot be written as text"
 
 
 class Episodes:
@@ -325,14 +322,8 @@ class Episodes:
         for number in numbers:
             if number in self._open:
                 self._open.remove(number)
-                try:
-                    self.environments[number].close()
-                except (Exception, SystemExit) as error:  # the result of its episode stands
-                    warnings.warn(
-                        f"environment {self.source.name} failed at close after the seed "
-                        f"{self.seeds[number]}: {in_words(error)}",
-                        stacklevel=2,
-                    )
+                where = f"close after the seed {self.seeds[number]}"
+                close(self.environments[number], self.source.name, where)
 
     def _checked(self, number: int, answer: Any, begins: bool = False) -> Observation:
         """Return the answer. Raises TypeError where it is not a valid observation."""
