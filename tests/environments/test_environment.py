@@ -152,7 +152,7 @@ def test_limits_must_be_positive(tmp_path):
             "max_turns, max_tokens, reward_range = 3", "max_turns, max_tokens, reward_range = 0"
         )
     )
-    with pytest.raises(UserError, match="max_turns is 0; make it 1 or more"):
+    with pytest.raises(UserError, match="max_turns is 0; make it an int from 1"):
         load_task(f"{path}:Echo")
 
 

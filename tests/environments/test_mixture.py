@@ -135,6 +135,11 @@ def test_what_an_action_block_wraps_says_whether_it_is_awaited(tmp_path):
     episodes.close()
 
 
+def test_a_member_may_be_called_name():
+    options = {"name": {"size": 3, "style": "compact"}}
+    assert source_of("name=corridor + hidden_number", options).make().members[0].size == 3
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [

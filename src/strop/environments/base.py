@@ -183,7 +183,9 @@ class EnvironmentSource:
         for limit in ("max_turns", "max_tokens"):
             value = getattr(made, limit)
             if not isinstance(value, int) or value < 1:
-                raise UserError(f"environment {self.name}: {limit} is {value!r}; make it 1 or more")
+                raise UserError(
+                    f"environment {self.name}: {limit} is {value!r}; make it an int from 1"
+                )
         if any(not isinstance(role, int) or role < 0 for role in made.roles):
             raise UserError(
                 f"environment {self.name}: roles is {made.roles!r}; make it one whole number from "

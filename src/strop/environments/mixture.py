@@ -23,7 +23,7 @@ class Mixture(Environment):
     range of rewards are the widest of all.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, /, **options: Any) -> None:
         own = members_of(name, options).values()
         for each in own:
             if each.steps_all:
