@@ -273,6 +273,13 @@ def test_validation_beside_a_collector_has_the_limits_and_workers_of_the_run(
         assert (episodes.workers is not None) == bool(every)
 
 
+@pytest.mark.parametrize("limit", ["max_turns", "extension"])
+def test_limits_of_an_episode_take_no_schedule(limit, runner, tmp_path):
+    settings = raw(algorithm={**SMALL, f"rollout.{limit}": "linear(1, 3)"})
+    with pytest.raises(UserError, match=rf"rollout.{limit} is one number for a whole run"):
+        runner.start(settings, tmp_path)
+
+
 @pytest.mark.parametrize("task", ["tool_questions", "corridor + tool_questions"])
 def test_of_several_processes_one_plays_for_all(task):
     """A server of tools, or a time limit, could show each of them something else."""
