@@ -415,7 +415,7 @@ def failed(name: str, exit: Exit, where: str, error: BaseException) -> Observati
     rewards count.
     """
     by_rule = exit.is_policys
-    place = where_raised(error)
+    place = where_raised(error) if error.__traceback__ is not None else str(SOURCE)
     raised = f" ({place})" if not place.startswith(str(SOURCE)) else ""
     why = f"environment {name} failed at {where}: {in_words(error)}{raised}. Correct it"
     if exit is not Exit.START_FAILED:
