@@ -143,7 +143,7 @@ def test_an_environment_of_a_notebook_in_a_mixture_travels_with_the_run(
 ) -> None:
     """Under its name among the others, also where it was given none."""
     kind = played(monkeypatch)
-    given = {
+    given: dict[str, Any] = {
         "data": None, "reward": None, "training_steps": 1, "data_env_workers": 1,
         "data_train_size": 2, "data_task_config": {"corridor": {"style": "compact"}},
     }  # fmt: skip
