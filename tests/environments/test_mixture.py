@@ -178,6 +178,9 @@ def test_a_list_of_a_command_or_of_python_is_the_same():
         }  # fmt: skip
     with pytest.raises(UserError, match="is no list"):
         config.make({"data": {"task": "[corridor, easy]"}})
+    for given in ([], "[]"):
+        with pytest.raises(UserError, match=r"data.task = .*: Input should be a valid string"):
+            config.make({"data": {"task": given}})
 
 
 def test_a_run(tmp_path, monkeypatch, capsys):

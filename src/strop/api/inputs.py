@@ -76,7 +76,7 @@ def task_of(task: Any) -> str:
     """The name of a task, given as such, as an environment's class, as several environments, or as
     an agent's function. Raises UserError.
     """
-    if isinstance(task, list | tuple):
+    if isinstance(task, list | tuple) and task:
         return JOINED.join(map(task_of, task))
     if isinstance(task, type):
         return task_of_class(task)
