@@ -91,6 +91,9 @@ def test_other_rollouts_are_refused(file):
         config.make(raw(recipe="remax")).build()
     with pytest.raises(UserError, match="play_turns needs an environment, countdown is none"):
         config.make(raw("countdown", stages={"rollout": "play_turns"})).build()
+    files = {"data": {"files": ["a.jsonl"]}, "stages": {"rollout": "play_turns"}}
+    with pytest.raises(UserError, match="play_turns needs an environment, the data is none"):
+        config.make(files).build()
     kept = config.make(raw(stages={"rollout": "play_turns(max_turns=3)"})).build()
     assert kept.rollout.part.max_turns == 3
 
