@@ -155,6 +155,9 @@ def _tell(channel: socket.socket, message: Any) -> None:
 def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
     """Call the agent's function, write its outcome, and end this process."""
     os.environ.update(environment)
+    for module in ("numpy.random", "torch"):  # a fork seeds Python's own generator anew, not these
+        if module in sys.modules:
+            sys.modules[module].seed()
     try:
         found = attribute(name)(row)
         if inspect.isawaitable(found):
