@@ -138,6 +138,22 @@ def test_an_environment_of_a_notebook_travels_with_the_run(
     assert again.config.data.task == "again/given/Guess.pickle:Guess"
 
 
+def test_an_environment_of_a_notebook_in_a_mixture_travels_with_the_run(
+    lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under its name among the others, also where it was given none."""
+    kind = played(monkeypatch)
+    given: dict[str, Any] = {
+        "data": None, "reward": None, "training_steps": 1, "data_env_workers": 1,
+        "data_train_size": 2, "data_task_config": {"corridor": {"style": "compact"}},
+    }  # fmt: skip
+    for out, task, label in (("a", ["corridor", kind], "main___Guess"),
+                             ("b", "corridor + mine=__main__:Guess", "mine")):  # fmt: skip
+        run = trained(lab, out=out, task=task, **given)
+        assert run.config.data.task == f"corridor + {label}={out}/given/Guess.pickle:Guess"
+        assert f"sources/{label}/share" in lines(run.folder)[-1]
+
+
 def test_a_cell_that_is_run_again_defines_another_environment(
     lab: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

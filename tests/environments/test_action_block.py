@@ -46,6 +46,9 @@ def test_tags_of_one_character():
         ({"tags": ("<action>",)}, "tags takes two texts"),
         ({"max_tokens": -1}, "max_tokens must be a whole number"),
         ({"options": {"cells": 3}}, "environment corridor refuses"),
+        ({"environment": "coridor"}, r"no environment 'coridor' \(did you mean 'corridor'\?\)"),
+        ({"environment": 5}, "environment takes the name of an environment"),
+        ({"options": [3]}, "options its options, they are 'corridor' and"),
     ],
 )
 def test_refuses(options, message):

@@ -78,7 +78,7 @@ def test_a_step_that_takes_too_long_is_the_policys():
     episodes.reset()
     late, other = episodes.step([0, 1], ["a", "b"])
     assert (late.exit, late.done, other.exit) == (Exit.TIMEOUT, True, None)
-    assert "TimeoutError: it took over 0.05 s" in late.why
+    assert "TimeoutError: it took over 0.05 s (data.env_timeout_seconds). Correct it" in late.why
     episodes.close()
 
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -118,6 +119,15 @@ def test_calculator_calls_then_answers():
     ):
         environment.reset(5)
         assert environment.step(answer) == Observation("", 1.0, True, state=f"{product},")
+
+
+def test_calculator_reads_long_actions_at_once():
+    environment = make("calculator")
+    environment.reset(5)
+    began = time.monotonic()
+    assert not environment.step(" -" * 20_000).valid
+    assert environment.step(" 5" + " " * 40_000).done
+    assert time.monotonic() - began < 1.0
 
 
 def test_calculator_compact():

@@ -39,6 +39,9 @@ class Echo(Environment):
             return Observation("x", reward=float("nan"))
         return Observation("again", float(action == self.word), done=self.turns == 3)
 
+    def columns(self):
+        return {}[self.fail] if self.fail == "columns" else {}
+
 
 class Together(Echo):
     calls = []
@@ -126,6 +129,11 @@ def test_a_task_has_one_prompt_an_episode(file):
         ("Echo", {"wrod": 1}, r"refuses data.task_config.*it has word, fail"),
         ("Echo", {"fail": "reset"}, r"own.py:Echo failed at reset with the seed 2: KeyError"),
         ("Echo", {"fail": "empty"}, r"seed 0: TypeError: began with an episode that is over, or"),
+        (
+            "Echo",
+            {"fail": "columns"},
+            r"Echo failed at the columns of the seed 0: KeyError: .*own.py",
+        ),
         ("Plain", {}, r"is no environment: derive the class from strop.environments.base"),
         ("Absent", {}, r"has no Absent"),
         ("NoStep", {}, r"environment .*own.py:NoStep has no method step\(action\), which gives"),
@@ -144,7 +152,7 @@ def test_limits_must_be_positive(tmp_path):
             "max_turns, max_tokens, reward_range = 3", "max_turns, max_tokens, reward_range = 0"
         )
     )
-    with pytest.raises(UserError, match="max_turns is 0; make it 1 or more"):
+    with pytest.raises(UserError, match="max_turns is 0; make it an int from 1"):
         load_task(f"{path}:Echo")
 
 
@@ -205,6 +213,35 @@ def test_whatever_comes_in_place_of_an_answer_ends_one_episode(answer, message):
     (shown,) = episodes.step([0], ["a"])
     assert shown.exit is Exit.ENVIRONMENT_CRASH
     assert re.search(message, shown.why)
+
+
+class Silent(Environment):
+    """Whose second turn shows nothing; with several players it is the second one's first."""
+
+    def __init__(self, rewrites=False, roles=()):
+        self.rewrites, self.roles = rewrites, roles
+
+    def reset(self, seed):
+        self.turn = 0
+        return Observation("here")
+
+    def step(self, action):
+        self.turn += 1
+        return Observation("", role=self.turn % max(len(self.roles), 1), done=self.turn == 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [({}, [None] * 3), ({"rewrites": True}, [Exit.ENVIRONMENT_CRASH] * 3),
+     ({"roles": (0, 1)}, [Exit.ENVIRONMENT_CRASH] * 3)],
+)  # fmt: skip
+def test_a_turn_that_shows_nothing_else_needs_a_text(options, ends):
+    episodes = Episodes(EnvironmentSource("corridor"), [1], Silent(**options))
+    episodes.reset()
+    shown = [episodes.step([0], ["a"])[0] for _ in range(3)]
+    assert [each.exit for each in shown] == ends
+    assert all("gave no text to a turn that shows nothing else" in each.why
+               for each in shown if each.exit)  # fmt: skip
 
 
 class Refused(Exception):
@@ -314,6 +351,9 @@ def test_a_close_that_fails_is_told_by_name(file):
     episodes = Episodes(EnvironmentSource(f"{file}:Counted", {"fail": "close"}), [5])
     with pytest.warns(UserWarning, match="failed at close after the seed 5: OSError: stuck"):
         episodes.close()
+    with pytest.warns(UserWarning, match="Counted failed at close: OSError: stuck"):
+        task = load_task(f"{file}:Counted", num_train=2, config={"fail": "close"})
+    assert len(task.train) == 2
 
 
 def test_a_class_that_steps_all_needs_no_step(file):

@@ -135,6 +135,26 @@ def test_what_an_action_block_wraps_says_whether_it_is_awaited(tmp_path):
     episodes.close()
 
 
+def test_a_single_role_is_one_player_whose_turns_have_labels(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        textwrap.dedent(SLOW).replace("async ", "")
+        .replace("max_turns,", "roles, max_turns,").replace("= 2, (0.0", "= (0,), 2, (0.0")
+        .replace('"=", 1.0', '"=", 1.0, role=1')
+    )  # fmt: skip
+    episodes = Episodes(source_of(f"corridor + own={file}:Slow"), [1])
+    episodes.reset()
+    shown = [episodes.step([0], ["a"])[0] for _ in range(2)]
+    assert [(each.role, each.exit, each.truncated) for each in shown] == [
+        (1, None, False), (1, None, True),
+    ]  # fmt: skip
+
+
+def test_a_member_may_be_called_name():
+    options = {"name": {"size": 3, "style": "compact"}}
+    assert source_of("name=corridor + hidden_number", options).make().members[0].size == 3
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -173,6 +193,9 @@ def test_a_list_of_a_command_or_of_python_is_the_same():
         }  # fmt: skip
     with pytest.raises(UserError, match="is no list"):
         config.make({"data": {"task": "[corridor, easy]"}})
+    for given in ([], "[]"):
+        with pytest.raises(UserError, match=r"data.task = .*: Input should be a valid string"):
+            config.make({"data": {"task": given}})
 
 
 def test_a_run(tmp_path, monkeypatch, capsys):

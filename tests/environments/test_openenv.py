@@ -41,6 +41,9 @@ class Server:
             fault = fault.pop(0) if fault else ""
             if fault == "drop":
                 return
+            if fault in ("no JSON", "[]"):
+                await connection.send(fault)
+                continue
             if fault == "hang":
                 await connection.wait_closed()
                 return
@@ -159,6 +162,18 @@ def test_an_error_ends_the_episode_by_its_code(server, fault, exit):
     assert (fault if fault != "drop" else "LostSession") in failed.why
     server.faults["step"] = []
     assert episodes.step([1], ["a"])[0].exit is None
+    episodes.close()
+
+
+@pytest.mark.parametrize(("answer", "why"), [("no JSON", "JSONDecodeError"), ("[]", "'list'")])
+def test_an_answer_that_cannot_be_read_is_no_fault_of_the_action(server, answer, why):
+    episodes = started(server)
+    episodes.reset()
+    server.faults["step"] = [answer]
+    (failed,) = episodes.step([0], ["a"])
+    assert (failed.exit, failed.reward) == (Exit.ENVIRONMENT_CRASH, 0.0)
+    assert why in failed.why
+    assert episodes.environments[0].session is None
     episodes.close()
 
 

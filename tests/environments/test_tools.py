@@ -272,6 +272,7 @@ def test_questions_of_a_file(tmp_path):
     [
         ({"kinds": ["sum"]}, "kinds has 'sum'"),
         ({"kinds": []}, "kinds needs one of"),
+        ({"ends_at": ["time-out"]}, r"ends_at has 'time-out' \(did you mean 'timeout'\?\)"),
         ({"tools": ["pyton"]}, "did you mean 'python'"),
         ({"corpus": "x.txt"}, "go with questions=FILE"),
         ({"call_seconds": 0}, "call_seconds must be a number"),

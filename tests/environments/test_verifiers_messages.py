@@ -12,6 +12,7 @@ import zmq
 
 from strop.environments import verifiers_server
 from strop.environments.verifiers_server import VerifiersServer
+from strop.support.errors import UserError
 
 HERE = {"OPENAI_BASE_URL": "u", "OPENAI_API_KEY": "k", "STROP_MODEL": "m"}
 ANSWERS: dict[str, list[tuple[bytes, bytes]]] = {
@@ -78,6 +79,14 @@ def test_a_message_that_cannot_be_read_or_written_ends_its_own_episode_only(
     assert why in outcome.why
     after = server.begin({"question": "refused"}, HERE).ended.result(10)
     assert "no room" in after.why
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:5000", "tcp://127.0.0.1"])
+def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
+    client = VerifiersServer(f"verifiers:{address}", "model", {})
+    with pytest.raises(UserError, match=f"verifiers:{address} is no address of a server"):
+        client.start()
+    client.close()
 
 
 def test_a_number_that_is_not_finite_ends_its_own_episode(server: VerifiersServer) -> None:

@@ -422,6 +422,19 @@ def test_an_outcome_is_read_while_a_row_is_sent_and_a_long_error_is_cut(agent: P
     assert len(outcome.why) < 800
 
 
+def test_rollouts_draw_random_numbers_of_their_own(tmp_path: Path) -> None:
+    file = tmp_path / "draws.py"
+    file.write_text(
+        "import random\n\nimport numpy as np\nimport torch\n\n\ndef play(row):\n"
+        "    found = random.random(), np.random.random(), torch.rand(1).item()\n"
+        "    return dict(zip('pnt', found))\n"
+    )
+    running = Agents(f"{file}:play")
+    drawn = [running.begin({}, {}).ended.result(60).value for _ in range(3)]
+    running.close()
+    assert [len({each[name] for each in drawn}) for name in "pnt"] == [3, 3, 3]
+
+
 def test_an_agent_that_swallows_refusals_is_ended(lab: Any, agent: Path, here: Path) -> None:
     options = {**SHORT, "sampling_num_prompts": 1, "sampling_num_rollouts": 2, "training_steps": 1}
     run = strop.train(

@@ -21,6 +21,7 @@ from strop.support.loading import attribute
 from strop.training import setup
 from strop.training.learner.step_models import refresh
 from strop.training.loop import start
+from strop.training.playing import open_environment_workers
 from strop.training.settings import config
 
 OWN = '''
@@ -90,6 +91,9 @@ def test_other_rollouts_are_refused(file):
         config.make(raw(recipe="remax")).build()
     with pytest.raises(UserError, match="play_turns needs an environment, countdown is none"):
         config.make(raw("countdown", stages={"rollout": "play_turns"})).build()
+    files = {"data": {"files": ["a.jsonl"]}, "stages": {"rollout": "play_turns"}}
+    with pytest.raises(UserError, match="play_turns needs an environment, the data is none"):
+        config.make(files).build()
     kept = config.make(raw(stages={"rollout": "play_turns(max_turns=3)"})).build()
     assert kept.rollout.part.max_turns == 3
 
@@ -270,6 +274,27 @@ def test_validation_beside_a_collector_has_the_limits_and_workers_of_the_run(
         episodes = run.world.services.episodes
         assert episodes.limits == CallLimits(1, 5.0)
         assert (episodes.workers is not None) == bool(every)
+
+
+@pytest.mark.parametrize("limit", ["max_turns", "extension"])
+def test_limits_of_an_episode_take_no_schedule(limit, runner, tmp_path):
+    settings = raw(algorithm={**SMALL, f"rollout.{limit}": "linear(1, 3)"})
+    with pytest.raises(UserError, match=rf"rollout.{limit} is one number for a whole run"):
+        runner.start(settings, tmp_path)
+
+
+@pytest.mark.parametrize("task", ["tool_questions", "corridor + tool_questions"])
+def test_of_several_processes_one_plays_for_all(task):
+    """A server of tools, or a time limit, could show each of them something else."""
+    settings = config.make(raw(task, evaluation={"every": 0}))
+    source = settings.data.environment()
+    services = SimpleNamespace(
+        task=SimpleNamespace(environment=source, agent="", live=None, validations={}),
+        episodes=SimpleNamespace(first=None, workers=None),
+    )
+    ranks = SimpleNamespace(alone=False, from_first=lambda make: make())
+    open_environment_workers(settings, services, ranks)
+    assert services.episodes.first is ranks.from_first
 
 
 def test_an_environment_that_raises_costs_its_own_episode(file, runner, tmp_path):

@@ -218,6 +218,7 @@ def test_sizes_and_files_of_the_data(lab, tmp_path):
     [
         ({"task": "corridor"}, "data.task=corridor beside data.files"),
         ({"task_config": {"size": 3}}, "data.task_config beside data.files"),
+        ({"task": "agent:a.py:play", "task_config": {"size": 3}}, "the rows of the files alone"),
         ({"files": [], "task": "countdown", "validation_files": ["v.jsonl"]}, "countdown has vali"),
         ({"files": [], "task": "corridor", "validation_files": ["v.jsonl"]}, "corridor has valida"),
     ],

@@ -105,6 +105,27 @@ def test_controls_move_and_go_on_from_a_checkpoint(build: Any, tmp_path: Any) ->
     assert rows[-1]["loss"] == pytest.approx(whole[-1]["loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("passes", [8, 10])  # after step 2, and in the middle of step 3
+def test_a_stopped_training_goes_on_in_the_same_process(build: Any, passes: int) -> None:
+    recipe = "adaptive_entropy_coef(target=9.0, delta=0.01)"
+    options = {"rollout_func": written, "max_steps": 4, "per_device_train_batch_size": 2,
+               "gradient_accumulation_steps": 4}  # fmt: skip
+    whole = trained(build(recipe, **options))
+    trainer = build(recipe, **options, save_strategy="steps", save_steps=2)
+    steps = [mock.DEFAULT] * passes + [KeyboardInterrupt]
+    with (
+        mock.patch.object(trainer, "training_step", side_effect=steps, wraps=trainer.training_step),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        trainer.train()
+    trainer.train(resume_from_checkpoint=True)
+    rows = [row for row in trainer.state.log_history if "loss" in row]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    for row, expected in zip(rows[2:], whole[2:], strict=True):
+        for name in ("loss", "grad_norm", "entropy_control/coef"):
+            assert row[name] == pytest.approx(expected[name], rel=1e-4), name
+
+
 def test_evaluates_and_trains_adapters(build: Any) -> None:
     from datasets import Dataset
     from peft import LoraConfig

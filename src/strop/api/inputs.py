@@ -21,7 +21,7 @@ from strop.data.prompt_rows import stride
 from strop.data.read import NAME
 from strop.environments.agents import FAMILY as AGENT
 from strop.environments.agents import task_of_function
-from strop.environments.base import task_of_class
+from strop.environments.base import JOINED, members_of, task_of_class
 from strop.rewards import pickled
 from strop.support.errors import UserError
 from strop.support.loading import PICKLED, attribute, write_pickled
@@ -73,10 +73,11 @@ def sections_of(
 
 
 def task_of(task: Any) -> str:
-    """The name of a task, given as such, as an environment's class, or as an agent's function.
-
-    Raises UserError.
+    """The name of a task, given as such, as an environment's class, as several environments, or as
+    an agent's function. Raises UserError.
     """
+    if isinstance(task, list | tuple) and task:
+        return JOINED.join(map(task_of, task))
     if isinstance(task, type):
         return task_of_class(task)
     if inspect.isfunction(task):
@@ -130,13 +131,22 @@ def with_parts(settings: RunConfig, folder: Path) -> RunConfig:
 
 
 def _with_environment(settings: RunConfig, folder: Path) -> RunConfig:
-    """The settings, with an environment that stood in no file put into one; so is an environment
-    that it wraps, which an option names.
+    """The settings, with an environment that stood in no file put into one; so is one of a mixture,
+    which keeps its name there, and one that it wraps, which an option names.
     """
     data, found = settings.data, dict[str, Any]()
     agent = AGENT if data.task.startswith(AGENT) else ""
     if FILELESS.fullmatch(task := data.task.removeprefix(agent or "environment:")):
         found["task"] = agent + _in_file(task, folder)
+    elif JOINED in data.task and FILELESS.search(data.task):
+        found["task"] = JOINED.join(
+            f"{label}={_in_file(member.name, folder)}" if FILELESS.fullmatch(member.name) else own
+            for own, (label, member) in zip(
+                data.task.split(JOINED),
+                members_of(data.task, data.task_config).items(),
+                strict=True,
+            )
+        )
     if SCRIPTS.search(str(data.task_config)):
         found["task_config"] = _in_files(data.task_config, folder, SCRIPTS)
     return (

@@ -9,7 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from strop.data.tool_calls import Action, Call
-from strop.environments.base import Environment, EnvironmentSource, Observation, check_number
+from strop.environments.base import (
+    JOINED,
+    Environment,
+    EnvironmentSource,
+    Observation,
+    check_number,
+    source_of,
+)
 from strop.support.errors import UserError
 
 INSTRUCTION = (
@@ -136,5 +143,15 @@ class AwaitedActionBlock(ActionBlock):
         return self._judged(await answer, action)
 
 
-def _inside(environment: str, options: Mapping[str, Any] | None) -> EnvironmentSource:
-    return EnvironmentSource(environment, dict(options or {}))
+def _inside(environment: Any, options: Any) -> EnvironmentSource:
+    """The environment inside. Raises UserError for a name or options that are none."""
+    if not isinstance(environment, str) or not isinstance(options or {}, Mapping):
+        raise UserError(
+            "action_block: environment takes the name of an environment and options its options, "
+            f"they are {environment!r} and {options!r}"
+        )
+    source = source_of(
+        environment if JOINED in environment else f"environment:{environment}", options
+    )
+    assert source is not None, "other names are refused"
+    return source

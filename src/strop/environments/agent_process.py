@@ -23,8 +23,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from strop.environments.episodes import in_words, is_transient
+from strop.environments.episodes import is_transient
 from strop.support import guarded_process
+from strop.support.errors import in_words
 from strop.support.garbage_collection import importing
 from strop.support.loading import attribute, where_raised
 from strop.support.output import Lasting
@@ -154,6 +155,9 @@ def _tell(channel: socket.socket, message: Any) -> None:
 def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
     """Call the agent's function, write its outcome, and end this process."""
     os.environ.update(environment)
+    for module in ("numpy.random", "torch"):  # a fork seeds Python's own generator anew, not these
+        if module in sys.modules:
+            sys.modules[module].seed()
     try:
         found = attribute(name)(row)
         if inspect.isawaitable(found):

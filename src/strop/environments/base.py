@@ -7,6 +7,7 @@ answers with the next text and the action's reward, until the episode ends.
 import inspect
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, ClassVar
 
 from strop.data.tool_calls import Call, tagged_calls
 from strop.environments.tools import Tool, ToolAnswer, tools_of
-from strop.support.errors import UserError, did_you_mean
+from strop.support.errors import UserError, did_you_mean, in_words
 from strop.support.exits import Exit
 from strop.support.loading import PICKLED, attribute, camel, name_to_load
 
@@ -182,7 +183,9 @@ class EnvironmentSource:
         for limit in ("max_turns", "max_tokens"):
             value = getattr(made, limit)
             if not isinstance(value, int) or value < 1:
-                raise UserError(f"environment {self.name}: {limit} is {value!r}; make it 1 or more")
+                raise UserError(
+                    f"environment {self.name}: {limit} is {value!r}; make it an int from 1"
+                )
         if any(not isinstance(role, int) or role < 0 for role in made.roles):
             raise UserError(
                 f"environment {self.name}: roles is {made.roles!r}; make it one whole number from "
@@ -239,7 +242,15 @@ class EnvironmentSource:
         try:
             yield made
         finally:
-            made.close()
+            close(made, self.name)
+
+
+def close(made: Environment, name: str, where: str = "close") -> None:
+    """Close an environment; a failure is a warning, since what it gave before stands."""
+    try:
+        made.close()
+    except (Exception, SystemExit) as error:
+        warnings.warn(f"environment {name} failed at {where}: {in_words(error)}", stacklevel=3)
 
 
 def source_of(task: str, options: Mapping[str, Any] | None = None) -> EnvironmentSource | None:

@@ -5,16 +5,22 @@ import inspect
 import math
 import numbers
 import time
-import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from strop.environments.base import SHOWN, Environment, EnvironmentSource, Observation, steps_all
+from strop.environments.base import (
+    SHOWN,
+    Environment,
+    EnvironmentSource,
+    Observation,
+    close,
+    steps_all,
+)
 from strop.environments.tools import ToolAnswer
 from strop.support.about import SOURCE
-from strop.support.errors import RunStopped
+from strop.support.errors import RunStopped, in_words
 from strop.support.exits import Exit
 from strop.support.http import RETRIED
 from strop.support.loading import where_raised
@@ -71,15 +77,6 @@ class ItExited(Exception):
     """An environment called `sys.exit`, or cancelled itself, instead of answering."""
 
 
-def in_words(error: BaseException) -> str:
-    """The kind and the message of an error, even if its own `__str__` fails."""
-    kind = type(error).__name__
-    try:
-        return f"{kind}: {error}"
-    except Exception:
-        return f"{kind}, which cannot be written as text"
-
-
 class Episodes:
     """Many episodes of one environment at once; each has a number, its index among the seeds.
 
@@ -106,6 +103,7 @@ class Episodes:
         self.awaited = False  # steps are awaited (`step_alone`), while other episodes continue
         self._awaits_reset = False
         self._open: set[int] = set()
+        self._shown: dict[int, set[int]] = {}  # the players of each episode who have seen a text
         self._loop: asyncio.AbstractEventLoop | None = None  # awaits steps for synchronous callers
         self._thread: ThreadPoolExecutor | None = None  # the thread of the loop
         if played is not None:
@@ -209,7 +207,7 @@ class Episodes:
         seed = self.seeds[number]
         try:
             answer = self._tried(lambda: self.environments[number].reset(seed))
-            return self._checked(answer, None)
+            return self._checked(number, answer, begins=True)
         except Exception as error:
             return self._fail(number, Exit.START_FAILED, f"reset with the seed {seed}", error)
 
@@ -225,7 +223,7 @@ class Episodes:
         if number in self.failed:
             return self.failed[number]
         try:
-            return self._checked(made, None)
+            return self._checked(number, made, begins=True)
         except Exception as error:
             return self._fail(number, Exit.START_FAILED, where, error)
 
@@ -307,7 +305,7 @@ class Episodes:
     def _observed(self, number: int, action: str, answer: Any) -> Observation:
         """Return a checked observation; an answer that is none fails the episode."""
         try:
-            checked = self._checked(answer, action)
+            checked = self._checked(number, answer)
         except Exception as error:  # its fields may raise anything
             return self._fail(number, Exit.ENVIRONMENT_CRASH, self._at([number], [action]), error)
         if checked.done or checked.truncated:
@@ -324,18 +322,12 @@ class Episodes:
         for number in numbers:
             if number in self._open:
                 self._open.remove(number)
-                try:
-                    self.environments[number].close()
-                except (Exception, SystemExit) as error:  # the result of its episode stands
-                    warnings.warn(
-                        f"environment {self.source.name} failed at close after the seed "
-                        f"{self.seeds[number]}: {in_words(error)}",
-                        stacklevel=2,
-                    )
+                where = f"close after the seed {self.seeds[number]}"
+                close(self.environments[number], self.source.name, where)
 
-    def _checked(self, answer: Any, action: str | None) -> Observation:
+    def _checked(self, number: int, answer: Any, begins: bool = False) -> Observation:
         """Return the answer. Raises TypeError where it is not a valid observation."""
-        problem = ""
+        problem, players = "", self._shown.get(number, set[int]())
         if not isinstance(answer, Observation):
             problem = f"gave {type(answer).__name__} instead of an Observation"
         elif lacking := [name for name in TEXTS if not _is_text(getattr(answer, name))]:
@@ -352,14 +344,19 @@ class Episodes:
             problem = f"gave {len(answer.rewards)} rewards to {max(len(self.roles), 1)} players"
         elif self.roles and not 0 <= answer.role < len(self.roles):
             problem = f"gave the turn to player {answer.role} of {len(self.roles)}"
-        elif action is None and (answer.done or answer.truncated or not answer.text):
+        elif begins and (answer.done or answer.truncated or not answer.text):
             problem = "began with an episode that is over, or without a text"
+        elif not (answer.text or answer.done or answer.truncated) and (
+            self.rewrites or (self.roles and answer.role not in players)
+        ):
+            problem = "gave no text to a turn that shows nothing else"
         elif not isinstance(answer.exit, Exit | None):
             problem = f"gave the exit {answer.exit!r}, which is none of strop.support.exits.Exit"
         elif answer.exit is not None and not (answer.done or answer.truncated):
             problem = f"gave the exit {answer.exit.label} of an episode that goes on"
         if problem:
             raise TypeError(problem)
+        self._shown[number] = {*players, answer.role}
         return answer
 
     def _at(self, numbers: Sequence[int], actions: Sequence[str]) -> str:
@@ -418,7 +415,7 @@ def failed(name: str, exit: Exit, where: str, error: BaseException) -> Observati
     rewards count.
     """
     by_rule = exit.is_policys
-    place = where_raised(error)
+    place = where_raised(error) if error.__traceback__ is not None else str(SOURCE)
     raised = f" ({place})" if not place.startswith(str(SOURCE)) else ""
     why = f"environment {name} failed at {where}: {in_words(error)}{raised}. Correct it"
     if exit is not Exit.START_FAILED:

@@ -23,7 +23,7 @@ class Mixture(Environment):
     range of rewards are the widest of all.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, /, **options: Any) -> None:
         own = members_of(name, options).values()
         for each in own:
             if each.steps_all:
@@ -32,8 +32,11 @@ class Mixture(Environment):
                 )
         self.members = [each.make() for each in own]
         self.name, self.playing = name, self.members[0]
-        for fact in ("roles", "rewrites"):
-            found = [getattr(each, fact) for each in self.members]
+        facts: dict[str, list[Any]] = {
+            "roles": [each.roles if len(each.roles) > 1 else () for each in self.members],
+            "rewrites": [each.rewrites for each in self.members],
+        }
+        for fact, found in facts.items():
             if found.count(found[0]) < len(found):
                 raise UserError(
                     f"the environments of {name} differ in their {fact} "

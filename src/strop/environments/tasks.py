@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from strop.data.prompts import MAX_SPLIT_ROWS, Origin, Prompt, number_rows
 from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError, did_you_mean
+from strop.support.exits import Exit
 from strop.support.loading import attribute
 
 if TYPE_CHECKING:
@@ -407,13 +408,20 @@ def _first_rows(
 def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
     """The row of an episode: its first text, its seed, and the columns of its environment.
 
-    Raises UserError where the episode cannot begin.
+    Raises UserError where the episode cannot begin, and where it has no columns.
     """
+    from strop.environments.episodes import failed
+
     (shown,) = episodes.reset()
     episodes.close()
     if shown.exit is not None:
         raise UserError(shown.why)
-    return {**episodes.environments[0].columns(), "prompt": shown.text, "seed": seed}
+    try:
+        return {**episodes.environments[0].columns(), "prompt": shown.text, "seed": seed}
+    except Exception as error:
+        where = f"the columns of the seed {seed}"
+        why = failed(episodes.source.name, Exit.START_FAILED, where, error).why
+        raise UserError(why) from error
 
 
 _FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {

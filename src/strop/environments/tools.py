@@ -9,10 +9,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strop.data.tool_calls import UNKNOWN_TOOL, WRONG_ARGUMENTS, ParsedCall
+from strop.data.tool_calls import (
+    INVALID_JSON,
+    MISSING_NAME,
+    UNCLOSED_BLOCK,
+    UNKNOWN_TOOL,
+    WRONG_ARGUMENTS,
+    ParsedCall,
+)
 from strop.support.errors import UserError
 
 OK, FAILED, TIMEOUT, OVER_LIMIT = "ok", "failed", "timeout", "over_limit"
+# All statuses of calls; the package renderers has a name of its own for one that cannot be read.
+STATUSES = (
+    OK, INVALID_JSON, UNCLOSED_BLOCK, MISSING_NAME, "malformed_structure", UNKNOWN_TOOL,
+    WRONG_ARGUMENTS, OVER_LIMIT, FAILED, TIMEOUT,
+)  # fmt: skip
 
 
 class ToolError(Exception):

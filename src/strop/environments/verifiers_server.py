@@ -97,7 +97,8 @@ class VerifiersServer:
                 return
             if self.thread is None:
                 check_installed()
-                self.thread = threading.Thread(target=self._work, daemon=True)
+                given = (_connected(self.address),)
+                self.thread = threading.Thread(target=self._work, args=given, daemon=True)
                 self.thread.start()
             since = self.last_reply
             last = time.monotonic() + START_SECONDS
@@ -158,12 +159,8 @@ class VerifiersServer:
 
     # ---- in the thread of the connection
 
-    def _work(self) -> None:
-        import zmq
-
-        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-            socket.setsockopt(zmq.LINGER, 200)
-            socket.connect(self.address)
+    def _work(self, socket: Any) -> None:
+        with socket.context, socket:
             asked = time.monotonic()
             while not (self.over.is_set() and self.outgoing.empty()):
                 while True:
@@ -224,6 +221,26 @@ class VerifiersServer:
         outcome = Outcome("raised", why=f"the server of verifiers: {why}", transient=True)
         for episode in list(self.running.values()):
             self._cancel(episode, outcome)
+
+
+def _connected(address: str) -> Any:
+    """A socket that connects to an address, with a context of its own. Raises UserError for one
+    that ZeroMQ does not take.
+    """
+    import zmq
+
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 200)
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        context.destroy()
+        raise UserError(
+            f"data.task={FAMILY}{address} is no address of a server of verifiers "
+            f"({error.strerror}): give one such as {FAMILY}tcp://127.0.0.1:5000"
+        ) from error
+    return socket
 
 
 def outcome_of(reply: Mapping[str, Any], traces: list[dict[str, Any]]) -> Outcome:

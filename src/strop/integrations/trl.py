@@ -237,8 +237,14 @@ class StropGRPOTrainer(GRPOTrainer):
             for name, value in metrics.items():
                 self._metrics["train"][name].append(value)
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the last update of the rollouts is done."""
+        passes: int = self.args.steps_per_generation * self.num_iterations
+        return self._step % passes == 0
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if self._step % (self.args.steps_per_generation * self.num_iterations) == 0:
+        if self._is_whole:
             self._end_step()
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
@@ -246,7 +252,12 @@ class StropGRPOTrainer(GRPOTrainer):
             torch.save(self.strop.state, Path(self._get_output_dir(trial=trial), name, STATE))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Runs where training begins: a call of `train` that was stopped leaves nothing behind."""
         super()._load_optimizer_and_scheduler(checkpoint)
+        if self._is_whole:
+            self._end_step()
+        self._strop_step, self._strop_tallies = None, []
+        self._step, self._buffered_inputs = 0, None
         if checkpoint is not None:
             self.strop.state = read(Path(checkpoint), STATE)
 

@@ -102,3 +102,12 @@ def nearest_first(name: str, known: Iterable[str], limit: int = 8) -> str:
     )
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more if names else "none"
+
+
+def in_words(error: BaseException) -> str:
+    """The kind and the message of an error, even if its own `__str__` fails."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:
+        return f"{kind}, which cannot be written as text"

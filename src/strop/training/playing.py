@@ -21,8 +21,8 @@ def open_environment_workers(
     config: RunConfig, services: RunServices, ranks: Ranks, apart: bool = False
 ) -> None:
     """Open the workers that play the task's environment, if this process does not play it; of
-    several processes the first opens them, and plays for all where one alone might fail. For a task
-    of agents, open their server. Raises UserError.
+    several processes the first plays for all, since a time limit or a server could show each one
+    something else. For a task of agents, open their server. Raises UserError.
 
     apart: another process collects, which has Ray's actors.
     """
@@ -39,7 +39,7 @@ def open_environment_workers(
     num_workers = 0 if on_ray else config.data.num_env_workers(source)
     if not (on_ray or num_workers or source.is_asynchronous):
         _check_no_limit(config.data, source)
-    if not ranks.alone and (on_ray or num_workers or ":" in source.name):
+    if not ranks.alone:
         episodes.first = ranks.from_first
 
     def open() -> None:

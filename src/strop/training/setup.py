@@ -18,6 +18,7 @@ from strop.engines.pool.one_per_process import ParallelEngine
 from strop.engines.pool.pool import EnginePool
 from strop.environments.data_files import load_data
 from strop.environments.tasks import Task, load_task
+from strop.environments.verifiers_server import FAMILY as VERIFIERS
 from strop.method import part as parts
 from strop.method.algorithm import Method
 from strop.method.chains import number_of
@@ -94,6 +95,11 @@ def _check_task(data: DataSettings) -> None:
         raise UserError(
             f"{given} beside data.files: the files are the task, and an agent alone takes both; "
             "leave one of the two out"
+        )
+    if data.files and data.task_config and not data.task.startswith(VERIFIERS):
+        raise UserError(
+            f"data.task_config beside data.files: {data.task} is called with the rows of the files "
+            "alone: make it a column of theirs, or leave it out"
         )
     recorded = data.has_traces() or data.is_live()
     if data.validation_files and not (data.files or recorded):

@@ -157,15 +157,13 @@ class Openenv(Environment):
             with contextlib.suppress(ConnectionClosed):  # an earlier message can still be received
                 await session.send(json.dumps({"type": kind, "data": data}))
             answer = json.loads(await session.recv())
+            payload = answer.get("data", {})
         except (ConnectionClosed, InvalidHandshake) as error:
             raise LostSession(f"{self.place}: {error}") from error
-        except ValueError as error:
-            raise ServerError("INVALID_JSON", f"{self.place} answered none: {error}") from error
         except BaseException:
             if session is not None:
                 session.transport.abort()
             raise
-        payload = answer.get("data", {})
         if answer.get("type") == "error":
             failed = ServerError(
                 str(payload.get("code")), f"{self.place}: {payload.get('message')}"

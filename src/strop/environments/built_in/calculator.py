@@ -22,7 +22,8 @@ from strop.environments.base import Environment, Observation, check_number, chec
 from strop.environments.countdown import evaluate
 from strop.support.errors import UserError
 
-PIECE = re.compile(r"[\d+*/() -]*\d[\d+*/() -]*")
+PIECE = re.compile(r"[\d+*/() -]+")
+DIGIT = re.compile(r"\d")
 SIZES = {"plain": 999, "compact": 7}
 OPERATIONS = {"plain": "*", "compact": "+"}
 
@@ -106,7 +107,7 @@ class Calculator(Environment):
     def _read(self, action: str) -> tuple[str, str]:
         """(expression, "") for a call, ("", number) for an answer, two empty texts for neither."""
         pieces = [action.partition("=")[0]] if self.is_compact else PIECE.findall(action)
-        text = pieces[-1].strip() if pieces else ""
+        text = next((each.strip() for each in reversed(pieces) if DIGIT.search(each)), "")
         if not text.isdigit() and evaluate(text) is not None:
             return text, ""
         if self.is_compact:

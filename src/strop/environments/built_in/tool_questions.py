@@ -26,7 +26,7 @@ from strop.environments.tool_box import (
     sql_tool,
 )
 from strop.environments.tool_environment import ToolEnvironment, plain
-from strop.environments.tools import Tool
+from strop.environments.tools import STATUSES, Tool
 from strop.sandbox.run import check_isolation
 from strop.support.errors import UserError, did_you_mean
 from strop.support.files import json_lines, text_of
@@ -71,6 +71,7 @@ class ToolQuestions(ToolEnvironment):
         check_number("tool_questions: call_seconds", call_seconds, 0.001, whole=False)
         _check_names("kinds", kinds, KINDS)
         _check_names("tools", tools, TOOLS)
+        _check_names("ends_at", ends_at, STATUSES)
         for pair in ({"database": database, "corpus": corpus},
                      {"validation": validation, "heldout": heldout}):  # fmt: skip
             if not questions and any(pair.values()):

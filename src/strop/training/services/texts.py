@@ -96,7 +96,7 @@ def _lower(room: int) -> str:
 
 def new_tokens(rollout: Any, task: Task, longest_given: int | None = None) -> tuple[int, int]:
     """Most new tokens of an answer or action, and of an answer or episode. Raises UserError."""
-    for name in ("max_tokens", "max_turns", "max_action_tokens"):
+    for name in ("max_tokens", "max_turns", "max_action_tokens", "extension"):
         if isinstance(getattr(rollout, name, 0), Schedule):
             raise UserError(f"rollout.{name} is one number for a whole run: it takes no schedule")
     usual = longest_given or task.max_tokens

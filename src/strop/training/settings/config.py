@@ -235,8 +235,9 @@ class RunConfig(Section):
             )
         if algorithm.rollout.part.needs_environment:
             raise UserError(
-                f"{algorithm.rollout.label} needs an environment, {self.data.task} is none: give "
-                "data.task=corridor or another one, or a method that answers once, such as grpo"
+                f"{algorithm.rollout.label} needs an environment, {self.data.task or 'the data'} "
+                "is none: give data.task=corridor or another one, or a method that answers once, "
+                "such as grpo"
             )
         return algorithm
 

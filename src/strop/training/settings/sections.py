@@ -178,7 +178,7 @@ class DataSettings(Section):
                 raise ValueError(
                     f'{value} is no list, such as ["corridor", "calculator"]'
                 ) from error
-        if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        if isinstance(value, list | tuple) and value and all(isinstance(v, str) for v in value):
             return JOINED.join(value)
         return value
 
