@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.diagnosis.finding import Finding, mean
-from strop.diagnosis.signal import entropy, groups, movement
+from strop.diagnosis.signal import entropy, groups, learns_from_equal, movement
 from strop.diagnosis.terms import conflict
 from strop.diagnosis.validation import parted
 from strop.method.part import EARLIER
@@ -193,10 +193,11 @@ def _fault(run: RunFiles, numbers: dict[str, Any]) -> tuple[str, str] | None:
         )
     if silent := without_tokens(run):
         return f"{capital(silent[0])}.", silent[1]
-    if uniform > 0.99:
+    if uniform > 0.99 and not learns_from_equal(run):
+        moved = bool(norms) and max(norms) > ZERO_GRADIENT
+        rest = "only other terms of the loss move the weights" if moved else "so is the gradient"
         return (
-            f"In {uniform:.0%} of the groups all rewards are equal, so advantages and gradient are "
-            "0.",
+            f"In {uniform:.0%} of the groups all rewards are equal, so advantages are 0; {rest}.",
             "see the question about groups below; a reward that is always the same teaches "
             "nothing: try it with strop doctor --data --reward",
         )

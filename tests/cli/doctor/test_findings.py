@@ -8,8 +8,8 @@ from strop.data.prompts import Prompt
 from strop.diagnosis.data import _reward_finding, facts, fits
 from strop.diagnosis.endpoint import _gives
 from strop.diagnosis.finding import shortened
-from strop.diagnosis.run import RunFiles, ends, order
-from strop.diagnosis.signal import entropy, uniform_prompts
+from strop.diagnosis.run import RunFiles, ends, loss, order
+from strop.diagnosis.signal import entropy, groups, uniform_prompts
 
 
 def said(*lines):
@@ -78,6 +78,24 @@ def test_two_draws_of_a_prompt_in_one_step_are_two_groups():
         for draw in (0, 0, 1, 1)
     ]
     assert [(each["uniform"], each["groups"]) for each in uniform_prompts(rows)] == [(2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("advantage", "norm", "status", "words"),
+    [
+        (0.4, 2.0, ("ok", "note"), "these groups teach too"),  # one rollout a prompt
+        (0.0, 0.0, ("problem", "problem"), "advantages are 0; so is the gradient."),
+        (0.0, 0.1, ("problem", "problem"), "only other terms of the loss move the weights"),
+    ],
+)
+def test_equal_rewards_are_a_fault_where_nothing_is_learned_from_them(
+    advantage, norm, status, words
+):
+    line = {"frac_reward_zero_std": 1.0, "advantage/abs_mean": advantage, "grad_norm": norm}
+    run = RunFiles([{"step": n, "loss": 0.5, "learning_rate": 1.0, **line} for n in (1, 2)], {}, [])
+    found = loss(run), groups(run)
+    assert tuple(each.status for each in found) == status
+    assert any(words in each.answer for each in found)
 
 
 def test_an_endpoint_is_what_its_best_route_is():
