@@ -74,6 +74,12 @@ def test_a_group_that_the_user_gives_is_the_one_that_is_shown(strop: Strop) -> N
         assert result.code == 0, result.err
         rows = [json.loads(line) for line in result.out.splitlines()]
         assert {row["group"] for row in rows} == {3}
+    for words in (
+        ("grpo", "sampling.num_rollouts=linear(3, 9)"),
+        ("grpo(num_rollouts=linear(3, 9))",),
+    ):
+        result = strop("audit", *words, *SMALL[2:], "--depth", "2", "--json")  # the first step's
+        assert {json.loads(line)["group"] for line in result.out.splitlines()} == {3}, result.err
     result = strop(
         "audit", "mc_grpo(num_rollouts=3)", *SMALL[2:], "--depth", "2", "--json"
     )  # it draws one more
