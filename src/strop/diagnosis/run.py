@@ -64,14 +64,16 @@ class RunFiles:
         return values[-max(1, len(values) // 3) :]
 
     def option(self, ending: str) -> float:
-        """The first option of the method whose path has this ending; 1 when there is none."""
-        phases = self.settings.get("phases")
+        """The largest option of the method, in any of its phases, whose path has this ending; 1
+        when there is none.
+        """
+        phases, found = self.settings.get("phases"), list[float]()
         for section in (self.settings, *(phases.values() if isinstance(phases, dict) else ())):
             options = section.get("algorithm") if isinstance(section, dict) else None
             for path, value in options.items() if isinstance(options, dict) else ():
                 if path.endswith(ending) and isinstance(value, int | float):
-                    return value
-        return 1
+                    found.append(value)
+        return max(found, default=1)
 
 
 def examine(folder: Path) -> list[Finding]:

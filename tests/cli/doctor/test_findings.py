@@ -8,7 +8,7 @@ from strop.data.prompts import Prompt
 from strop.diagnosis.data import _reward_finding, facts, fits
 from strop.diagnosis.endpoint import _gives
 from strop.diagnosis.finding import shortened
-from strop.diagnosis.run import RunFiles, ends, loss, order
+from strop.diagnosis.run import RunFiles, ends, loss, mismatch, order
 from strop.diagnosis.signal import entropy, groups, uniform_prompts
 
 
@@ -96,6 +96,16 @@ def test_equal_rewards_are_a_fault_where_nothing_is_learned_from_them(
     found = loss(run), groups(run)
     assert tuple(each.status for each in found) == status
     assert any(words in each.answer for each in found)
+
+
+def test_updates_of_each_phase_move_the_policy() -> None:
+    line = {"step": 1, "sampling/sampling_logp_difference/mean": 0.2}
+    phases = {
+        name: {"algorithm": {"plan.split_into_minibatches.num_epochs": num}}
+        for name, num in (("first", 1), ("then", 4))
+    }
+    found = mismatch(RunFiles([line], {"phases": phases}, []))
+    assert (found.status, found.numbers["updates a step"]) == ("note", 4)
 
 
 def test_an_endpoint_is_what_its_best_route_is():
