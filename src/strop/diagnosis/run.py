@@ -405,7 +405,7 @@ def _is_new(row: Mapping[str, Any]) -> bool:
 
 
 def cut_off(run: RunFiles) -> Finding:
-    """Whether answers are cut off at the token limit."""
+    """Whether answers are cut off at the token limit, or episodes at the turn limit."""
     question = "Are answers cut off?"
     late = run.late("completions/clipped_ratio")
     if not late:
@@ -413,6 +413,10 @@ def cut_off(run: RunFiles) -> Finding:
     share, first = mean(late), run.series("completions/clipped_ratio")[0]
     numbers = {"first": first, "late": share}
     answer = f"{share:.1%} of the answers late in the run ({first:.1%} at first)."
+    turns = mean([causes(line).get(Exit.TURN_LIMIT, 0.0) for line in run.lines])
+    by_turns = turns > mean(run.series("completions/clipped_ratio")) / 2
+    if by_turns:
+        answer += " Most of them are episodes that reached their turn limit."
     beyond, paid = run.late("bootstrap/value_mean"), run.late("reward")
     if any(beyond) and paid:
         numbers |= {"bootstrap/value_mean": mean(beyond), "reward": mean(paid)}
@@ -420,6 +424,8 @@ def cut_off(run: RunFiles) -> Finding:
         answer += f" (mean reward {mean(paid):.3g})."
     status: Any = "problem" if share > CUT_OFF else "note" if share > CUT_OFF_NOTE else "ok"
     advice = "raise rollout.max_tokens, or make long answers costly (penalise_overlong_softly), or "
+    if by_turns:
+        advice = "raise the environment's limit of turns (max_turns in data.task_config), or "
     advice += "leave cut-off answers out of the loss (drop_truncated_rollouts)"
     if any(beyond):
         advice += "; where a cut is worth more than an end, the policy learns to be cut off: "

@@ -8,7 +8,7 @@ from strop.data.prompts import Prompt
 from strop.diagnosis.data import _reward_finding, facts, fits
 from strop.diagnosis.endpoint import _gives
 from strop.diagnosis.finding import shortened
-from strop.diagnosis.run import RunFiles, ends, loss, mismatch, order
+from strop.diagnosis.run import RunFiles, cut_off, ends, loss, mismatch, order
 from strop.diagnosis.signal import entropy, groups, uniform_prompts
 
 
@@ -106,6 +106,16 @@ def test_updates_of_each_phase_move_the_policy() -> None:
     }
     found = mismatch(RunFiles([line], {"phases": phases}, []))
     assert (found.status, found.numbers["updates a step"]) == ("note", 4)
+
+
+@pytest.mark.parametrize(("cause", "limit"), [("turn", "max_turns"), ("token", "max_tokens")])
+def test_the_limit_that_cuts_is_the_one_to_raise(cause, limit):
+    lines = [
+        {"step": n, "completions/clipped_ratio": 0.5, f"exit/{cause}_limit": 0.5} for n in (1, 2)
+    ]
+    found = cut_off(RunFiles(lines, {}, []))
+    assert found.status == "problem"
+    assert limit in found.advice.partition(", or")[0]
 
 
 def test_an_endpoint_is_what_its_best_route_is():
