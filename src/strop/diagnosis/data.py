@@ -212,7 +212,7 @@ def _reward_finding(table: list[dict[str, Any]]) -> Finding:
 
 def _doubt(scores: dict[str, list[float | None]]) -> tuple[str, str] | None:
     """What is odd about one reward's scores of the dummy answers, and what to do; None: nothing."""
-    if "reference" in scores and not any(scores["reference"]):
+    if "reference" in scores and not any((score or 0.0) > 0 for score in scores["reference"]):
         return ("No reference answer scores above 0.", "right when the reward wants a form around "
                 "it (a tag, a box); else check the comparison")  # fmt: skip
     if len({v for values in scores.values() for v in values}) == 1:

@@ -140,6 +140,7 @@ def test_a_reward_that_is_the_same_for_all_answers_is_noted():
         ]).answer  # fmt: skip
 
     assert told([1.0, 1.0], [1.0, 1.0]) == "Every dummy answer has the same score."
+    assert told([-2.0, None], [-1.0, None]) == "No reference answer scores above 0."
     assert told([0.0, 0.0], [1.0, 1.0]) != "Every dummy answer has the same score."
 
 
