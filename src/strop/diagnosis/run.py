@@ -366,17 +366,22 @@ def _step_faults(steps: list[int]) -> list[str]:
 
 
 def _skips(lines: list[dict[str, Any]]) -> list[int]:
-    """Steps at which the epoch advanced by far more for each sampled rollout than usual."""
-    rates = []
+    """Steps at which the epoch advanced by far more than usual in their phase, both in the step and
+    for each sampled rollout: steps refill, and schedules change the size of groups.
+    """
+    phases: dict[Any, list[tuple[int, float, float]]] = {}
     for before, line in pairwise(lines):
         known = all(each.get("data/epoch") is not None for each in (before, line))
         if known and line.get("data/rollouts_sampled") and line["step"] == before["step"] + 1:
             passed = line["data/epoch"] - before["data/epoch"]
-            rates.append((passed / line["data/rollouts_sampled"], line["step"]))
-    if len(rates) < 3:
-        return []
-    usual = sorted(rate for rate, _ in rates)[len(rates) // 2]
-    return [step for rate, step in rates if usual > 0 and rate > SKIP * usual]
+            each = line["step"], passed, passed / line["data/rollouts_sampled"]
+            phases.setdefault(line.get("phase"), []).append(each)
+    found: list[int] = []
+    for rates in (each for each in phases.values() if len(each) >= 3):
+        _, passed, rate = (sorted(column)[len(rates) // 2] for column in zip(*rates, strict=True))
+        if rate > 0:
+            found += [n for n, p, r in rates if p > SKIP * passed and r > SKIP * rate]
+    return found
 
 
 def _repeated(run: RunFiles) -> list[int]:

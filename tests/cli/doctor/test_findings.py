@@ -34,6 +34,14 @@ def test_an_epoch_that_jumps_is_named_and_an_even_one_is_not():
     assert said(*even).status == "ok"
     jumped = [*even[:5], *(line | {"data/epoch": line["data/epoch"] + 2} for line in even[5:])]
     assert "data/epoch jumps at step 6" in said(*jumped).answer
+    smaller = [{**line, "data/rollouts_sampled": 10 - n} for n, line in enumerate(even)]
+    assert said(*smaller).status == "ok"  # groups of fewer answers to as many prompts
+    refilled = [{"data/epoch": 0.1 * n, "data/rollouts_sampled": 8} for n in (1, 2, 3, 4, 8, 9)]
+    refilled[4]["data/rollouts_sampled"] = 32
+    assert said(*refilled).status == "ok"
+    wider = [{**line, "phase": 1.0} for line in even[:4]]
+    wider += [{**each, "data/epoch": n, "phase": 2.0} for n, each in enumerate(even[:4], 2)]
+    assert said(*wider).status == "ok"  # a phase with more prompts a step
 
 
 def test_shares_of_ends_are_means_over_steps():
