@@ -112,6 +112,15 @@ def test_equal_runs_are_told_from_others(run: Any, tmp_path: Path, strop_command
     assert (as_json["same"], as_json["columns"][0]["name"]) == (False, "id_T")
 
 
+def test_answers_of_a_validation_are_not_asked_for(run: Any, tmp_path: Path) -> None:
+    name = "eval/validation/pass@1"
+    a, b = (changed(run, tmp_path / f"{x}", 3, **{name: x}) for x in (0.25, 0.5))
+    shutil.rmtree(b / "rollouts")
+    found = strop.diff(a, b)
+    assert (found.step, found.stage, found.looked_at) == (3, "validation", None)
+    assert "rollouts_every" not in repr(found)
+
+
 def test_runs_are_compared_as_far_as_both_go(run: Any, tmp_path: Path) -> None:
     short = changed(run, tmp_path / "short")
     lines = (short / "metrics.jsonl").read_text().splitlines(keepends=True)

@@ -27,6 +27,15 @@ def test_a_table_for_each_method(strop: Strop) -> None:
     assert all(len(line) <= 80 for line in result.out.splitlines())
 
 
+def test_drawn_numbers_have_their_whole_intervals(strop: Strop) -> None:
+    words = ("--group", "2,3", *SMALL[2:], "--depth", "2", "--most", "1", "--draws", "40")
+    result = strop("audit", "grpo", *words)
+    assert result.code == 0, result.err
+    lines = [line for line in result.out.splitlines() if "±" in line]
+    assert max(map(len, lines)) > 80  # characters of the terminal
+    assert "…" not in result.out
+
+
 def test_json_and_csv_have_every_setting(strop: Strop, tmp_path: Path) -> None:
     out = tmp_path / "audit.csv"
     options = ("--group", "2,3", "--success", "0.2,0.5", "--staleness", "0,1", "--updates", "1,2")
@@ -74,6 +83,12 @@ def test_a_group_that_the_user_gives_is_the_one_that_is_shown(strop: Strop) -> N
         assert result.code == 0, result.err
         rows = [json.loads(line) for line in result.out.splitlines()]
         assert {row["group"] for row in rows} == {3}
+    for words in (
+        ("grpo", "sampling.num_rollouts=linear(3, 9)"),
+        ("grpo(num_rollouts=linear(3, 9))",),
+    ):
+        result = strop("audit", *words, *SMALL[2:], "--depth", "2", "--json")  # the first step's
+        assert {json.loads(line)["group"] for line in result.out.splitlines()} == {3}, result.err
     result = strop(
         "audit", "mc_grpo(num_rollouts=3)", *SMALL[2:], "--depth", "2", "--json"
     )  # it draws one more

@@ -136,6 +136,20 @@ def test_a_model_as_json(strop, model, tmp_path):
     assert rows[0]["step_seconds"] > 4000 * 0.004
 
 
+def test_most_tokens_cut_the_lengths_of_a_file(strop, model, tmp_path):
+    (tmp_path / "long.txt").write_text("\n".join(["100", "200", "300", "4000"] * 8))
+    (tmp_path / "cut.txt").write_text("\n".join(["100", "200", "300", "500"] * 8))
+    found = [
+        strop(
+            "plan", model, "--gpus", "2", *GPUS, "--lengths", tmp_path / name,
+            "--max-tokens", "500", "--json", "-o", tmp_path / "plan.html",
+        ).out
+        for name in ("long.txt", "cut.txt")
+    ]  # fmt: skip
+    assert found[0]
+    assert found[0] == found[1]
+
+
 def test_gpus_that_generate_are_given(strop, model, tmp_path):
     words = ["--gpus", "8", *GPUS, *LENGTHS, "--generate", "6", "--json", "-o", tmp_path / "p.html"]
     rows = [json.loads(line) for line in strop("plan", model, *words).out.splitlines()]

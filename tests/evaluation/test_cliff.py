@@ -36,6 +36,12 @@ def test_ties_are_of_distinct_answers() -> None:
     assert tied_top(prompt, score, 4).tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
+def test_means_of_equal_scores_are_tied_whatever_their_number() -> None:
+    score = np.array([(0.7 + 0.7 + 0.7) / 3, 0.7])
+    assert score[0] < score[1]
+    assert tied_top(np.zeros(2, dtype=int), score, 1).tolist() == [1.0]
+
+
 def test_no_entropy_no_bound() -> None:
     for call in (lambda: distance_bound(0.1, 0.0), lambda: reweighted_distance([1], [1], [0], 0.0)):
         with pytest.raises(UserError, match="entropy"):

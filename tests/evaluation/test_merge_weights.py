@@ -56,6 +56,9 @@ def test_greedy_adds_the_best_of_all_that_are_left_and_stops_without_a_gain():
     assert greedy_shares([point(0.0), point(4.0), point(1.0)], towards(1.6)) == [0, 0, 1]
     # 2 is .4 away; with 3 .1, with 5 1.1; both: .93
     assert greedy_shares([point(5.0), point(2.0), point(3.0)], towards(2.4)) == [0, 0.5, 0.5]
+    # a model without a loss, such as one that overflows, is never added
+    nothing = point(float("nan"))
+    assert greedy_shares([nothing, point(2.0), point(3.0)], towards(2.4)) == [0, 0.5, 0.5]
 
 
 def test_slope_of_shares_worked_example():

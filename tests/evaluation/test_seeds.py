@@ -105,6 +105,11 @@ def test_a_limit_stays_inside_what_the_number_can_be() -> None:
     assert -2 < either.low < either.value < either.high < 2
 
 
+def test_a_mean_outside_the_range_of_its_name_keeps_students_interval() -> None:
+    assert over_seeds([37.0, 38.0, 40.0], within=SHARE) == over_seeds([37.0, 38.0, 40.0])
+    assert over_seeds([-3.0, -2.0], within=POSITIVE) == over_seeds([-3.0, -2.0])
+
+
 def test_equal_seeds_do_not_tell_how_sure_their_mean_is() -> None:
     equal = over_seeds([0.1, 0.1, 0.1])
     assert equal.value == 0.1
@@ -116,7 +121,10 @@ def test_equal_seeds_do_not_tell_how_sure_their_mean_is() -> None:
     ("name", "wanted"),
     [("pass@8", SHARE), ("eval/validation/maj@4", SHARE), ("reached to pass@1 0.5", SHARE),
      ("late/entropy", POSITIVE), ("seconds to pass@1 0.5", POSITIVE), ("distinct@8", POSITIVE),
-     ("mean/frac_reward_zero_std", SHARE), ("late/reward", (-math.inf, math.inf))],
+     ("mean/frac_reward_zero_std", SHARE), ("mean/rewards/frac_unscored", SHARE),
+     ("exit/token_limit", SHARE), ("eval/validation/reward_accuracy", SHARE),
+     ("episode/done_fraction", SHARE), ("tied_top", SHARE), ("distinct_fraction", SHARE),
+     ("late/reward", (-math.inf, math.inf))],
 )  # fmt: skip
 def test_what_a_number_can_be_follows_from_its_name(name: str, wanted: tuple) -> None:
     assert range_of(name) == wanted

@@ -150,9 +150,8 @@ def test_what_was_refused_before_step_1_is(prompt, columns, expected):
 
 def test_the_longest_answer_is_exact():
     given = [Prompt(n, "1", {"completion": "2" * n}) for n in (3, 9, 4)]
-    loaded = types.SimpleNamespace(tokenizer=tokenizer(), end_ids=(1,))
-    assert rows.longest_given(ReadAnswers(), given, loaded) == 10
-    assert max(len(encode_answer(p, "completion", loaded.tokenizer)) for p in given) == 9
+    assert rows.longest_given(ReadAnswers(), given, tokenizer(), num_ends=1) == 10
+    assert max(len(encode_answer(p, "completion", tokenizer())) for p in given) == 9
 
 
 @pytest.mark.parametrize(("room", "told"), [(0, None), (20, None), (16, 17), (10, 17)])

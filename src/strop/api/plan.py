@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.tables import Table
@@ -193,6 +195,7 @@ def _work_of(case: Case, asked: Question, measured: Work | None) -> tuple[Case, 
             "give the lengths of answers in tokens: --lengths MEAN,P99, such as 3000,16000, or "
             "--lengths FILE with one in each line"
         )
+    groups = [np.minimum(group, most).astype(np.int64) for group in groups]
     prompt = asked.prompt_tokens or (PROMPT_TOKENS if measured is None else measured.prompt)
     prompts = asked.prompts or (PROMPTS if measured is None else measured.num_groups)
     if prompts * size > MOST_ANSWERS:

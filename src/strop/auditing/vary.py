@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from strop.auditing.bench import Uncountable
+from strop.auditing.bench import NUM_STEPS, Uncountable
 from strop.auditing.estimate import Audit, Limits, audit
 from strop.auditing.tree import Tree, random_policy, random_tree
 from strop.catalogue import catalogue
 from strop.method import notation
 from strop.method.algorithm import Algorithm, Method, Phases, around_refresh
 from strop.method.cost import needs_of
+from strop.method.schedule import Schedule
 from strop.training.settings.config import RunConfig
 
 TEACHER = 0.7  # success of the teacher, for methods that learn from one
@@ -83,9 +84,14 @@ def _built(settings: RunConfig) -> Method:
     return settings.build()
 
 
+def _first_step(settings: RunConfig, phase: int) -> Algorithm:
+    """The method of a phase with the numbers that its schedules have in the first step."""
+    return _built(settings).in_phase(phase).at_step(1, NUM_STEPS)
+
+
 def compose(settings: RunConfig, setting: Setting, phase: int = 1) -> Algorithm:
     """The method, in one of its phases, with the setting's group and updates. Raises UserError."""
-    algorithm = _built(settings).in_phase(phase)
+    algorithm = _first_step(settings, phase)
     given, stated = _stated(settings, rollouts_of(algorithm))
     if not given:  # a method that draws more than its `num_rollouts` continues to do so
         extra = rollouts_of(algorithm) - stated
@@ -97,7 +103,7 @@ def compose(settings: RunConfig, setting: Setting, phase: int = 1) -> Algorithm:
 
 def group_of(settings: RunConfig, setting: Setting, phase: int = 1) -> int:
     """The method's `num_rollouts`: the setting's, or the user's own where there is one."""
-    given, stated = _stated(settings, rollouts_of(_built(settings).in_phase(phase)))
+    given, stated = _stated(settings, rollouts_of(_first_step(settings, phase)))
     return stated if given else setting.group
 
 
@@ -114,7 +120,8 @@ def _stated(settings: RunConfig, drawn: int) -> tuple[bool, int]:
         return given, drawn
     name, arguments = notation.named(settings.recipe)
     if "num_rollouts" in arguments:
-        return True, int(arguments["num_rollouts"])
+        value = arguments["num_rollouts"]
+        return True, round(value(1, NUM_STEPS) if isinstance(value, Schedule) else value)
     parameter = inspect.signature(catalogue.load("recipe", name)).parameters.get("num_rollouts")
     return False, drawn if parameter is None else int(parameter.default)
 

@@ -120,6 +120,9 @@ def _json(row: dict[str, Any]) -> None:
     print(json.dumps(without_nan(row)), flush=True)
 
 
+WIDE = 160  # characters of a table: a number that is cut says nothing
+
+
 def _show(part: "Part") -> None:
     """Print what the part is about, and the settings' numbers."""
     console = Console(highlight=False)
@@ -131,7 +134,7 @@ def _show(part: "Part") -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         table.add_row(*line)
-    console.print(table)
+    Console(highlight=False, width=max(console.width, WIDE)).print(table)
 
 
 def _write(rows: list[dict[str, Any]], path: Path) -> None:

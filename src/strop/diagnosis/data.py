@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from strop.diagnosis.finding import Finding, mean, shortened
@@ -12,15 +13,30 @@ from strop.support.errors import UserError
 SHOWN, TRIED, MEASURED = 3, 4, 5000  # rows shown, given to the rewards, and tokenised
 
 
-def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, tuple[Any, ...]]:
-    """Name, training prompts, longest answer and rewards of the task. Raises UserError.
+@dataclass(frozen=True)
+class Ingredients:
+    """What a run is made of, beside its model.
+
+    longest: tokens of the longest answer or episode; kept: those that the context has to keep after
+    every prompt: a whole answer, or one token where answers are read from the data. rewards: specs.
+    """
+
+    name: str
+    prompts: Sequence[Any]
+    longest: int
+    kept: int
+    rewards: tuple[Any, ...]
+
+
+def ingredients(settings: Any, tokenizer: Any) -> Ingredients:
+    """The task of a run. Raises UserError.
 
     With a tokenizer, the prompts are in the form in which its model will see them.
     """
     from strop.environments.data_files import load_data
     from strop.environments.tasks import load_task
     from strop.rewards.source import RewardSpec, reward_name
-    from strop.training.rows import chat_of, put
+    from strop.training.rows import chat_of, longest_given, put
     from strop.training.services.texts import new_tokens
 
     data, reward = settings.data, settings.reward
@@ -33,9 +49,12 @@ def prompts_of(settings: Any, tokenizer: Any) -> tuple[str, Sequence[Any], int, 
     if tokenizer is not None:
         task = put(task, tokenizer, chat_of(data, task, tokenizer))
     rewards = tuple(RewardSpec(reward_name(s), s) for s in reward.functions) or task.rewards
-    algorithms = settings.build().algorithms
-    longest = max(new_tokens(each.rollout.part, task)[1] for each in algorithms)
-    return task.name, task.train, longest, rewards
+    longest = kept = 0
+    for part in (each.rollout.part for each in settings.build().algorithms):
+        given = None if tokenizer is None else longest_given(part, task.train, tokenizer, 1)
+        tokens = new_tokens(part, task, given)[1]
+        longest, kept = max(longest, tokens), max(kept, tokens if given is None else 1)
+    return Ingredients(task.name, task.train, longest, kept, rewards)
 
 
 def lengths(settings: Any, prompts: Sequence[Any], tokenizer: Any) -> list[int]:
@@ -100,20 +119,20 @@ def duplicates(prompts: Sequence[Any]) -> Finding:
     )  # fmt: skip
 
 
-def fits(settings: Any, found: list[int], context: int, episode_tokens: int) -> Finding:
-    """Whether the prompts leave room for an answer."""
+def fits(settings: Any, found: list[int], context: int, kept: int) -> Finding:
+    """Whether the prompts leave room for an answer. kept: as in `Ingredients`."""
     most = settings.data.max_prompt_tokens
-    limit = min(context - episode_tokens, most or context)
+    limit = min(context - kept, most or context)
     long = sum(length > limit for length in found)
     numbers = {"min": min(found), "mean": mean(found), "max": max(found), "limit": limit,
                "too_long": long, "measured": len(found)}  # fmt: skip
     answer = f"{len(found)} prompts have {min(found)} to {max(found)} tokens, {mean(found):.1f} on "
-    answer += f"average; the limit is {limit} (context {context}, answers of {episode_tokens})."
+    answer += f"average; the limit is {limit} (context {context}, of which {kept} for an answer)."
     if limit < 1:
         return Finding(
             "Do the prompts fit?",
             "problem",
-            f"Answers of {episode_tokens} tokens leave no room in a context of {context}.",
+            f"Answers of {kept} tokens leave no room in a context of {context}.",
             "lower rollout.max_tokens",
             numbers,
         )
@@ -193,7 +212,7 @@ def _reward_finding(table: list[dict[str, Any]]) -> Finding:
 
 def _doubt(scores: dict[str, list[float | None]]) -> tuple[str, str] | None:
     """What is odd about one reward's scores of the dummy answers, and what to do; None: nothing."""
-    if "reference" in scores and not any(scores["reference"]):
+    if "reference" in scores and not any((score or 0.0) > 0 for score in scores["reference"]):
         return ("No reference answer scores above 0.", "right when the reward wants a form around "
                 "it (a tag, a box); else check the comparison")  # fmt: skip
     if len({v for values in scores.values() for v in values}) == 1:

@@ -155,7 +155,7 @@ class Difference:
             return
         if self.looked_at == self.step:
             yield f"  All kept rollouts and tokens of step {self.step} are the same."
-        else:
+        elif self.stage != "validation":  # of whose answers no run keeps any
             yield (
                 f"  To see which token, both have to keep the rollouts of step {self.step} "
                 "(training.rollouts_every=1)."

@@ -137,7 +137,7 @@ def counts(
     algorithms, training = settings.build().algorithms, settings.training
     b = DTYPES[settings.model.dtype].itemsize
     longest = prompt_tokens + episode_tokens
-    rollouts = max(map(_rollouts, algorithms))
+    rollouts = max(_rollouts(each, training.steps) for each in algorithms)
     answers = max(rollouts, _validated(settings)) or training.num_slots
     tokens = max(training.tokens_on(device), longest)
     return {
@@ -239,13 +239,22 @@ def _head_buffers(algorithm: Any, shape: Shape) -> int:
     return 1 + two + shape.softcap + ("logq_ref_TV" in read)
 
 
-def _rollouts(algorithm: Any) -> int:
-    """The number of rollouts of a step; 0 when the sampling parts do not say."""
-    total = 0
-    for use in algorithm.sampling:
-        part = use.part
-        total += int(getattr(part, "num_prompts", 0)) * int(getattr(part, "num_rollouts", 0))
-    return total
+def _rollouts(algorithm: Any, num_steps: int) -> int:
+    """The most rollouts of a step; 0 when the sampling parts do not say."""
+    return sum(
+        _most(use.part, "num_prompts", num_steps) * _most(use.part, "num_rollouts", num_steps)
+        for use in algorithm.sampling
+    )
+
+
+def _most(part: Any, name: str, num_steps: int) -> int:
+    """The largest number that an option has in a run; 0 where the part does not have it."""
+    from strop.method.schedule import Schedule, extreme_steps
+
+    value = getattr(part, name, 0)
+    if not isinstance(value, Schedule):
+        return int(value)
+    return max(round(value(step, num_steps)) for step in extreme_steps(value, num_steps))
 
 
 def _validated(settings: Any) -> int:

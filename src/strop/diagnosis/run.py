@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.diagnosis.finding import Finding, mean
-from strop.diagnosis.signal import entropy, groups, movement
+from strop.diagnosis.signal import entropy, groups, learns_from_equal, movement
 from strop.diagnosis.terms import conflict
 from strop.diagnosis.validation import parted
 from strop.method.part import EARLIER
@@ -64,14 +64,16 @@ class RunFiles:
         return values[-max(1, len(values) // 3) :]
 
     def option(self, ending: str) -> float:
-        """The first option of the method whose path has this ending; 1 when there is none."""
-        phases = self.settings.get("phases")
+        """The largest option of the method, in any of its phases, whose path has this ending; 1
+        when there is none.
+        """
+        phases, found = self.settings.get("phases"), list[float]()
         for section in (self.settings, *(phases.values() if isinstance(phases, dict) else ())):
             options = section.get("algorithm") if isinstance(section, dict) else None
             for path, value in options.items() if isinstance(options, dict) else ():
                 if path.endswith(ending) and isinstance(value, int | float):
-                    return value
-        return 1
+                    found.append(value)
+        return max(found, default=1)
 
 
 def examine(folder: Path) -> list[Finding]:
@@ -193,10 +195,11 @@ def _fault(run: RunFiles, numbers: dict[str, Any]) -> tuple[str, str] | None:
         )
     if silent := without_tokens(run):
         return f"{capital(silent[0])}.", silent[1]
-    if uniform > 0.99:
+    if uniform > 0.99 and not learns_from_equal(run):
+        moved = bool(norms) and max(norms) > ZERO_GRADIENT
+        rest = "only other terms of the loss move the weights" if moved else "so is the gradient"
         return (
-            f"In {uniform:.0%} of the groups all rewards are equal, so advantages and gradient are "
-            "0.",
+            f"In {uniform:.0%} of the groups all rewards are equal, so advantages are 0; {rest}.",
             "see the question about groups below; a reward that is always the same teaches "
             "nothing: try it with strop doctor --data --reward",
         )
@@ -363,17 +366,22 @@ def _step_faults(steps: list[int]) -> list[str]:
 
 
 def _skips(lines: list[dict[str, Any]]) -> list[int]:
-    """Steps at which the epoch advanced by far more for each sampled rollout than usual."""
-    rates = []
+    """Steps at which the epoch advanced by far more than usual in their phase, both in the step and
+    for each sampled rollout: steps refill, and schedules change the size of groups.
+    """
+    phases: dict[Any, list[tuple[int, float, float]]] = {}
     for before, line in pairwise(lines):
         known = all(each.get("data/epoch") is not None for each in (before, line))
         if known and line.get("data/rollouts_sampled") and line["step"] == before["step"] + 1:
             passed = line["data/epoch"] - before["data/epoch"]
-            rates.append((passed / line["data/rollouts_sampled"], line["step"]))
-    if len(rates) < 3:
-        return []
-    usual = sorted(rate for rate, _ in rates)[len(rates) // 2]
-    return [step for rate, step in rates if usual > 0 and rate > SKIP * usual]
+            each = line["step"], passed, passed / line["data/rollouts_sampled"]
+            phases.setdefault(line.get("phase"), []).append(each)
+    found: list[int] = []
+    for rates in (each for each in phases.values() if len(each) >= 3):
+        _, passed, rate = (sorted(column)[len(rates) // 2] for column in zip(*rates, strict=True))
+        if rate > 0:
+            found += [n for n, p, r in rates if p > SKIP * passed and r > SKIP * rate]
+    return found
 
 
 def _repeated(run: RunFiles) -> list[int]:
@@ -402,7 +410,7 @@ def _is_new(row: Mapping[str, Any]) -> bool:
 
 
 def cut_off(run: RunFiles) -> Finding:
-    """Whether answers are cut off at the token limit."""
+    """Whether answers are cut off at the token limit, or episodes at the turn limit."""
     question = "Are answers cut off?"
     late = run.late("completions/clipped_ratio")
     if not late:
@@ -410,6 +418,10 @@ def cut_off(run: RunFiles) -> Finding:
     share, first = mean(late), run.series("completions/clipped_ratio")[0]
     numbers = {"first": first, "late": share}
     answer = f"{share:.1%} of the answers late in the run ({first:.1%} at first)."
+    turns = mean([causes(line).get(Exit.TURN_LIMIT, 0.0) for line in run.lines])
+    by_turns = turns > mean(run.series("completions/clipped_ratio")) / 2
+    if by_turns:
+        answer += " Most of them are episodes that reached their turn limit."
     beyond, paid = run.late("bootstrap/value_mean"), run.late("reward")
     if any(beyond) and paid:
         numbers |= {"bootstrap/value_mean": mean(beyond), "reward": mean(paid)}
@@ -417,6 +429,8 @@ def cut_off(run: RunFiles) -> Finding:
         answer += f" (mean reward {mean(paid):.3g})."
     status: Any = "problem" if share > CUT_OFF else "note" if share > CUT_OFF_NOTE else "ok"
     advice = "raise rollout.max_tokens, or make long answers costly (penalise_overlong_softly), or "
+    if by_turns:
+        advice = "raise the environment's limit of turns (max_turns in data.task_config), or "
     advice += "leave cut-off answers out of the loss (drop_truncated_rollouts)"
     if any(beyond):
         advice += "; where a cut is worth more than an end, the policy learns to be cut off: "

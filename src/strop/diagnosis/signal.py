@@ -8,6 +8,7 @@ from strop.diagnosis.finding import Finding, mean, shortened
 
 FALLEN, COLLAPSED, RISEN = 0.5, 0.1, 3.0  # entropy late in the run / entropy at first
 NO_SIGNAL, LITTLE_SIGNAL = 0.9, 0.6  # share of groups whose rewards are all equal
+ZERO_ADVANTAGE = 1e-6  # advantages closer to 0 count as 0
 FAR = 0.02  # mean nats a token by which the updates of a step move the policy
 MOST_PROMPTS = 5
 FEWEST_STEPS = 30  # minimum length of a run to judge its course
@@ -131,6 +132,9 @@ def groups(run: Any) -> Finding:
     status: Any = "problem" if share > NO_SIGNAL else "note" if share > LITTLE_SIGNAL else "ok"
     if status == "ok":
         return Finding(question, status, answer, numbers=numbers)
+    if learns_from_equal(run):
+        answer += " Advantages are not 0 where all rewards are equal, so these groups teach too."
+        return Finding(question, "note", answer, numbers=numbers)
     easy = bool(wrong and right) and mean(right) > mean(wrong)
     advice = (
         "most are solved: give harder prompts, or drop_uniform_groups; stop when validation is flat"
@@ -139,6 +143,17 @@ def groups(run: Any) -> Finding:
         "with the recipe dapo; ngrpo learns from groups that are all wrong"
     )
     return Finding(question, status, answer, advice, numbers)
+
+
+def learns_from_equal(run: Any) -> bool:
+    """Whether advantages differ from 0 in some step in which no group has different rewards: with
+    one rollout a prompt, or where the method has another baseline than the group's.
+    """
+    return any(
+        line.get("frac_reward_zero_std") == 1.0
+        and (line.get("advantage/abs_mean") or 0.0) > ZERO_ADVANTAGE
+        for line in run.lines
+    )
 
 
 def uniform_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

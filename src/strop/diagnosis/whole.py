@@ -83,20 +83,21 @@ def _look(
     from strop.diagnosis import model as of_model
 
     tokenizer = of_model.tokenizer_of(settings) if with_model else None
-    name, prompts, episode_tokens, specs = of_data.prompts_of(settings, tokenizer)
+    task = of_data.ingredients(settings, tokenizer)
+    prompts, specs = task.prompts, task.rewards
     found = of_data.lengths(settings, prompts, tokenizer) if with_model else []
     if with_model:
-        report["model"], fits = of_model.examine(settings, name, max(found), episode_tokens)
+        report["model"], fits = of_model.examine(settings, task.name, max(found), task.longest)
         lines += ["", *of_model.lines(report["model"])]
         findings.append(fits)
     if not with_data:
         return
-    report["data"] = of_data.facts(name, prompts)
+    report["data"] = of_data.facts(task.name, prompts)
     if specs or settings.data.files:  # episodes may begin alike
         findings.append(of_data.duplicates(prompts))
     if with_model:
         context = report["model"]["context"] or 2**20
-        findings.append(of_data.fits(settings, found, context, episode_tokens))
+        findings.append(of_data.fits(settings, found, context, task.kept))
         findings.append(of_data.form(settings, prompts, tokenizer))
     table: list[Facts] = []
     if specs:

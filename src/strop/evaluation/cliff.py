@@ -7,7 +7,7 @@ entropy is rewarded. Source: arXiv 2507.20150 (propositions 2.1 to 2.5, 4.5).
 import numpy as np
 from numpy.typing import ArrayLike
 
-from strop.evaluation.samples import Floats, Ints
+from strop.evaluation.samples import ROUNDING, Floats, Ints
 from strop.support.errors import UserError
 
 
@@ -19,7 +19,7 @@ def tied_top(prompt_A: Ints, score_A: Floats, num_prompts: int) -> Floats:
     """
     best_P = np.full(num_prompts, -np.inf)
     np.maximum.at(best_P, prompt_A, score_A)
-    at_top_A = score_A >= best_P[prompt_A]
+    at_top_A = score_A >= best_P[prompt_A] - ROUNDING  # means of equal scores differ by rounding
     return (np.bincount(prompt_A[at_top_A], minlength=num_prompts) > 1).astype(np.float64)
 
 

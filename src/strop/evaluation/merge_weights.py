@@ -8,6 +8,7 @@ Source: arXiv 2602.09021 (model arithmetic); code OpenDriveLab/kai0, model_arith
 it: the loss is always over all rows, where gradient descent there takes one batch after another.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -87,9 +88,10 @@ def greedy_shares(models: Sequence[Weights], loss: Loss) -> list[float]:
         tried = [
             float(loss(average([models[j] for j in [*taken, i]])).detach().item()) for i in left
         ]
-        if not min(tried) < best:
+        lowest = min((each for each in tried if not math.isnan(each)), default=best)
+        if lowest >= best:
             break
-        best = min(tried)
+        best = lowest
         taken.append(left.pop(tried.index(best)))
     return [(i in taken) / max(len(taken), 1) for i in range(len(models))]
 

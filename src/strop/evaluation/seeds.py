@@ -19,8 +19,9 @@ ANYTHING: Within = (-math.inf, math.inf)
 SHARE: Within = (0.0, 1.0)
 POSITIVE: Within = (0.0, math.inf)
 _SHARES = re.compile(
-    r"(eval/.+/)?(pass|maj)@\d+|(late/|mean/)?(frac_\w+|groups/frac\w+|clip_ratio/\w+"
-    r"|completions/clipped_ratio)|distinct_fraction|ece|(answer_\w+_)?auc|band|below|reached to .+"
+    r"(eval/.+/)?((pass|maj)@\d+|auc|\w+_accuracy(_per_token)?)|([^/]+/)*(frac(_\w+)?|\w+_fraction)"
+    r"|(late/|mean/)?(clip_ratio/\w+|completions/clipped_ratio|exit/\w+)|tied_top|ece"
+    r"|answer_\w+_auc|band|below|reached to .+"
 )
 _POSITIVE = re.compile(
     r"(late/|mean/)?(entropy|completions/\w+_length|grad_norm|step_time|timing_s/\w+|perf/\w+)"
@@ -43,7 +44,8 @@ def limits(mean: Any, half: Any, within: Within = ANYTHING) -> tuple[Any, Any]:
         logit(p) -+ half / ((high - low) p (1 - p)),   p = (mean - low) / (high - low)
         log(mean - low) - half / (mean - low)
 
-    Numbers or arrays. A mean at an end of its range has no such scale: its limit is the end.
+    Numbers or arrays. A mean at an end of its range has no such scale: its limit is the end. One
+    outside it, a user's own number called like a share, keeps `mean -+ half`.
     """
     least, most = within
     mean, half = np.asarray(mean, dtype=np.float64), np.asarray(half, dtype=np.float64)
@@ -57,9 +59,11 @@ def limits(mean: Any, half: Any, within: Within = ANYTHING) -> tuple[Any, Any]:
             )
         else:
             below, above = least + (mean - least) * np.exp(-half / (mean - least)), high
-    low = np.where((low < least) & np.isfinite(below), below, low)
-    high = np.where((high > most) & np.isfinite(above), above, high)
-    return np.clip(low, least, most), np.clip(high, least, most)
+    inside = (least <= mean) & (mean <= most)
+    low = np.where(inside & (low < least) & np.isfinite(below), below, low)
+    high = np.where(inside & (high > most) & np.isfinite(above), above, high)
+    cut = np.clip(low, least, most), np.clip(high, least, most)
+    return np.where(inside, cut[0], low), np.where(inside, cut[1], high)
 
 
 class SeedEstimate(NamedTuple):

@@ -13,7 +13,6 @@ from strop.data.prompts import MAX_SPLIT_ROWS, Prompt
 from strop.environments.tasks import Task
 from strop.support.errors import UserError
 from strop.traces.files import Group
-from strop.training.learner.models import Loaded
 from strop.training.services.bounds import Bounds
 from strop.training.services.episodes import opening
 from strop.training.services.run import RunServices
@@ -66,20 +65,24 @@ def used(config: RunConfig, task: Task) -> Iterator[Prompt]:
     return itertools.chain(task.train, validated(config, task))
 
 
-def longest_given(rollout: Any, prompts: Iterable[Prompt], loaded: Loaded) -> int | None:
-    """Tokens of the longest answer in the data; None where answers are sampled."""
+def longest_given(
+    rollout: Any, prompts: Iterable[Prompt], tokenizer: Any, num_ends: int
+) -> int | None:
+    """Tokens of the longest answer in the data, with `num_ends` at its end; None where answers are
+    sampled.
+    """
     columns = rollout.given
     if not columns:
         return None
     if rollout.max_tokens or rollout.needs_traces:  # traces: the task gives the length
         return 0
-    longest, bounds = 0, Bounds(loaded.tokenizer)
+    longest, bounds = 0, Bounds(tokenizer)
     for prompt in prompts:
         for column in columns:
             most = bounds.answer(prompt, column)
             if most is None or most > longest:
-                longest = max(longest, len(encode_answer(prompt, column, loaded.tokenizer)))
-    return longest + len(loaded.end_ids)
+                longest = max(longest, len(encode_answer(prompt, column, tokenizer)))
+    return longest + num_ends
 
 
 def check_longest(config: RunConfig, services: RunServices) -> None:

@@ -273,7 +273,7 @@ def make_world(
     roles.check(config, method, task, ranks)
     _check_turns(method, task)
     rollouts = [algorithm.rollout.part for algorithm in method.algorithms]
-    longest = rows.longest_given(rollouts[0], rows.used(config, task), loaded)
+    longest = _longest_given(config, task, loaded, rollouts[0])
     services = make_services(config, loaded, task, rollouts[0], longest, ranks)
     try:
         if learns:
@@ -298,13 +298,18 @@ def make_world(
         raise
 
 
+def _longest_given(config: RunConfig, task: Task, loaded: Loaded, rollout: Any) -> int | None:
+    prompts = rows.used(config, task)
+    return rows.longest_given(rollout, prompts, loaded.tokenizer, len(loaded.end_ids))
+
+
 def _limits(
     config: RunConfig, task: Task, loaded: Loaded, rollouts: Sequence[Any]
 ) -> tuple[Limits, ...]:
     """The limits of each phase, from the rows of the task. Raises UserError."""
     return tuple(
         resolve(rollout, task, loaded.context, config.data.max_prompt_tokens,
-                rows.longest_given(rollout, rows.used(config, task), loaded))
+                _longest_given(config, task, loaded, rollout))
         for rollout in rollouts
     )  # fmt: skip
 

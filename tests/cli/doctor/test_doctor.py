@@ -448,6 +448,19 @@ def test_prompts_that_are_too_long_are_a_problem(ask: Any, lab: Lab, tmp_path: P
     assert only_problem(findings)["numbers"]["too_long"] == 1
 
 
+def test_given_answers_are_as_long_as_the_data_have_them(
+    ask: Any, strop: Strop, lab: Lab, tmp_path: Path
+) -> None:
+    data, _ = save_sums(tmp_path)
+    data.write_text(data.read_text().replace('"answer"', '"completion"'))
+    words = ("--model", lab.model, "--data", data, "recipe=sft")
+    code, findings = ask(*words)
+    assert code == 0
+    assert findings["Do the prompts fit?"]["numbers"]["limit"] == 64 - 1  # as a run cuts them
+    report = json.loads(strop("doctor", *words, "--json").out)
+    assert report["model"]["assumed"]["max_tokens"] == 2 + 1  # 24 and its end
+
+
 def test_the_model_s_numbers_are_those_of_the_loaded_one(strop: Strop, lab: Lab) -> None:
     loaded = models.load(str(lab.model))
     count = sum(p.numel() for p in loaded.model.parameters())

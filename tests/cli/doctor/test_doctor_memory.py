@@ -184,6 +184,8 @@ def test_slots_and_tokens_are_no_more_than_there_are(lab: Lab) -> None:
     raw = lab.raw(training={"num_slots": 64, "token_budget": 10_000})
     raw |= {"recipe": "until(1, grpo(num_prompts=2)) | grpo(num_prompts=2, num_rollouts=6)"}
     assert estimated(config.make({**raw, "algorithm": {}}), 6, 6)[1]["slots"] == 2 * 16
+    rising = {**raw, "recipe": "grpo(num_prompts=2, num_rollouts=linear(4, 16))", "algorithm": {}}
+    assert estimated(config.make(rising), 6, 6)[1]["slots"] == 2 * 16
     validated = count(evaluation={"every": 1, "num_samples": 6})
     assert validated["slots"] == 2 * 6  # two rows are held back
 

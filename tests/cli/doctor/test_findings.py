@@ -8,8 +8,8 @@ from strop.data.prompts import Prompt
 from strop.diagnosis.data import _reward_finding, facts, fits
 from strop.diagnosis.endpoint import _gives
 from strop.diagnosis.finding import shortened
-from strop.diagnosis.run import RunFiles, ends, order
-from strop.diagnosis.signal import entropy, uniform_prompts
+from strop.diagnosis.run import RunFiles, cut_off, ends, loss, mismatch, order
+from strop.diagnosis.signal import entropy, groups, uniform_prompts
 
 
 def said(*lines):
@@ -34,6 +34,14 @@ def test_an_epoch_that_jumps_is_named_and_an_even_one_is_not():
     assert said(*even).status == "ok"
     jumped = [*even[:5], *(line | {"data/epoch": line["data/epoch"] + 2} for line in even[5:])]
     assert "data/epoch jumps at step 6" in said(*jumped).answer
+    smaller = [{**line, "data/rollouts_sampled": 10 - n} for n, line in enumerate(even)]
+    assert said(*smaller).status == "ok"  # groups of fewer answers to as many prompts
+    refilled = [{"data/epoch": 0.1 * n, "data/rollouts_sampled": 8} for n in (1, 2, 3, 4, 8, 9)]
+    refilled[4]["data/rollouts_sampled"] = 32
+    assert said(*refilled).status == "ok"
+    wider = [{**line, "phase": 1.0} for line in even[:4]]
+    wider += [{**each, "data/epoch": n, "phase": 2.0} for n, each in enumerate(even[:4], 2)]
+    assert said(*wider).status == "ok"  # a phase with more prompts a step
 
 
 def test_shares_of_ends_are_means_over_steps():
@@ -80,6 +88,44 @@ def test_two_draws_of_a_prompt_in_one_step_are_two_groups():
     assert [(each["uniform"], each["groups"]) for each in uniform_prompts(rows)] == [(2, 2)]
 
 
+@pytest.mark.parametrize(
+    ("advantage", "norm", "status", "words"),
+    [
+        (0.4, 2.0, ("ok", "note"), "these groups teach too"),  # one rollout a prompt
+        (0.0, 0.0, ("problem", "problem"), "advantages are 0; so is the gradient."),
+        (0.0, 0.1, ("problem", "problem"), "only other terms of the loss move the weights"),
+    ],
+)
+def test_equal_rewards_are_a_fault_where_nothing_is_learned_from_them(
+    advantage, norm, status, words
+):
+    line = {"frac_reward_zero_std": 1.0, "advantage/abs_mean": advantage, "grad_norm": norm}
+    run = RunFiles([{"step": n, "loss": 0.5, "learning_rate": 1.0, **line} for n in (1, 2)], {}, [])
+    found = loss(run), groups(run)
+    assert tuple(each.status for each in found) == status
+    assert any(words in each.answer for each in found)
+
+
+def test_updates_of_each_phase_move_the_policy() -> None:
+    line = {"step": 1, "sampling/sampling_logp_difference/mean": 0.2}
+    phases = {
+        name: {"algorithm": {"plan.split_into_minibatches.num_epochs": num}}
+        for name, num in (("first", 1), ("then", 4))
+    }
+    found = mismatch(RunFiles([line], {"phases": phases}, []))
+    assert (found.status, found.numbers["updates a step"]) == ("note", 4)
+
+
+@pytest.mark.parametrize(("cause", "limit"), [("turn", "max_turns"), ("token", "max_tokens")])
+def test_the_limit_that_cuts_is_the_one_to_raise(cause, limit):
+    lines = [
+        {"step": n, "completions/clipped_ratio": 0.5, f"exit/{cause}_limit": 0.5} for n in (1, 2)
+    ]
+    found = cut_off(RunFiles(lines, {}, []))
+    assert found.status == "problem"
+    assert limit in found.advice.partition(", or")[0]
+
+
 def test_an_endpoint_is_what_its_best_route_is():
     text, tokens = ({"choices": [choice]} for choice in ({"text": "a"}, {"token_ids": [3]}))
     assert "are unknown" in _gives({"/a": text, "/b": tokens}, {}).answer
@@ -102,6 +148,7 @@ def test_a_reward_that_is_the_same_for_all_answers_is_noted():
         ]).answer  # fmt: skip
 
     assert told([1.0, 1.0], [1.0, 1.0]) == "Every dummy answer has the same score."
+    assert told([-2.0, None], [-1.0, None]) == "No reference answer scores above 0."
     assert told([0.0, 0.0], [1.0, 1.0]) != "Every dummy answer has the same score."
 
 
