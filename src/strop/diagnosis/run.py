@@ -515,6 +515,9 @@ def ends(run: RunFiles) -> Finding:
     status: Any = "problem" if outside > UNSCORED else "note" if outside or failed else "ok"
     advice = "environment, server or engine fail by themselves: see their messages in the run's "
     advice += "output, and the machines that they run on"
+    if Exit.ENVIRONMENT_CRASH in found:
+        advice = "the environment raised an error or ended: read the column exit_why of "
+        advice += "rollouts/*.parquet, which says what failed, and where"
     if not outside:
         advice = "" if status == "ok" else "see the question about failures below"
     numbers = {f"exit/{cause.label}": share for cause, share in found.items()}
