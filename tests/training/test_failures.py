@@ -399,3 +399,4 @@ def test_a_reward_that_raises_whatever_it_is_given_is_told_before_step_1(lab, ru
     assert len(told) == 1
     assert "the reward function always failed on all answers that it was given" in told[0]
     assert "RuntimeError: it is broken" in told[0]
+    assert told[0].endswith("the run stops in its first steps")  # nothing about messages

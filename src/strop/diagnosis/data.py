@@ -180,18 +180,21 @@ def try_rewards(
                         "ms_per_row": 1e3 * grades.seconds / len(texts),
                     }
                 )
-    return table, _reward_finding(table)
+    return table, _reward_finding(table, [p.prompt for p in prompts])
 
 
-def _reward_finding(table: list[dict[str, Any]]) -> Finding:
+def _reward_finding(table: list[dict[str, Any]], prompts: Sequence[Any] = ()) -> Finding:
+    from strop.rewards.trial import hint
+
     question = "Do the reward functions work?"
     failed = [row for row in table if row["failures"]]
     if failed:
         first = failed[0]
         return Finding(
             question, "problem", f"{first['reward']} fails on {len(first['failures'])} rows with "
-            f"the answer '{first['answer']}': {shortened(first['failures'][0], 200)}", "a model "
-            "writes anything: score an answer that cannot be parsed as 0 instead of raising",
+            f"the answer '{first['answer']}': {shortened(first['failures'][0], 200)}",
+            hint(prompts, first["failures"][0]) or "a model writes anything: score an answer that "
+            "cannot be parsed as 0 instead of raising",
             {"trial": table},
         )  # fmt: skip
     rewards: dict[str, dict[str, list[float | None]]] = {}  # scores by reward, by answer

@@ -460,8 +460,9 @@ def unscored(run: RunFiles) -> Finding:
     own = sum(share for cause, share in failed.items() if cause.is_policys)
     counts, paid = (run.settings.get("reward") or {}).get("on_failure", 0.0), ""
     answer = f"{mean(values):.2%} of the rollouts have no score (at most {max(values):.2%})."
-    advice = "run strop doctor --data FILE --reward SOURCE: it shows what the function says; raise "
-    advice += "reward.timeout_seconds when it is slow"
+    advice = "run strop doctor --data FILE --reward SOURCE: it shows what the function says"
+    if not failed or Exit.TIMEOUT in failed:
+        advice += "; raise reward.timeout_seconds when it is slow"
     if not functions:
         advice = "read the column exit_why of rollouts/*.parquet: it says what failed, and where"
     if failed:
@@ -514,6 +515,9 @@ def ends(run: RunFiles) -> Finding:
     status: Any = "problem" if outside > UNSCORED else "note" if outside or failed else "ok"
     advice = "environment, server or engine fail by themselves: see their messages in the run's "
     advice += "output, and the machines that they run on"
+    if Exit.ENVIRONMENT_CRASH in found:
+        advice = "the environment raised an error or ended: read the column exit_why of "
+        advice += "rollouts/*.parquet, which says what failed, and where"
     if not outside:
         advice = "" if status == "ok" else "see the question about failures below"
     numbers = {f"exit/{cause.label}": share for cause, share in found.items()}

@@ -77,11 +77,13 @@ def movement(run: Any) -> Finding:
     """
     question = "Does reward stand still because steps are too large?"
     moved, rewards = run.late("approx_kl"), run.series("reward")
-    if not moved or mean(moved) == 0 or len(rewards) < FEWEST_STEPS:
-        why = "Each step has one update, so nothing is seen to move" if moved and rewards else (
-            "The metrics have no approx_kl"
-        )  # fmt: skip
-        return Finding(question, "unknown", f"{why}, or there are fewer than {FEWEST_STEPS} steps.")
+    if not moved:
+        return Finding(question, "unknown", "The metrics have no approx_kl.")
+    if mean(moved) == 0:
+        return Finding(question, "unknown", "Each step has one update, so nothing is seen to move.")
+    if len(rewards) < FEWEST_STEPS:
+        few = f"{len(rewards)} steps have a reward; this takes {FEWEST_STEPS} or more."
+        return Finding(question, "unknown", few)
     third = len(rewards) // 3
     before, late = rewards[-2 * third : -third], rewards[-third:]
     gain, error = mean(late) - mean(before), _error(before, late)

@@ -97,9 +97,17 @@ def test_a_plateau_of_large_steps(
     run = make_run(tmp_path / "run", 36, reward=reward, approx_kl=moved, num_rollouts=16)
     found = ask(run)[1][STANDS_STILL]
     assert found["status"] == status
+    if status == "unknown":
+        assert found["answer"] == "Each step has one update, so nothing is seen to move."
     if status == "note":
         assert found["numbers"]["answers for a nat"] == pytest.approx(320)
         assert "lower training.lr fivefold" in found["advice"]
+
+
+def test_a_plateau_takes_thirty_steps(ask: Any, tmp_path: Path) -> None:
+    found = ask(make_run(tmp_path / "run", 8, approx_kl=0.05))[1][STANDS_STILL]
+    assert found["status"] == "unknown"
+    assert found["answer"] == "8 steps have a reward; this takes 30 or more."
 
 
 def only_problem(findings: dict[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,9 @@ def test_shares_of_ends_are_means_over_steps():
     assert (found.status, found.advice) == ("ok", "")
     outside = ends(RunFiles([{"step": 1, "exit/unreachable": 0.01}], {}, []))
     assert (outside.status, outside.advice[:19]) == ("note", "environment, server")
+    raised = ends(RunFiles([{"step": 1, "exit/environment_crash": 0.5}], {}, []))
+    assert (raised.status, "column exit_why" in raised.advice) == ("problem", True)
+    assert "machines" not in raised.advice
 
 
 def test_the_lowest_entropy_is_named():

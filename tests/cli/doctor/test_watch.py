@@ -128,6 +128,11 @@ def test_the_stop_names_the_failure_and_the_doctor():
     assert said.startswith("no answer got a reward in the first step, so nothing is learned. The ")
     assert "(exception): ZeroDivisionError: division by zero" in said
     assert "strop doctor --data FILE --reward SOURCE" in said
+    with pytest.raises(RunStopped) as stopped:
+        told([{**UNSCORED, "exit/reward_bug": 1.0}], failed=8, steps=1)
+    assert "timeout_seconds" not in str(stopped.value)
+    with pytest.raises(RunStopped, match=r"raise reward\.timeout_seconds"):
+        told([{**UNSCORED, "exit/timeout": 1.0}], failed=8, steps=1)
 
 
 def test_too_many_answers_without_a_score_stop_the_run_and_name_the_cause():

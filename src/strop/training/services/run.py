@@ -27,6 +27,7 @@ from strop.environments.tasks import Task
 from strop.method.services import Graded, Player
 from strop.rewards.grader import Failure, Grader, Grades, reference, weighted_sum
 from strop.rewards.source import RewardSpec
+from strop.rewards.trial import notes_of_failing
 from strop.support.errors import UserError
 from strop.support.exits import FAILED, OUTSIDE, Exit
 from strop.training.services.agents import RunAgents
@@ -186,23 +187,24 @@ class RunGrading:
             if prompts:
                 self.grader.check(columns)
             if split is self.task.train:
+                forms = [p.prompt for p in prompts]
+                texts = [self.texts.prompt_text(p.uid) for p in prompts]
                 judge = partial(
                     self.grader.grade,
-                    [p.prompt for p in prompts],
+                    forms,
                     completion_ids=[()] * len(prompts),
                     columns=columns,
                     groups=range(len(prompts)),
-                    prompt_texts=[self.texts.prompt_text(p.uid) for p in prompts],
+                    prompt_texts=texts,
                 )
                 failing = judge([""] * len(prompts), strict=True).failing
                 if failing:  # perhaps on empty answers alone
                     references = [reference(columns, row) or "1" for row in range(len(prompts))]
                     others = judge(references).failing
-                    notes += [
-                        f"the reward function {name} failed on all answers that it was given "
-                        f"before step 1, on empty ones and on {references[0]!r}: {why}"
-                        for name, why in others.items() if name in failing
-                    ]  # fmt: skip
+                    failing = {name: why for name, why in others.items() if name in failing}
+                    notes += notes_of_failing(
+                        failing, self.grader, forms, texts, references, columns
+                    )
         return notes
 
     def grade(self, batch: Batch) -> Graded:
