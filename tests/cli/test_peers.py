@@ -19,9 +19,13 @@ from strop.training.settings.assignments import override
     [
         ("num_generations", "sampling.num_rollouts"),
         ("--num-generations", "sampling.num_rollouts"),
-        ("beta", "grpo(beta=0.04), then terms.kl.coef, or rloo(beta=0.05), paid by the reward"),
-        ("kl_coef", "rloo(beta=0.05), paid by the reward"),
-        ("algorithm.kl_ctrl.kl_coef", "rloo(beta=0.05), paid by the reward"),
+        (
+            "beta",
+            "beta in the brackets of a recipe, as grpo(beta=0.04), or terms.kl.coef where it has "
+            "one, or rloo(beta=0.05), paid by the reward; leave it out for none",
+        ),
+        ("kl_coef", "rloo(beta=0.05), paid by the reward; leave it out for none"),
+        ("algorithm.kl_ctrl.kl_coef", "rloo(beta=0.05), paid by the reward; leave it out for none"),
         ("actor_rollout_ref.rollout.n", "sampling.num_rollouts"),
         ("max_completion_length", "rollout.max_tokens"),
         ("training.learning_rate", "training.lr, a number or a schedule"),
@@ -78,6 +82,10 @@ def test_every_name_of_the_tables_is_answered():
             lambda: override({}, ["num_generations=8"]),
             "no option num_generations: what .* num_generations is here sampling.num_rollouts",
         ),
+        (
+            lambda: override({}, ["trainer.nnodes=1", "seed=3", "data.train_batch_size=9"]),
+            r"2 options are unknown:\n  no option trainer.nnodes: .*\n  no option data.train_",
+        ),
         (lambda: override({}, ["kl_coef=0.1"]), "no option kl_coef: .* is here rloo"),
         (lambda: override({}, ["mdoel.name=x"]), r"mdoel\.name, did you mean model\.name\?$"),
         (lambda: override({}, ["trainig.lr=1"]), r"trainig\.lr, did you mean training\.lr\?$"),
@@ -101,6 +109,12 @@ def test_every_name_of_the_tables_is_answered():
             lambda: reading.resolve(grpo(), "loss.epsilon_high"),
             "no option loss.epsilon_high: .* is here loss.clip_high; terms has",
         ),
+        (
+            lambda: reading.resolve(grpo(), "terms.entropy.coef"),
+            r"no option terms.entropy.coef: the method has no such term; take .* entropy_bonus",
+        ),
+        (lambda: reading.resolve(grpo(), "terms.kl.coef"), r"give the recipe a beta, as in grpo"),
+        (lambda: reading.resolve(grpo(), "plan.num_minibatche"), "did you mean plan.num_minib"),
         (lambda: reading.resolve(grpo(), "rollout.n"), "rollout.n is here sampling.num_rollouts"),
         (
             lambda: notation.recipe("PPO"),

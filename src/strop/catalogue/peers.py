@@ -42,7 +42,7 @@ def _nearly_ours(word: str, known: Iterable[str]) -> str:
     """
     names = list(dict.fromkeys([*known, *_common()]))
     if "." in word:
-        close = get_close_matches(word, names, cutoff=NEARLY)
+        close = [name for name in get_close_matches(word, names, cutoff=NEARLY) if name != word]
     else:
         ends = {name: name.rpartition(".")[2] for name in names}
         nearly = get_close_matches(word, ends.values(), n=1, cutoff=NEARLY)

@@ -213,5 +213,6 @@ def _instead(error: Any) -> str:
 
 
 def _plain(error: Exception | str) -> str:
-    """The message on one line, with rich's markup characters made harmless."""
-    return " ".join(str(error).split()).replace("[", r"\[")
+    """The message, its lines below each other, with rich's markup characters made harmless."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines()]
+    return "\n  ".join(filter(None, lines)).replace("[", r"\[")

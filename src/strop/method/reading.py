@@ -19,6 +19,13 @@ from strop.method.writing import Text
 from strop.support.errors import UserError, nearest
 
 STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
+# How a method gets a term of this name.
+ADDING = {
+    "kl": "give the recipe a beta, as in grpo(beta=0.04)",
+    "entropy": "take the recipe entropy_bonus, or append to the stage terms, which strop recipes "
+    "NAME --toml shows: | entropy(objective=reward_entropy, average=average_over_tokens, "
+    "coef=0.001)",
+}
 
 
 class OnePhase(Protocol):
@@ -111,6 +118,8 @@ def resolve(algorithm: OnePhase, path: str) -> str:
         stages = sorted({full.split(".")[0] for full in known})
         hint = peers.ours(path) or f": stages with options are {', '.join(stages)}"
         raise UserError(f"no option {path}{hint}")
+    if head == "terms" and len(rest) > 1 and rest[0] in ADDING:
+        raise UserError(f"no option {path}: the method has no such term; {ADDING[rest[0]]}")
     short = sorted({f"{full.split('.')[0]}.{full.split('.')[-1]}" for full in same_stage})
     raise UserError(f"no option {path}{peers.hint(path, short)}; {head} has {', '.join(short)}")
 

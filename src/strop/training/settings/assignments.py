@@ -28,9 +28,9 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
     path and value; a text in it is parsed, too, and any other object is the value itself.
 
     A stage that is set again loses its options in `raw`, with the parts that they belonged to.
-    Raises UserError for an assignment without a name or of an unknown setting.
+    Raises UserError for assignments without a name or of unknown settings, all of them at once.
     """
-    known = settings()
+    known, unknown = settings(), list[str]()
     result = {k: dict(v) if isinstance(v, dict) else v for k, v in raw.items()}
     for assignment in assignments:
         pair = assignment.split("=", 1) if isinstance(assignment, str) else assignment
@@ -57,7 +57,11 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
                 f": an option is SECTION.NAME, with a section of {', '.join(sections)}, or "
                 "STAGE.NAME of the method; docs/NOTATION.md lists all"
             )
-            raise UserError(f"no option {path or assignment}{hint}")
+            unknown.append(f"no option {path or assignment}{hint}")
+    if len(unknown) > 1:
+        raise UserError("\n  ".join([f"{len(unknown)} options are unknown:", *unknown]))
+    if unknown:
+        raise UserError(unknown[0])
     return result
 
 
