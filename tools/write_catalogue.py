@@ -66,6 +66,28 @@ parameters. "Metrics of its own" are logged by a run and show the recipe's own p
 Written by `python tools/write_catalogue.py` from the recipes' docstrings and compositions; change
 those, not this file or the families' pages.
 """
+# What is seen in a run, or at hand, and recipes whose "Choose it when" names it.
+SYMPTOMS = {
+    "few answers are right": ("dars", "grpo_passk", "drive"),
+    "many groups are all right or all wrong": ("dapo", "ngrpo", "vade"),
+    "long answers": ("dapo", "gspo", "optimal_token_baseline", "arrol"),
+    "answers grow long, or a few hold up every step": (
+        "dr_grpo", "april_partial_rollout", "rollart",
+    ),
+    "entropy falls or drifts": ("dapo", "clip_cov", "adaptive_entropy_coef", "entropic", "steer"),
+    "rollouts are some steps old": ("rollout_correction", "areal_decoupled_ppo", "bapo"),
+    "mixtures of experts": ("gspo",),
+    "several turns": ("gigpo", "trloo", "arpo", "epo"),
+    "long episodes with rare success": ("dart", "igpo"),
+    "a critic is wanted": ("gae", "turn_ppo", "archer"),
+    "pairs of answers are at hand": ("dpo", "simpo"),
+    "good answers or a stronger model's are at hand": ("sft", "luffy_shaping"),
+}  # fmt: skip
+SYMPTOMS_HEADER = """\
+What you see in a run, or have, and recipes that name it under "choose it when", which has
+the whole condition. [ATLAS.md](ATLAS.md) has measurements of many of them on small models, where
+some ended below `grpo`. Other conditions are found by `strop recipes WORD`.
+"""
 PAGE_NOTE = "[METHODS.md](../METHODS.md) lists all families and explains the words of this page.\n"
 PARTS_HEADER = """# Parts, why each exists and which recipes use it
 
@@ -175,7 +197,15 @@ def methods() -> dict[Path, str]:
 def _index(groups: dict[Family, list[Entry]]) -> str:
     """The text of METHODS.md."""
     contents = [(f"[{f.title}](#{_anchor(f.title)})", f.sentence) for f in groups]
-    pieces = [INDEX_HEADER, table(("family", "what its recipes change"), contents)]
+    families_of = {e.name: family.name for family, members in groups.items() for e in members}
+    symptoms = [
+        (seen, ", ".join(f"[`{name}`](methods/{families_of[name]}.md#{name})" for name in names))
+        for seen, names in SYMPTOMS.items()
+    ]
+    pieces = [
+        INDEX_HEADER, SYMPTOMS_HEADER, table(("what you see or have", "recipes"), symptoms),
+        table(("family", "what its recipes change"), contents),
+    ]  # fmt: skip
     for family, members in groups.items():
         page = f"methods/{family.name}.md"
         rows = [

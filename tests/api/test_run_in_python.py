@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 import shutil
 import signal
 import xml.etree.ElementTree as ElementTree
@@ -171,6 +172,8 @@ def test_scores_and_answers_are_those_of_the_command(
 ) -> None:
     words = ["--split", "validation", "--k", "1,2", "--samples", "4", "--trust-files", "--json"]
     said = strop_command("eval", whole.folder, *words).out
+    titled = strop_command("eval", whole.folder, *words[:-1], "--max-tokens", "3").out
+    assert "validation, at most 3 new tokens" in " ".join(titled.split())
     found = whole.evaluate(split="validation", k=(1, 2), samples=4)
     assert f'"pass@2": {found["pass@2"]}' in said
     assert found.estimates["num_rollouts"].value == 8
@@ -180,7 +183,7 @@ def test_scores_and_answers_are_those_of_the_command(
     answers = whole.sample("3+2:", 3, seed=1)
     told = strop_command("sample", whole.folder, "3+2:", "-n", "3", "--seed", "1").out
     assert [f"{answer.logp:8.3f}  {answer.text}" for answer in answers] == [
-        line.replace("  (cut off)", "") for line in told.splitlines()
+        re.sub(r"  \(cut off at \d+ tokens\)", "", line) for line in told.splitlines()
     ]
     # This process has trained it, so its function may be used by the folder's name, too; a copy
     # of it, or a file that says something else, is somebody else's.

@@ -97,6 +97,13 @@ GPUS = ["--kind", "h100", "--prompts", "16", "--answers", "4", "--spare", "0"]
 LENGTHS = ["--lengths", "800,3000", "--max-tokens", "2048"]
 
 
+def test_the_size_of_a_step_that_nothing_gives_is_named_as_assumed(strop, model, tmp_path):
+    words = ["--gpus", "1", "--kind", "h100", "--lengths", "80", "--answers", "2", "--spare", "0"]
+    result = strop("plan", model, *words, "-o", tmp_path / "plan.html")
+    assert result.code == 0, result.err
+    assert "a step of 128 prompts with 2 answers is assumed, as on clusters" in result.out
+
+
 def test_a_model_without_a_run(strop, model, tmp_path):
     out = tmp_path / "plan.html"
     result = strop(
@@ -106,6 +113,7 @@ def test_a_model_without_a_run(strop, model, tmp_path):
     assert "Qwen3-0.6B: 596M parameters, 596M of them for a token, 112 KiB of cache" in result.out
     assert "a step: 64 answers to 16 prompts of 200 tokens" in result.out
     assert "assumed, not measured (--assume NAME=VALUE): mfu=0.3, " in result.out
+    assert "give your run's with --prompts and --answers" not in result.out
     rows = [line.split() for line in result.out.splitlines() if line.rstrip().endswith("%")]
     assert [row[0] for row in rows if row[0].isdigit()] == ["1", "4"]
     assert len(rows) == 1 + 2

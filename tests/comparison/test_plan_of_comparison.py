@@ -49,6 +49,10 @@ def test_options_behind_the_last_method_are_of_all_and_those_in_its_quotes_its_o
     quoted = "data.system_prompt='say \"no\" x=1'"  # one option, for a quote ends with its like
     assert methods_of(["grpo", f"rloo {quoted} seed=1"])[1][1] == ["rloo", quoted, "seed=1"]
     assert methods_of(["until(1, grpo) | dapo"])[0][1] == ["until(1, grpo) | dapo"]
+    stage = "subtract_group_mean | spread_evenly"
+    texts = (f"grpo advantage='{stage}'", f"grpo advantage={stage}")
+    quoted_one, plain = (planned([text]).entries[0].config for text in texts)
+    assert quoted_one == plain  # as a shell takes quotes off
 
 
 def test_a_file_is_a_method(tmp_path: Path) -> None:

@@ -95,5 +95,5 @@ def test_what_is_no_configuration(tmp_path, text, why):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match=why):
         read_model(tmp_path)
-    with pytest.raises(UserError, match=r"has no config\.json"):
+    with pytest.raises(UserError, match=r"has no config\.json: .* hub is not fetched; its config"):
         read_model(tmp_path / "none")

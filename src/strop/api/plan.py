@@ -175,7 +175,19 @@ def plan_model(
     case, work = _work_of(case, asked, None if measured is None else measured.work)
     planned = Assumed(case, work, Only(generating=asked.generate), calibration)
     found = {n: planned.layouts(n, bounds_, asked.spare, progress) for n in counts}
-    return Planned(_names([model, *runs]), tuple(describe_assumed(planned)), found)
+    facts = describe_assumed(planned)
+    if measured is None and not (asked.prompts and asked.answers):
+        facts.append(_assumed_size(work))
+    return Planned(_names([model, *runs]), tuple(facts), found)
+
+
+def _assumed_size(work: Work) -> str:
+    """Where the size of a step is from, if no run and not all options say so."""
+    return (
+        f"a step of {work.num_groups} prompts with {len(work.groups[0])} answers is assumed, as on "
+        "clusters: give your run's with --prompts and --answers (strop train's default is 32 "
+        "with 16)"
+    )
 
 
 def _work_of(case: Case, asked: Question, measured: Work | None) -> tuple[Case, Work]:

@@ -76,10 +76,13 @@ def audit(
         changes, step=step, depth=depth, branching=branching, ragged=ragged, prompts=prompts,
         share=share, shape=seed,
     )  # fmt: skip
-    rows, tell = [], _json if as_json else _quiet
+    rows, headings, tell = [], set[str](), _json if as_json else _quiet
     for label, settings in methods:
         found = audits(label, settings, base, changes, most, draws, tell)
         rows += _shown_rows(found, as_json)
+        headings.update(*(part.shown()[0] for part in found.parts))
+    if not as_json:
+        _explain(headings)
     if out is not None:
         _write(rows, out)
 
@@ -118,6 +121,28 @@ def _quiet(row: dict[str, Any]) -> None:
 
 def _json(row: dict[str, Any]) -> None:
     print(json.dumps(without_nan(row)), flush=True)
+
+
+MEANINGS = {
+    "scale": "how many times the mean step contains the true policy gradient",
+    "bias": "the rest of the mean step over that part",
+    "token bias": "the same towards the gradient of a teacher's tokens",
+    "cosine": "between the mean step and the gradient",
+    "noise": "standard deviation of the step over its length",
+    "error": "squared error of N answers, times N",
+    "success', entropy'": "first-order change per unit of step",
+    "ESS": "effective sample size, as a share",
+    "silent": "share of groups that move nothing",
+    "refilled": "share of groups that are replaced",
+    "c-scale, c-bias": "towards the gradient of what top_p, top_k or min_p leave",
+    "ratio": "mean of learner over sampler",
+}
+
+
+def _explain(headings: set[str]) -> None:
+    """Print what the columns are."""
+    shown = [f"{k}: {v}" for k, v in MEANINGS.items() if headings & set(k.split(", "))]
+    Console(highlight=False).print(f"{'; '.join(shown)} (docs/AUDIT.md)", style="dim")
 
 
 WIDE = 160  # characters of a table: a number that is cut says nothing

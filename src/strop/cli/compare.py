@@ -122,6 +122,7 @@ def with_written(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+LOADING = "loading, then checking methods, data and rewards ..."  # before seconds of imports
 Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time; 0: one a core, on a GPU one.")]
 Out = Annotated[Path | None, typer.Option(help="Folder; default: comparisons/N.")]
 
@@ -171,6 +172,7 @@ def compare(
             raise UserError("--resume takes the folder's own plan: leave all but --jobs out")
         _carry_out(read_plan(resume), resume, jobs)
         return
+    print(LOADING, flush=True)
     model = written.model or _needed(arguments or [])
     tuning = tuning_of(tune, tune_seeds, tune_by)
     methods = methods_of(arguments or [], tune)

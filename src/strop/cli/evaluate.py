@@ -97,7 +97,9 @@ def evaluate(
     if as_json:
         print(json.dumps({**flat(evaluated.estimates), "by_prompt": _by_prompt(evaluated)}))
         return
-    _show(evaluated, f"{source} on {subject.services.task.name} {split}", num_samples)
+    most = subject.services.limits.episode_tokens
+    title = f"{source} on {subject.services.task.name} {split}, at most {most} new tokens"
+    _show(evaluated, title, num_samples)
 
 
 def _by_prompt(evaluated: Any) -> dict[str, list[float | None]]:

@@ -54,10 +54,14 @@ def sample(
                 f"one text. Whole episodes: strop eval {escape(source)}"
                 f"{' --trust-files' if trust else ''}"
             )
+        ends = {
+            "stop": "",
+            "length": f"  (cut off at {subject.services.limits.episode_tokens} tokens)",
+        }
         prompts = [prompt] if prompt is not None else iter(lambda: _ask(console), None)
         for text in prompts:
             for answer, logp, ended in subject.answer(text or "", num_samples, seed):
-                note = {"stop": "", "length": "  (cut off)"}.get(ended, f"  ({ended})")
+                note = ends.get(ended, f"  ({ended})")
                 console.print(f"{logp:8.3f}  {answer}{note}", markup=False)
 
 

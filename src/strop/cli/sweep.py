@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from strop.cli import completing
-from strop.cli.compare import Jobs, Methods, Out, Written, begin, with_written
+from strop.cli.compare import LOADING, Jobs, Methods, Out, Written, begin, with_written
 from strop.support.errors import UserError
 
 
@@ -35,6 +35,7 @@ def sweep(
     several random options are drawn together. Everything else is as in `strop compare`:
     `strop compare --resume FOLDER` also resumes a sweep.
     """
+    print(LOADING, flush=True)
     methods, method = swept(arguments or [], draws)
     begin(written.plan(methods, method), out, jobs)
 

@@ -334,7 +334,8 @@ def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:
         if not (task.train if scoring.files else task.heldout):
             raise UserError(
                 f"{label}: its data has no held-out rows to score on: give --score-on FILE, or "
-                "data.heldout_size, the number of rows to hold out from training"
+                "data.heldout_size, the number of rows to hold out from training (those of "
+                "data.validation_size are others: they are looked at while it trains)"
             )
         judged[label] = [repr(each.prompt) for each in task.heldout]
         first = next(iter(judged))

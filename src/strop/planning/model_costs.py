@@ -116,7 +116,10 @@ def read_model(path: Path) -> Model:
     """Read the model of a folder with config.json, or of that file. Raises UserError."""
     place = path / "config.json" if path.is_dir() else path
     if not place.is_file():
-        raise UserError(f"{path} has no config.json: give the folder of a model, or the file")
+        raise UserError(
+            f"{path} has no config.json: give the folder of a model, or the file. A name on the "
+            "Hugging Face hub is not fetched; its config.json alone, saved here, is enough"
+        )
     try:
         raw = json.loads(text_of(place, "the model's configuration"))
     except ValueError as error:

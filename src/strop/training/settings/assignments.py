@@ -76,10 +76,13 @@ def _read(path: str, text: str) -> Any:
     declared = RunConfig.model_fields[head].annotation if head in RunConfig.model_fields else None
     fields = [s.model_fields[rest] for s in section_classes(declared) if rest in s.model_fields]
     if declared is str or any(field.annotation is str for field in fields):
-        quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-        return reading.value(text) if quoted else text
+        return reading.value(text) if _is_quoted(text) else text
     value = reading.value(text)
     return text if isinstance(value, Schedule) else value
+
+
+def _is_quoted(text: str) -> bool:
+    return len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
 
 
 def _set_in_phase(raw: dict[str, Any], path: str, text: str) -> None:
@@ -107,8 +110,11 @@ def _set_stage(raw: dict[str, Any], stage: str, text: str, before: Mapping[str, 
     """Set a stage of the method, and so of all its phases, or of one phase.
 
     What `before` has in the stage, options, slots of terms, or it under another name, is removed
-    with the parts that it belonged to.
+    with the parts that it belonged to. Quotes around the whole text are no part of it: behind a
+    method of `strop compare` no shell has taken them off.
     """
+    if _is_quoted(text) and text[0] not in text[1:-1]:
+        text = text[1:-1]
     raw["algorithm"] = _outside(raw.get("algorithm", {}), stage, before)
     old = before.get("stages", {})
     stages = {
