@@ -85,8 +85,8 @@ SYMPTOMS = {
 }  # fmt: skip
 SYMPTOMS_HEADER = """\
 This table lists what you see in a run, or have, and recipes that name it under "choose it when",
-which has the whole condition. [ATLAS.md](ATLAS.md) measured many of them on small models, where some
-ended below `grpo`. Other conditions are found by `strop recipes WORD`.
+which has the whole condition. Many of them are measured on small models in [ATLAS.md](ATLAS.md),
+where some ended below `grpo`. Other conditions are found by `strop recipes WORD`.
 """
 PAGE_NOTE = "[METHODS.md](../METHODS.md) lists all families and explains the words of this page.\n"
 PARTS_HEADER = """# Parts, why each exists and which recipes use it
