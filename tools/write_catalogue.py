@@ -68,7 +68,8 @@ those, not this file or the families' pages.
 """
 # What is seen in a run, or at hand, and recipes whose "Choose it when" names it.
 SYMPTOMS = {
-    "few answers are right": ("dars", "grpo_passk", "drive"),
+    "few answers are right": ("dars", "xrpo", "ngrpo"),
+    "pass@k has to rise, or not to fall": ("dars", "grpo_passk", "psr_nsr"),
     "many groups are all right or all wrong": ("dapo", "ngrpo", "vade"),
     "long answers": ("dapo", "gspo", "optimal_token_baseline", "arrol"),
     "answers grow long, or a few hold up every step": (
@@ -81,7 +82,7 @@ SYMPTOMS = {
     "long episodes with rare success": ("dart", "igpo"),
     "a critic is wanted": ("gae", "turn_ppo", "archer"),
     "pairs of answers are at hand": ("dpo", "simpo"),
-    "good answers or a stronger model's are at hand": ("sft", "luffy_shaping"),
+    "good answers or a stronger model's are at hand": ("sft", "luffy_shaping", "adhint"),
 }  # fmt: skip
 SYMPTOMS_HEADER = """\
 This table lists what you see in a run, or have, and recipes that name it under "choose it when",
