@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commands import Strop
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
@@ -84,7 +85,7 @@ def test_every_marked_block_is_tested() -> None:
     }  # fmt: skip
     assert set(blocks("README.md", "output")) == {"functional"}
     assert set(blocks("CONTRIBUTING.md", "run")) == {
-        "part", "column", "recipe", "strategy", "environment"
+        "part", "term", "column", "recipe", "strategy", "environment"
     }  # fmt: skip
 
 
@@ -180,6 +181,20 @@ def test_a_part_of_ones_own(folder: Path, strop: Strop) -> None:
     assert len(tests) == 2
     for name in tests:
         getattr(module, name)()
+
+
+def test_a_loss_term_of_ones_own(folder: Path, strop: Strop) -> None:
+    write_files("CONTRIBUTING.md", folder)
+    obey(blocks("CONTRIBUTING.md", "run")["term"], strop)
+    paths = config.load(folder / "runs/term/config.toml").build().paths()
+    assert (paths["terms.unlikely.coef"], paths["terms.unlikely.objective.floor"]) == (0.1, -3)
+    part: Any = importlib.import_module("penalise_unlikely_tokens")
+    logp_T = torch.tensor([-4.0, -2.0], requires_grad=True)
+    objective_T = part.PenaliseUnlikelyTokens(floor=-3.0)(logp_T)
+    assert objective_T.tolist() == [-1, 0]
+    objective_T.sum().backward()
+    assert logp_T.grad is not None
+    assert logp_T.grad.tolist() == [1, 0]
 
 
 def test_a_recipe_of_ones_own(folder: Path, strop: Strop) -> None:

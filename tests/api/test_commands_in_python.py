@@ -293,3 +293,12 @@ def test_messages_name_keywords() -> None:
     assert in_python("`strop compare --resume a/b`") == "`strop.resume_comparison('a/b')`"
     assert in_python("--metric is one of a, b; --mean x") == "metric= is one of a, b; mean= x"
     assert in_python("`strop sequence --resume a/b`") == "`strop sequence --resume a/b`"
+    assert in_python("no option loss.k, did you mean plan.k?") == (
+        "no option loss.k, did you mean plan_k?"
+    )
+    assert in_python("n is here data.files, --data; loss has loss.k") == (
+        "n is here data_files, data=; loss has loss.k"
+    )
+    assert in_python("no option k, did you mean terms.kl.coef or mine.k?") == (
+        "no option k, did you mean terms.kl.coef or mine.k?"
+    )

@@ -115,7 +115,7 @@ def test_rewards_are_named_and_weighed(lab: Any, here: Any) -> None:
         ({"reward": lambda completions, **_: 1.0}, "it must return a list"),
         ({"model": object()}, "model is object: give a name"),
         ({"tokenizer": 3}, "tokenizer is int: give one that transformers has loaded"),
-        ({"training_stesp": 3}, "no option training.stesp, did you mean training.steps"),
+        ({"training_stesp": 3}, "no option training.stesp, did you mean training_steps"),
         ({"trainingsteps": 3}, "no option trainingsteps"),
         ({"training_steps": "many"}, "training.steps = 'many'"),
         ({"bound": "clip_both_side"}, "no part 'clip_both_side', did you mean clip_both_sides"),

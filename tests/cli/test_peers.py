@@ -75,6 +75,14 @@ def test_every_name_of_the_tables_is_answered():
         assert all(peers.ours(name, kind) for name in names)
 
 
+@pytest.mark.parametrize("term", sorted(reading.ADDING))
+def test_the_term_that_a_message_offers_can_be_appended(term):
+    before = "policy(ratio=ratio_per_token, objective=clip_both_sides, average=average_over_tokens)"
+    method = reading.replace_stage(grpo(), "terms", f"{before} | {reading.ADDING[term][1]}")
+    check(method)
+    assert f"terms.{term}.coef" in method.paths()
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -84,7 +92,7 @@ def test_every_name_of_the_tables_is_answered():
         ),
         (
             lambda: override({}, ["trainer.nnodes=1", "seed=3", "data.train_batch_size=9"]),
-            r"2 options are unknown:\n  no option trainer.nnodes: .*\n  no option data.train_",
+            r"2 options are wrong:\n  trainer.nnodes: here .*\n  data.train_batch_size: here samp",
         ),
         (lambda: override({}, ["kl_coef=0.1"]), "no option kl_coef: .* is here rloo"),
         (lambda: override({}, ["mdoel.name=x"]), r"mdoel\.name, did you mean model\.name\?$"),
@@ -111,9 +119,17 @@ def test_every_name_of_the_tables_is_answered():
         ),
         (
             lambda: reading.resolve(grpo(), "terms.entropy.coef"),
-            r"no option terms.entropy.coef: the method has no such term; take .* entropy_bonus",
+            r"no option terms.entropy.coef: the method has no term entropy; take .* entropy_bonus",
         ),
-        (lambda: reading.resolve(grpo(), "terms.kl.coef"), r"give the recipe a beta, as in grpo"),
+        (lambda: reading.resolve(grpo(), "terms.kl.coef"), "no term kl; give the recipe a beta"),
+        (
+            lambda: reading.resolve(grpo(beta=0.04), "terms.kl.coeff"),
+            r"no option terms.kl.coeff, did you mean terms.kl.coef.*; terms has",
+        ),
+        (
+            lambda: reading.override_all(grpo(), {"loss.foo": 1, "plan.bar": 2, "loss.coef": 1}),
+            r"2 options are wrong:\n  loss.foo.*\n  plan.bar",
+        ),
         (lambda: reading.resolve(grpo(), "plan.num_minibatche"), "did you mean plan.num_minib"),
         (lambda: reading.resolve(grpo(), "rollout.n"), "rollout.n is here sampling.num_rollouts"),
         (

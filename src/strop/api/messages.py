@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+from strop.api.options import HEADS
 from strop.support.errors import RunStopped, UserError
 
 OPTIONS = (
@@ -12,6 +13,10 @@ OPTIONS = (
     "replay", "reward", "samples", "score-on", "serve", "spare", "split", "staleness", "start",
     "step", "success", "target", "task", "tune", "tune-by", "updates", "validation", "workers",
 )  # fmt: skip
+# Names that an error offers in place of an unknown option, and the option in such a hint. One with
+# two dots has no keyword: it is given in **{"terms.kl.coef": 0.1}.
+OFFERED = re.compile(r"(?<=, did you mean )[^?\n]*|(?<= here )[^;\n]*")
+OPTION = re.compile(rf"(?<![\w.])({'|'.join(sorted(HEADS))})\.(\w+)(?![\w.])")
 PATTERNS = (
     (re.compile(r"strop compare --resume (\S*[^\s:,;.`])"), r"strop.resume_comparison('\1')"),
     (
@@ -28,6 +33,7 @@ PATTERNS = (
         re.compile(rf"--({'|'.join(OPTIONS)})\b(?!-)(?: (?=[0-9]))?"),
         lambda found: f"{found[1].replace('-', '_')}=",
     ),
+    (OFFERED, lambda found: OPTION.sub(r"\1_\2", found[0])),
 )
 
 

@@ -16,15 +16,19 @@ from strop.method.part import Term, Use, replace
 from strop.method.schedule import Schedule
 from strop.method.values import WORDS, GivenTwice, parse, value_of
 from strop.method.writing import Text
-from strop.support.errors import UserError, nearest
+from strop.support.errors import UserError, nearest, several
 
 STAGE_ALIASES = {"loss": "terms", "probe": "probes"}
-# How a method gets a term of this name.
+# How a method without a term of this name gets one: by a recipe, or by the term itself.
 ADDING = {
-    "kl": "give the recipe a beta, as in grpo(beta=0.04)",
-    "entropy": "take the recipe entropy_bonus, or append to the stage terms, which strop recipes "
-    "NAME --toml shows: | entropy(objective=reward_entropy, average=average_over_tokens, "
-    "coef=0.001)",
+    "kl": (
+        "give the recipe a beta where it has one, as in grpo(beta=0.04)",
+        "kl(objective=penalise_kl_to_reference, average=average_over_tokens, coef=0.04)",
+    ),
+    "entropy": (
+        "take the recipe entropy_bonus",
+        "entropy(objective=reward_entropy, average=average_over_tokens, coef=0.001)",
+    ),
 }
 
 
@@ -118,10 +122,16 @@ def resolve(algorithm: OnePhase, path: str) -> str:
         stages = sorted({full.split(".")[0] for full in known})
         hint = peers.ours(path) or f": stages with options are {', '.join(stages)}"
         raise UserError(f"no option {path}{hint}")
-    if head == "terms" and len(rest) > 1 and rest[0] in ADDING:
-        raise UserError(f"no option {path}: the method has no such term; {ADDING[rest[0]]}")
+    term = rest[0] if head == "terms" and len(rest) > 1 else ""
+    if term in ADDING and not any(full.startswith(f"terms.{term}.") for full in same_stage):
+        recipe, text = ADDING[term]
+        raise UserError(
+            f"no option {path}: the method has no term {term}; {recipe}, or append to the stage "
+            f"terms, which `strop recipes NAME --toml` shows: | {text}"
+        )
     short = sorted({f"{full.split('.')[0]}.{full.split('.')[-1]}" for full in same_stage})
-    raise UserError(f"no option {path}{peers.hint(path, short)}; {head} has {', '.join(short)}")
+    near = peers.hint(path, same_stage if len(rest) > 1 else short)
+    raise UserError(f"no option {path}{near}; {head} has {', '.join(short)}")
 
 
 def override(method: M, path: str, new: Any) -> M:
@@ -133,10 +143,17 @@ def override_all(method: M, options: Mapping[str, Any]) -> M:
     """The method with options replaced, all at once: those of a part may come in any order.
 
     With phases, an option is replaced in all that have it, and `phases.NAME.path` in that one.
+    Raises UserError for options that the method has not, all of them at once.
     """
     found: dict[str, Any] = {}
+    wrong: list[str] = []
     for path, new in options.items():
-        found |= dict.fromkeys(_full_paths(method, path), new)
+        try:
+            found |= dict.fromkeys(_full_paths(method, path), new)
+        except UserError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise UserError(several(wrong))
     known = method.paths()
     as_before = {p for p, new in found.items() if p in known
                  and type(known[p]) is type(new) and known[p] == new}  # fmt: skip

@@ -3,11 +3,12 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 LONG = re.compile(r"\S{500,}")
-MOST = 3000  # characters of a message
+PEERS = re.compile(r": what TRL or verl call \S+ is here ")
+MOST = 8000  # characters of a message: all options of a command for TRL or verl, with hints
 DEEPEST = 100  # levels of lists and tables in a value
 BITS = 64  # of whole numbers; Python does not even print one of 5,000 digits
 
@@ -42,6 +43,16 @@ def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type where the message is empty."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
+
+
+def several(messages: Sequence[str]) -> str:
+    """The message about one option that is wrong, or about several, one a line. A peer's name is
+    not said again in the lines, so that all of a long command stay below MOST.
+    """
+    if len(messages) == 1:
+        return messages[0]
+    lines = (PEERS.sub(": here ", each.removeprefix("no option ")) for each in messages)
+    return "\n  ".join([f"{len(messages)} options are wrong:", *lines])
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

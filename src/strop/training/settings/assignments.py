@@ -8,7 +8,7 @@ from strop.catalogue import peers
 from strop.catalogue.seams import PLACE_OF, STAGES
 from strop.method import reading, writing
 from strop.method.schedule import Schedule
-from strop.support.errors import UserError, nearest
+from strop.support.errors import UserError, nearest, several
 from strop.training.settings.config import RunConfig, section_classes, settings
 
 ASSIGNMENT = re.compile(r"^[A-Za-z_][\w.]*\s*=")
@@ -58,10 +58,8 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
                 "STAGE.NAME of the method; docs/NOTATION.md lists all"
             )
             unknown.append(f"no option {path or assignment}{hint}")
-    if len(unknown) > 1:
-        raise UserError("\n  ".join([f"{len(unknown)} options are unknown:", *unknown]))
     if unknown:
-        raise UserError(unknown[0])
+        raise UserError(several(unknown))
     return result
 
 
