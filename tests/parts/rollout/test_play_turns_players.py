@@ -34,7 +34,7 @@ class Race(Environment):
             worth[mover], worth[1 - mover] = 1.0, -1.0
             return Observation("", done=True, rewards=tuple(worth))
         worth[mover] = number / 8
-        text = "abcd"[self.sum - 1 : self.sum + 1]
+        text = "abcd"[max(self.sum - 1, 0) : self.sum + 1]
         return Observation(text, state=f"{self.player} at {self.sum}", valid=number > 0,
                            role=self.player, rewards=tuple(worth))  # fmt: skip
 
