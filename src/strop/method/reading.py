@@ -153,7 +153,7 @@ def override_all(method: M, options: Mapping[str, Any]) -> M:
         except UserError as error:
             wrong.append(str(error))
     if wrong:
-        raise UserError(several(wrong))
+        raise several(wrong)
     known = method.paths()
     as_before = {p for p, new in found.items() if p in known
                  and type(known[p]) is type(new) and known[p] == new}  # fmt: skip

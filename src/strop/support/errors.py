@@ -8,7 +8,8 @@ from typing import Any
 
 LONG = re.compile(r"\S{500,}")
 PEERS = re.compile(r": what TRL or verl call \S+ is here ")
-MOST = 8000  # characters of a message: all options of a command for TRL or verl, with hints
+MOST = 3000  # characters of a message
+MOST_OF_SEVERAL = 8000  # with all options of a command for TRL or verl, and their hints
 DEEPEST = 100  # levels of lists and tables in a value
 BITS = 64  # of whole numbers; Python does not even print one of 5,000 digits
 
@@ -23,9 +24,9 @@ class UserError(ValueError):
     Of a long value the message shows the beginning and the end.
     """
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, most: int = MOST) -> None:
         text = LONG.sub(lambda found: f"{found[0][:60]}...{found[0][-20:]}", message)
-        super().__init__(text if len(text) <= MOST else f"{text[: MOST - 200]} ... {text[-100:]}")
+        super().__init__(text if len(text) <= most else f"{text[: most - 200]} ... {text[-100:]}")
 
 
 class RunStopped(RuntimeError):
@@ -45,14 +46,15 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def several(messages: Sequence[str]) -> str:
-    """The message about one option that is wrong, or about several, one a line. A peer's name is
-    not said again in the lines, so that all of a long command stay below MOST.
+def several(messages: Sequence[str]) -> UserError:
+    """The error about one option that is wrong, or about several, one a line. A peer's name is not
+    said again in the lines, so that all of a long command are shown.
     """
     if len(messages) == 1:
-        return messages[0]
+        return UserError(messages[0])
     lines = (PEERS.sub(": here ", each.removeprefix("no option ")) for each in messages)
-    return "\n  ".join([f"{len(messages)} options are wrong:", *lines])
+    text = "\n  ".join([f"{len(messages)} options are wrong:", *lines])
+    return UserError(text, MOST_OF_SEVERAL)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

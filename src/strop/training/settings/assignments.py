@@ -59,7 +59,7 @@ def override(raw: dict[str, Any], assignments: Assignments) -> dict[str, Any]:
             )
             unknown.append(f"no option {path or assignment}{hint}")
     if unknown:
-        raise UserError(several(unknown))
+        raise several(unknown)
     return result
 
 
