@@ -2,7 +2,6 @@
 
 import re
 import sys
-import time
 from collections import Counter
 
 import pytest
@@ -121,13 +120,12 @@ def test_calculator_calls_then_answers():
         assert environment.step(answer) == Observation("", 1.0, True, state=f"{product},")
 
 
-def test_calculator_reads_long_actions_at_once():
+def test_calculator_reads_long_actions():
+    """A search that tries each beginning anew would take an hour, not this test's moment."""
     environment = make("calculator")
     environment.reset(5)
-    began = time.monotonic()
-    assert not environment.step(" -" * 20_000).valid
-    assert environment.step(" 5" + " " * 40_000).done
-    assert time.monotonic() - began < 1.0
+    assert not environment.step(" -" * 300_000).valid
+    assert environment.step(" 5" + " " * 600_000).done
 
 
 def test_calculator_compact():

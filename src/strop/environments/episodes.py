@@ -327,7 +327,7 @@ class Episodes:
 
     def _checked(self, number: int, answer: Any, begins: bool = False) -> Observation:
         """Return the answer. Raises TypeError where it is not a valid observation."""
-        problem, players = "", self._shown.get(number, set[int]())
+        problem, players = "", set[int]() if begins else self._shown.get(number, set[int]())
         if not isinstance(answer, Observation):
             problem = f"gave {type(answer).__name__} instead of an Observation"
         elif lacking := [name for name in TEXTS if not _is_text(getattr(answer, name))]:
