@@ -94,6 +94,8 @@ REGIMES = {
     "own": Regime("tiny", own=True),
     "worked": Regime("worked", steps=40, seeds=5, takes_files=False, validation=(64, 2),
                      scoring=Scoring(ks=(1, 4, 16), prompts=256)),
+    "own_worked": Regime("worked", steps=40, seeds=5, own=True, takes_files=False,
+                         validation=(64, 2), scoring=Scoring(ks=(1, 4, 16), prompts=256)),
     "corridor": Regime("corridor", seeds=5, task="corridor"),
     "gemma": Regime("gemma", steps=20, seeds=3, takes_files=False, validation=(32, 4),
                     scoring=Scoring(ks=(1, 4))),
@@ -123,6 +125,8 @@ def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Ce
     if setting.data and not regime.takes_files:
         raise UserError("it reads rows with columns of their own, which this task has not")
     if regime.own and recipe != BASE:
+        if regime.setting != "tiny" and not catalogue.model_of(recipe):
+            raise UserError("it is itself with tiny, in the regime own")
         found = catalogue.find("recipe", recipe).regime
         words = found.words if found is not None else ()
         own = [word for word in words if _name(word) not in FOR_SHORT_RUNS]

@@ -26,6 +26,7 @@ REGIMES = {
     "four": "The same with four minibatches a step and a learning rate from 1e-3 to 0",
     "own": "`tiny`, with the options under which alone a recipe is itself, for it and for `grpo`",
     "worked": "`tiny-worked` on puzzles with worked answers, 8 prompts with 8 answers, 40 steps",
+    "own_worked": "`worked`, with such options",
     "corridor": "Episodes in the corridor, 16 with 8 each, 100 steps",
     "gemma": "Gemma 3 270M with adapters of rank 8 on sums of two or three digits, eight prompts "
     "with eight answers and four updates a step, 20 steps",
@@ -48,7 +49,7 @@ recipe and `grpo` of one seed start from the same data on one kind of machine. A
 mean of these pairs with its 95% interval, which stays within the range of the number. It is
 decided as in [compare](COMPARE.md#what-is-decided-and-how): from five seeds on, with Holm's
 correction over the recipes of the regime. *Resolves* is the difference that so many seeds find in 8
-of 10 such comparisons. Final scores are of 512 held-out puzzles (`worked`: 256) with 16 answers
+of 10 such comparisons. Final scores are of 512 held-out puzzles (`worked` and `own_worked`: 256) with 16 answers
 each; those of `corridor` are of 100 held-out starts with 16 episodes, of `gemma` of 64 sums with 4.
 
 *Asymptote, efficiency, midpoint* are those of `R(C) = R_0 + (A - R_0) / (1 + (M / C)^B)` (arXiv
@@ -306,7 +307,7 @@ def page(known: Known | None = None) -> str:
     """The page's text."""
     stages = (known or Known.make()).changed
     rows = {regime: read(regime) for regime in REGIMES}
-    by_regime = {regime: numbers.paired(of, regime != "own") for regime, of in rows.items()}
+    by_regime = {regime: numbers.paired(of, not regime.startswith("own")) for regime, of in rows.items()}
     by_regime = {regime: pairs for regime, pairs in by_regime.items() if pairs}
     lines = ["\n## What failed, what shows nothing, and what does\n"]
     for regime, of in rows.items():
