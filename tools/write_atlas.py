@@ -49,8 +49,8 @@ recipe and `grpo` of one seed start from the same data on one kind of machine. A
 mean of these pairs with its 95% interval, which stays within the range of the number. It is
 decided as in [compare](COMPARE.md#what-is-decided-and-how): from five seeds on, with Holm's
 correction over the recipes of the regime. *Resolves* is the difference that so many seeds find in 8
-of 10 such comparisons. Final scores are of 512 held-out puzzles (`worked` and `own_worked`: 256) with 16 answers
-each; those of `corridor` are of 100 held-out starts with 16 episodes, of `gemma` of 64 sums with 4.
+of 10 such comparisons. Final scores are of 512 held-out puzzles (with worked answers: 256) with 16
+answers each; those of `corridor` are of 100 held-out starts with 16 episodes, of `gemma` of 64 sums with 4.
 
 *Asymptote, efficiency, midpoint* are those of `R(C) = R_0 + (A - R_0) / (1 + (M / C)^B)` (arXiv
 2510.13786), fitted to validation pass@1 over steps, averaged over seeds, with 95% intervals over
@@ -307,8 +307,8 @@ def page(known: Known | None = None) -> str:
     """The page's text."""
     stages = (known or Known.make()).changed
     rows = {regime: read(regime) for regime in REGIMES}
-    by_regime = {regime: numbers.paired(of, not regime.startswith("own")) for regime, of in rows.items()}
-    by_regime = {regime: pairs for regime, pairs in by_regime.items() if pairs}
+    found = {name: numbers.paired(of, not name.startswith("own")) for name, of in rows.items()}
+    by_regime = {regime: pairs for regime, pairs in found.items() if pairs}
     lines = ["\n## What failed, what shows nothing, and what does\n"]
     for regime, of in rows.items():
         if of:
