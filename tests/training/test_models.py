@@ -206,6 +206,17 @@ def test_nothing_is_drawn_in_a_pass_of_a_model_with_checkpointing(config):
     assert torch.equal(one, two)
 
 
+def test_a_mixture_of_experts_in_float64_is_that_in_float32(tmp_path):
+    batch = from_padded({"id_T": torch.arange(4, 20)[None]}, torch.arange(16)[None] > 0)
+    folder = save_model(tmp_path / "experts", experts=4)
+    one, two = (
+        Policy(models.load(str(folder), dtype=dtype).model).columns(batch, ("logp_T",), 1.0)
+        for dtype in ("float32", "float64")
+    )
+    assert two["logp_T"].dtype == torch.float64
+    torch.testing.assert_close(one["logp_T"].double(), two["logp_T"], atol=1e-5, rtol=1e-5)
+
+
 def test_a_run_with_checkpointing_is_the_run_without(lab, runner, tmp_path):
     lines = []
     for on in (False, True):

@@ -221,6 +221,8 @@ def ready(
     for name, folder in frozen.items():
         adapters.add_frozen(wrapped, name, folder)
     _switch_noise_off(model)
+    if model.dtype == torch.float64:  # which the faster ways through a mixture of experts lack
+        model.set_experts_implementation("eager")
     model.to(device).eval()
     if onednn:
         linear.use_in(model)
