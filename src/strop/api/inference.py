@@ -60,6 +60,7 @@ class InferenceModel:
         scored: bool = True,
         given: Loaded | None = None,
         run: Path | None = None,
+        alone: bool = False,
     ) -> "InferenceModel":
         """Open the model `model` with the configuration's task and rewards. Raises UserError.
 
@@ -67,7 +68,8 @@ class InferenceModel:
         its temperature and cuts, of the checkpoint's phase and step. temperature: in place
         of its own. max_tokens: the most new tokens; 0: its own or the task's. scored: open the
         rewards too. given: the model, where it is already in memory. run: the folder of the run
-        whose rows are scored, which have to be those that it was started with.
+        whose rows are scored, which have to be those that it was started with. alone: the model is
+        no run's: its generation settings may limit new tokens.
         """
         place, at, phase = Path(model), 1, 1
         if is_checkpoint(place):
@@ -87,6 +89,8 @@ class InferenceModel:
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
         loaded = load_model(config, model, config.engine.needs_model, given=given)
+        if alone and (own := getattr(loaded.generation, "max_new_tokens", None)):
+            task = replace(task, max_tokens=own)
         if not limit and task.max_tokens >= loaded.context:  # the task's default, not a choice
             task = replace(task, max_tokens=max(loaded.context // 2, 1))
         with ExitStack() as on_error:
@@ -287,9 +291,12 @@ def open_model(
     _check_counted(assignments or [])
     merged = override(merged, assignments or [])
     final = config.make(merged)
-    of_run = scored and loaded is None and not (task or data) and _is_run(Path(source))
-    run = Path(source) if of_run and _same_rows(final, settings) else None
-    return InferenceModel.open(final, model, temperature, max_tokens, scored, loaded, run)
+    of_run = loaded is None and _is_run(Path(source))
+    same = of_run and scored and not (task or data) and _same_rows(final, settings)
+    run = Path(source) if same else None
+    return InferenceModel.open(
+        final, model, temperature, max_tokens, scored, loaded, run, alone=not of_run
+    )
 
 
 # What of a run's data says which rows there are and how the model reads them; the sizes of splits
