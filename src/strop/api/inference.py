@@ -21,7 +21,7 @@ from strop.method.engine_needs import check as check_engine
 from strop.method.notation import named
 from strop.method.part import Use, at_step
 from strop.parts.rollout import substitutes
-from strop.support.errors import UserError
+from strop.support.errors import UserError, several
 from strop.training.learner.models import Loaded
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel.ranks import Ranks
@@ -250,6 +250,7 @@ def open_model(
     trust: bool = False,
     assignments: Sequence[str | tuple[str, Any]] | None = None,
     loaded: Loaded | None = None,
+    split: str = "",
 ) -> InferenceModel:
     """Open a run's checkpoint or a model to sample. Raises UserError.
 
@@ -257,7 +258,8 @@ def open_model(
     `kind(setting=value)`; empty: the run's, or the local one. scored: open the rewards too. start:
     the model that the run started from. best: its best checkpoint. trust: whether code that the
     run's configuration names may be imported. assignments: settings in place of the run's. loaded:
-    the model, where it is already in memory; `source` then says where it is from.
+    the model, where it is already in memory; `source` then says where it is from. split: what will
+    be scored, if anything: a refusal of the code says too that the run holds no rows out.
     """
     if loaded is None:
         settings, model = checkpoint_of(source, step, start, best)
@@ -280,7 +282,7 @@ def open_model(
             replaced["task_config"] = {}
         if "ray.address" in map(_path_of, assignments or []):
             replaced["ray"] = {}
-        check_trust(settings, replaced, source)
+        _check_trust(settings, replaced, source, split, assignments or [])
     dumped = settings.model_dump()
     if engine:
         kind, given = named(engine)
@@ -297,6 +299,20 @@ def open_model(
     return InferenceModel.open(
         final, model, temperature, max_tokens, scored, loaded, run, alone=not of_run
     )
+
+
+def _check_trust(
+    settings: RunConfig, replaced: dict[str, Any], source: str, split: str,
+    assignments: Sequence[str | tuple[str, Any]],
+) -> None:  # fmt: skip
+    """Raise UserError where code is not allowed; the error also says where no row is held out."""
+    try:
+        check_trust(settings, replaced, source)
+    except UserError as error:
+        holds_out = bool(settings.data.heldout_size) or not settings.data.files
+        holds_out |= "data" in replaced or "data.heldout_size" in map(_path_of, assignments)
+        none = "the split heldout is empty: give --split train or --data FILE"
+        raise several([str(error)] + [none] * (split == "heldout" and not holds_out)) from None
 
 
 # What of a run's data says which rows there are and how the model reads them; the sizes of splits

@@ -81,17 +81,17 @@ def evaluate(
 
     A run's checkpoint samples as in the run's validation. Intervals are bootstrapped over prompts.
     """
+    ks = numbers("--k", k, int, 1)
     loading(source)
     from strop.api.inference import check_scoring, open_model, scored
     from strop.evaluation.summary import as_json as flat
 
-    ks = numbers("--k", k, int, 1)
     num_samples = num_samples or max(16, *ks)
     split = split or ("train" if data else "heldout")
     check_scoring(ks, num_samples)
     subject = open_model(
         source, step, task, data, reward, temperature, max_tokens, engine,
-        start=start, best=best, assignments=assignments, trust=trust,
+        start=start, best=best, assignments=assignments, trust=trust, split=split,
     )  # fmt: skip
     with subject:
         evaluated = scored(subject, split, max_prompts, num_samples, ks, seed)
