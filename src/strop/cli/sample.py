@@ -1,5 +1,6 @@
 """`strop sample`: samples answers of a checkpoint."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -72,6 +73,6 @@ def sample(
 
 def _ask(console: Console) -> str | None:
     try:
-        return console.input("> ")
+        return console.input("> " if sys.stdin.isatty() else "")
     except EOFError:
         return None
