@@ -12,6 +12,7 @@ from strop.api.arguments import check_seed
 from strop.api.inputs import facts_of
 from strop.api.trust import check_trust
 from strop.engines.base import Engine, Event
+from strop.environments.tasks import Task
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
 from strop.method import reading
@@ -89,10 +90,8 @@ class InferenceModel:
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
         loaded = load_model(config, model, config.engine.needs_model, given=given)
-        if alone and (own := getattr(loaded.generation, "max_new_tokens", None)):
-            task = replace(task, max_tokens=own)
-        if not limit and task.max_tokens >= loaded.context:  # the task's default, not a choice
-            task = replace(task, max_tokens=max(loaded.context // 2, 1))
+        if not limit:
+            task = _within(task, loaded, alone)
         with ExitStack() as on_error:
             engine = open_engine(config, config.engine.newest(), loaded)
             on_error.callback(engine.close)
@@ -151,6 +150,15 @@ class InferenceModel:
         requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
         answers = asynchronous(self.engine).sample(requests)
         return [_answer(tokenizer, answer.events) for answer in answers]
+
+
+def _within(task: Task, loaded: Loaded, alone: bool) -> Task:
+    """The task with the most tokens that the model states for itself, if it is no run's, and that
+    fit its context: the task's own are a default, not a choice.
+    """
+    own = getattr(loaded.generation, "max_new_tokens", None) if alone else None
+    most = own or task.max_tokens
+    return replace(task, max_tokens=most if most < loaded.context else max(loaded.context // 2, 1))
 
 
 @contextmanager
@@ -278,11 +286,7 @@ def open_model(
         options["evaluation"] = {"reward": ()}
     if not trust:  # a model without a run has the defaults, which name no code
         replaced = {**options, **({"engine": engine} if engine else {})}
-        if "data" in replaced and not replaced["data"]["task_config"]:
-            replaced["task_config"] = {}
-        if "ray.address" in map(_path_of, assignments or []):
-            replaced["ray"] = {}
-        _check_trust(settings, replaced, source, split, assignments or [])
+        _check_trust(settings, replaced, source, split, [*map(_path_of, assignments or [])])
     dumped = settings.model_dump()
     if engine:
         kind, given = named(engine)
@@ -291,8 +295,7 @@ def open_model(
         section: {**dumped[section], **values} for section, values in options.items()
     }}  # fmt: skip
     _check_counted(assignments or [])
-    merged = override(merged, assignments or [])
-    final = config.make(merged)
+    final = config.make(override(merged, assignments or []))
     of_run = loaded is None and _is_run(Path(source))
     same = of_run and scored and not (task or data) and _same_rows(final, settings)
     run = Path(source) if same else None
@@ -302,15 +305,21 @@ def open_model(
 
 
 def _check_trust(
-    settings: RunConfig, replaced: dict[str, Any], source: str, split: str,
-    assignments: Sequence[str | tuple[str, Any]],
-) -> None:  # fmt: skip
-    """Raise UserError where code is not allowed; the error also says where no row is held out."""
+    settings: RunConfig, replaced: dict[str, Any], source: str, split: str, changed: Sequence[str]
+) -> None:
+    """Raise UserError where code is not allowed; the error also says where no row is held out.
+
+    replaced: the sections that options replace; changed: the settings that are given anew.
+    """
+    if "data" in replaced and not replaced["data"]["task_config"]:
+        replaced["task_config"] = {}
+    if "ray.address" in changed:
+        replaced["ray"] = {}
     try:
         check_trust(settings, replaced, source)
     except UserError as error:
         holds_out = bool(settings.data.heldout_size) or not settings.data.files
-        holds_out |= "data" in replaced or "data.heldout_size" in map(_path_of, assignments)
+        holds_out |= "data" in replaced or "data.heldout_size" in changed
         none = "the split heldout is empty: give --split train or --data FILE"
         raise several([str(error)] + [none] * (split == "heldout" and not holds_out)) from None
 

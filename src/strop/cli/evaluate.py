@@ -63,10 +63,7 @@ def evaluate(
     start: Annotated[bool, typer.Option(help="The model that the run started from.")] = False,
     temperature: Temperature = None,
     max_tokens: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Most new tokens; 0: the run's, else the model's own or the task's."
-        ),
+        int, typer.Option(min=0, help="Most new tokens; 0: the run's, the model's or the task's.")
     ] = 0,
     task: Annotated[str, typer.Option(help="Task, where the source is a model.")] = "",
     data: Data = None,

@@ -22,10 +22,7 @@ def sample(
     num_samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Answers.")] = 4,
     temperature: Temperature = None,
     max_tokens: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Most new tokens; 0: the run's, else the model's own or the task's."
-        ),
+        int, typer.Option(min=0, help="Most new tokens; 0: the run's, the model's or the task's.")
     ] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
