@@ -45,12 +45,16 @@ import write_keywords  # noqa: E402
 
 INDEX_HEADER = """# Methods, by what they change
 
-Look for what you want to change: a sentence describes each of the families below. The table of a
-family says for every recipe when to choose it. A name links to the family's page, which has the
-equation, the parts stage by stage, differences from the paper, cost and what to try;
-`strop recipes NAME` prints the same, `strop recipes WORD` searches. The parts are listed in
-[PARTS.md](PARTS.md).
-
+This table lists what you see in a run, or have, and recipes that name it under "choose it when",
+which has the whole condition. Many of them are measured on small models in [ATLAS.md](ATLAS.md),
+where some ended below `grpo`. Other conditions are found by `strop recipes WORD`.
+"""
+INDEX_FAMILIES = """\
+The table of a family says for every recipe when to choose it. A name links to the family's page,
+which has the equation, the parts stage by stage, differences from the paper, cost and what to try;
+`strop recipes NAME` prints the same. The parts are listed in [PARTS.md](PARTS.md).
+"""
+INDEX_WORDS = """\
 A recipe is described by its differences from its parent, which is named beside it; everything else
 is as in the parent. The status is one of three. `exact`: the recipe follows the paper's equations,
 except for the differences named. `partial`: something had to be inferred, which is named under
@@ -84,11 +88,6 @@ SYMPTOMS = {
     "pairs of answers are at hand": ("dpo", "simpo"),
     "good answers or a stronger model's are at hand": ("sft", "luffy_shaping", "adhint"),
 }  # fmt: skip
-SYMPTOMS_HEADER = """\
-This table lists what you see in a run, or have, and recipes that name it under "choose it when",
-which has the whole condition. Many of them are measured on small models in [ATLAS.md](ATLAS.md),
-where some ended below `grpo`. Other conditions are found by `strop recipes WORD`.
-"""
 PAGE_NOTE = "[METHODS.md](../METHODS.md) lists all families and explains the words of this page.\n"
 PARTS_HEADER = """# Parts, why each exists and which recipes use it
 
@@ -204,8 +203,8 @@ def _index(groups: dict[Family, list[Entry]]) -> str:
         for seen, names in SYMPTOMS.items()
     ]
     pieces = [
-        INDEX_HEADER, SYMPTOMS_HEADER, table(("what you see or have", "recipes"), symptoms),
-        table(("family", "what its recipes change"), contents),
+        INDEX_HEADER, table(("what you see or have", "recipes"), symptoms), INDEX_FAMILIES,
+        table(("family", "what its recipes change"), contents), INDEX_WORDS,
     ]  # fmt: skip
     for family, members in groups.items():
         page = f"methods/{family.name}.md"

@@ -241,6 +241,16 @@ def test_a_checkpoint_is_exported(run: Any, tmp_path: Path) -> None:
         strop.export(run, tmp_path / "other", private=True)
 
 
+def test_an_export_samples_as_many_tokens_as_its_run(lab: Any, tmp_path: Path) -> None:
+    for name, changes in {"whole": {}, "adapter": {"model_lora_rank": 1}}.items():
+        run = trained(lab, out=tmp_path / name, training_steps=1, **changes)
+        place = strop.export(run, tmp_path / f"{name} exported")
+        assert json.loads((place / "generation_config.json").read_text())["max_new_tokens"] == 4
+        for most in (0, 6):
+            scores = strop.evaluate(place, data=str(lab.data), reward=even, max_tokens=most)
+            assert scores["completions/max_length"] == (most or 4)
+
+
 def test_a_model_has_no_checkpoints(lab: Any, tmp_path: Path) -> None:
     named = r"step=7 names a checkpoint of a run, .* is a model: leave it out"
     with pytest.raises(UserError, match=named):

@@ -162,6 +162,17 @@ def test_eval_asks_before_it_imports(changes, named, received, strop, tmp_path):
     assert not (tmp_path / "imported").exists()
 
 
+def test_all_that_an_evaluation_lacks_is_named_at_once(received, strop):
+    run = received(reward={"functions": ["evil.py:reward"]})
+    result = strop("eval", run)
+    assert result.code == 2
+    assert "2 options are wrong" in result.err
+    assert "--trust-files" in result.err
+    assert "the split heldout is empty: give --split train or --data FILE" in result.err
+    for words in (["--split", "train"], ["--set", "data.heldout_size=2"]):
+        assert "heldout is empty" not in strop("eval", run, *words).err
+
+
 def test_a_run_of_a_cluster_is_scored_without_it(received, strop):
     run = received(
         reward={"functions": ["math_verify"]}, ray={"address": "127.0.0.1:9", "cpus_for_rewards": 1}

@@ -40,6 +40,8 @@ class Echo(Environment):
         return Observation("again", float(action == self.word), done=self.turns == 3)
 
     def columns(self):
+        if self.fail == "clash":
+            return {"answer": "a", "completions": "b"}
         return {}[self.fail] if self.fail == "columns" else {}
 
 
@@ -134,6 +136,7 @@ def test_a_task_has_one_prompt_an_episode(file):
             {"fail": "columns"},
             r"Echo failed at the columns of the seed 0: KeyError: .*own.py",
         ),
+        ("Echo", {"fail": "clash"}, r"own.py:Echo: columns\(\) has a column 'completions', a name"),
         ("Plain", {}, r"is no environment: derive the class from strop.environments.base"),
         ("Absent", {}, r"has no Absent"),
         ("NoStep", {}, r"environment .*own.py:NoStep has no method step\(action\), which gives"),

@@ -151,8 +151,11 @@ def test_history_of_a_run(tmp_path):
         table = [dict(zip(names, (step, *row), strict=True)) | {"scored": True} for row in rows]
         unscored = {"step": step, "draw": 0, "reward": 0.0, "scored": False}
         table += [unscored | {"uid": 5, "prompt": "a"}, unscored | {"uid": 9, "prompt": "c"}]
+        # an answer of step 2 out of a store: in step 10 it is replayed
+        stored = {"step": step, "uid": 8, "draw": 2 * 2**41, "prompt": "d", "reward": 1.0}
+        table += [stored | {"scored": True}]
         pq.write_table(pa.Table.from_pylist(table), folder / f"step-{step:06d}.parquet")
-    assert history_of(tmp_path) == [("b", 1.0), ("b", 0.0), ("b", 0.0), ("a", 0.5)]
+    assert history_of(tmp_path) == [("b", 1.0), ("b", 0.0), ("d", 1.0), ("b", 0.0), ("a", 0.5)]
     assert history_of(tmp_path, newest=2) == [("b", 0.0), ("a", 0.5)]
     with pytest.raises(UserError, match="no rollouts"):
         history_of(folder)

@@ -118,7 +118,7 @@ def evaluate(
     opening = opened(
         source, tokenizer, data=data, reward=reward, task=task_of(task), step=step, start=start,
         best=best, temperature=temperature, max_tokens=max_tokens, engine=engine, trust=trust_files,
-        assignments=from_keywords(options),
+        assignments=from_keywords(options), split=split,
     )  # fmt: skip
     with messages_in_python():
         check_scoring(ks, samples)

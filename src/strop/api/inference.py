@@ -12,6 +12,7 @@ from strop.api.arguments import check_seed
 from strop.api.inputs import facts_of
 from strop.api.trust import check_trust
 from strop.engines.base import Engine, Event
+from strop.environments.tasks import Task
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
 from strop.method import reading
@@ -21,7 +22,7 @@ from strop.method.engine_needs import check as check_engine
 from strop.method.notation import named
 from strop.method.part import Use, at_step
 from strop.parts.rollout import substitutes
-from strop.support.errors import UserError
+from strop.support.errors import UserError, several
 from strop.training.learner.models import Loaded
 from strop.training.loading import load_model, open_engine
 from strop.training.parallel.ranks import Ranks
@@ -60,6 +61,7 @@ class InferenceModel:
         scored: bool = True,
         given: Loaded | None = None,
         run: Path | None = None,
+        alone: bool = False,
     ) -> "InferenceModel":
         """Open the model `model` with the configuration's task and rewards. Raises UserError.
 
@@ -67,7 +69,8 @@ class InferenceModel:
         its temperature and cuts, of the checkpoint's phase and step. temperature: in place
         of its own. max_tokens: the most new tokens; 0: its own or the task's. scored: open the
         rewards too. given: the model, where it is already in memory. run: the folder of the run
-        whose rows are scored, which have to be those that it was started with.
+        whose rows are scored, which have to be those that it was started with. alone: the model is
+        no run's: its generation settings may limit new tokens.
         """
         place, at, phase = Path(model), 1, 1
         if is_checkpoint(place):
@@ -87,8 +90,8 @@ class InferenceModel:
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
         loaded = load_model(config, model, config.engine.needs_model, given=given)
-        if not limit and task.max_tokens >= loaded.context:  # the task's default, not a choice
-            task = replace(task, max_tokens=max(loaded.context // 2, 1))
+        if not limit:
+            task = _within(task, loaded, alone)
         with ExitStack() as on_error:
             engine = open_engine(config, config.engine.newest(), loaded)
             on_error.callback(engine.close)
@@ -147,6 +150,15 @@ class InferenceModel:
         requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
         answers = asynchronous(self.engine).sample(requests)
         return [_answer(tokenizer, answer.events) for answer in answers]
+
+
+def _within(task: Task, loaded: Loaded, alone: bool) -> Task:
+    """The task with the most tokens that the model states for itself, if it is no run's, and that
+    fit its context: the task's own are a default, not a choice.
+    """
+    own = getattr(loaded.generation, "max_new_tokens", None) if alone else None
+    most = own or task.max_tokens
+    return replace(task, max_tokens=most if most < loaded.context else max(loaded.context // 2, 1))
 
 
 @contextmanager
@@ -246,6 +258,7 @@ def open_model(
     trust: bool = False,
     assignments: Sequence[str | tuple[str, Any]] | None = None,
     loaded: Loaded | None = None,
+    split: str = "",
 ) -> InferenceModel:
     """Open a run's checkpoint or a model to sample. Raises UserError.
 
@@ -253,7 +266,8 @@ def open_model(
     `kind(setting=value)`; empty: the run's, or the local one. scored: open the rewards too. start:
     the model that the run started from. best: its best checkpoint. trust: whether code that the
     run's configuration names may be imported. assignments: settings in place of the run's. loaded:
-    the model, where it is already in memory; `source` then says where it is from.
+    the model, where it is already in memory; `source` then says where it is from. split: what will
+    be scored, if anything: a refusal of the code says too that the run holds no rows out.
     """
     if loaded is None:
         settings, model = checkpoint_of(source, step, start, best)
@@ -272,11 +286,7 @@ def open_model(
         options["evaluation"] = {"reward": ()}
     if not trust:  # a model without a run has the defaults, which name no code
         replaced = {**options, **({"engine": engine} if engine else {})}
-        if "data" in replaced and not replaced["data"]["task_config"]:
-            replaced["task_config"] = {}
-        if "ray.address" in map(_path_of, assignments or []):
-            replaced["ray"] = {}
-        check_trust(settings, replaced, source)
+        _check_trust(settings, replaced, source, split, [*map(_path_of, assignments or [])])
     dumped = settings.model_dump()
     if engine:
         kind, given = named(engine)
@@ -285,11 +295,33 @@ def open_model(
         section: {**dumped[section], **values} for section, values in options.items()
     }}  # fmt: skip
     _check_counted(assignments or [])
-    merged = override(merged, assignments or [])
-    final = config.make(merged)
-    of_run = scored and loaded is None and not (task or data) and _is_run(Path(source))
-    run = Path(source) if of_run and _same_rows(final, settings) else None
-    return InferenceModel.open(final, model, temperature, max_tokens, scored, loaded, run)
+    final = config.make(override(merged, assignments or []))
+    of_run = loaded is None and _is_run(Path(source))
+    same = of_run and scored and not (task or data) and _same_rows(final, settings)
+    run = Path(source) if same else None
+    return InferenceModel.open(
+        final, model, temperature, max_tokens, scored, loaded, run, alone=not of_run
+    )
+
+
+def _check_trust(
+    settings: RunConfig, replaced: dict[str, Any], source: str, split: str, changed: Sequence[str]
+) -> None:
+    """Raise UserError where code is not allowed; the error also says where no row is held out.
+
+    replaced: the sections that options replace; changed: the settings that are given anew.
+    """
+    if "data" in replaced and not replaced["data"]["task_config"]:
+        replaced["task_config"] = {}
+    if "ray.address" in changed:
+        replaced["ray"] = {}
+    try:
+        check_trust(settings, replaced, source)
+    except UserError as error:
+        holds_out = bool(settings.data.heldout_size) or not settings.data.files
+        holds_out |= "data" in replaced or "data.heldout_size" in changed
+        none = "the split heldout is empty: give --split train or --data FILE"
+        raise several([str(error)] + [none] * (split == "heldout" and not holds_out)) from None
 
 
 # What of a run's data says which rows there are and how the model reads them; the sizes of splits

@@ -56,11 +56,6 @@ class Progress:
         self.phases: tuple[str, ...] = ()  # their names
         self.brought: tuple[str, ...] = ()  # metrics that the method's parts ask to show
 
-    def open(self) -> None:
-        """Print that the run is loading, before imports and checks that take seconds."""
-        if not self.quiet:
-            self.console.print("loading, then checking model, data and rewards ...", style="dim")
-
     def begin(self, run: "Run", before: list[dict[str, float]]) -> None:
         """Print what is about to run and where it is written; `before`: the steps already done."""
         from strop.diagnosis.watch import Watch  # reads what only a run needs

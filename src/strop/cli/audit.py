@@ -140,9 +140,15 @@ MEANINGS = {
 
 
 def _explain(headings: set[str]) -> None:
-    """Print what the columns are."""
-    shown = [f"{k}: {v}" for k, v in MEANINGS.items() if headings & set(k.split(", "))]
-    Console(highlight=False).print(f"{'; '.join(shown)} (docs/AUDIT.md)", style="dim")
+    """Print what the columns are, one a line."""
+    shown = Table.grid(padding=(0, 2, 0, 0))
+    for names, meaning in MEANINGS.items():
+        if headings & set(names.split(", ")):
+            shown.add_row(names, meaning)
+    console = Console(highlight=False)
+    console.print()
+    console.print(shown)
+    console.print("docs/AUDIT.md has the formulas")
 
 
 WIDE = 160  # characters of a table: a number that is cut says nothing

@@ -14,6 +14,7 @@ from strop.api.folders import numbered
 from strop.cli import completing
 from strop.cli.numbers import numbers
 from strop.cli.train import Data, Model, Reward, Task, Validation, sections
+from strop.cli.waiting import loading
 from strop.support.errors import UserError
 from strop.support.stopping import explained
 
@@ -122,7 +123,6 @@ def with_written(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
-LOADING = "loading, then checking methods, data and rewards ..."  # before seconds of imports
 Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time; 0: one a core, on a GPU one.")]
 Out = Annotated[Path | None, typer.Option(help="Folder; default: comparisons/N.")]
 
@@ -172,7 +172,7 @@ def compare(
             raise UserError("--resume takes the folder's own plan: leave all but --jobs out")
         _carry_out(read_plan(resume), resume, jobs)
         return
-    print(LOADING, flush=True)
+    loading("methods, data and rewards")
     model = written.model or _needed(arguments or [])
     tuning = tuning_of(tune, tune_seeds, tune_by)
     methods = methods_of(arguments or [], tune)

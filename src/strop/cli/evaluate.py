@@ -63,7 +63,7 @@ def evaluate(
     start: Annotated[bool, typer.Option(help="The model that the run started from.")] = False,
     temperature: Temperature = None,
     max_tokens: Annotated[
-        int, typer.Option(min=0, help="Most new tokens; 0: the run's or the task's.")
+        int, typer.Option(min=0, help="Most new tokens; 0: the run's, the model's or the task's.")
     ] = 0,
     task: Annotated[str, typer.Option(help="Task, where the source is a model.")] = "",
     data: Data = None,
@@ -78,17 +78,17 @@ def evaluate(
 
     A run's checkpoint samples as in the run's validation. Intervals are bootstrapped over prompts.
     """
+    ks = numbers("--k", k, int, 1)
     loading(source)
     from strop.api.inference import check_scoring, open_model, scored
     from strop.evaluation.summary import as_json as flat
 
-    ks = numbers("--k", k, int, 1)
     num_samples = num_samples or max(16, *ks)
     split = split or ("train" if data else "heldout")
     check_scoring(ks, num_samples)
     subject = open_model(
         source, step, task, data, reward, temperature, max_tokens, engine,
-        start=start, best=best, assignments=assignments, trust=trust,
+        start=start, best=best, assignments=assignments, trust=trust, split=split,
     )  # fmt: skip
     with subject:
         evaluated = scored(subject, split, max_prompts, num_samples, ks, seed)

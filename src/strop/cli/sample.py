@@ -1,5 +1,6 @@
 """`strop sample`: samples answers of a checkpoint."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -20,7 +21,9 @@ def sample(
     ] = None,
     num_samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Answers.")] = 4,
     temperature: Temperature = None,
-    max_tokens: Annotated[int, typer.Option(min=0, help="Most new tokens; 0: the task's.")] = 0,
+    max_tokens: Annotated[
+        int, typer.Option(min=0, help="Most new tokens; 0: the run's, the model's or the task's.")
+    ] = 0,
     step: Annotated[int, typer.Option(help="Checkpoint of the run; 0: the newest.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
     engine: Engine = "",
@@ -67,6 +70,6 @@ def sample(
 
 def _ask(console: Console) -> str | None:
     try:
-        return console.input("> ")
+        return console.input("> " if sys.stdin.isatty() else "")
     except EOFError:
         return None

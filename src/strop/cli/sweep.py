@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from strop.cli import completing
-from strop.cli.compare import LOADING, Jobs, Methods, Out, Written, begin, with_written
+from strop.cli.compare import Jobs, Methods, Out, Written, begin, with_written
+from strop.cli.waiting import loading
 from strop.support.errors import UserError
 
 
@@ -35,7 +36,7 @@ def sweep(
     several random options are drawn together. Everything else is as in `strop compare`:
     `strop compare --resume FOLDER` also resumes a sweep.
     """
-    print(LOADING, flush=True)
+    loading("methods, data and rewards")
     methods, method = swept(arguments or [], draws)
     begin(written.plan(methods, method), out, jobs)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import typer
 
 from strop.api.trust import names
+from strop.cli.waiting import loading
 from strop.support.errors import UserError
 from strop.support.stopping import INTERRUPTED, explained
 
@@ -56,7 +57,8 @@ def work(job: Job, lead: Lead | None) -> None:
 
     first = os.environ.get("RANK", "0") == "0"
     watcher = Progress(job.quiet, first, job.answers)
-    watcher.open()
+    if first and not job.quiet:
+        loading("model, data and rewards")
     with explained(lambda: kept(job.resume)):
         from strop.training.parallel import relaunched as launched
         from strop.training.parallel.ranks import join

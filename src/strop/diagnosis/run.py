@@ -35,6 +35,7 @@ MISMATCH_NOTE = 0.01
 DEAD = "router/frac_dead_experts"
 DEAD_NOTE = 0.1  # share of the experts that lost their tokens over the run
 CUT_OFF, CUT_OFF_NOTE = 0.2, 0.05  # share of answers
+CUT = (Exit.ENVIRONMENT_CRASH, Exit.START_FAILED)  # such an episode counts as cut off too
 UNSCORED = 0.05  # share of rollouts
 OUT_OF_RANGE = "episode/out_of_range_fraction"
 OWN_REWARDS = {"agent", "environment", "recorded"}  # rewards that come with the rollouts
@@ -412,14 +413,18 @@ def _is_new(row: Mapping[str, Any]) -> bool:
 def cut_off(run: RunFiles) -> Finding:
     """Whether answers are cut off at the token limit, or episodes at the turn limit."""
     question = "Are answers cut off?"
-    late = run.late("completions/clipped_ratio")
-    if not late:
+    cut = [
+        max(line["completions/clipped_ratio"] - sum(causes(line).get(each, 0.0) for each in CUT), 0)
+        for line in run.lines
+        if line.get("completions/clipped_ratio") is not None
+    ]
+    if not cut:
         return Finding(question, "unknown", "The metrics have no completions/clipped_ratio.")
-    share, first = mean(late), run.series("completions/clipped_ratio")[0]
+    share, first = mean(cut[-max(1, len(cut) // 3) :]), cut[0]
     numbers = {"first": first, "late": share}
     answer = f"{share:.1%} of the answers late in the run ({first:.1%} at first)."
     turns = mean([causes(line).get(Exit.TURN_LIMIT, 0.0) for line in run.lines])
-    by_turns = turns > mean(run.series("completions/clipped_ratio")) / 2
+    by_turns = turns > mean(cut) / 2
     if by_turns:
         answer += " Most of them are episodes that reached their turn limit."
     beyond, paid = run.late("bootstrap/value_mean"), run.late("reward")

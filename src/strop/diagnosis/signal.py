@@ -154,6 +154,7 @@ def learns_from_equal(run: Any) -> bool:
     return any(
         line.get("frac_reward_zero_std") == 1.0
         and (line.get("advantage/abs_mean") or 0.0) > ZERO_ADVANTAGE
+        and line.get("groups/frac_rollouts_with_gradient") != 0.0  # the turns' may all be 0
         for line in run.lines
     )
 

@@ -11,14 +11,9 @@ from strop.data.prompt_rows import Many, Pack, PromptRows, stride, those
 from strop.data.prompts import Origin, Prompt
 from strop.data.read import Row, Source, named_sources, open_source
 from strop.data.row_layouts import Reader, Renaming, from_question, reader_of, renamed
-from strop.environments.tasks import Task
+from strop.environments.tasks import Task, check_columns
 from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError, did_you_mean
-
-# Arguments that a reward receives beside the columns, so a column may not have these names.
-RESERVED = frozenset(
-    ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-)
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 Split = str | Path | int | float | Sequence[str | Path]
@@ -170,12 +165,7 @@ class _Laid:
                 f"{where} has no column {column!r}{did_you_mean(column, row)}; its columns are "
                 f"{', '.join(row) or 'none'}: rename one or set data.prompt_column"
             )
-        if not RESERVED.isdisjoint(row):
-            clash = next(name for name in row if name in RESERVED)
-            raise UserError(
-                f"{where} has a column {clash!r}, a name that rewards receive otherwise: "
-                "rename the column"
-            )
+        check_columns(row, where)
         if column != "prompt" and "prompt" in row:
             raise UserError(f"{where} has both {column!r} and 'prompt': rename or remove 'prompt'")
         return checked_prompt(row[column], where)

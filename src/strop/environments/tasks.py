@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from strop.traces.files import Group, Traces
 
 OWN = ("countdown", "worked_countdown")  # puzzles that come with strop, each with its model
+# Arguments that a reward receives beside the columns, so a column may not have these names.
+RESERVED = frozenset(
+    ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+)
 QUEUE = "queue:"  # precedes a folder into which other programs put files of rollouts
 
 
@@ -417,11 +421,22 @@ def _first_row(episodes: "Episodes", seed: int) -> dict[str, Any]:
     if shown.exit is not None:
         raise UserError(shown.why)
     try:
-        return {**episodes.environments[0].columns(), "prompt": shown.text, "seed": seed}
+        row = {**episodes.environments[0].columns(), "prompt": shown.text, "seed": seed}
     except Exception as error:
         where = f"the columns of the seed {seed}"
         why = failed(episodes.source.name, Exit.START_FAILED, where, error).why
         raise UserError(why) from error
+    check_columns(row, f"environment {episodes.source.name}: columns()")
+    return row
+
+
+def check_columns(row: Mapping[str, Any], where: str) -> None:
+    """Raise UserError for a column with the name of an argument that rewards receive anyway."""
+    if clash := next((name for name in row if name in RESERVED), None):
+        raise UserError(
+            f"{where} has a column {clash!r}, a name that rewards receive otherwise: "
+            "rename the column"
+        )
 
 
 _FAMILIES: dict[str, Callable[[str, Sizes, int, Mapping[str, Any]], Task]] = {

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from strop.parts.curation._store import STORED
 from strop.parts.sampling._query_adapter import (
     Embed,
     QueryAdapter,
@@ -39,12 +40,13 @@ BANDWIDTH, WEIGHT = 0.1, 1.0  # of the kernel, as in `predict_success_from_histo
 def history_of(run: str | Path, newest: int = 256) -> list[tuple[str, float]]:
     """The newest prompts of a run's saved rollouts with their mean rewards, within [0, 1].
 
-    Rollouts without a score do not count. Raises UserError for a folder without any other.
+    Rollouts without a score, and those replayed from earlier steps, do not count. Raises UserError
+    for a folder without any other.
     """
     found: dict[tuple[int, int, int], tuple[str, list[float]]] = {}
     for path in sorted(Path(run).glob("rollouts/step-*.parquet")):
         for row in read_table(path).to_pylist():
-            if not row["scored"]:
+            if not row["scored"] or row["draw"] // STORED not in (0, row["step"]):
                 continue
             key = row["step"], row["uid"], row["draw"]
             found.setdefault(key, (row["prompt"], []))[1].append(min(max(row["reward"], 0.0), 1.0))

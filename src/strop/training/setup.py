@@ -290,6 +290,10 @@ def make_world(
         for each in limits:
             services.limit_to(each)
             rows.check_longest(config, services)
+        if loaded.generation is not None:  # for those who sample the checkpoints or the export
+            drawn = rollouts[0].max_tokens or services.task.max_tokens
+            most = max(each.episode_tokens for each in limits) if longest is None else drawn
+            loaded.generation.max_new_tokens = most
         _check_sources(method, services)
         rows.add_notes(config, services)
         return _world(config, method, loaded, services, limits, ranks, learns)

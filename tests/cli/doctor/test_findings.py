@@ -103,10 +103,17 @@ def test_equal_rewards_are_a_fault_where_nothing_is_learned_from_them(
     advantage, norm, status, words
 ):
     line = {"frac_reward_zero_std": 1.0, "advantage/abs_mean": advantage, "grad_norm": norm}
-    run = RunFiles([{"step": n, "loss": 0.5, "learning_rate": 1.0, **line} for n in (1, 2)], {}, [])
-    found = loss(run), groups(run)
+    lines = [{"step": n, "loss": 0.5, "learning_rate": 1.0, **line} for n in (1, 2)]
+    found = loss(RunFiles(lines, {}, [])), groups(RunFiles(lines, {}, []))
     assert tuple(each.status for each in found) == status
     assert any(words in each.answer for each in found)
+    still = [each | {"groups/frac_rollouts_with_gradient": 0.0} for each in lines]
+    assert "teach too" not in groups(RunFiles(still, {}, [])).answer
+
+
+def test_episodes_that_fail_are_not_called_cut_off():
+    lines = [{"step": 1, "completions/clipped_ratio": 0.5, "exit/environment_crash": 0.49}]
+    assert cut_off(RunFiles(lines, {}, [])).status == "ok"
 
 
 def test_updates_of_each_phase_move_the_policy() -> None:

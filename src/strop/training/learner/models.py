@@ -29,6 +29,7 @@ from strop.training.learner.policy import Policy
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
           "float64": torch.float64}  # fmt: skip
 JITTER = ("jitter_noise", "input_jitter_noise", "moe_jitter_eps")  # noise that models add
+GENERATION = "generation_config.json"
 LONGEST_REASON = 300  # characters of a library's message
 # transformers patches torch while it loads a model, which a second thread must not see.
 _ONE_THREAD = threading.Lock()
@@ -65,14 +66,18 @@ class Loaded:
         return context_of(text_config(self.model)) or 2**20
 
     @property
+    def generation(self) -> Any:
+        """The model's generation settings; None where it has none."""
+        return getattr(self.model, "generation_config", None)
+
+    @property
     def stop_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer, in rising order.
 
         Those of the tokenizer, of the model's generation settings (which may list several), and
         those with which the chat template ends an assistant's turn.
         """
-        settings = getattr(self.model, "generation_config", None)
-        given = (getattr(settings, "eos_token_id", None), self.tokenizer.eos_token_id)
+        given = (getattr(self.generation, "eos_token_id", None), self.tokenizer.eos_token_id)
         found = set(_turn_ends(self.tokenizer))
         for ids in given:
             found |= {ids} if isinstance(ids, int) else set(ids or ())
@@ -93,6 +98,8 @@ class Loaded:
             self.model.save_pretrained(folder, safe_serialization=True)
         else:
             adapters.save(self.adapter, folder, (*self.names, *self.snapshots))
+            if self.generation is not None:
+                self.generation.to_json_file(folder / GENERATION)
         self.tokenizer.save_pretrained(folder)
 
     @property
@@ -216,6 +223,11 @@ def ready(
     wrapped = None
     if adapter:
         wrapped = adapters.read(model, Path(adapter), names)
+        if (Path(adapter) / GENERATION).is_file():  # with its run's limit of tokens
+            from transformers import GenerationConfig
+
+            with _reading(f"cannot read {adapter}/{GENERATION}"):
+                model.generation_config = GenerationConfig.from_pretrained(adapter)
     elif lora is not None:
         wrapped = adapters.add(model, lora, seed, names)
     for name, folder in frozen.items():
