@@ -197,7 +197,7 @@ def test_a_plan_is_that_of_the_command(run: Any, strop_command: Any, tmp_path: P
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):
             run.plan(**given)
-    with pytest.raises(UserError, match="extrapolate with extrapolate="):
+    with pytest.raises(UserError, match=r"plan MODEL --gpus N --kind KIND\), or .* extrapolate="):
         run.plan(workers=[1], lengths=[4000])
     assert run.plan(workers=[1], lengths=[4000], extrapolate=True).proposals
 
