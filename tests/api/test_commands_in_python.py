@@ -218,6 +218,12 @@ def test_an_audit_has_the_numbers_of_the_command(strop_command: Any) -> None:
     for method in ("until(0.5, grpo) | rloo", strop.recipe("until(0.5, grpo) | rloo")):
         parts = strop.audit({"mine": method}, **{**ONE, "group": (2, 3)}).parts
         assert [[name for name, _ in part.found] for part in parts] == [["base", "group 2"]] * 2
+    own = {"terms.policy.average.num_rollouts": 4}  # a divisor, whatever the group
+    of_line, of_object = (
+        column(strop.audit({"mine": method}, **ONE, **more).table, "scale")
+        for method, more in (("grpo", own), (strop.recipe("grpo").with_knobs(own), {}))
+    )
+    assert of_line == of_object == [scale / 2 for scale in column(found.table, "scale")]
     halves = strop.audit("cure", **ONE)
     assert [part.label for part in halves.parts] == ["cure: sharpen"]
     assert "cure: explore is left out" in halves.left_out[0]
