@@ -7,7 +7,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.part import Update, Updates, require, require_one_of
+from strop.method.part import Update, Updates, present, require, require_one_of
 from strop.method.schedule import Schedule
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 
@@ -83,8 +83,8 @@ class UpdateWhileNear:
             answer = yield Update(chosen_T, after=("logp_T",) if self._measures(number) else ())
             measured = answer[1] if answer is not None else {}
             if measured:
-                assert logp_old_T is not None, "several updates look back at the first"
-                change_T = measured["logp_T"].to(logp_old_T.device) - logp_old_T
+                old_T = present(logp_old_T)
+                change_T = measured["logp_T"].to(old_T.device) - old_T
                 learns = self._moved(batch, chosen_T, change_T) <= self.max_kl
 
     def _moved(self, batch: Batch, chosen_T: Tensor, change_T: Tensor) -> float:
