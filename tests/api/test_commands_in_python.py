@@ -119,6 +119,12 @@ def test_answers_of_a_validation_are_not_asked_for(run: Any, tmp_path: Path) -> 
     found = strop.diff(a, b)
     assert (found.step, found.stage, found.looked_at) == (3, "validation", None)
     assert "rollouts_every" not in repr(found)
+    config = (b / "config.toml").read_text()
+    (b / "config.toml").write_text(config.replace("max_prompts = 64", "max_prompts = 8"))
+    found = strop.diff(a, b)  # other prompts have other scores
+    assert found.same
+    assert "except those of time and of validations (their settings differ)" in repr(found)
+    assert found.causes == ("evaluation.max_prompts: 64 in the first, 8 in the second",)
 
 
 def test_runs_are_compared_as_far_as_both_go(run: Any, tmp_path: Path) -> None:
