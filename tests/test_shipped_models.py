@@ -23,6 +23,8 @@ def test_recipes_name_shipped_models_only():
         ([], "tiny", "countdown"),
         (["latr"], "tiny-worked", "worked_countdown"),
         (["latr(G=4)"], "tiny-worked", "worked_countdown"),
+        (["until(0.5, grpo(beta=0.1)) | latr(G=4)"], "tiny-worked", "worked_countdown"),
+        (["until(0.5, grpo) | rloo"], "tiny", "countdown"),
         (["latr", "model.name=tiny"], "tiny", "countdown"),
         (["latr", "data.task=countdown"], "tiny-worked", "countdown"),
     ],

@@ -119,6 +119,12 @@ def test_answers_of_a_validation_are_not_asked_for(run: Any, tmp_path: Path) -> 
     found = strop.diff(a, b)
     assert (found.step, found.stage, found.looked_at) == (3, "validation", None)
     assert "rollouts_every" not in repr(found)
+    config = (b / "config.toml").read_text()
+    (b / "config.toml").write_text(config.replace("max_prompts = 64", "max_prompts = 8"))
+    found = strop.diff(a, b)  # other prompts have other scores
+    assert found.same
+    assert "except those of time and of validations (their settings differ)" in repr(found)
+    assert found.causes == ("evaluation.max_prompts: 64 in the first, 8 in the second",)
 
 
 def test_runs_are_compared_as_far_as_both_go(run: Any, tmp_path: Path) -> None:
@@ -197,7 +203,7 @@ def test_a_plan_is_that_of_the_command(run: Any, strop_command: Any, tmp_path: P
     ):  # fmt: skip
         with pytest.raises(UserError, match=message):
             run.plan(**given)
-    with pytest.raises(UserError, match="extrapolate with extrapolate="):
+    with pytest.raises(UserError, match=r"plan MODEL --gpus N --kind KIND\), or .* extrapolate="):
         run.plan(workers=[1], lengths=[4000])
     assert run.plan(workers=[1], lengths=[4000], extrapolate=True).proposals
 
@@ -218,6 +224,12 @@ def test_an_audit_has_the_numbers_of_the_command(strop_command: Any) -> None:
     for method in ("until(0.5, grpo) | rloo", strop.recipe("until(0.5, grpo) | rloo")):
         parts = strop.audit({"mine": method}, **{**ONE, "group": (2, 3)}).parts
         assert [[name for name, _ in part.found] for part in parts] == [["base", "group 2"]] * 2
+    own = {"terms.policy.average.num_rollouts": 4}  # a divisor, whatever the group
+    of_line, of_object = (
+        column(strop.audit({"mine": method}, **ONE, **more).table, "scale")
+        for method, more in (("grpo", own), (strop.recipe("grpo").with_knobs(own), {}))
+    )
+    assert of_line == of_object == [scale / 2 for scale in column(found.table, "scale")]
     halves = strop.audit("cure", **ONE)
     assert [part.label for part in halves.parts] == ["cure: sharpen"]
     assert "cure: explore is left out" in halves.left_out[0]

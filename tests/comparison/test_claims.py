@@ -85,6 +85,8 @@ def test_experiments_of_both_kinds_say_what_they_found(tmp_path, monkeypatch):
     assert unbiased.verdict == "holds"
     assert unbiased.ours.mean.value == pytest.approx(1, abs=1e-6)
     assert unbiased.theirs.mean.value == pytest.approx(3 / 4, abs=1e-6)  # groups of four
+    with pytest.raises(UserError, match="steps is 3: rloo/unbiased is enumerated, not trained"):
+        strop.reproduce("rloo/unbiased", steps=3)
     claim = claims_of("dapo/clip_higher")[0]
     small = dataclasses.replace(
         claim, options=("sampling.num_prompts=2", "sampling.num_rollouts=2")

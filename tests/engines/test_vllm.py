@@ -328,6 +328,8 @@ def test_rules_that_it_has_no_option_for_are_refused(served, model, tmp_path):
 
 def test_rules_of_its_own_are_checked_once(served, model, tmp_path, monkeypatch):
     """The vocabulary of a real model takes milliseconds, and a step has hundreds of requests."""
+    vllm._check_rules.cache_clear()
+    assert vllm._check_rules.cache_info().maxsize  # prompts may have rules of their own
     tried, call = [], BanTokens.__call__
     monkeypatch.setattr(BanTokens, "__call__", lambda *given: tried.append(1) or call(*given))
     with opened(served, model, tmp_path) as engine:

@@ -58,6 +58,14 @@ def test_families_are_counted_as_they_are_built(kind, tied):
     assert counted.parameters == sum(each.numel() for each in built.parameters())
 
 
+def test_a_configuration_that_does_not_say_whether_its_head_is_tied_is_as_its_family():
+    silent = {name: value for name, value in QWEN3_06B.items() if name != "tie_word_embeddings"}
+    kinds = (*KNOWN, "gemma", "gemma2", "gemma3_text", "cohere2", "ernie4_5", "smollm3", "phi3")
+    built = {kind: transformers.AutoConfig.for_model(kind).tie_word_embeddings for kind in kinds}
+    counted = {kind: model_of({**silent, "model_type": kind}, kind, PLACE).tied for kind in kinds}
+    assert counted == built
+
+
 def test_layers_without_experts():
     raw = {**QWEN3_30B_A3B, "mlp_only_layers": [0, 1], "decoder_sparse_step": 2}
     assert model_of(raw, "mixed", PLACE).sparse_layers == 23  # every second one of 48, but for 1

@@ -228,19 +228,37 @@ def test_a_layout_is_named_by_what_it_splits():
 
 
 def test_a_run_is_compared_with_what_is_assumed_at_its_rows(monkeypatch):
-    """Measured steps take 1 s and a row 1 s; in 4 slots are the 4 of 6 answers that fit."""
+    """Measured steps take 1 s and a row 1 s; in 4 slots are the 4 of 6 answers that fit.
+
+    Where others train meanwhile, both take twice as long.
+    """
     plan, work = case(), Work((np.array([10, 20]),), 3, 5.0, 1.0, slots=4)
     measured = SimpleNamespace(
-        costs=Costs(Speed(1.0, 1.0, 0.0, 1.0, answer=0.5), 0.25, 1.0, 3.0), work=work
-    )
+        costs=Costs(Speed(1.0, 1.0, 0.0, 1.0, answer=0.5), 0.25, 1.0, 3.0),
+        apart=Costs(Speed(2.0, 2.0, 0.0, 1.0, answer=0.5), 0.25, 4.0, 7.0), work=work,
+    )  # fmt: skip
     monkeypatch.setattr(calibrated, "measure", lambda folders: measured)
     monkeypatch.setattr(calibrated, "_of_run", lambda case, folder, work: case)
-    found, _ = calibrate(plan, [Path("run")])
+    every, _ = calibrate(plan, [Path("run")])
+    found = every.together
     ours = speed_of(plan, 1)
     rows = np.array([4])
     seconds = float(ours.of_rows(rows)[0] + ours.cached * 4 * plan.held)
     assert found.decode == pytest.approx((1.0 + 4.0) / seconds)
     assert found.of(measured.costs, assumed_rest=1.0).rest == 3.0 - 1.0 + 3.0
+    assert every.apart.decode == pytest.approx(2 * found.decode)
+    some, without = (Assumed(plan, work, calibrations=each) for each in (every, None))
+    made, best = engine(plan, 1, 0.0), some.trainer(1)
+    assert made is not None
+    assert best is not None
+    for shared, times in ((True, 1), (False, 4)):
+        costs, bare = (each.costs(made, best, shared) for each in (some, without))
+        assert costs.token == pytest.approx(times * found.train * bare.token)
+        assert costs.rest - bare.rest == (3.0 if shared else 7.0)
+    assert [line[:27] for line in every.lines] == [
+        "measured in run: a decode s",
+        "where others train meanwhil",
+    ]
 
 
 def test_a_run_of_adapters_does_not_say_which_model_it_had(tmp_path):

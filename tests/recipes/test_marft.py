@@ -219,14 +219,3 @@ def test_every_epoch_passes_over_all_groups_once_and_the_last_update_is_not_look
     for epoch in (found[:2], found[2:]):
         assert torch.stack([update.tokens_T for update in epoch]).sum(0).tolist() == [1] * 6
     assert [update.after for update in found] == [("logp_T",)] * 3 + [()]
-
-
-def test_the_plan_tells_how_often_the_policy_moved():
-    batch = flat_batch((1, 2), logp_old_T=[-1.0, -2.0, -0.5], step=1)
-    plan = run(UpdateWhileNear(3, max_kl=0.0132), batch, rng=torch.Generator()).value
-    plan.send(None)
-    for change in (0.0, 0.1):  # after which the third update is the critic's alone
-        plan.send((batch, {"logp_T": batch["logp_old_T"] + change}))
-    with pytest.raises(StopIteration) as end:
-        plan.send((batch, {}))
-    assert end.value.value == {"updates/of_policy": 2.0}

@@ -199,3 +199,4 @@ def test_several_updates_a_step_move_the_ratio(begin):
     assert "logp_old_T" in got.batch
     assert got.metrics["clip_ratio/region_mean"] > 0
     assert got.metrics["groups/frac_updates_empty"] == 0
+    assert got.metrics["updates/of_policy"] == 8

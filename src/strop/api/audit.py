@@ -13,7 +13,16 @@ from strop.api.options import labelled, settings_of_all
 from strop.api.tables import Table
 from strop.auditing.bench import Uncountable
 from strop.auditing.estimate import Audit, Limits
-from strop.auditing.vary import TEACHER, Setting, compose, group_of, one, phases_of, variations
+from strop.auditing.vary import (
+    TEACHER,
+    Setting,
+    compose,
+    gives_group,
+    group_of,
+    one,
+    phases_of,
+    variations,
+)
 from strop.support.errors import UserError
 from strop.training.settings.config import RunConfig
 
@@ -141,7 +150,7 @@ def audit(
         found = []
         for (_, method), (label, each) in zip(named, each_settings, strict=True):
             own = method if isinstance(method, tuple) else (method, {})
-            requested = any(name.endswith("num_rollouts") for name in (*options, *own[1]))
+            requested = any(map(gives_group, (*options, *own[1])))
             settings = each if requested or isinstance(own[0], str) else _ungrouped(each)
             found.append(audits(label, settings, base, changes, most, draws))
     return Audited(
@@ -212,7 +221,7 @@ def _ungrouped(settings: RunConfig) -> RunConfig:
     """The settings of a method that a script has built, without its number of rollouts."""
 
     def without(options: Mapping[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in options.items() if not k.endswith(".num_rollouts")}
+        return {k: v for k, v in options.items() if not gives_group(k)}
 
     phases = {
         name: phase.model_copy(update={"algorithm": without(phase.algorithm)})

@@ -171,9 +171,9 @@ def plan_model(
     _check_between("generate", asked.generate, max(counts) - 1)
     gpu, assumed = gpu_of(asked.kind), Assumptions().with_(asked.assume)
     case = Case(read_model(model), gpu, assumed, 0, 0.0, asked.passes)
-    calibration, measured = calibrate(case, runs) if runs else (None, None)
+    calibrations, measured = calibrate(case, runs) if runs else (None, None)
     case, work = _work_of(case, asked, None if measured is None else measured.work)
-    planned = Assumed(case, work, Only(generating=asked.generate), calibration)
+    planned = Assumed(case, work, Only(generating=asked.generate), calibrations)
     found = {n: planned.layouts(n, bounds_, asked.spare, progress) for n in counts}
     facts = describe_assumed(planned)
     if measured is None and not (asked.prompts and asked.answers):

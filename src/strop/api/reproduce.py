@@ -120,6 +120,11 @@ def outcomes(
     for name, number in (("seeds", seeds), ("steps", steps), ("jobs", jobs)):
         if number < 0:
             raise UserError(f"{name} is {number}: give 0 or more")
+    if steps and found and all(claim.audited for claim in found):
+        raise UserError(
+            f"steps is {steps}: {found[0].id} is enumerated, not trained, and has no steps: leave "
+            "them out"
+        )
     for claim in found:
         given = dataclasses.replace(claim, seeds=seeds or claim.seeds, steps=steps or claim.steps)
         yield _outcome(given, out, jobs, progress)

@@ -19,6 +19,11 @@ from strop.training.settings.config import RunConfig
 TEACHER = 0.7  # success of the teacher, for methods that learn from one
 
 
+def gives_group(path: str) -> bool:
+    """Whether the option of this path is the number of answers to a prompt."""
+    return path.startswith("sampling") and path.endswith("num_rollouts")
+
+
 @dataclass(frozen=True)
 class Setting:
     """The setting in which a method is audited.
@@ -113,7 +118,7 @@ def _stated(settings: RunConfig, drawn: int) -> tuple[bool, int]:
     """
     options = [*settings.algorithm, *(p for s in settings.phases.values() for p in s.algorithm)]
     chains = [settings.stages, *(phase.stages for phase in settings.phases.values())]
-    given = any(path.endswith("num_rollouts") for path in options) or any(
+    given = any(map(gives_group, options)) or any(
         "num_rollouts" in str(chain.get("sampling", "")) for chain in chains
     )
     if given or not settings.recipe or isinstance(_built(settings), Phases):

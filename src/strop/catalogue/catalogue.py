@@ -226,13 +226,14 @@ def recipe_called(name: str) -> str:
 def model_of(text: str) -> str:
     """The shipped model that a recipe's docstring names (`Model: tiny-worked`), or "".
 
-    text: the recipe in one line.
+    text: the recipe in one line, or phases, of which one names it.
     """
-    found = re.match(r"\w*", spelled(text))
-    name = found.group() if found else ""
-    own = _in_its_file("recipe", name)
-    entries = recipes() if own is None else (own,)
-    return next((entry.line("Model") for entry in entries if entry.name == name), "")
+    words, found = re.findall(r"\b[A-Za-z]\w*|\W", spelled(text)), ""
+    for name in filter(str.isidentifier, words[1:] if words[:1] == ["until"] else words[:1]):
+        own = _in_its_file("recipe", name)
+        entries = recipes() if own is None else (own,)
+        found = found or next((entry.line("Model") for entry in entries if entry.name == name), "")
+    return found
 
 
 def declarer(column: str) -> Entry | None:

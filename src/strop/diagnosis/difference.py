@@ -7,7 +7,7 @@ and every setting, version and fact about the machine in which the folders diffe
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ IDLE = ("training.save_every", "training.checkpoint", "training.keep_", "trainin
         "training.inspect", "training.conflict_every", "training.process_timeout_seconds",
         "training.collector_timeout_seconds", "tracking.")  # fmt: skip
 BESIDE = ("eval/", "conflict/")  # metrics of measurements that change nothing
+# Settings of what a validation measures: where they differ, its metrics are not compared.
+VALIDATED = ("evaluation.num_samples", "evaluation.max_prompts", "evaluation.reward",
+             "data.validation_")  # fmt: skip
 # Columns (of rollouts and tokens) and metrics that show each stage, in the order of a step.
 STAGES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("sampling", ("uid", "draw", "prompt"), ("draw/", "data/epoch", "sources/")),
@@ -132,9 +135,11 @@ class Difference:
                 f" {self.names[self.lengths[1] > self.lengths[0]]} continues to step "
                 f"{max(self.lengths)}."
             )  # fmt: skip
+            unlike = _validate_otherwise(self.causes)
+            beside = " and of validations (their settings differ)" * unlike
             return (
                 f"{a} and {b} are the same, bit for bit: all metrics of {self.steps} steps except "
-                f"those of time{kept}.{more}"
+                f"those of time{beside}{kept}.{more}"
             )
         step = self.looked_at if self.columns else self.step
         tokens = {part.name for part in self.columns}
@@ -186,13 +191,19 @@ def difference(a: Path, b: Path) -> Difference:
     common = sorted(lines[0].keys() & lines[1].keys())
     if not any(common):
         raise UserError(f"{a} and {b} have no step in common: each needs at least one")
-    step, metrics = _first_metrics(common, *lines)
-    looked_at, columns = _first_columns(a, b, step)
     causes, idle = _causes(a, b)
+    without = ("eval/",) if _validate_otherwise(causes) else ()
+    step, metrics = _first_metrics(common, *lines, without)
+    looked_at, columns = _first_columns(a, b, step)
     return Difference(
         (str(a), str(b)), sum(number > 0 for number in common),
         (max(lines[0]), max(lines[1])), step, metrics, columns, looked_at, causes, idle,
     )  # fmt: skip
+
+
+def _validate_otherwise(causes: Iterable[str]) -> bool:
+    """Whether a setting is among the causes with which validations measure something else."""
+    return any(cause.startswith(VALIDATED) for cause in causes)
 
 
 def _steps(folder: Path) -> dict[int, dict[str, Any]]:
@@ -207,18 +218,22 @@ def _steps(folder: Path) -> dict[int, dict[str, Any]]:
 
 
 def _first_metrics(
-    common: list[int], a: Mapping[int, Mapping[str, Any]], b: Mapping[int, Mapping[str, Any]]
+    common: list[int],
+    a: Mapping[int, Mapping[str, Any]],
+    b: Mapping[int, Mapping[str, Any]],
+    without: tuple[str, ...],
 ) -> tuple[int | None, tuple[Part, ...]]:
     """The first common step in which a number differs, with the numbers that do.
 
     A number that only one run has counts as a difference, unless only this run made a validation or
-    measured conflicts of terms (`training.conflict_every`).
+    measured conflicts of terms (`training.conflict_every`). without: beginnings of metrics that
+    are not compared.
     """
     for step in common:
         left, right = a[step], b[step]
         alone = {k for k in left.keys() ^ right.keys() if not k.startswith(BESIDE)}
         unequal = {k for k in left.keys() & right.keys() if left[k] != right[k]} | alone
-        if unequal:
+        if unequal := {k for k in unequal if not k.startswith(without)}:
             parts = (
                 Part(_stage(k, metric=True), k, "", left.get(k), right.get(k),
                      largest=_distance(left.get(k), right.get(k)))

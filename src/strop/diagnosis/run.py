@@ -64,18 +64,6 @@ class RunFiles:
         values = self.series(name)
         return values[-max(1, len(values) // 3) :]
 
-    def option(self, ending: str) -> float:
-        """The largest option of the method, in any of its phases, whose path has this ending; 1
-        when there is none.
-        """
-        phases, found = self.settings.get("phases"), list[float]()
-        for section in (self.settings, *(phases.values() if isinstance(phases, dict) else ())):
-            options = section.get("algorithm") if isinstance(section, dict) else None
-            for path, value in options.items() if isinstance(options, dict) else ():
-                if path.endswith(ending) and isinstance(value, int | float):
-                    found.append(value)
-        return max(found, default=1)
-
 
 def examine(folder: Path) -> list[Finding]:
     """Answer all questions for the run in `folder`. Raises UserError when it is not a run."""
@@ -263,7 +251,7 @@ def mismatch(run: RunFiles) -> Finding:
     values, late = run.series(name), run.late(name)
     if not values:
         return Finding(question, "unknown", f"The metrics have no {name}.")
-    updates = run.option(".num_epochs") * run.option(".num_minibatches")
+    updates = mean(run.late("updates/of_policy") or [1.0])
     now, first = mean(late), values[0]
     age = mean(run.late("sampling/age_steps") or [0.0])
     numbers = {"first": first, "late": now, "max": max(values), "updates a step": updates,
@@ -287,7 +275,7 @@ def mismatch(run: RunFiles) -> Finding:
                        "new run without training.max_staleness or engine.staleness, whichever it "
                        f"has; {causes}", numbers)  # fmt: skip
     if updates > 1:
-        answer += f" {updates:g} updates a step: from the second on, the difference includes the "
+        answer += f" {updates:.3g} updates a step: from the second on, the difference includes the "
         answer += "policy's own movement, so this alone is no mismatch."
         return Finding(question, "note", answer, f"try one update a step to tell; {causes}",
                        numbers)  # fmt: skip

@@ -131,7 +131,7 @@ class Watch:
         failed = bool(episodes) and _all_failed(line)
         self.scored = self.scored or not (failed or _no_reward(line))
         self.sampled = self.sampled or not _no_token(line)
-        settings = run.config.model_dump(include={"algorithm", "phases", "reward"})
+        settings = run.config.model_dump(include={"reward"})
         files = RunFiles(self.lines, settings, [])
         judged = len(self.lines) == STEPS or run.finished
         if not self.scored and judged:

@@ -262,6 +262,12 @@ def any_of(use: Use) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(column_of[name] for name in group) for group in groups)
 
 
+def present(column: "Tensor | None") -> "Tensor":
+    """An optional column that the part's `any_of` names, or that its fields imply."""
+    assert column is not None, "a composition without it is refused"
+    return column
+
+
 def writes(use: Use) -> tuple[str, ...]:
     """The columns that the part writes at this place."""
     renamed = dict(use.columns)

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from strop.planning.calibrated import Calibration
+from strop.planning.calibrated import Calibrations
 from strop.planning.course import Floats
 from strop.planning.parallel import (
     GIB,
@@ -61,12 +61,12 @@ class Only:
 
 @dataclass(frozen=True)
 class Assumed:
-    """A case and the work of a step, at assumed costs or, with a calibration, at measured ones."""
+    """A case and the work of a step, at assumed costs or, with calibrations, at measured ones."""
 
     case: Case
     work: Work
     only: Only = Only()
-    calibration: Calibration | None = None
+    calibrations: Calibrations | None = None
 
     def layouts(
         self, gpus: int, staleness: Sequence[int], spare: float, progress: Progress = silent
@@ -152,8 +152,10 @@ class Assumed:
         if made.offload:
             rest += 2 * best.state / (gpu.host * assumed.links)
         costs = Costs(made.speed, assumed.reward_seconds, best.token, rest, 0.0, best.pair, send)
-        calibration = self.calibration
-        return costs if calibration is None else calibration.of(costs, assumed.step_seconds)
+        if self.calibrations is None:
+            return costs
+        calibration = self.calibrations.together if shared else self.calibrations.apart
+        return calibration.of(costs, assumed.step_seconds)
 
     @property
     def rows(self) -> int:

@@ -30,7 +30,6 @@ BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
 class Calibration:
     """Measured divided by assumed seconds of some stages, and the measured seconds of others."""
 
-    name: str
     decode: float
     read: float
     train: float
@@ -55,19 +54,45 @@ class Calibration:
 
     @property
     def description(self) -> str:
-        """A line for the plan."""
+        """What the runs showed, for the plan."""
         return (
-            f"measured in {self.name}: a decode step takes {self.decode:.3g} times as long as "
-            f"assumed, prefill {self.read:.3g} times, training {self.train:.3g} times; besides, a "
-            f"step takes {self.rest:.3g} s and an answer {self.answer + self.reward:.3g} s"
+            f"a decode step takes {self.decode:.3g} times as long as assumed, prefill "
+            f"{self.read:.3g} times, training {self.train:.3g} times; besides, a step takes "
+            f"{self.rest:.3g} s and an answer {self.answer + self.reward:.3g} s"
         )
 
 
-def calibrate(case: Case, folders: Sequence[Path]) -> tuple[Calibration, Measured]:
+@dataclass(frozen=True)
+class Calibrations:
+    """Calibrations of layouts whose GPUs take turns, and of those where some train while others
+    generate; each from runs of its kind, if there are any. name: of the first run.
+    """
+
+    name: str
+    together: Calibration
+    apart: Calibration
+
+    @property
+    def lines(self) -> list[str]:
+        """What the runs showed, one fact a line."""
+        found = [f"measured in {self.name}: {self.together.description}"]
+        if self.apart != self.together:
+            found.append(f"where others train meanwhile: {self.apart.description}")
+        return found
+
+
+def calibrate(case: Case, folders: Sequence[Path]) -> tuple[Calibrations, Measured]:
     """Calibrate by runs of one model on one GPU of the kind. Raises UserError."""
     measured = measure(folders)
     run = _of_run(case, folders[0], measured.work)
-    costs, work = measured.costs, measured.work
+    together, apart = (
+        _beside(run, each, measured.work) for each in (measured.costs, measured.apart)
+    )
+    return Calibrations(folders[0].resolve().name, together, apart), measured
+
+
+def _beside(run: Case, costs: Costs, work: Work) -> Calibration:
+    """The costs of a run's work beside those assumed for it."""
     rows = np.array([min(work.slots, work.num_groups * len(work.groups[0]))])
     whole = [
         float(speed.of_rows(rows)[0] + speed.cached * rows[0] * run.held)
@@ -76,11 +101,10 @@ def calibrate(case: Case, folders: Sequence[Path]) -> tuple[Calibration, Measure
     token, pair = costs_of_training(run, Trainer(1, 1, 1, 1, 1, gathered=True))
     sizes = np.concatenate(work.groups) + work.prompt
     train = float((costs.token * sizes).sum() / (token * sizes + pair * sizes**2).sum())
-    name = folders[0].resolve().name
     return Calibration(
-        name, whole[0] / whole[1], costs.speed.read / speed_of(run, 1).read or 1.0, train,
+        whole[0] / whole[1], costs.speed.read / speed_of(run, 1).read or 1.0, train,
         costs.rest, costs.speed.answer, costs.reward,
-    ), measured  # fmt: skip
+    )  # fmt: skip
 
 
 def _of_run(case: Case, folder: Path, work: Work) -> Case:

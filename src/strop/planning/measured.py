@@ -97,6 +97,6 @@ def _far(runs: Sequence[Recorded], lengths: Sequence[float], allowed: bool) -> s
     if allowed:
         return f"{what}: the numbers are rough."
     raise UserError(
-        f"{what}: give a run with longer answers, plan from the model (--gpus, --kind), or "
-        "extrapolate with --extrapolate"
+        f"{what}: give a run with longer answers, plan from the model (strop plan MODEL --gpus N "
+        "--kind KIND), or extrapolate with --extrapolate"
     )

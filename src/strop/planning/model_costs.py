@@ -19,6 +19,8 @@ from strop.support.files import text_of
 KNOWN = ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 BIASED = ("qwen2", "qwen2_moe")  # query, key and value have biases, without a setting for them
 NORMED = ("qwen3", "qwen3_moe")  # each head's query and key are normed
+# transformers ties the head of these to the embedding unless the configuration says otherwise
+TIED = ("cohere", "ernie4_5", "gemma", "smollm3", "starcoder2")
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 UNLIKE = {
@@ -161,7 +163,8 @@ def model_of(raw: Mapping[str, Any], name: str, place: Path) -> Model:
     expert_inner = _whole(raw, inner[0])
     return Model(
         name, kind, layers, hidden, heads, kv_heads, head_dim, vocabulary,
-        _whole(raw, "intermediate_size"), bool(raw.get("tie_word_embeddings")), extra,
+        _whole(raw, "intermediate_size"),
+        bool(raw.get("tie_word_embeddings", kind.startswith(TIED))), extra,
         sparse_layers=_sparse(raw, layers) if experts else 0, experts=experts,
         chosen=_whole(raw, "num_experts_per_tok") if experts else 0,
         expert_inner=expert_inner if experts else 0,

@@ -64,7 +64,7 @@ def _costs(costs: Costs) -> list[str]:
 
 def describe_assumed(assumed: Assumed) -> list[str]:
     """The assumptions of a plan without a run, one fact a line."""
-    case, work, calibration = assumed.case, assumed.work, assumed.calibration
+    case, work, found = assumed.case, assumed.work, assumed.calibrations
     model, gpu = case.model, case.gpu
     cache = model.cache_bytes(case.assumed.cache_bytes)
     unlike = "" if model.kind in KNOWN else f" ({model.kind or 'no'} type: counted as Llama)"
@@ -84,7 +84,7 @@ def describe_assumed(assumed: Assumed) -> list[str]:
         "once, with weights sharded over all GPUs or, zero1, the optimiser alone (strop itself: dp "
         f"and sharded weights); GiB: of a GPU, of which {case.room / GIB:.0f} may be used",
     ]
-    return lines if calibration is None else [*lines, calibration.description]
+    return lines if found is None else [*lines, *found.lines]
 
 
 def _count(number: float) -> str:

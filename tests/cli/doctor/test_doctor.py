@@ -30,10 +30,10 @@ HEALTHY = {
 PROMPTS = 8  # in the pool; two a step, so an epoch has four steps
 
 
-def make_run(folder: Path, num_steps: int = 12, plan: str = "", **changed: Any) -> Path:
+def make_run(folder: Path, num_steps: int = 12, **changed: Any) -> Path:
     """A run whose metrics are HEALTHY, changed by values or functions of the step."""
     (folder / "rollouts").mkdir(parents=True)
-    config = f'recipe = "grpo"\n[training]\nsteps = {num_steps}\n[algorithm]\n{plan}'
+    config = f'recipe = "grpo"\n[training]\nsteps = {num_steps}\n'
     (folder / "config.toml").write_text(config, encoding="utf-8")
     lines = []
     for step in range(1, num_steps + 1):
@@ -200,8 +200,8 @@ def test_a_mismatch_is_a_problem_with_one_update_and_a_note_with_several(
     name = "sampling/sampling_logp_difference/mean"
     grown = {name: lambda step: 0.01 * step}
     code, findings = ask(make_run(tmp_path / "one", **grown))
-    several = '"plan.split_into_minibatches.num_epochs" = 2\n'
-    code_of_several, theirs = ask(make_run(tmp_path / "several", plan=several, **grown))
+    several = {"updates/of_policy": 2.0}
+    code_of_several, theirs = ask(make_run(tmp_path / "several", **several, **grown))
 
     found = only_problem(findings)
     assert code == 1

@@ -33,17 +33,15 @@ def told(
     failed: int = 0,
     steps: int = 100,
     before: Sequence = (),
-    options: dict[str, Any] | None = None,
     on_failure: float | str = 0.0,
     why: str = "",
 ) -> list[list[str]]:
     """The questions that each step in turn brings up; `failed` rows in every step. before: steps
-    of the run that were done when it was resumed. options: of its method. why: what an episode
-    that failed in each step said.
+    of the run that were done when it was resumed. why: what an episode that failed in each step
+    said.
     """
     reward = SimpleNamespace(max_unscored_share=0.5, on_failure=on_failure)
-    dump = {"algorithm": options or {}}
-    config = SimpleNamespace(model_dump=lambda include: dump, reward=reward)
+    config = SimpleNamespace(model_dump=lambda include: {}, reward=reward)
     failure = Failure(0, "mine", Exit.EXCEPTION, "ZeroDivisionError: division by zero")
     grading = SimpleNamespace(failures=[failure] * failed)
     log = SimpleNamespace(logged={"exit_why": {7: why}} if why else {})
@@ -75,8 +73,7 @@ def test_each_kind_is_told_once_and_only_when_it_lasts(changed, question):
 
 def test_a_gap_that_is_the_methods_own_is_no_mismatch():
     assert told([{**APART, "sampling/age_steps": 1.0}] * STEPS) == [[]] * STEPS
-    several = {"plan.split_into_minibatches.num_epochs": 2}
-    assert told([APART] * STEPS, options=several) == [[]] * STEPS
+    assert told([{**APART, "updates/of_policy": 2.0}] * STEPS) == [[]] * STEPS
 
 
 def test_rewards_that_fail_later_are_a_warning():

@@ -9,6 +9,7 @@ server itself, unless it is given the url of a running one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shutil
 import sys
@@ -154,11 +155,10 @@ class VllmEngine(CompletionsEngine):
     takes_adapters = False  # whether adapters are sent as adapters
     names: Mapping[str, str] = {}  # the server's name of the newest version of each adapter
     num_written = 0  # times that adapters were written; a version may be handed over twice
-    checked: set[tuple[Rule, ...]]  # rules that leave some token: to find out takes milliseconds
 
     def follow(self, model: Any, folder: WeightsFolder, server: Server | None) -> None:
         """Sample with the weights of `model`, handed over in `folder`. Raises UserError."""
-        self.model, self.folder, self.server, self.checked = model, folder, server, set()
+        self.model, self.folder, self.server = model, folder, server
         self.capabilities |= {"weights"}
         try:
             found = self._order("strop_weights")  # before a server that takes none is paused
@@ -287,23 +287,12 @@ class VllmEngine(CompletionsEngine):
                     "engine.kind=local or vllm_here, or leave the rule out"
                 )
             asked.append((rule.function, vars(rule)))
-        if request.rules not in self.checked:
-            self._check_rules(request)
-            self.checked.add(request.rules)
+        _check_rules(request.rules, self.model.get_input_embeddings().num_embeddings)
         temperature = request.temperature
         return {
             **super()._options(replace(request, rules=(), temperature=float(temperature > 0))),
             "vllm_xargs": {ASKED: json.dumps([temperature, asked])},
         }
-
-    def _check_rules(self, request: Request) -> None:
-        """Raise UserError for rules that do not fit the vocabulary or leave nothing."""
-        number = self.model.get_input_embeddings().num_embeddings
-        logits = torch.zeros(1, number)
-        for rule in request.rules:
-            logits = rule(logits)
-        if not bool(logits.isfinite().any()):
-            raise UserError(f"the rules {request.rules} leave no token")
 
     def _break_off(self) -> None:
         """Pause the server and take the answers of the aborted calls."""
@@ -346,3 +335,13 @@ class VllmEngine(CompletionsEngine):
     def _why(self, failed: str) -> str:
         """The message for a failure; if strop's own server is dead, how it ended."""
         return self.server.obituary() if self.server and self.server.dead() else failed
+
+
+@functools.lru_cache(maxsize=1024)  # it takes milliseconds, and prompts may have rules of their own
+def _check_rules(rules: tuple[Rule, ...], vocabulary: int) -> None:
+    """Raise UserError for rules that do not fit the vocabulary or leave nothing."""
+    logits = torch.zeros(1, vocabulary)
+    for rule in rules:
+        logits = rule(logits)
+    if not bool(logits.isfinite().any()):
+        raise UserError(f"the rules {rules} leave no token")

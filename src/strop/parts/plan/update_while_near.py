@@ -7,7 +7,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.batch import Batch
-from strop.method.part import Update, Updates, require, require_one_of
+from strop.method.part import Update, Updates, present, require, require_one_of
 from strop.method.schedule import Schedule
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 
@@ -71,7 +71,7 @@ class UpdateWhileNear:
     def __call__(
         self, batch: Batch, rng: torch.Generator, logp_old_T: Tensor | None = None
     ) -> Updates:
-        learns, done = int(batch["step"]) > self.warmup_steps, 0
+        learns = int(batch["step"]) > self.warmup_steps
         split = SplitIntoMinibatches(self.num_epochs, self.num_minibatches)
         for number, update in enumerate(split(batch, rng)):
             chosen_T = update.tokens_T
@@ -81,13 +81,11 @@ class UpdateWhileNear:
                 yield Update(chosen_T, terms=("critic",))
                 continue
             answer = yield Update(chosen_T, after=("logp_T",) if self._measures(number) else ())
-            done += 1
             measured = answer[1] if answer is not None else {}
             if measured:
-                assert logp_old_T is not None, "several updates look back at the first"
-                change_T = measured["logp_T"].to(logp_old_T.device) - logp_old_T
+                old_T = present(logp_old_T)
+                change_T = measured["logp_T"].to(old_T.device) - old_T
                 learns = self._moved(batch, chosen_T, change_T) <= self.max_kl
-        return {"updates/of_policy": float(done)}
 
     def _moved(self, batch: Batch, chosen_T: Tensor, change_T: Tensor) -> float:
         """Divergence of the policy from the step's start, nats per turn or per token."""

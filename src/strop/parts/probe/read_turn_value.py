@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.columns import Column
-from strop.method.part import Result, require_one_of
+from strop.method.part import Result, present, require_one_of
 from strop.support.errors import UserError
 
 PLACES = ("first", "last", "action", "segment", "next", "begin")
@@ -70,8 +70,7 @@ class ReadTurnValue:
         if self.place == "last":
             place_K = first_K + size_K - 1
         elif self.place == "action":
-            assert span_T is not None, 'read_turn_value of "action" needs span_T'
-            place_K = torch.minimum(first_K + _after_blocks(span_T[row_N], key_N, num),
+            place_K = torch.minimum(first_K + _after_blocks(present(span_T)[row_N], key_N, num),
                                     first_K + size_K - 1)  # fmt: skip
         row_K = row_N[place_K[size_K > 0]]
         value_K = value_T.new_zeros(num)
@@ -79,9 +78,8 @@ class ReadTurnValue:
         marked_T = torch.zeros_like(mask_T)
         marked_T[row_K] = True
         if self.place == "segment":
-            assert switch_K is not None, 'read_turn_value of "segment" needs switch_K'
             first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0
-            marked_T &= (switch_K | first_K)[turn_T]
+            marked_T &= (present(switch_K) | first_K)[turn_T]
         elif self.place == "begin":
             first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0
             row_K = torch.arange(num, device=rollout_K.device)

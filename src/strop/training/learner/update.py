@@ -107,6 +107,7 @@ class Learner:
             spectator.begin(batch, self.models)
         tally, norms = Tally(), Tally()
         learned, asked = Learned(), dict.fromkeys((term.name for term in algorithm.terms), 0)
+        of_policy = 0
         plan = algorithm.plan
         assert plan is not None
         updates = Chains(self.rng_of).call("plan", plan, batch).value
@@ -114,7 +115,9 @@ class Learner:
         while update is not None:
             measured = self._one(algorithm, batch, update, learned.num_updates, tally, norms)
             learned.num_updates += 1
-            for term in terms_of(algorithm, update):
+            terms = terms_of(algorithm, update)
+            of_policy += any(term.learner == "policy" for term in terms)
+            for term in terms:
                 asked[term.name] += 1
             try:
                 update = updates.send((batch, measured))
@@ -127,6 +130,7 @@ class Learner:
             **norms.means(),
             **_losses(tally, algorithm.terms, asked),
             **critic_metrics(algorithm.terms, batch),
+            "updates/of_policy": float(of_policy),
         }
         return learned
 

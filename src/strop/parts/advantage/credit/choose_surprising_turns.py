@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.columns import Column
-from strop.method.part import Result, require, require_one_of
+from strop.method.part import Result, present, require, require_one_of
 
 MARGIN = 0.05  # of the released code
 
@@ -84,8 +84,8 @@ class ChooseSurprisingTurns:
             good_K = seen_K + (1 - seen_K) * change_K > 1 / size_K
         surprise_B = outcome_B
         if not self.by_outcome:
-            assert value_task_K is not None, "choose_surprising_turns needs value_task_K"
-            surprise_B = success_B - segments.mean(value_task_K.detach().sigmoid(), rollout_K, num)
+            chance_K = present(value_task_K).detach().sigmoid()
+            surprise_B = success_B - segments.mean(chance_K, rollout_K, num)
         best_B = self._best(surprise_B.double(), scored_B)
         chosen_K = good_K & best_B[rollout_K]
         learning_T = chosen_K[turn_T] & mask_T

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import Result, require
+from strop.method.part import Result, present, require
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class CreditReferenceLikelihood:
         metrics = {"reference/credit_mean": segments.overall(reward_T, mask_T)}
         credit_T = segments.reward_to_go(reward_T, rollout_T, self.gamma)
         if self.centre:
-            assert kl_ref_old_T is not None, "any_of has it"
+            kl_ref_old_T = present(kl_ref_old_T)
             credit_T = credit_T + kl_ref_old_T
             metrics["reference/kl_mean"] = segments.overall(kl_ref_old_T, mask_T)
         base_T = 0 if advantage_T is None else advantage_T  # unread unless it adds

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import Result, require
+from strop.method.part import Result, present, require
 from strop.parts.advantage.credit._steps import rise_metrics, steps_of
 
 
@@ -64,6 +64,5 @@ class CreditValueSteps:
         rise_N = steps.after(before_N, reward_B[steps.rollout_N]) - before_N
         metrics = rise_metrics(steps, rise_N, scored_B)
         if self.normalize_std:
-            assert value_std_T is not None, "any_of has it"
-            rise_N = segments.divided(rise_N, value_std_T[steps.row_N] + self.eps)
+            rise_N = segments.divided(rise_N, present(value_std_T)[steps.row_N] + self.eps)
         return Result(steps.spread(rise_N), metrics=metrics)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import require, require_one_of
+from strop.method.part import present, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,13 @@ class DiscountTurnRewards:
             return_K = segments.reward_to_go(values_K, key_K, self.gamma)
         if self.invalid_penalty == 0:
             return return_K
-        assert valid_K is not None, "any_of has it"
-        return return_K - self.invalid_penalty * (~valid_K.bool()).to(return_K.dtype)
+        return return_K - self.invalid_penalty * (~present(valid_K).bool()).to(return_K.dtype)
 
     def _pieces(self, rollout_K: Tensor, match_K: Tensor | None) -> Tensor:
         """A key [K] of the turns whose values are summed together."""
         if self.stop == "never":
             return rollout_K
-        assert match_K is not None, "discount_turn_rewards that stops needs match_K"
-        missed_K = (~match_K.bool()).long()
+        missed_K = (~present(match_K).bool()).long()
         ended_K = missed_K.cumsum(0) - missed_K  # misses before the turn
         if self.stop == "before":
             ended_K = ended_K + missed_K.cumsum(0)

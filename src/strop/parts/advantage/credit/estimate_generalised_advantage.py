@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import Result, require
+from strop.method.part import Result, present, require
 from strop.parts.advantage.credit._bootstrap import bootstrapped, unlogged
 
 
@@ -77,9 +77,8 @@ class EstimateGeneralisedAdvantage:
         if reward_T is not None:
             reward_N = segments.at(reward_T, row_N).double()
         else:
-            assert advantage_B is not None, "any_of has it"
             ended_N = last_N if pending_B is None else last_N & ~segments.at(pending_B, key_N)
-            reward_N = torch.where(ended_N, segments.at(advantage_B, key_N).double(), 0)
+            reward_N = torch.where(ended_N, segments.at(present(advantage_B), key_N).double(), 0)
         after_N = self._after(value_N, key_N, truncated_B, pending_B)
         next_N = torch.where(last_N, after_N, value_N.roll(-1))
         surprise_N = reward_N + self.gamma * next_N - value_N
@@ -100,6 +99,5 @@ class EstimateGeneralisedAdvantage:
         if pending_B is not None:
             on_N = segments.at(pending_B, key_N)
         if self.bootstrap_truncated:
-            assert truncated_B is not None, "any_of has it"
-            on_N = on_N | segments.at(truncated_B, key_N)
+            on_N = on_N | segments.at(present(truncated_B), key_N)
         return torch.where(on_N, value_N, 0)

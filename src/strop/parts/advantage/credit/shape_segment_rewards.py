@@ -8,7 +8,7 @@ from torch import Tensor
 
 from strop.batch import segments
 from strop.batch.columns import Column
-from strop.method.part import require, require_one_of
+from strop.method.part import present, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,9 @@ class ShapeSegmentRewards:
             price_K = torch.where(turns_K > 1, price_K / turns_K, 0)
         shaped_K = reward_K + torch.where(keeps_K, price_K, 0)
         if self.c_inv:
-            assert valid_K is not None, "any_of has it"
-            shaped_K = shaped_K - self.c_inv * (~valid_K.bool()).to(shaped_K.dtype)
+            shaped_K = shaped_K - self.c_inv * (~present(valid_K).bool()).to(shaped_K.dtype)
         if self.c_cons:
-            assert subgoal_K is not None, "any_of has it"
+            subgoal_K = present(subgoal_K)
             before_K = subgoal_K.roll(1)
             differs_K = (subgoal_K != before_K) & (subgoal_K != 0) & (before_K != 0)
             first_K = rollout_K.diff(prepend=rollout_K[:1] - 1) != 0

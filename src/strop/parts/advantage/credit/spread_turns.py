@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch.columns import Column
-from strop.method.part import require
+from strop.method.part import present, require
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ class SpreadTurns:
     ) -> Tensor:
         advantage_T = self.turn_weight * advantage_K[turn_T]
         if self.second_weight:
-            assert second_advantage_K is not None, "any_of has it"
-            advantage_T = advantage_T + self.second_weight * second_advantage_K[turn_T]
+            advantage_T = advantage_T + self.second_weight * present(second_advantage_K)[turn_T]
         if self.rollout_weight:
-            assert advantage_B is not None, "any_of has it"
-            advantage_T = advantage_T + self.rollout_weight * advantage_B[rollout_T]
+            advantage_T = advantage_T + self.rollout_weight * present(advantage_B)[rollout_T]
         return torch.where(mask_T, advantage_T, 0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import Result, require, require_one_of
+from strop.method.part import Result, present, require, require_one_of
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,7 @@ class RatioPerSequence:
         combine = segments.total if self.product else segments.mean
         unit_T, num = rollout_T, num_rollouts
         if self.unit == "turn":
-            assert turn_T is not None, "tokens stand in turns"
-            unit_T, num = turn_T, num_turns
+            unit_T, num = present(turn_T), num_turns
         moved_T = logp_T - old_T
         ratio_N = combine(moved_T, unit_T, num, mask_T)
         if self.own_gradient:
