@@ -76,6 +76,18 @@ def test_two_agents_may_alternate() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("continued", [0, 1])
+def test_of_two_answers_that_begin_alike_the_one_that_a_prompt_repeats_is_continued(
+    continued: int,
+) -> None:
+    answers = [[3, 4, 5, 6], [3, 7]]
+    prompt = [1, 2, *answers[continued][:-1], 8]
+    joined = join([*(turn([1, 2], each) for each in answers), turn(prompt, [9])])
+    assert joined.transitions[-1] == (Drift.REALIGN, 1)
+    assert joined.contexts[continued].tokens == [*prompt, 9]
+    assert joined.contexts[1 - continued].tokens == [1, 2, *answers[1 - continued]]
+
+
 ids = st.lists(st.integers(0, 3), min_size=1, max_size=5)
 
 
