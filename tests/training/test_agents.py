@@ -22,6 +22,7 @@ from strop.environments.agent_process import Outcome
 from strop.environments.agents import Agents
 from strop.environments.episodes import CallLimits
 from strop.method.services import AgentEnd, ModelCall, Withdrawn
+from strop.parts.rollout._agent_calls import AgentCalls
 from strop.support.errors import RunStopped
 from strop.support.exits import Exit
 from strop.training.loading import load_model
@@ -86,6 +87,21 @@ def fails(row):
     if uid % 8 == 6:
         return None
     return 1.0
+
+
+async def helpers(row):
+    async def searches():
+        raise ConnectionError("the search is closed")
+
+    async def asks(prompt):
+        await AsyncOpenAI().completions.create(model="policy", prompt=prompt, max_tokens=3)
+
+    await asks(row["prompt"])
+    if int(row["seed"]) % 2 == 0:
+        return 1.0
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asks(row["prompt"]))
+        group.create_task(searches())
 
 
 def endless(row):
@@ -255,6 +271,34 @@ def test_every_end_has_a_cause_and_failing_pays_nothing(lab: Any, agent: Path, h
         "it ended without a reward (None), which leaves it unscored: a number is a reward, and so "
         "are several by name"
     )
+
+
+def test_the_first_error_of_helpers_at_once_is_the_agents(
+    lab: Any, agent: Path, here: Path
+) -> None:
+    options = {**SHORT, "sampling_num_rollouts": 2, "training_steps": 1}
+    task = f"agent:{agent}:helpers"
+    run = strop.train("grpo", model=str(lab.model), task=task, data_train_size=2, **options)
+    failed = [row for row in rollouts(run) if row["uid"] == 1]
+    assert len(failed) == 2
+    for row in failed:
+        assert (row["exit"], row["scored"]) == ("unreachable", False)
+        assert row["exit_why"].startswith(
+            "the agent raised ConnectionError: the search is closed ("
+        )
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (AgentEnd(Exit.UNREACHABLE, timed_out=True), Exit.TIMEOUT),  # its client's limit of time
+        (AgentEnd(Exit.UNREACHABLE), Exit.UNREACHABLE),  # something beside the call
+        (AgentEnd(Exit.EXCEPTION, timed_out=True), Exit.EXCEPTION),
+    ],
+)
+def test_an_agent_that_gave_up_a_call_failed_for_it_only_by_a_limit_of_time(end, expected):
+    calls: Any = SimpleNamespace(limit=Exit.TIMEOUT)
+    assert AgentCalls.exit_of(calls, end) is expected
 
 
 TOO_LONG = """from openai import OpenAI
@@ -512,5 +556,5 @@ def test_a_call_is_withdrawn_before_or_after_the_loop_has_heard_of_it() -> None:
 def test_what_an_agent_itself_brings_about_pays_nothing(outcome, expected):
     assert agents.ended(outcome) == expected
     unreadable = agents.ended(Outcome("unreadable", why="'x'"))
-    assert unreadable[::2] == (Exit.UNREADABLE, 0.0)
+    assert (unreadable.exit, unreadable.value) == (Exit.UNREADABLE, 0.0)
     assert unreadable.why.startswith("the agent returned 'x': give")

@@ -46,6 +46,7 @@ class Outcome(NamedTuple):
     value: Any = None
     why: str = ""
     transient: bool = False  # it raised a transient error
+    timed_out: bool = False  # the error is a limit of time
     trace: str = ""  # of the error that it raised
     rollout: Rollout | None = None  # its calls, where the server that played it recorded them
 
@@ -164,14 +165,24 @@ def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
             found = asyncio.run(_awaited(found))
         outcome = _returned(found)
     except BaseException as error:  # the user's function may raise anything, SystemExit too
-        frames = traceback.format_tb(error.__traceback__)[1:]  # the first is this function's
-        trace = "".join([*frames[:FRAMES], f"{in_words(error)}\n"])
-        why = f"{_cut(in_words(error))} ({where_raised(error)})"
-        outcome = Outcome("raised", why=why, transient=is_transient(error), trace=trace)
+        outcome = _raised(error)
     sys.stderr.flush()
     with os.fdopen(file, "wb") as written:
         written.write(pickle.dumps(outcome))
     os._exit(0)
+
+
+def _raised(error: BaseException) -> Outcome:
+    """The outcome of an error; of several, as `asyncio.TaskGroup` raises them, the first one's."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = [each for each in traceback.format_tb(error.__traceback__) if __file__ not in each]
+    trace = "".join([*frames[:FRAMES], f"{in_words(error)}\n"])
+    why = f"{_cut(in_words(error))} ({where_raised(error)})"
+    timed_out = any("Timeout" in kind.__name__ for kind in type(error).__mro__)
+    return Outcome(
+        "raised", why=why, transient=is_transient(error), timed_out=timed_out, trace=trace
+    )
 
 
 def _returned(found: Any) -> Outcome:

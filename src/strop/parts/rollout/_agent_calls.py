@@ -97,10 +97,13 @@ class AgentCalls:
         return event
 
     def exit_of(self, end: AgentEnd) -> Exit:
-        """Why the agent ended: the limit that its newest call hit, where it failed for that."""
+        """Why the agent ended: the limit that its newest call hit, where it failed for that. With
+        a call that it gave up it failed for a limit of time, else for something beside the call.
+        """
         if self.limit is None or end.exit in (Exit.DONE, Exit.ENVIRONMENT_CRASH):
             return end.exit
-        if self.limit is Exit.TIMEOUT and end.exit is not Exit.UNREACHABLE:
+        late = end.exit is Exit.UNREACHABLE and end.timed_out
+        if self.limit is Exit.TIMEOUT and not late:
             return end.exit
         return self.limit
 
