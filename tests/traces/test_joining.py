@@ -140,6 +140,10 @@ def test_records_of_others_are_read() -> None:
     assert Rollout.from_turns([theirs, told], reward=1).turns == (own, own)
 
 
+def test_rounding_may_put_a_certain_token_above_0() -> None:
+    assert record_of({"prompt_ids": [1], "output_ids": [2], "output_log_probs": [1e-6]})
+
+
 def test_events_are_cut_where_the_weights_changed() -> None:
     record = turn([1], [2, 3, 4], versions=(5, 5, 6))
     assert [(event.ids, event.version) for event in record.events()] == [((2, 3), 5), ((4,), 6)]
@@ -158,6 +162,14 @@ def test_events_are_cut_where_the_weights_changed() -> None:
         ({"prompt_ids": ["a"], "output_ids": [2]}, "has 'a' in prompt_ids"),
         ({"prompt_ids": np.array([1, 2]), "output_ids": [2]}, "a ndarray as prompt_ids: give a li"),
         ({"prompt_ids": [1], "output_ids": [2], "output_log_probs": [float("-inf")]}, "has -inf"),
+        (
+            {"prompt_ids": [1], "output_ids": [2], "output_log_probs": [0.7]},
+            "0.7 in output_log_prob",
+        ),
+        (
+            {"prompt_ids": [1], "output_ids": [2], "model_log_probs": [0.7]},
+            "0.7 in model_log_probs",
+        ),
     ],
 )
 def test_what_is_no_record_is_refused(told: dict[str, object], message: str) -> None:
