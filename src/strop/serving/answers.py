@@ -161,8 +161,10 @@ class CallResponse:
         }
 
     def _of_token(self, id: int, logp: float) -> dict[str, Any]:
-        token = self._token(id)
-        return {"token": token, "logprob": logp, "bytes": list(token.encode())}
+        text = self.tokenizer.decode([id])
+        # A token that is a part of a character has no text of its own.
+        whole = None if "\ufffd" in text else list(text.encode())
+        return {"token": self._token(id), "logprob": logp, "bytes": whole}
 
     def _top(self, best: Any) -> list[dict[str, Any]]:
         return [self._of_token(id, logp) for id, logp in best.items()]
@@ -174,7 +176,8 @@ class CallResponse:
         offsets, place = [], 0
         for id in answer.ids:
             offsets.append(place)
-            place += len(self.tokenizer.decode([id]))
+            shown = self.tokenizer.decode([id], skip_special_tokens=not self.wanted.specials)
+            place += len(shown)
         top = None
         if answer.top:  # else they were not asked for, or the policy does not report them
             top = [{self._token(id): logp for id, logp in best.items()} for best in answer.top]
