@@ -14,6 +14,7 @@ import math
 import numbers
 import os
 import pickle
+import re
 import selectors
 import signal
 import socket
@@ -74,7 +75,7 @@ class Nursery:
         self.selector = selectors.DefaultSelector()
         self.selector.register(channel, selectors.EVENT_READ)
         self.running: dict[int, Running] = {}
-        self.shown = set[str]()  # errors whose traceback was written
+        self.shown = set[str]()  # words of errors whose traceback was written
 
     def serve(self) -> None:
         """Handle messages until the other end closes; the guard then ends the remaining agents."""
@@ -114,8 +115,9 @@ class Nursery:
         with os.fdopen(output, "rb") as file:
             file.seek(0)
             outcome = _read(file.read(), status)
-        if outcome.trace and outcome.why not in self.shown:
-            self.shown.add(outcome.why)
+        words = re.sub(r"\d+", "", outcome.why)
+        if outcome.trace and words not in self.shown:
+            self.shown.add(words)
             sys.stderr.write(f"{outcome.trace}(later errors with these words are counted only)\n")
             sys.stderr.flush()
         _tell(self.channel, ("ended", number, outcome._replace(trace="")))

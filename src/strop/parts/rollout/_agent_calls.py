@@ -25,7 +25,8 @@ def too_long(call: ModelCall, sampling: Sampling) -> Refused | None:
     """Why a call has no room in the context; None where it has."""
     if len(call.prompt_ids) < sampling.context_tokens:
         return None
-    why = f"the context of this model is {sampling.context_tokens} tokens"
+    size = len(call.prompt_ids)
+    why = f"the context of this model is {sampling.context_tokens} tokens: the prompt has {size}"
     return Refused(400, why, "context_length_exceeded")
 
 
@@ -140,7 +141,8 @@ class AgentCalls:
         part, sampling = self.part, self.sampling
         if number >= self.max_turns:
             self.limit_at(number, Exit.TURN_LIMIT)
-            self.episode.refuse(call, Refused(400, f"an episode has {self.max_turns} calls"))
+            why_not = f"an episode has {self.max_turns} calls (rollout.max_turns)"
+            self.episode.refuse(call, Refused(400, why_not))
             return
         if (why := too_long(call, sampling)) is not None:
             self.limit_at(number, Exit.TOKEN_LIMIT)
