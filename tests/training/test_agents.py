@@ -9,8 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from commands import Strop, ended, launch, lives
 from models import save_model
 from openai import OpenAI
@@ -19,7 +21,7 @@ from test_examples import blocks, last_metrics, obey, write_files
 import strop
 from strop import UserError
 from strop.engines.asynchronous import AsyncEngine
-from strop.environments.agent_process import Outcome
+from strop.environments.agent_process import Outcome, _returned
 from strop.environments.agents import Agents
 from strop.environments.episodes import CallLimits
 from strop.method.services import AgentEnd, ModelCall, Withdrawn
@@ -458,6 +460,12 @@ def test_junk_of_a_class_of_its_own_and_parts_without_a_number(
     }  # fmt: skip
     assert found[2]["reward"] == 3.0
     assert "Mine object" in found[0]["exit_why"]
+
+
+@pytest.mark.parametrize("value", [np.array(0.5), torch.tensor(0.5), np.float32(0.5), 0.5])
+def test_a_reward_is_a_number_of_any_library(value: Any) -> None:
+    assert _returned(value) == Outcome("returned", 0.5)
+    assert _returned({"a": value}) == Outcome("returned", {"a": 0.5})
 
 
 def test_an_outcome_is_read_while_a_row_is_sent_and_a_long_error_is_cut(agent: Path) -> None:

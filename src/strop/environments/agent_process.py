@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from strop.environments.episodes import is_transient
+from strop.rewards.scored import plain
 from strop.support import guarded_process
 from strop.support.errors import in_words
 from strop.support.garbage_collection import importing
@@ -210,6 +211,7 @@ def _cut(text: str) -> str:
 
 def _number(value: Any) -> Any:
     """A number of any library as a float; anything else unchanged."""
+    value = plain(value)
     if not isinstance(value, numbers.Real):
         return value
     try:
