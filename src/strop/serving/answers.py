@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.data.tool_calls import TAGGED, whole_call
+from strop.data.tool_calls import TAGGED, THOUGHT, whole_call
 from strop.serving.fields import refuse
 from strop.serving.protocol import ModelAnswer, ModelCall
 from strop.serving.reading import Wanted
 
 NO_LOGPROBS = "this policy does not tell log-probabilities: leave logprobs out"
+THOUGHT_OR_CALL = re.compile(f"{THOUGHT.pattern}|{TAGGED.pattern}", re.DOTALL)
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -234,11 +235,13 @@ def _text(wanted: Wanted, answer: ModelAnswer, tokenizer: Any) -> str:
 
 
 def read_tool_calls(text: str, id: str) -> tuple[str, list[dict[str, Any]]]:
-    """The text without its tool calls, and the calls; an unreadable call stays text."""
+    """The text without its tool calls, and the calls. A call that is unreadable, or that the model
+    only thinks of, stays text.
+    """
     calls: list[dict[str, Any]] = []
 
     def take(found: re.Match[str]) -> str:
-        call = whole_call(found[1])
+        call = whole_call(found[1]) if found[1] is not None else None
         if call is None:
             return found[0]
         arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
@@ -246,5 +249,5 @@ def read_tool_calls(text: str, id: str) -> tuple[str, list[dict[str, Any]]]:
         calls.append({"id": f"{id}_{len(calls)}", "type": "function", "function": function})
         return ""
 
-    rest = TAGGED.sub(take, text)
+    rest = THOUGHT_OR_CALL.sub(take, text)
     return (rest.strip(), calls) if calls else (text, calls)
