@@ -73,6 +73,21 @@ def test_an_answer_in_chat(client, speaker):
     assert found.usage.total_tokens == len(prompt) + 6
 
 
+def test_a_part_of_a_character_has_no_bytes_and_a_hidden_token_no_place_in_the_text():
+    with served(Speaker("aé", "a<end>b")) as server, asking(server) as client:
+        asked = {"messages": message(), "logprobs": True, "return_tokens_as_token_ids": True}
+        said = client.post("/v1/chat/completions", json=asked).json()
+        written = [each["bytes"] for each in said["choices"][0]["logprobs"]["content"]]
+        assert written == [[97], None, None, [*b"<end>"]]
+        for shows, places in ((False, [0, 1, 6, 7]), (True, [0, 1, 1, 2])):
+            asked = {"prompt": "x", "logprobs": 0, "skip_special_tokens": shows}
+            said = client.post("/v1/completions", json=asked).json()
+            text = "ab" if shows else "a<end>b<end>"
+            assert said["choices"][0]["text"] == text
+            assert said["choices"][0]["logprobs"]["text_offset"] == places
+            client.post("/v1/completions", json={"prompt": "x"})  # which says the other text
+
+
 def test_what_was_not_asked_for_is_not_told(client):
     found = client.chat.completions.create(model="policy", messages=message())
     assert not hasattr(found, "prompt_token_ids")
@@ -222,10 +237,17 @@ def test_keys_and_paths(server, plain):
                 response = stranger.request(method, path, headers=headers)
                 assert response.status_code == 401
                 assert response.json()["error"]["code"] == "invalid_api_key"
-    assert plain.get("/v1/nowhere").json()["error"]["type"] == "not_found_error"
+    nowhere = plain.post("/v1/responses").json()["error"]
+    assert nowhere["type"] == "not_found_error"
+    assert "there are /health, /v1/models, /v1/chat/completions, /v1/com" in nowhere["message"]
     assert plain.get("/v1/completions").status_code == 405
     wrong = openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong")
-    with wrong, pytest.raises(openai.AuthenticationError, match="a wrong key"):
+    with (
+        wrong,
+        pytest.raises(
+            openai.AuthenticationError, match="an agent of a run finds as OPENAI_API_KEY"
+        ),
+    ):
         wrong.models.list()
 
 

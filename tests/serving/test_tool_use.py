@@ -60,6 +60,17 @@ def test_what_cannot_be_read_stays_text(text):
             assert len(choice["message"]["tool_calls"]) == 1
 
 
+@pytest.mark.parametrize("thought", [f"<think>I may {CALL}</think>", f"I may {CALL}</think>"])
+def test_a_call_that_is_only_thought_of_is_text(thought):
+    said = (f"{thought}Yes.", f"{thought}Yes.{CALL}")
+    with served(Speaker(*said)) as server, asking(server) as client:
+        body = {"messages": message(), "tools": TOOLS}
+        for calls in (0, 1):
+            (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+            assert choice["message"]["content"] == f"{thought}Yes."
+            assert len(choice["message"].get("tool_calls", ())) == calls
+
+
 def test_without_tools_a_call_is_text():
     speaker = Speaker(CALL)
     with served(speaker) as server, asking(server) as client:

@@ -76,6 +76,18 @@ def test_two_agents_may_alternate() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("continued", [0, 1])
+def test_of_two_answers_that_begin_alike_the_one_that_a_prompt_repeats_is_continued(
+    continued: int,
+) -> None:
+    answers = [[3, 4, 5, 6], [3, 7]]
+    prompt = [1, 2, *answers[continued][:-1], 8]
+    joined = join([*(turn([1, 2], each) for each in answers), turn(prompt, [9])])
+    assert joined.transitions[-1] == (Drift.REALIGN, 1)
+    assert joined.contexts[continued].tokens == [*prompt, 9]
+    assert joined.contexts[1 - continued].tokens == [1, 2, *answers[1 - continued]]
+
+
 ids = st.lists(st.integers(0, 3), min_size=1, max_size=5)
 
 
@@ -128,6 +140,10 @@ def test_records_of_others_are_read() -> None:
     assert Rollout.from_turns([theirs, told], reward=1).turns == (own, own)
 
 
+def test_rounding_may_put_a_certain_token_above_0() -> None:
+    assert record_of({"prompt_ids": [1], "output_ids": [2], "output_log_probs": [1e-6]})
+
+
 def test_events_are_cut_where_the_weights_changed() -> None:
     record = turn([1], [2, 3, 4], versions=(5, 5, 6))
     assert [(event.ids, event.version) for event in record.events()] == [((2, 3), 5), ((4,), 6)]
@@ -146,6 +162,14 @@ def test_events_are_cut_where_the_weights_changed() -> None:
         ({"prompt_ids": ["a"], "output_ids": [2]}, "has 'a' in prompt_ids"),
         ({"prompt_ids": np.array([1, 2]), "output_ids": [2]}, "a ndarray as prompt_ids: give a li"),
         ({"prompt_ids": [1], "output_ids": [2], "output_log_probs": [float("-inf")]}, "has -inf"),
+        (
+            {"prompt_ids": [1], "output_ids": [2], "output_log_probs": [0.7]},
+            "0.7 in output_log_prob",
+        ),
+        (
+            {"prompt_ids": [1], "output_ids": [2], "model_log_probs": [0.7]},
+            "0.7 in model_log_probs",
+        ),
     ],
 )
 def test_what_is_no_record_is_refused(told: dict[str, object], message: str) -> None:

@@ -354,7 +354,7 @@ def test_files_folders_patterns_and_packed_files(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_of_rollouts_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"t\.jsnl does not exist"):
+    with pytest.raises(UserError, match=r"t\.jsnl does not exist.*seen from /"):
         open_traces(str(tmp_path / "t.jsnl"))
     with pytest.raises(UserError, match="has no file with rollouts"):
         open_traces(str(tmp_path))

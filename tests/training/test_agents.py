@@ -3,13 +3,16 @@
 import asyncio
 import json
 import os
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from commands import Strop, ended, launch, lives
 from models import save_model
 from openai import OpenAI
@@ -18,10 +21,11 @@ from test_examples import blocks, last_metrics, obey, write_files
 import strop
 from strop import UserError
 from strop.engines.asynchronous import AsyncEngine
-from strop.environments.agent_process import Outcome
+from strop.environments.agent_process import Outcome, _returned
 from strop.environments.agents import Agents
 from strop.environments.episodes import CallLimits
 from strop.method.services import AgentEnd, ModelCall, Withdrawn
+from strop.parts.rollout._agent_calls import AgentCalls
 from strop.support.errors import RunStopped
 from strop.support.exits import Exit
 from strop.training.loading import load_model
@@ -86,6 +90,21 @@ def fails(row):
     if uid % 8 == 6:
         return None
     return 1.0
+
+
+async def helpers(row):
+    async def searches():
+        raise ConnectionError("the search is closed")
+
+    async def asks(prompt):
+        await AsyncOpenAI().completions.create(model="policy", prompt=prompt, max_tokens=3)
+
+    await asks(row["prompt"])
+    if int(row["seed"]) % 2 == 0:
+        return 1.0
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asks(row["prompt"]))
+        group.create_task(searches())
 
 
 def endless(row):
@@ -257,11 +276,41 @@ def test_every_end_has_a_cause_and_failing_pays_nothing(lab: Any, agent: Path, h
     )
 
 
-TOO_LONG = """from openai import OpenAI
+def test_the_first_error_of_helpers_at_once_is_the_agents(
+    lab: Any, agent: Path, here: Path
+) -> None:
+    options = {**SHORT, "sampling_num_rollouts": 2, "training_steps": 1}
+    task = f"agent:{agent}:helpers"
+    run = strop.train("grpo", model=str(lab.model), task=task, data_train_size=2, **options)
+    failed = [row for row in rollouts(run) if row["uid"] == 1]
+    assert len(failed) == 2
+    for row in failed:
+        assert (row["exit"], row["scored"]) == ("unreachable", False)
+        assert row["exit_why"].startswith(
+            "the agent raised ConnectionError: the search is closed ("
+        )
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (AgentEnd(Exit.UNREACHABLE, timed_out=True), Exit.TIMEOUT),  # its client's limit of time
+        (AgentEnd(Exit.UNREACHABLE), Exit.UNREACHABLE),  # something beside the call
+        (AgentEnd(Exit.EXCEPTION, timed_out=True), Exit.EXCEPTION),
+    ],
+)
+def test_an_agent_that_gave_up_a_call_failed_for_it_only_by_a_limit_of_time(end, expected):
+    calls: Any = SimpleNamespace(limit=Exit.TIMEOUT)
+    assert AgentCalls.exit_of(calls, end) is expected
+
+
+TOO_LONG = """import random
+from openai import OpenAI
 
 
 def play(row):
-    OpenAI().completions.create(model="policy", prompt="1" * 5000, max_tokens=12)
+    size = 5000 + random.randrange(1000)
+    OpenAI().completions.create(model="policy", prompt="1" * size, max_tokens=12)
 """
 
 
@@ -276,10 +325,11 @@ def test_agents_whose_calls_never_fit_stop_the_run_and_show_one_traceback(
     done = ended(words, here)
     assert done.code == 1
     assert "Token indices sequence length" not in done.err
-    trace = f'  File "{here}/long.py", line 5, in play'
+    trace = f'  File "{here}/long.py", line 7, in play'
     assert done.err.count(trace) == done.err.count("BadRequestError: Error code: 400") == 1
-    assert f"the context of this model is 64 tokens ({here}/long.py:5)" in " ".join(
-        done.out.split()
+    assert re.search(
+        rf"the context of this model is 64 tokens: the prompt has 5\d\d\d \({here}/long.py:7\)",
+        " ".join(done.out.split()),
     )
     assert (
         "in the first step the policy sampled no token, so nothing is learned (rollouts ended"
@@ -412,6 +462,12 @@ def test_junk_of_a_class_of_its_own_and_parts_without_a_number(
     assert "Mine object" in found[0]["exit_why"]
 
 
+@pytest.mark.parametrize("value", [np.array(0.5), torch.tensor(0.5), np.float32(0.5), 0.5])
+def test_a_reward_is_a_number_of_any_library(value: Any) -> None:
+    assert _returned(value) == Outcome("returned", 0.5)
+    assert _returned({"a": value}) == Outcome("returned", {"a": 0.5})
+
+
 def test_an_outcome_is_read_while_a_row_is_sent_and_a_long_error_is_cut(agent: Path) -> None:
     running = Agents(f"{agent}:complains")
     with running.lock:  # as while `begin` waits for room in the socket
@@ -512,5 +568,5 @@ def test_a_call_is_withdrawn_before_or_after_the_loop_has_heard_of_it() -> None:
 def test_what_an_agent_itself_brings_about_pays_nothing(outcome, expected):
     assert agents.ended(outcome) == expected
     unreadable = agents.ended(Outcome("unreadable", why="'x'"))
-    assert unreadable[::2] == (Exit.UNREADABLE, 0.0)
+    assert (unreadable.exit, unreadable.value) == (Exit.UNREADABLE, 0.0)
     assert unreadable.why.startswith("the agent returned 'x': give")

@@ -24,7 +24,8 @@ UNKNOWN_TOOL, WRONG_ARGUMENTS = "unknown_tool", "wrong_arguments"
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 PYTHON_TAG = "<|python_tag|>"
 TAGGED = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
-THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
+# A thought; the first may lack its beginning, where the template has opened it before the text.
+THOUGHT = re.compile(r"\A(?:(?!<think>).)*?</think>|<think>.*?(?:</think>|\Z)", re.DOTALL)
 FENCE = re.compile(r"\A\s*```(?:json|tool_call)?[ \t]*\n(.*?)(?:\n```\s*\Z|\Z)", re.DOTALL)
 LINE = re.compile(r"^call\b[ \t]*([\w.-]*)[ \t]*", re.MULTILINE)
 DECODER = json.JSONDecoder()
@@ -79,9 +80,7 @@ def read_action(text: str, form: str) -> Action:
 
 
 def spoken(text: str) -> str:
-    """The text without the model's thoughts; a template may have opened the first one before it."""
-    if "</think>" in text and "<think>" not in text.partition("</think>")[0]:
-        text = text.partition("</think>")[2]
+    """The text without the model's thoughts."""
     return THOUGHT.sub("", text)
 
 

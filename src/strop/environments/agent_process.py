@@ -14,6 +14,7 @@ import math
 import numbers
 import os
 import pickle
+import re
 import selectors
 import signal
 import socket
@@ -24,6 +25,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from strop.environments.episodes import is_transient
+from strop.rewards.scored import plain
 from strop.support import guarded_process
 from strop.support.errors import in_words
 from strop.support.garbage_collection import importing
@@ -46,6 +48,7 @@ class Outcome(NamedTuple):
     value: Any = None
     why: str = ""
     transient: bool = False  # it raised a transient error
+    timed_out: bool = False  # the error is a limit of time
     trace: str = ""  # of the error that it raised
     rollout: Rollout | None = None  # its calls, where the server that played it recorded them
 
@@ -73,7 +76,7 @@ class Nursery:
         self.selector = selectors.DefaultSelector()
         self.selector.register(channel, selectors.EVENT_READ)
         self.running: dict[int, Running] = {}
-        self.shown = set[str]()  # errors whose traceback was written
+        self.shown = set[str]()  # words of errors whose traceback was written
 
     def serve(self) -> None:
         """Handle messages until the other end closes; the guard then ends the remaining agents."""
@@ -113,8 +116,9 @@ class Nursery:
         with os.fdopen(output, "rb") as file:
             file.seek(0)
             outcome = _read(file.read(), status)
-        if outcome.trace and outcome.why not in self.shown:
-            self.shown.add(outcome.why)
+        words = re.sub(r"\d+", "", outcome.why)
+        if outcome.trace and words not in self.shown:
+            self.shown.add(words)
             sys.stderr.write(f"{outcome.trace}(later errors with these words are counted only)\n")
             sys.stderr.flush()
         _tell(self.channel, ("ended", number, outcome._replace(trace="")))
@@ -164,14 +168,24 @@ def _work(name: str, row: Any, environment: dict[str, str], file: int) -> None:
             found = asyncio.run(_awaited(found))
         outcome = _returned(found)
     except BaseException as error:  # the user's function may raise anything, SystemExit too
-        frames = traceback.format_tb(error.__traceback__)[1:]  # the first is this function's
-        trace = "".join([*frames[:FRAMES], f"{in_words(error)}\n"])
-        why = f"{_cut(in_words(error))} ({where_raised(error)})"
-        outcome = Outcome("raised", why=why, transient=is_transient(error), trace=trace)
+        outcome = _raised(error)
     sys.stderr.flush()
     with os.fdopen(file, "wb") as written:
         written.write(pickle.dumps(outcome))
     os._exit(0)
+
+
+def _raised(error: BaseException) -> Outcome:
+    """The outcome of an error; of several, as `asyncio.TaskGroup` raises them, the first one's."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = [each for each in traceback.format_tb(error.__traceback__) if __file__ not in each]
+    trace = "".join([*frames[:FRAMES], f"{in_words(error)}\n"])
+    why = f"{_cut(in_words(error))} ({where_raised(error)})"
+    timed_out = any("Timeout" in kind.__name__ for kind in type(error).__mro__)
+    return Outcome(
+        "raised", why=why, transient=is_transient(error), timed_out=timed_out, trace=trace
+    )
 
 
 def _returned(found: Any) -> Outcome:
@@ -197,6 +211,7 @@ def _cut(text: str) -> str:
 
 def _number(value: Any) -> Any:
     """A number of any library as a float; anything else unchanged."""
+    value = plain(value)
     if not isinstance(value, numbers.Real):
         return value
     try:

@@ -318,13 +318,15 @@ class Episodes(Protocol):
 class AgentEnd(NamedTuple):
     """How an agent's episode ended, and what it returned: a number, numbers by name, or None.
 
-    rollout: its calls, where the process that ran the agent recorded them too.
+    rollout: its calls, where the process that ran the agent recorded them too. timed_out: it raised
+    the error of a limit of time.
     """
 
     exit: Exit
     why: str = ""
     value: Any = None
     rollout: Rollout | None = None
+    timed_out: bool = False
 
 
 class Withdrawn(NamedTuple):

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strop.data.tool_calls import TAGGED, whole_call
+from strop.data.tool_calls import TAGGED, THOUGHT, whole_call
 from strop.serving.fields import refuse
 from strop.serving.protocol import ModelAnswer, ModelCall
 from strop.serving.reading import Wanted
 
 NO_LOGPROBS = "this policy does not tell log-probabilities: leave logprobs out"
+THOUGHT_OR_CALL = re.compile(f"{THOUGHT.pattern}|{TAGGED.pattern}", re.DOTALL)
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -161,8 +162,10 @@ class CallResponse:
         }
 
     def _of_token(self, id: int, logp: float) -> dict[str, Any]:
-        token = self._token(id)
-        return {"token": token, "logprob": logp, "bytes": list(token.encode())}
+        text = self.tokenizer.decode([id])
+        # A token that is a part of a character has no text of its own.
+        whole = None if "\ufffd" in text else list(text.encode())
+        return {"token": self._token(id), "logprob": logp, "bytes": whole}
 
     def _top(self, best: Any) -> list[dict[str, Any]]:
         return [self._of_token(id, logp) for id, logp in best.items()]
@@ -174,7 +177,8 @@ class CallResponse:
         offsets, place = [], 0
         for id in answer.ids:
             offsets.append(place)
-            place += len(self.tokenizer.decode([id]))
+            shown = self.tokenizer.decode([id], skip_special_tokens=not self.wanted.specials)
+            place += len(shown)
         top = None
         if answer.top:  # else they were not asked for, or the policy does not report them
             top = [{self._token(id): logp for id, logp in best.items()} for best in answer.top]
@@ -231,11 +235,13 @@ def _text(wanted: Wanted, answer: ModelAnswer, tokenizer: Any) -> str:
 
 
 def read_tool_calls(text: str, id: str) -> tuple[str, list[dict[str, Any]]]:
-    """The text without its tool calls, and the calls; an unreadable call stays text."""
+    """The text without its tool calls, and the calls. A call that is unreadable, or that the model
+    only thinks of, stays text.
+    """
     calls: list[dict[str, Any]] = []
 
     def take(found: re.Match[str]) -> str:
-        call = whole_call(found[1])
+        call = whole_call(found[1]) if found[1] is not None else None
         if call is None:
             return found[0]
         arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
@@ -243,5 +249,5 @@ def read_tool_calls(text: str, id: str) -> tuple[str, list[dict[str, Any]]]:
         calls.append({"id": f"{id}_{len(calls)}", "type": "function", "function": function})
         return ""
 
-    rest = TAGGED.sub(take, text)
+    rest = THOUGHT_OR_CALL.sub(take, text)
     return (rest.strip(), calls) if calls else (text, calls)

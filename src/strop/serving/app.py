@@ -30,6 +30,7 @@ T = TypeVar("T")
 Knows = Callable[[str], bool]
 MOST_BYTES = 2**26  # of a body
 KEEP_ALIVE_SECONDS = 10.0  # silence after which a stream sends a keep-alive comment
+WRONG_KEY = "a wrong key: give the server's, which an agent of a run finds as OPENAI_API_KEY"
 VERSION_HEADER = "x-weights-version"
 KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -203,7 +204,7 @@ class Service:
         kind, _, key = request.headers.get("authorization", "").partition(" ")
         key = key.strip()
         if kind.lower() != "bearer" or not self.keys(key):
-            text = "send the server's key: Authorization: Bearer KEY" if not key else "a wrong key"
+            text = "send the server's key: Authorization: Bearer KEY" if not key else WRONG_KEY
             raise Refused(401, text, "invalid_api_key")
         return key
 
@@ -395,5 +396,9 @@ async def _fault(request: Request, error: Exception) -> Response:
 async def _no_route(request: Request, error: Any) -> Response:
     """Answer an unknown path or method, in the same form as all errors."""
     status = int(error.status_code)
-    text = {404: "there is no such route", 405: "this route takes another method"}
+    there = ", ".join(dict.fromkeys(each.path for each in request.app.routes))
+    text = {
+        404: f"there is no such route: there are {there}",
+        405: "this route takes another method",
+    }
     return _error(Refused(status, text.get(status, str(error.detail))))

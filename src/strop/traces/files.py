@@ -192,7 +192,10 @@ def _paths(given: str) -> list[Path]:
     if not matched:
         near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         hint = did_you_mean(path.name, near)
-        raise UserError(f"the file of rollouts {given} does not exist{hint}: check the path")
+        raise UserError(
+            f"the file of rollouts {given} does not exist{hint}: check the path, seen from "
+            f"{Path.cwd()}"
+        )
     return matched
 
 

@@ -9,10 +9,11 @@ agent that edits its history, rewrites a prompt, it may differ:
     FORK     else: the call begins a context of its own
 
 These are the cases of TRL 1.16 (`_SampleBuilder.classify_token_drift`), with two differences. A
-call continues the newest context that it can, so that calls of several agents may alternate; TRL
-considers only the last one. And a prompt that keeps nothing of the last answer, because a template
-drops its thinking or the same prompt is sent again, forks; TRL overwrites the answer, which then
-would never be learned from.
+call may continue any context, so that calls of several agents may alternate; TRL considers only the
+last one. Of several it continues the one of which it repeats most, so that a retokenised answer is
+not taken for another answer to the same prompt that begins alike. And a prompt that keeps nothing
+of the last answer, because a template drops its thinking or the same prompt is sent again, forks;
+TRL overwrites the answer, which then would never be learned from.
 """
 
 from __future__ import annotations
@@ -109,16 +110,20 @@ class Joined:
         self.contexts[-1].add(record)
 
     def _place(self, prompt: Sequence[int]) -> tuple[Context | None, Transition]:
-        """The newest context that the prompt continues cleanly, else the newest that realigns."""
+        """The context that the prompt continues: a clean one before others, then the one of which
+        it repeats most, then the newest.
+        """
         found = [
             (context, Transition(*context.drift(prompt, self.fork_threshold)))
             for context in reversed(self.contexts)
         ]
-        for kind in (Drift.CLEAN, Drift.REALIGN):
-            for context, transition in found:
-                if transition.kind is kind:
-                    return context, transition
-        return None, found[0][1]
+        continued = [each for each in found if each[1].kind is not Drift.FORK]
+        if not continued:
+            return None, found[0][1]
+        return max(
+            continued,
+            key=lambda each: (each[1].kind is Drift.CLEAN, len(each[0].tokens) - each[1].tokens),
+        )
 
     @property
     def pieces(self) -> list[Piece]:

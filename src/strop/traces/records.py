@@ -19,6 +19,7 @@ from strop.support.errors import UserError
 from strop.support.exits import Exit
 
 UNKNOWN = -1  # version of weights that is unknown
+ROUNDING = 0.01  # how far a sampler's arithmetic may put a log-probability above 0
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class TurnRecord:
     """One call of the model: its prompt tokens and its output tokens.
 
     Every column is as long as `output_ids`, or empty where it is unknown. Values are in nats.
-    Raises UserError for a column of another length, an id below 0, a number that is not finite,
-    and a call without a prompt or an output.
+    Raises UserError for a column of another length, an id below 0, a number that is not finite, a
+    log-probability above 0, and a call without a prompt or an output.
     """
 
     prompt_ids: tuple[int, ...]
@@ -73,6 +74,11 @@ class TurnRecord:
                 if not _is_number(each):
                     raise UserError(
                         f"a turn record has {each!r} in {name}: leave out what is not known"
+                    )
+                if each > ROUNDING and name != "entropies":
+                    raise UserError(
+                        f"a turn record has {each!r} in {name}: a log-probability is at most 0, so "
+                        "give neither probabilities nor losses"
                     )
         for version in self.versions:
             if type(version) is not int or not UNKNOWN <= version < 2**63:

@@ -25,7 +25,8 @@ def too_long(call: ModelCall, sampling: Sampling) -> Refused | None:
     """Why a call has no room in the context; None where it has."""
     if len(call.prompt_ids) < sampling.context_tokens:
         return None
-    why = f"the context of this model is {sampling.context_tokens} tokens"
+    size = len(call.prompt_ids)
+    why = f"the context of this model is {sampling.context_tokens} tokens: the prompt has {size}"
     return Refused(400, why, "context_length_exceeded")
 
 
@@ -97,10 +98,13 @@ class AgentCalls:
         return event
 
     def exit_of(self, end: AgentEnd) -> Exit:
-        """Why the agent ended: the limit that its newest call hit, where it failed for that."""
+        """Why the agent ended: the limit that its newest call hit, where it failed for that. With
+        a call that it gave up it failed for a limit of time, else for something beside the call.
+        """
         if self.limit is None or end.exit in (Exit.DONE, Exit.ENVIRONMENT_CRASH):
             return end.exit
-        if self.limit is Exit.TIMEOUT and end.exit is not Exit.UNREACHABLE:
+        late = end.exit is Exit.UNREACHABLE and end.timed_out
+        if self.limit is Exit.TIMEOUT and not late:
             return end.exit
         return self.limit
 
@@ -137,7 +141,8 @@ class AgentCalls:
         part, sampling = self.part, self.sampling
         if number >= self.max_turns:
             self.limit_at(number, Exit.TURN_LIMIT)
-            self.episode.refuse(call, Refused(400, f"an episode has {self.max_turns} calls"))
+            why_not = f"an episode has {self.max_turns} calls (rollout.max_turns)"
+            self.episode.refuse(call, Refused(400, why_not))
             return
         if (why := too_long(call, sampling)) is not None:
             self.limit_at(number, Exit.TOKEN_LIMIT)

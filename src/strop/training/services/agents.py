@@ -147,7 +147,8 @@ def ended(outcome: Outcome) -> AgentEnd:
         return AgentEnd(Exit.CRASH, f"the agent's process: {outcome.why}", 0.0)
     if outcome.kind == "raised":
         exit = Exit.UNREACHABLE if outcome.transient else Exit.EXCEPTION
-        return AgentEnd(exit, f"the agent raised {outcome.why}", 0.0)
+        why = f"the agent raised {outcome.why}"
+        return AgentEnd(exit, why, 0.0, timed_out=outcome.timed_out)
     if outcome.kind == "unreadable":
         why = f"the agent returned {outcome.why}: give a finite number, numbers by name, or None"
         return AgentEnd(Exit.UNREADABLE, why, 0.0)
