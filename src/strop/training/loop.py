@@ -419,7 +419,9 @@ def _raise_in_all(ranks: Ranks, stopped: RunStopped | None) -> None:
 def _recording_end(run: Run) -> AbstractContextManager[None]:
     """Inside, the first process writes how the run ends, unless it had ended before."""
     folder, writes = run.record.folder, run.ranks.first and not run.finished
-    return ending.recording(folder, lambda: ending.Ending(run.done, run.finished), writes)
+    return ending.recording(
+        folder, lambda: ending.Ending(run.done, run.finished), writes, run.ranks.loss
+    )
 
 
 def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:
