@@ -134,6 +134,16 @@ def test_a_result_without_a_number_is_null_for_machines(command, monkeypatch):
     assert json.loads(said.out, parse_constant=pytest.fail)["resolves"] is None
 
 
+def test_an_interrupted_command_says_that_it_can_be_resumed(command, monkeypatch, tmp_path):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("strop.api.reproduce.outcomes", interrupted)
+    said = command("reproduce", "rloo/unbiased", "--out", tmp_path)
+    assert said.code == 130
+    assert f"saved stays in {tmp_path}: the same command resumes them" in said.err
+
+
 def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(UserError, match=r"no claim of 'clip_covv' is recorded.*clip_cov"):
         strop.reproduce("clip_covv")

@@ -12,7 +12,7 @@ import pytest
 from compared import Begun, begin, compare, words_for
 from models import Lab
 
-from strop.comparison.runs import Children, last_step
+from strop.comparison.runs import Children, Stopped, _begin, last_step
 from strop.support.errors import RunStopped
 
 STEPS = 12
@@ -133,6 +133,28 @@ def test_a_start_takes_no_exit_code_from_another_thread(monkeypatch: pytest.Monk
         said = list(pool.map(children.run, [["--version"]] * 6))
     assert len(set(said)) == 1
     assert said[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_all_processes_does_not_end_the_server_that_knows_how_runs_end(
+    number: int, tmp_path: Path
+) -> None:
+    """As `timeout`, a batch system or a closed terminal sends it."""
+    child = _begin(["--version"], tmp_path / "out", tmp_path / "error")
+    os.kill(forkserver._forkserver._forkserver_pid, number)
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_a_run_that_is_stopped_before_it_has_begun_has_not_failed() -> None:
+    children = Children()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(children.run, ["recipes"])
+        while not children.running:
+            time.sleep(0.001)
+        children.stop()
+        with pytest.raises(Stopped):
+            run.result()
 
 
 def test_no_process_begins_after_a_stop() -> None:

@@ -16,7 +16,7 @@ from strop.training.record import versions
 
 KEYS = {
     "begun", "after_step", "strop", "python", "torch", "transformers", "platform", "device",
-    "cores", "threads", "memory_gib",
+    "cores", "threads", "processes", "memory_gib",
 }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_nothing_tells_who_ran_it_or_where(tmp_path, monkeypatch):
     for name, value in secrets.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    found = versions.now(torch.device("cpu"), step=0)
+    found = versions.now(torch.device("cpu"), 0, 1)
     assert set(found) == KEYS
     text = json.dumps(found)
     personal = (socket.gethostname(), getpass.getuser(), str(Path.cwd()), tmp_path.name, "q7")

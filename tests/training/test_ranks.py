@@ -155,6 +155,8 @@ def test_a_run_goes_on_with_another_number_of_processes(folders, name, count):
     unbroken = folders[1] / (name if name in UNBROKEN else f"{name}_in_shards")
     found = differences(unbroken, folders[count] / f"more-{name}")
     assert max(found.values()) < close(name), found
+    starts = environment.read_environment(folders[count] / f"more-{name}")
+    assert [start["processes"] for start in starts] == [2 if count != 2 else 1, count]
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -13,6 +13,7 @@ from strop.support.errors import RunStopped, UserError
 from strop.training import loop
 from strop.training.parallel import ranks, shards
 from strop.training.parallel.ranks import Several
+from strop.training.record import ending
 
 
 class Heard(Several):
@@ -141,6 +142,7 @@ def test_a_failure_is_said_although_who_counts_them_is_gone(monkeypatch):
 
     place = torch.distributed.distributed_c10d
     monkeypatch.setattr(place, "_get_default_store", Gone)
+    monkeypatch.setattr(ranks, "deafen", lambda: None)  # later tests stop processes by SIGTERM
     with pytest.raises(RunStopped, match="process 1 of 2 has lost another one"):  # noqa: SIM117
         with Several(1, 2, 0, None).speaking():
             raise RuntimeError("Connection closed by peer")
@@ -175,6 +177,19 @@ def test_the_loss_of_a_process_is_said_with_the_command_that_goes_on(monkeypatch
         with pytest.raises(kind) as found, Several(number, 2, 0, None).speaking():
             raise KeyboardInterrupt
     assert found.value.code == stopping.INTERRUPTED
+
+
+def test_the_loss_of_a_process_is_recorded_in_the_words_of_the_terminal(tmp_path):
+    for interrupted in (False, True):
+        with (
+            pytest.raises((RuntimeError, KeyboardInterrupt)),
+            ending.recording(
+                tmp_path, lambda: ending.Ending(3, False), True, Several(0, 2, 0, None).loss
+            ),
+        ):
+            lose(interrupted)
+        said = "process 0 of 2 has lost another one, which was killed or failed"
+        assert ending.read(tmp_path).why == said
 
 
 def test_who_is_about_to_end_is_not_ended_by_a_signal():

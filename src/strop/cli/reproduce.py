@@ -15,6 +15,7 @@ from strop.cli import completing
 from strop.cli.waiting import loading
 from strop.support.errors import UserError
 from strop.support.files import without_nan
+from strop.support.stopping import explained
 from strop.support.writing import write_whole, writing
 
 if TYPE_CHECKING:
@@ -62,13 +63,14 @@ def reproduce(
     found = [*{claim.id: claim for claim in named}.values()]
     if table is not None and not table.absolute().parent.is_dir():
         raise UserError(f"--csv {table}: its folder does not exist")
-    for outcome in outcomes(found, out, seeds, steps, jobs, not as_json):
-        if as_json:
-            print(json.dumps(without_nan(outcome.row())))
-        else:
-            console.print("\n".join(outcome.lines()) + "\n", markup=False)
-        if table is not None:
-            _keep(outcome, table)
+    with explained(lambda: f"what its runs saved stays in {out}: the same command resumes them"):
+        for outcome in outcomes(found, out, seeds, steps, jobs, not as_json):
+            if as_json:
+                print(json.dumps(without_nan(outcome.row())))
+            else:
+                console.print("\n".join(outcome.lines()) + "\n", markup=False)
+            if table is not None:
+                _keep(outcome, table)
 
 
 def _list(console: Console, as_json: bool) -> None:

@@ -33,6 +33,7 @@ ENVIRONMENT = {
     "device": "Device",
     "cores": "Cores",
     "threads": "Threads",
+    "processes": "Training processes",
     "memory_gib": "Memory, GiB",
 }
 

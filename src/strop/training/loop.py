@@ -165,7 +165,7 @@ def start(
     ranks.from_first(record.check_free)
     run, created = _prepare(config.complete(), record, ranks, given), False
     try:
-        made_with = versions.now(run.world.policy.device, step=0)
+        made_with = versions.now(run.world.policy.device, 0, ranks.count)
         text, data = run.config.to_toml(), fingerprint(run.world.services.task)
         charts = (*charts_of(run.algorithm.uses()), *roles.charts(run.config))
         ranks.from_first(lambda: run.record.create(text, data, made_with, charts))
@@ -233,7 +233,7 @@ def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
-        starts.append(versions.now(run.world.policy.device, run.done))
+        starts.append(versions.now(run.world.policy.device, run.done, run.ranks.count))
         versions.write_environment(run.record.folder, starts)
 
 
@@ -419,7 +419,9 @@ def _raise_in_all(ranks: Ranks, stopped: RunStopped | None) -> None:
 def _recording_end(run: Run) -> AbstractContextManager[None]:
     """Inside, the first process writes how the run ends, unless it had ended before."""
     folder, writes = run.record.folder, run.ranks.first and not run.finished
-    return ending.recording(folder, lambda: ending.Ending(run.done, run.finished), writes)
+    return ending.recording(
+        folder, lambda: ending.Ending(run.done, run.finished), writes, run.ranks.loss
+    )
 
 
 def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:

@@ -79,6 +79,10 @@ class Ranks:
         """Returns whether the flag is true in any process."""
         return flag
 
+    def loss(self, raised: BaseException) -> str:
+        """Says that another process is gone, where that is what was raised; empty otherwise."""
+        return ""
+
     def wait(self) -> None:
         """Wait until all processes have called this."""
         self.some(False)
@@ -201,6 +205,12 @@ class Several(Ranks):
     def shard(self, model: Any) -> Any:
         return shards.shard(model)
 
+    def loss(self, raised: BaseException) -> str:
+        if not LOST.search(str(_failure(raised))):
+            return ""
+        one = f"process {self.number} of {self.count}"
+        return f"{one} has lost another one, which was killed or failed"
+
     @contextmanager
     def speaking(self, *besides: type[Exception]) -> Iterator[None]:
         try:
@@ -216,11 +226,8 @@ class Several(Ranks):
             deafen()
             if not self._reports():
                 raise SystemExit(2 if isinstance(error, UserError) else 1) from None
-            if LOST.search(str(error)):
-                raise RunStopped(
-                    f"process {self.number} of {self.count} has lost another one, which was "
-                    f"killed or failed.{self.signs.again}"
-                ) from error
+            if loss := self.loss(error):
+                raise RunStopped(f"{loss}.{self.signs.again}") from error
             if self.number and isinstance(error, UserError | RunStopped):
                 text = f"process {self.number} of {self.count}: {error}"
                 raise type(error)(text) from error

@@ -172,7 +172,10 @@ def newest(folder: Path) -> Path:
     """The newest complete checkpoint. Raises UserError when there is none."""
     found = complete(folder)
     if not found:
-        raise UserError(f"{folder} holds no complete checkpoint")
+        raise UserError(
+            f"{folder} holds no complete checkpoint: a run writes one every training.save_every "
+            "steps, at its end, and when it is asked to stop"
+        )
     return found[-1]
 
 

@@ -37,11 +37,17 @@ class Ending:
 
 
 @contextmanager
-def recording(folder: Path, state: Callable[[], Ending], writes: bool) -> Iterator[None]:
+def recording(
+    folder: Path,
+    state: Callable[[], Ending],
+    writes: bool,
+    loss: Callable[[BaseException], str],
+) -> Iterator[None]:
     """Write how the steps inside end, in place of an earlier end. writes: whether this process is
     the one that does so.
 
-    state: how far the run is. Raises RunStopped on a full disk; where the steps have failed
+    state: how far the run is. loss: the text for an error that only says that another process is
+    gone, empty for any other. Raises RunStopped on a full disk; where the steps have failed
     already, their own error is raised.
     """
     if writes:
@@ -51,7 +57,7 @@ def recording(folder: Path, state: Callable[[], Ending], writes: bool) -> Iterat
     except BaseException as error:
         with contextlib.suppress(RunStopped):
             if writes:
-                replace(state(), why=_why(error), time=_now()).write(folder)
+                replace(state(), why=loss(error) or _why(error), time=_now()).write(folder)
         raise
     if writes:
         replace(state(), time=_now()).write(folder)

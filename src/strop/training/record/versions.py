@@ -21,8 +21,11 @@ from strop.support.writing import write_whole, writing
 NAME = "environment.json"
 
 
-def now(device: torch.device, step: int) -> dict[str, Any]:
-    """This process and its machine; `step`: the steps that the run has done already."""
+def now(device: torch.device, step: int, processes: int) -> dict[str, Any]:
+    """This process and its machine.
+
+    step: the steps that the run has done already. processes: how many train together.
+    """
     return {
         "begun": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         "after_step": step,
@@ -34,6 +37,7 @@ def now(device: torch.device, step: int) -> dict[str, Any]:
         "device": device_name(device),
         "cores": _cores(),
         "threads": torch.get_num_threads(),
+        "processes": processes,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
     }
 
