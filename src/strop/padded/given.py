@@ -116,13 +116,14 @@ def number_of(name: str, value: Any) -> float:
 def of_dtype(name: str, value: Any, dtype: str) -> Tensor:
     """Converts a value to a tensor of the column's dtype ("float", "int" or "bool").
 
-    Any numbers may stand for floats and for bools; for ints, whole numbers. Raises UserError.
+    Any numbers may stand for floats and for bools; for ints, whole numbers. Floats of 16 bits
+    become float32, for their ratios are coarser than a clip. Raises UserError.
     """
     tensor = tensor_of(name, value)
     if dtype == "bool":
         return tensor.bool()
     if dtype == "float":
-        return tensor if tensor.is_floating_point() else tensor.float()
+        return tensor if tensor.dtype is torch.float64 else tensor.float()
     if tensor.is_floating_point():
         whole = (tensor == tensor.round()) & (tensor.abs() <= LARGEST)
         if not bool(whole.all()):
