@@ -447,6 +447,15 @@ def test_a_token_without_a_label_is_in_no_mask():
         F.policy_loss("sft", **given, mask=[[1, 0, 1]])
 
 
+@pytest.mark.parametrize("odd", [[1, 0], [True, False], [1.0, 2.0]])
+def test_preferred_answers_need_rejected_ones(odd):
+    given = {"logp": f64([-1], [-2]), "mask": [[1], [1]], "groups": [0, 0]}
+    loss, _ = F.policy_loss("simpo", **given, preferred=[1, -1])
+    assert float(loss) > 0
+    with pytest.raises(UserError, match="preferred marks preferred answers and no rejected ones"):
+        F.policy_loss("simpo", **given, preferred=odd)
+
+
 def test_groups_that_are_texts_are_refused_with_what_to_do():
     uid = np.array(["a", "a"], dtype=object)
     with pytest.raises(UserError, match="groups holds texts or objects: number them, such as by"):

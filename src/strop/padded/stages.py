@@ -206,6 +206,8 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
         if column.dim() == 2:
             return {"advantage_T": column}
         return {"advantage_T": column[:, None].expand(mask_BT.shape), "advantage_B": column}
+    if filled == ("preferred_B",) and call == "policy_loss":
+        _check_preferred(key, column)
     if key in where:
         column = column if column.dim() == 2 else column[:, None].expand_as(mask_BT)
         return {filled[0]: torch.where(column, where[key], 0)}
@@ -215,6 +217,15 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
         inside = mask_BT.bool()[..., None]
         column = torch.log_softmax(torch.where(inside, column, column.new_zeros(())), dim=-1)
     return {name: column if name in names.with_gradient else column.detach() for name in filled}
+
+
+def _check_preferred(name: str, preferred_B: Tensor) -> None:
+    """Raises UserError for answers that none is preferred to: without pairs a loss would be 0."""
+    if bool((preferred_B > 0).any()) and not bool((preferred_B < 0).any()):
+        raise UserError(
+            f"{name} marks preferred answers and no rejected ones: it is 1 where an answer is "
+            "preferred, -1 where it is rejected, and 0 where it is neither"
+        )
 
 
 def _rewards(reward_B: Tensor) -> dict[str, Tensor]:
