@@ -456,6 +456,22 @@ def test_preferred_answers_need_rejected_ones(odd):
         F.policy_loss("simpo", **given, preferred=odd)
 
 
+def test_a_recipe_line_has_its_parameters():
+    given = {"logp": f64([-1, -3]), "logp_old": f64([-2, -2]), "mask": [[1, 1]]}
+    given["advantages"] = f64(1)
+    line = "grpo(clip_high=0.5, clip_low=linear(0.1, 0.2))"
+    place = {"step": 1, "total_steps": 2}
+    loss, _ = F.policy_loss(line, **given, params=place)
+    assert float(loss) == pytest.approx(-(1.5 + math.exp(-1)) / 2)
+    assert "logp_ref" in F.inputs("grpo(beta=0.1)", "policy_loss")
+    with pytest.raises(UserError, match=r"clip_high is in 'grpo.*' and in params: give one"):
+        F.policy_loss(line, **given, params={"clip_high": 0.3, **place})
+    with pytest.raises(UserError, match=r"clip_low and epsilon are the same parameter of grpo"):
+        F.policy_loss("grpo(clip_low=0.1)", **given, params={"epsilon": 0.3})
+    with pytest.raises(UserError, match="or a line such as 'grpo"):
+        F.inputs(None, "policy_loss")
+
+
 def test_groups_that_are_texts_are_refused_with_what_to_do():
     uid = np.array(["a", "a"], dtype=object)
     with pytest.raises(UserError, match="groups holds texts or objects: number them, such as by"):

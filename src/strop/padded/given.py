@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch, from_padded, to_padded
+from strop.method import notation
 from strop.support.errors import UserError, check_value
 
 TAKEN = (
@@ -28,9 +29,10 @@ DTYPES = {
 class PaddedCall:
     """One call of a function of `strop.functional`, with all its arguments.
 
-    call: the function's name. tensors: by the caller's names, None for one that is left out.
-    params, state: empty where the caller gave None. which: the requested column of returns.
-    without: labels of advantage parts that do not run, because the caller gave their factors.
+    call: the function's name. recipe: its name, or a line `name(parameter=value, ...)` whose
+    parameters join params. tensors: by the caller's names, None for one that is left out. params,
+    state: empty where the caller gave None. which: the requested column of returns. without: labels
+    of advantage parts that do not run, because the caller gave their factors.
     Raises UserError for options of the wrong kind.
     """
 
@@ -50,6 +52,12 @@ class PaddedCall:
             if getattr(self, option) is None:
                 object.__setattr__(self, option, {})
         check_call(self.recipe, self.params, self.seed, self.state)
+        if self.recipe.endswith(")"):
+            name, written = notation.named(self.recipe)
+            for key in written.keys() & self.params.keys():
+                raise UserError(f"{key} is in {self.recipe!r} and in params: give one of the two")
+            object.__setattr__(self, "recipe", name)
+            object.__setattr__(self, "params", {**written, **self.params})
 
     def __str__(self) -> str:
         return f"{self.call}({self.recipe!r})"
@@ -71,7 +79,10 @@ class PaddedCall:
 def check_call(name: Any, params: Any, seed: Any = 0, state: Any = None) -> None:
     """Raises UserError where a call's options are of the wrong kind."""
     if not isinstance(name, str):
-        raise UserError(f"the recipe is given by its name, not by {_kind(name)}")
+        raise UserError(
+            f"the recipe is given by its name, or a line such as 'grpo(beta=0.04)', not by "
+            f"{_kind(name)}"
+        )
     if not isinstance(params, Mapping) or not all(isinstance(key, str) for key in params):
         raise UserError(f"params must be a dict from names to values, it is {_kind(params)}")
     for key, value in params.items():
