@@ -390,7 +390,7 @@ def test_other_parameters_as_others_call_them():
     [
         ("grpo", {"epsilon": 0.1, "clip_low": 0.2}, "epsilon and clip_low are the same .* differ"),
         ("grpo", {"clip_ratio_high": 0.1, "epsilon_high": 0.2}, "are the same parameter"),
-        ("grpo", {"loss_type": "sapo"}, "has no counterpart in recipe grpo"),
+        ("grpo", {"loss_type": "sapo"}, "counterpart in recipe grpo, it is the recipe sapo_soft:"),
         ("grpo", {"scale_rewards": 3}, "has no counterpart"),
         ("cispo", {"epsilon": 0.1}, "no parameter epsilon"),
         ("riskpo", {"kl_loss_coef": 0.9}, "beta of recipe riskpo is no kl_loss_coef"),
