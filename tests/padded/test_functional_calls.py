@@ -456,6 +456,31 @@ def test_preferred_answers_need_rejected_ones(odd):
         F.policy_loss("simpo", **given, preferred=odd)
 
 
+def test_tensors_in_the_shapes_of_others():
+    given = {"reward_components": f64([0, 1], [1, 0], [2, 2]), "groups": [0, 0, 0]}
+    weights = f64(1, -0.5)
+    each = F.advantages("gdpo", **given, reward_weights=weights.expand(3, 2))
+    assert torch.equal(F.advantages("gdpo", **given, reward_weights=weights), each)
+    logp = f64([-1, -3], [-1, -2])
+    policy = {"logp": logp, "logp_old": logp - 1, "mask": torch.ones(2, 2)}
+    losses = [
+        F.policy_loss("grpo", **policy, advantages=a)[0] for a in (f64(1, -2), f64([1], [-2]))
+    ]
+    assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"old_log_prob": POLICY["logp_old"]}, "takes no old_log_prob: it is logp_old here"),
+        ({"completion_mask": torch.ones(1, 1)}, "takes no completion_mask: it is mask here"),
+    ],
+)
+def test_tensors_by_the_names_of_others_are_named(given, message):
+    with pytest.raises(UserError, match=message):
+        F.policy_loss("grpo", logp=POLICY["logp"], advantages=f64(1), **given)
+
+
 def test_a_recipe_line_has_its_parameters():
     given = {"logp": f64([-1, -3]), "logp_old": f64([-2, -2]), "mask": [[1, 1]]}
     given["advantages"] = f64(1)

@@ -17,6 +17,13 @@ TAKEN = (
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
 KINDS = (Tensor, np.ndarray, np.number, np.bool_, list, tuple, int, float)
+# Tensors by the names of TRL's and verl's losses, and their names here.
+THEIRS = {
+    "per_token_logps": "logp", "log_prob": "logp", "log_probs": "logp",
+    "old_per_token_logps": "logp_old", "old_log_prob": "logp_old", "old_log_probs": "logp_old",
+    "ref_per_token_logps": "logp_ref", "ref_log_prob": "logp_ref", "ref_log_probs": "logp_ref",
+    "completion_mask": "mask", "response_mask": "mask",
+}  # fmt: skip
 LARGEST = 2**53  # the largest whole number accepted as a float
 # The dtypes of masks, and of tensors that assign rows and tokens to turns.
 DTYPES = {
@@ -58,6 +65,8 @@ class PaddedCall:
                 raise UserError(f"{key} is in {self.recipe!r} and in params: give one of the two")
             object.__setattr__(self, "recipe", name)
             object.__setattr__(self, "params", {**written, **self.params})
+        for name in self.tensors.keys() & THEIRS.keys():
+            raise UserError(f"{self} takes no {name}: it is {THEIRS[name]} here")
 
     def __str__(self) -> str:
         return f"{self.call}({self.recipe!r})"

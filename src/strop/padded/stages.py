@@ -183,6 +183,8 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
     """Returns the batch columns that the tensor with the name `key` fills."""
     mask_BT = layout.mask_BT
     column = value.to(mask_BT.device)
+    if key == "advantages" and column.shape == (mask_BT.shape[0], 1):  # as TRL's loss has them
+        column = column.squeeze(1)
     filled = names.filled(key, call, column.dim())
     level, where = level_of(filled[0]), dict(names.known[filled[0]].where)
     whole_row = key in names.own and filled[0].endswith("_T") and column.dim() == 1
@@ -190,6 +192,8 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
         level = "B"
     axes = layout.axes(level) + filled[0].endswith(("_TV", "_BM"))
     wanted = layout.shape(level)
+    if filled == ("reward_weight_BM",) and column.dim() == 1:  # one a reward, for all rollouts
+        column = column.expand(*wanted, -1)
     if column.dim() != axes or column.shape[: len(wanted)] != wanted:
         raise UserError(
             f"{key} must be {list(wanted)} to fit the mask {list(mask_BT.shape)}; it is "
