@@ -224,8 +224,9 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
 
 
 def _check_preferred(name: str, preferred_B: Tensor) -> None:
-    """Raises UserError for answers that none is preferred to: without pairs a loss would be 0."""
-    if bool((preferred_B > 0).any()) and not bool((preferred_B < 0).any()):
+    """Raises UserError for several answers without a rejected one: without pairs the loss is 0."""
+    several = preferred_B.numel() > 1
+    if several and bool((preferred_B > 0).any()) and not bool((preferred_B < 0).any()):
         raise UserError(
             f"{name} marks preferred answers and no rejected ones: it is 1 where an answer is "
             "preferred, -1 where it is rejected, and 0 where it is neither"
