@@ -11,7 +11,7 @@ Token tensors are [B, T], rollout tensors [B], turn tensors [B, K]; prompt token
 with mask 0, and values outside the mask never matter, NaN included. Gradient flows through `logp`
 (and `entropy`, `mean_logp`, `values`, `logits` where a recipe reads them) by ordinary autograd.
 
-Keywords that several functions share:
+The recipe is a name or a line such as "grpo(beta=0.04)". Keywords that several functions share:
 
 - rewards: [B]; NaN marks a rollout without a score, which all parts ignore.
 - groups: [B] any ints, ragged, in any order; needed where a part compares rollouts.
@@ -149,7 +149,7 @@ def returns(
     """
     tensors = {"rewards": rewards, "groups": groups, **columns}
     call = PaddedCall("returns", name, tensors, mask, params, seed, state, which=which)
-    written = names_of(name, params).returns()
+    written = names_of(call.recipe, call.params).returns()
     if not written or (which and which not in written):
         known = f"it has {', '.join(written)}" if written else "it has none"
         raise UserError(f"{call}: no {which or 'returns'}; {known}")
@@ -308,8 +308,9 @@ def inputs(name: str, call: str, params: Mapping[str, Any] | None = None) -> dic
     """
     if call not in [*CALLS]:
         raise UserError(f"no call {call!r}; there are {', '.join(CALLS)}")
-    names = names_of(name, params)
-    return names.inputs(call) | dict.fromkeys(further_inputs(name, names, call), False)
+    given = PaddedCall(call, name, {}, params=params)
+    names = names_of(given.recipe, given.params)
+    return names.inputs(call) | dict.fromkeys(further_inputs(given.recipe, names, call), False)
 
 
 def _rewards(call: PaddedCall) -> Tensor:

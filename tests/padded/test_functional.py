@@ -53,6 +53,24 @@ def test_clipped_loss_and_its_metrics_by_hand():
     assert logp.grad.tolist() == [pytest.approx([0.0, -0.5])]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_tensors_of_16_bits_are_computed_in_float32(dtype):
+    rng = torch.Generator().manual_seed(0)
+    old, new, logits = (torch.randn(shape, generator=rng) for shape in ((2, 3), (2, 3), (2, 3, 5)))
+    given = {"logp_old": (old - 3).to(dtype), "logp": (old - 3 + new / 3).to(dtype)}
+    given |= {"advantages": f64(1, -1).to(dtype), "mask": torch.ones(2, 3)}
+    wide = {name: tensor.float() for name, tensor in given.items()}
+    for recipe in ("gspo", "vespo"):
+        losses = [functional.policy_loss(recipe, **each)[0] for each in (given, wide)]
+        assert losses[0].dtype is torch.float32
+        assert torch.equal(*losses)
+        assert torch.equal(*(functional.token_weights(recipe, **each) for each in (given, wide)))
+    labels, small = torch.zeros(2, 3, dtype=torch.int64), logits.to(dtype)
+    both = {"labels": labels, "advantages": f64(1, -1), "logp_old": torch.full((2, 3), -1.5)}
+    losses = [functional.policy_loss("grpo", logits=x, **both)[0] for x in (small, small.float())]
+    assert torch.equal(*losses)
+
+
 def test_denominator_mask_counts_tokens_without_gradient():
     logp = torch.full((2, 2), -1.0, dtype=torch.float64)
     mask = torch.tensor([[True, True], [False, False]])

@@ -390,7 +390,7 @@ def test_other_parameters_as_others_call_them():
     [
         ("grpo", {"epsilon": 0.1, "clip_low": 0.2}, "epsilon and clip_low are the same .* differ"),
         ("grpo", {"clip_ratio_high": 0.1, "epsilon_high": 0.2}, "are the same parameter"),
-        ("grpo", {"loss_type": "sapo"}, "has no counterpart in recipe grpo"),
+        ("grpo", {"loss_type": "sapo"}, "counterpart in recipe grpo, it is the recipe sapo_soft:"),
         ("grpo", {"scale_rewards": 3}, "has no counterpart"),
         ("cispo", {"epsilon": 0.1}, "no parameter epsilon"),
         ("riskpo", {"kl_loss_coef": 0.9}, "beta of recipe riskpo is no kl_loss_coef"),
@@ -445,6 +445,56 @@ def test_a_token_without_a_label_is_in_no_mask():
     assert float(loss) == pytest.approx(math.log(2))
     with pytest.raises(UserError, match="mask has tokens whose label is -100"):
         F.policy_loss("sft", **given, mask=[[1, 0, 1]])
+
+
+@pytest.mark.parametrize("odd", [[1, 0], [True, False], [1.0, 2.0]])
+def test_preferred_answers_need_rejected_ones(odd):
+    given = {"logp": f64([-1], [-2]), "mask": [[1], [1]], "groups": [0, 0]}
+    loss, _ = F.policy_loss("simpo", **given, preferred=[1, -1])
+    assert float(loss) > 0
+    with pytest.raises(UserError, match="preferred marks preferred answers and no rejected ones"):
+        F.policy_loss("simpo", **given, preferred=odd)
+
+
+def test_tensors_in_the_shapes_of_others():
+    given = {"reward_components": f64([0, 1], [1, 0], [2, 2]), "groups": [0, 0, 0]}
+    weights = f64(1, -0.5)
+    each = F.advantages("gdpo", **given, reward_weights=weights.expand(3, 2))
+    assert torch.equal(F.advantages("gdpo", **given, reward_weights=weights), each)
+    logp = f64([-1, -3], [-1, -2])
+    policy = {"logp": logp, "logp_old": logp - 1, "mask": torch.ones(2, 2)}
+    losses = [
+        F.policy_loss("grpo", **policy, advantages=a)[0] for a in (f64(1, -2), f64([1], [-2]))
+    ]
+    assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"old_log_prob": POLICY["logp_old"]}, "takes no old_log_prob: it is logp_old here"),
+        ({"completion_mask": torch.ones(1, 1)}, "takes no completion_mask: it is mask here"),
+    ],
+)
+def test_tensors_by_the_names_of_others_are_named(given, message):
+    with pytest.raises(UserError, match=message):
+        F.policy_loss("grpo", logp=POLICY["logp"], advantages=f64(1), **given)
+
+
+def test_a_recipe_line_has_its_parameters():
+    given = {"logp": f64([-1, -3]), "logp_old": f64([-2, -2]), "mask": [[1, 1]]}
+    given["advantages"] = f64(1)
+    line = "grpo(clip_high=0.5, clip_low=linear(0.1, 0.2))"
+    place = {"step": 1, "total_steps": 2}
+    loss, _ = F.policy_loss(line, **given, params=place)
+    assert float(loss) == pytest.approx(-(1.5 + math.exp(-1)) / 2)
+    assert "logp_ref" in F.inputs("grpo(beta=0.1)", "policy_loss")
+    with pytest.raises(UserError, match=r"clip_high is in 'grpo.*' and in params: give one"):
+        F.policy_loss(line, **given, params={"clip_high": 0.3, **place})
+    with pytest.raises(UserError, match=r"clip_low and epsilon are the same parameter of grpo"):
+        F.policy_loss("grpo(clip_low=0.1)", **given, params={"epsilon": 0.3})
+    with pytest.raises(UserError, match="or a line such as 'grpo"):
+        F.inputs(None, "policy_loss")
 
 
 def test_groups_that_are_texts_are_refused_with_what_to_do():

@@ -105,6 +105,17 @@ def test_controls_move_and_go_on_from_a_checkpoint(build: Any, tmp_path: Any) ->
     assert rows[-1]["loss"] == pytest.approx(whole[-1]["loss"], rel=1e-5)
 
 
+def test_a_checkpoint_of_another_recipe_is_refused(build: Any, tmp_path: Path) -> None:
+    saving = {"rollout_func": written, "max_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trained(build("adaptive_entropy_coef", **saving))
+    one = tmp_path / "output/checkpoint-1"
+    with pytest.raises(UserError, match=r"checkpoint-1 was written with another recipe \(no opti"):
+        build("grpo", **saving).train(resume_from_checkpoint=str(one))
+    (one / "strop_state.pt").unlink()
+    with pytest.raises(UserError, match=r"has no strop_state.pt, .* as the model"):
+        build("adaptive_entropy_coef", **saving).train(resume_from_checkpoint=str(one))
+
+
 @pytest.mark.parametrize("passes", [8, 10])  # after step 2, and in the middle of step 3
 def test_a_stopped_training_goes_on_in_the_same_process(build: Any, passes: int) -> None:
     recipe = "adaptive_entropy_coef(target=9.0, delta=0.01)"
@@ -194,7 +205,9 @@ def test_a_recipe_of_the_engines_probabilities_reads_them(build: Any) -> None:
         ("gae", {}, "trains a critic"),
         ("dapo", {}, "requests further rollouts"),
         ("gigpo", {}, "plays episodes"),
-        ("mc_grpo", {"beta": 0.1}, "beta=0.1"),
+        ("mc_grpo", {"beta": 0.1}, r"beta=0.1 .* is here beta in the brackets of a recipe"),
+        ("mc_grpo", {"loss_type": "sapo"}, "loss_type=sapo is here sapo_soft"),
+        ("mc_grpo", {"off_policy_mask_threshold": 0.5}, "is here the recipe opsm"),
         ("mc_grpo", {"epsilon": 0.1}, "epsilon=0.1"),
         ("grpo(num_rollouts=8)", {}, "num_generations"),
         ("mc_grpo(num_epochs=3)", {"num_iterations": 2}, "num_epochs is 3 and TRL's num_iter"),

@@ -194,7 +194,10 @@ def check_scoring(ks: Sequence[int], num_samples: int) -> None:
     """Raise UserError for k above the number of answers, and for too many answers."""
     check_samples(num_samples)
     if max(ks) > num_samples:
-        raise UserError(f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}")
+        raise UserError(
+            f"--k {max(ks)} needs at least as many samples: give --samples {max(ks)}, or "
+            f"--k {num_samples}"
+        )
 
 
 def scored(

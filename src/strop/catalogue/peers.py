@@ -73,6 +73,15 @@ def ours(word: str, kind: str = "options", least: int = 1) -> str:
     return ""
 
 
+def of_loss_type(value: str) -> str:
+    """Our recipe whose loss TRL calls by this `loss_type`; empty where the table has none."""
+    for line in table("methods").splitlines()[2:]:
+        mine, *theirs = line.strip("| ").split(" | ")
+        if any(f'`loss_type="{value}"`' in cell for cell in theirs):
+            return mine.strip("`")
+    return ""
+
+
 def _fit(word: str, names: tuple[str, ...]) -> int:
     """How well a word fits a peer's names, or the end of one (`batch_size`); 0: not at all. The
     first name of a row is its main one.

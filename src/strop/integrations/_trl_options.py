@@ -7,6 +7,7 @@ from typing import Any
 
 from trl import GRPOConfig
 
+from strop.catalogue import peers
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm, Method, Phases, wanted_columns
 from strop.parts.rollout.base import SamplingFields
@@ -35,9 +36,12 @@ def check(text: str, method: Method, args: GRPOConfig) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
     for name in REPLACED:
         if getattr(args, name) != defaults[name]:
+            given = getattr(args, name)
+            recipe = peers.of_loss_type(given) if name == "loss_type" else ""
+            what = f": loss_type={given} is here {recipe}" if recipe else peers.ours(name)
             raise UserError(
-                f"{name}={getattr(args, name)} is an option of TRL's own loss, which the recipe "
-                "replaces: leave it out and write what you mean into the recipe"
+                f"{name}={given} is an option of TRL's own loss, which the recipe replaces: leave "
+                f"it out and write what you mean into the recipe{what}"
             )
     for ours, theirs in TRLS.items():
         if re.search(rf"\b{ours}\s*=", text):

@@ -259,7 +259,24 @@ class StropGRPOTrainer(GRPOTrainer):
         self._strop_step, self._strop_tallies = None, []
         self._step, self._buffered_inputs = 0, None
         if checkpoint is not None:
-            self.strop.state = read(Path(checkpoint), STATE)
+            self._load_strop(Path(checkpoint))
+
+    def _load_strop(self, checkpoint: Path) -> None:
+        """Load the state of the recipe's parts and controls. Raises UserError without one."""
+        instead = f"give {checkpoint} as the model, and leave resume_from_checkpoint out"
+        if not (checkpoint / STATE).exists():
+            raise UserError(
+                f"{checkpoint} has no {STATE}, because a trainer without a recipe wrote it: to "
+                f"train on from its weights, {instead}"
+            )
+        self.strop.state = read(checkpoint, STATE)
+        try:
+            self.strop.algorithm(1, 1)
+        except UserError as error:
+            raise UserError(
+                f"{checkpoint} was written with another recipe ({error}): give that one, or, to "
+                f"train on from its weights with this one, {instead}"
+            ) from error
 
     def _all(self, tensor: Tensor, fill: int = 0) -> Tensor:
         """The rows of all processes, in the order of processes."""

@@ -16,7 +16,7 @@ import torch
 from strop.batch import columns
 from strop.batch.batch import level_of
 from strop.batch.columns import Column
-from strop.catalogue import catalogue
+from strop.catalogue import catalogue, peers
 from strop.method import notation, reading
 from strop.method import part as parts
 from strop.method.algorithm import Algorithm
@@ -282,9 +282,11 @@ def _own(
         return own, value
     if not isinstance(value, str | bool) or value not in known:
         usual = ", ".join(repr(word) for word in known)
+        other = peers.of_loss_type(str(value)) if name == "loss_type" else ""
+        here = f", it is the recipe {other}" if other else ""
         raise UserError(
-            f"params: {name}={value!r} has no counterpart in recipe {recipe}: there are {usual}; "
-            f"its own parameter is {own}"
+            f"params: {name}={value!r} has no counterpart in recipe {recipe}{here}: there are "
+            f"{usual}; its own parameter is {own}"
         )
     return own, known[value]
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch, from_padded, to_padded
+from strop.method import notation
 from strop.support.errors import UserError, check_value
 
 TAKEN = (
@@ -16,6 +17,13 @@ TAKEN = (
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 )  # fmt: skip
 KINDS = (Tensor, np.ndarray, np.number, np.bool_, list, tuple, int, float)
+# Tensors by the names of TRL's and verl's losses, and their names here.
+THEIRS = {
+    "per_token_logps": "logp", "log_prob": "logp", "log_probs": "logp",
+    "old_per_token_logps": "logp_old", "old_log_prob": "logp_old", "old_log_probs": "logp_old",
+    "ref_per_token_logps": "logp_ref", "ref_log_prob": "logp_ref", "ref_log_probs": "logp_ref",
+    "completion_mask": "mask", "response_mask": "mask",
+}  # fmt: skip
 LARGEST = 2**53  # the largest whole number accepted as a float
 # The dtypes of masks, and of tensors that assign rows and tokens to turns.
 DTYPES = {
@@ -28,9 +36,10 @@ DTYPES = {
 class PaddedCall:
     """One call of a function of `strop.functional`, with all its arguments.
 
-    call: the function's name. tensors: by the caller's names, None for one that is left out.
-    params, state: empty where the caller gave None. which: the requested column of returns.
-    without: labels of advantage parts that do not run, because the caller gave their factors.
+    call: the function's name. recipe: its name, or a line `name(parameter=value, ...)` whose
+    parameters join params. tensors: by the caller's names, None for one that is left out. params,
+    state: empty where the caller gave None. which: the requested column of returns. without: labels
+    of advantage parts that do not run, because the caller gave their factors.
     Raises UserError for options of the wrong kind.
     """
 
@@ -50,6 +59,14 @@ class PaddedCall:
             if getattr(self, option) is None:
                 object.__setattr__(self, option, {})
         check_call(self.recipe, self.params, self.seed, self.state)
+        if self.recipe.endswith(")"):
+            name, written = notation.named(self.recipe)
+            for key in written.keys() & self.params.keys():
+                raise UserError(f"{key} is in {self.recipe!r} and in params: give one of the two")
+            object.__setattr__(self, "recipe", name)
+            object.__setattr__(self, "params", {**written, **self.params})
+        for name in self.tensors.keys() & THEIRS.keys():
+            raise UserError(f"{self} takes no {name}: it is {THEIRS[name]} here")
 
     def __str__(self) -> str:
         return f"{self.call}({self.recipe!r})"
@@ -71,7 +88,10 @@ class PaddedCall:
 def check_call(name: Any, params: Any, seed: Any = 0, state: Any = None) -> None:
     """Raises UserError where a call's options are of the wrong kind."""
     if not isinstance(name, str):
-        raise UserError(f"the recipe is given by its name, not by {_kind(name)}")
+        raise UserError(
+            f"the recipe is given by its name, or a line such as 'grpo(beta=0.04)', not by "
+            f"{_kind(name)}"
+        )
     if not isinstance(params, Mapping) or not all(isinstance(key, str) for key in params):
         raise UserError(f"params must be a dict from names to values, it is {_kind(params)}")
     for key, value in params.items():
@@ -116,13 +136,14 @@ def number_of(name: str, value: Any) -> float:
 def of_dtype(name: str, value: Any, dtype: str) -> Tensor:
     """Converts a value to a tensor of the column's dtype ("float", "int" or "bool").
 
-    Any numbers may stand for floats and for bools; for ints, whole numbers. Raises UserError.
+    Any numbers may stand for floats and for bools; for ints, whole numbers. Floats of 16 bits
+    become float32, for their ratios are coarser than a clip. Raises UserError.
     """
     tensor = tensor_of(name, value)
     if dtype == "bool":
         return tensor.bool()
     if dtype == "float":
-        return tensor if tensor.is_floating_point() else tensor.float()
+        return tensor if tensor.dtype is torch.float64 else tensor.float()
     if tensor.is_floating_point():
         whole = (tensor == tensor.round()) & (tensor.abs() <= LARGEST)
         if not bool(whole.all()):

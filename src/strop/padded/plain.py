@@ -131,7 +131,7 @@ def tree_edges(name: str, *, tree: Any, params: Mapping[str, Any] | None = None)
     advantage 0 is not trained on. Raises UserError for a recipe that credits no tree edges.
     """
     call = PaddedCall("tree_edges", name, {"tree": tree}, params=params)
-    return _by_level(*_credited(call, names_of(name, params)))
+    return _by_level(*_credited(call, names_of(call.recipe, call.params)))
 
 
 def tree_rows(call: PaddedCall, names: Names) -> Tensor:

@@ -183,6 +183,8 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
     """Returns the batch columns that the tensor with the name `key` fills."""
     mask_BT = layout.mask_BT
     column = value.to(mask_BT.device)
+    if key == "advantages" and column.shape == (mask_BT.shape[0], 1):  # as TRL's loss has them
+        column = column.squeeze(1)
     filled = names.filled(key, call, column.dim())
     level, where = level_of(filled[0]), dict(names.known[filled[0]].where)
     whole_row = key in names.own and filled[0].endswith("_T") and column.dim() == 1
@@ -190,6 +192,8 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
         level = "B"
     axes = layout.axes(level) + filled[0].endswith(("_TV", "_BM"))
     wanted = layout.shape(level)
+    if filled == ("reward_weight_BM",) and column.dim() == 1:  # one a reward, for all rollouts
+        column = column.expand(*wanted, -1)
     if column.dim() != axes or column.shape[: len(wanted)] != wanted:
         raise UserError(
             f"{key} must be {list(wanted)} to fit the mask {list(mask_BT.shape)}; it is "
@@ -206,6 +210,8 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
         if column.dim() == 2:
             return {"advantage_T": column}
         return {"advantage_T": column[:, None].expand(mask_BT.shape), "advantage_B": column}
+    if filled == ("preferred_B",) and call == "policy_loss":
+        _check_preferred(key, column)
     if key in where:
         column = column if column.dim() == 2 else column[:, None].expand_as(mask_BT)
         return {filled[0]: torch.where(column, where[key], 0)}
@@ -215,6 +221,16 @@ def _columns(key: str, value: Tensor, layout: Layout, names: Names, call: str) -
         inside = mask_BT.bool()[..., None]
         column = torch.log_softmax(torch.where(inside, column, column.new_zeros(())), dim=-1)
     return {name: column if name in names.with_gradient else column.detach() for name in filled}
+
+
+def _check_preferred(name: str, preferred_B: Tensor) -> None:
+    """Raises UserError for several answers without a rejected one: without pairs the loss is 0."""
+    several = preferred_B.numel() > 1
+    if several and bool((preferred_B > 0).any()) and not bool((preferred_B < 0).any()):
+        raise UserError(
+            f"{name} marks preferred answers and no rejected ones: it is 1 where an answer is "
+            "preferred, -1 where it is rejected, and 0 where it is neither"
+        )
 
 
 def _rewards(reward_B: Tensor) -> dict[str, Tensor]:
