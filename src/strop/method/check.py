@@ -550,11 +550,10 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
     if column == "draws":
         return f"{reads}, and no part before it draws: begin with draw_in_shuffled_order"
     if column in ("advantage_B", "advantage_T") and early:
-        like = "skywork_ssb" if column == "advantage_B" else "spo_tree"
-        return (
-            f"{reads}, which the stage advantage computes after curation: connect it to a column "
-            f"that the stage reward writes, as in `strop recipes {like} --toml`"
-        )
+        where_else = "[advantage_T: credit_T] at a credit part of the stage reward and here"
+        if column == "advantage_B":
+            where_else = "[advantage_B: made_advantage_B], after note_reward"
+        return f"{reads}, which the stage advantage computes after curation: connect {where_else}"
     if column == "advantage_T":
         return (
             f"{reads}, which the advantage chain does not write: "
