@@ -88,7 +88,7 @@ def test_reads_by_stage():
         (dataclasses.replace(grpo(), sampling=(Use(TrackSuccess()),)),
          "track_success reads draws, and no part before it draws: begin with draw_in_shuffled_ord"),
         (dataclasses.replace(grpo(), reward=(*grpo().reward, Use(SubtractGroupMean()))),
-         "which the stage advantage computes after curation: connect .advantage_B: made_advantage_B"),
+         "which the stage advantage computes after curation: connect .advantage_B: made_advantage"),
         (dataclasses.replace(grpo(), reward=(Use(RescaleReward()),)),
          r"reads reward_B \(outcome after shaping\), which .*; score_with_verifiers or .* would"),
         (dataclasses.replace(grpo(), plan=Use(UpdateCriticFirst())),
