@@ -148,8 +148,10 @@ def flat_batch(
 
 
 def run(part: Any, batch: Batch, **special: Any) -> Result:
-    """The part called with the batch's columns."""
+    """The part called with the batch's columns, and its first state where it must have one."""
     special.setdefault("services", FakeServices())
+    if any(p.name == "state" and p.default is p.empty for p in parts.parameters(part)):
+        special.setdefault("state", part.init())
     return parts.call(Use(part), batch, **special)
 
 

@@ -15,6 +15,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from strop.method.part import Result
+
 
 @dataclass(frozen=True)
 class HalveAdvantage:
@@ -33,8 +35,8 @@ class HalveAdvantage:
     # What is left of it. Default: ours.
     share: float = 0.5
 
-    def __call__(self, advantage_B: Tensor) -> Tensor:
-        return self.share * advantage_B
+    def __call__(self, advantage_B: Tensor) -> Result:
+        return Result(self.share * advantage_B, metrics={"halved/share": self.share})
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def test_a_package_is_listed_shown_and_trained(place):
     assert known["clip_high"]["default"] == "0.3"
     part = json.loads(strop(place, "parts", "halve_advantage", "--json").out)
     assert part["folder"] == "advantage/scale"
+    assert page["metrics"] == part["metrics"] == ["halved/share"]
     assert part["equation"] == "advantage_i = share * advantage_i"
     assert "halve_advantage" in strop(place, "parts", "advantage/scale").out
     result = strop(

@@ -5,6 +5,7 @@ import itertools
 from dataclasses import fields, replace
 
 import torch
+from builders import run as called
 from differences import slopes_by_differences
 from every import every
 from ragged import NUM_STEPS, copies, ragged_batch, with_noise_outside, with_unscored
@@ -58,7 +59,7 @@ def run(part, batch: Batch, seed: int = 0, rows: slice | None = None) -> dict[st
         batch = batch.set(reward_B=torch.sigmoid(batch["reward_B"]))
     is_loss = parts.kind_of(part).startswith("loss")
     shown = View(batch, rows or slice(None)) if is_loss else batch
-    value = parts.call(use, shown, rng=torch.Generator().manual_seed(seed)).value
+    value = called(part, shown, rng=torch.Generator().manual_seed(seed)).value
     if isinstance(value, Selected):
         return {"gradient_T": value.gradient_T, "denominator_T": value.denominator_T}
     names = parts.writes(use)
@@ -72,7 +73,7 @@ def told(part, batch: Batch, seed: int = 0) -> dict[str, Tensor]:
     if "rewards_from_0_to_1" in parts.facts(use):
         batch = batch.set(reward_B=torch.sigmoid(batch["reward_B"]))
     shown = View(batch) if parts.kind_of(part).startswith("loss") else batch
-    found = parts.call(use, shown, rng=torch.Generator().manual_seed(seed)).metrics
+    found = called(part, shown, rng=torch.Generator().manual_seed(seed)).metrics
     numbers = {name: torch.as_tensor(value).double() for name, value in found.items()}
     return {n: x if x.dim() == 0 else x[batch["gradient_T"]] for n, x in numbers.items()}
 

@@ -17,6 +17,9 @@ from strop.method.part import Term, Use
 from strop.method.schedule import Linear
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
+from strop.parts.plan.update_critic_first import UpdateCriticFirst
+from strop.parts.reward.rescale_reward import RescaleReward
+from strop.parts.sampling.track_success import TrackSuccess
 from strop.recipes.cory import cory
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
@@ -80,8 +83,16 @@ def test_reads_by_stage():
     ("algorithm", "message"),
     [
         (with_advantage(NeedsTurns()), r"advantage: needs_turns reads reward_K \(reward of a "
-         r"turn\), which nothing before it writes; add a part of the stage 'reward'"),
+         r"turn\), which nothing before it writes; play_turns or branch_after_turns or "),
         (with_advantage(NeedsOwn()), "advantage: needs_own reads surprise_B, which no part before"),
+        (dataclasses.replace(grpo(), sampling=(Use(TrackSuccess()),)),
+         "track_success reads draws, and no part before it draws: begin with draw_in_shuffled_ord"),
+        (dataclasses.replace(grpo(), reward=(*grpo().reward, Use(SubtractGroupMean()))),
+         "which the stage advantage computes after curation: connect .advantage_B: made_advantage"),
+        (dataclasses.replace(grpo(), reward=(Use(RescaleReward()),)),
+         r"reads reward_B \(outcome after shaping\), which .*; score_with_verifiers or .* would"),
+        (dataclasses.replace(grpo(), plan=Use(UpdateCriticFirst())),
+         "update_critic_first has updates of the critic alone, and no term trains one: take split"),
         (with_advantage(SubtractGroupMean()), "terms: clip_both_sides reads advantage_T, which the "
          "advantage chain does not write: end the chain with a credit part such as spread_evenly"),
     ],

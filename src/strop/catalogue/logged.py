@@ -10,6 +10,7 @@ from strop.catalogue.entries import Entry
 from strop.catalogue.seams import KINDS
 from strop.catalogue.source import read
 from strop.support.about import PARTS_MODULE, SOURCE
+from strop.support.loading import spec_of
 
 METRIC = re.compile(r"[a-z][a-z_]*(/[a-z_{}]+)+")
 # Metrics that a run counts by the reason that a part gives: the argument's index, and the name.
@@ -18,14 +19,16 @@ REASONS = {"Selected": (2, "selection/dropped"), "Curated": (1, "data/dropped")}
 
 def logged_by(entry: Entry) -> tuple[str, ...]:
     """The metrics of a part, sorted: of strop's from its file and the helpers of parts it imports,
-    of one in a user's file from its class.
+    of one in a user's file or package from its class.
 
     A name that is formatted at run time has braces in it: `turns/peers_{key}`.
     """
-    if entry.module.endswith(".py"):
-        node = read(Path(entry.module).resolve()).defined.get(entry.attribute)
-        return tuple(sorted(metrics_in(ast.unparse(node)) - {*KINDS})) if node is not None else ()
-    return _logged_in(entry.module) if entry.module.startswith(f"{PARTS_MODULE}.") else ()
+    if entry.module.startswith(f"{PARTS_MODULE}."):
+        return _logged_in(entry.module)
+    spec = None if entry.module.endswith(".py") else spec_of(entry.module)
+    file = Path((spec.origin if spec is not None else None) or entry.module)
+    node = read(file.resolve()).defined.get(entry.attribute)
+    return tuple(sorted(metrics_in(ast.unparse(node)) - {*KINDS})) if node is not None else ()
 
 
 @functools.cache

@@ -37,6 +37,8 @@ TAKEN = frozenset(column for place in PLACES for column in (*place.needs, *place
 
 # The trainer computes the models' columns at this stage, because rows may still change before it.
 COMPUTED_BEFORE = "probes"
+# The usual ones of many parts that write a column.
+USUAL = ("score_with_verifiers", "play_turns", "sample_two_attempts")
 # Distributions over the vocabulary that an objective may read.
 DISTRIBUTIONS = frozenset({"logq_TV", "logq_ref_TV"})
 
@@ -119,6 +121,12 @@ def _check_algorithm(algorithm: Algorithm, given: frozenset[str]) -> None:
         )
     if algorithm.plan is None:
         raise UserError("plan: there is none; split_into_minibatches makes one update a step")
+    for learner in getattr(algorithm.plan.part, "learners", ()):
+        if all(term.learner != learner for term in algorithm.terms):
+            raise UserError(
+                f"plan: {algorithm.plan.label} has updates of the {learner} alone, and no term "
+                f"trains one: take split_into_minibatches, or add a term with learner={learner}"
+            )
     for term in algorithm.terms:
         _check_term(term)
     known = columns.of(placed)  # raises where two declare a name differently
@@ -413,7 +421,7 @@ def _check_term(term: Term) -> None:
     if term.ratio is not None and "log_ratio_T" not in read:
         raise UserError(
             f"term {term.name} has the ratio {term.ratio.label}, but "
-            f"{term.objective.label} does not read log_ratio_T: leave the ratio out"
+            f"{term.objective.label} does not read log_ratio_T: leave the ratio out (ratio=none)"
         )
 
 
@@ -538,6 +546,14 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
     """
     stage = path.split(".")[0]
     reads = f"{stage}: {use.label} reads {' or '.join((column, *others))}"
+    early = PLACES.index(place) < PLACES.index(PLACE_OF[COMPUTED_BEFORE])
+    if column == "draws":
+        return f"{reads}, and no part before it draws: begin with draw_in_shuffled_order"
+    if column in ("advantage_B", "advantage_T") and early:
+        where_else = "[advantage_T: credit_T] at a credit part of the stage reward and here"
+        if column == "advantage_B":
+            where_else = "[advantage_B: made_advantage_B], after note_reward"
+        return f"{reads}, which the stage advantage computes after curation: connect {where_else}"
     if column == "advantage_T":
         return (
             f"{reads}, which the advantage chain does not write: "
@@ -546,7 +562,6 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
     if is_current(column) or column in DISTRIBUTIONS:
         slots = "objectives" if column in DISTRIBUTIONS else "ratios and objectives"
         return f"{reads}, which is the current policy's: only {slots} of loss terms get it"
-    early = PLACES.index(place) < PLACES.index(PLACE_OF[COMPUTED_BEFORE])
     declared = catalogue.columns()
     of_parts = column in declared and column not in KNOWN  # not a head of the critic
     if is_value(column) and not of_parts and not early:
@@ -556,23 +571,18 @@ def _missing(path: str, use: Use, column: str, place: Place, others: Sequence[st
         )
     if early and (column in REFRESHED or is_value(column)):
         return f"{reads}, which is computed after curation: read it in probes or advantage instead"
+    writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
+    writers = _writers_beside(use, column) + sorted(writers, key=lambda name: name not in USUAL)
     if column not in KNOWN:
-        writers = [e.name for e in catalogue.parts() if column in parts.writes(Use(e.load()()))]
-        writers += _writers_beside(use, column)
-        return f"{reads}, which no part before it writes" + (
-            f"; {' or '.join(writers)} would"
-            if writers
-            else "; rename what one writes to it"
-            if of_parts
-            else nearest(column, declared) + columns.without_letter(column)
-        )
+        near = nearest(column, declared) + columns.without_letter(column)
+        remedy = "; rename what one writes to it" if of_parts else near
+        remedy = f"; {' or '.join(writers)} would" if writers else remedy
+        return f"{reads}, which no part before it writes{remedy}"
     meaning, writer = KNOWN[column].meaning, KNOWN[column].writer
     if writer.startswith("loss"):
         return f"{reads} ({meaning}), which is made inside a loss term: take the parameter out"
-    return (
-        f"{reads} ({meaning}), which nothing before it "
-        f"writes; add a part of the stage '{writer}' that does"
-    )
+    remedy = f"{' or '.join(writers[:3])} would" if writers else f"the stage {writer} may"
+    return f"{reads} ({meaning}), which nothing before it writes; {remedy}"
 
 
 def _writers_beside(use: Use, column: str) -> list[str]:

@@ -42,6 +42,11 @@ class UpdateCriticFirst:
         require(self, "warmup_steps", low=0)
         require(self, "num_policy_updates", low=0)
 
+    @property
+    def learners(self) -> tuple[str, ...]:
+        """The learners that have updates, or steps, of their own."""
+        return ("critic",) if self.num_critic_updates or self.warmup_steps else ()
+
     def __call__(self, batch: Batch, rng: torch.Generator) -> Updates:
         rollout_T, mask_T, anew = batch["rollout_T"], batch["mask_T"], ("advantage_T",)
         num = batch.size("B")
