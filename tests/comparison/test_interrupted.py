@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import forkserver
 from pathlib import Path
@@ -135,6 +136,15 @@ def test_a_start_takes_no_exit_code_from_another_thread(monkeypatch: pytest.Monk
     assert said[0]
 
 
+@pytest.fixture
+def own_server() -> Iterator[None]:
+    """Comparisons begin a fork server of their own, not copies of the one that other tests have."""
+    forkserver._forkserver._stop()
+    yield
+    forkserver._forkserver._stop()
+
+
+@pytest.mark.usefixtures("own_server")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_all_processes_does_not_end_the_server_that_knows_how_runs_end(
     number: int, tmp_path: Path
@@ -146,6 +156,7 @@ def test_a_signal_to_all_processes_does_not_end_the_server_that_knows_how_runs_e
     assert child.exitcode == 0
 
 
+@pytest.mark.usefixtures("own_server")
 def test_a_run_that_is_stopped_before_it_has_begun_has_not_failed() -> None:
     children = Children()
     with ThreadPoolExecutor(1) as pool:

@@ -36,9 +36,9 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 def run_strop(arguments: Sequence[str], out: Path, error: Path) -> None:
     """Run the command and watch the process that started it; its output goes to files."""
     os.setsid()  # Ctrl-C is for the comparison
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _end)
+    for ending in ENDING:
+        if signal.getsignal(ending) is not signal.SIG_IGN:
+            signal.signal(ending, _end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     for number, path in ((1, out), (2, error)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
