@@ -12,8 +12,6 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from strop.support.stopping import INTERRUPTED
-
 # Modules that a run takes seconds to import; a fork server imports them once, and every run is a
 # fork of it. None of them may start a thread or touch a GPU, which a fork could not use.
 PRELOADED = (
@@ -30,16 +28,11 @@ PRELOADED = (
     "pyarrow.dataset",
 )
 SERVER = "strop.comparison.preloaded"
-ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run_strop(arguments: Sequence[str], out: Path, error: Path) -> None:
     """Run the command and watch the process that started it; its output goes to files."""
     os.setsid()  # Ctrl-C is for the comparison
-    for ending in ENDING:
-        if signal.getsignal(ending) is not signal.SIG_IGN:
-            signal.signal(ending, _end)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     for number, path in ((1, out), (2, error)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, number)
@@ -47,11 +40,6 @@ def run_strop(arguments: Sequence[str], out: Path, error: Path) -> None:
     threading.Thread(target=_watch, daemon=True).start()
     sys.argv = ["strop", *arguments]
     runpy.run_module("strop", run_name="__main__", alter_sys=True)  # as `python -m strop`
-
-
-def _end(number: int, frame: object) -> None:
-    """A run that has not set its own handlers yet has nothing to save."""
-    os._exit(INTERRUPTED)
 
 
 def _watch() -> None:
