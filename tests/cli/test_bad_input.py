@@ -107,7 +107,7 @@ def test_configuration_files(text, part, refused, tmp_path):
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        (None, "data file given.jsonl does not exist in /"),
+        (None, "data file given.jsonl does not exist: check the path, seen from /"),
         ("", "given.jsonl has no rows"),
         ('{"question": "1"}\n', "has no column 'prompt'"),
         ('{"promtp": "1"}\n', "did you mean 'prompt'"),

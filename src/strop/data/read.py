@@ -53,8 +53,9 @@ def _opened(given: str | Path) -> Source:
         return folder(path)
     if not os.path.exists(path):
         near = did_you_mean(path.name, _siblings(path))
-        within = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise UserError(f"data file {path} does not exist{within}{near}: check the path")
+        raise UserError(
+            f"data file {path} does not exist{near}: check the path, seen from {Path.cwd()}"
+        )
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UserError(
