@@ -31,7 +31,7 @@ from typing import Any
 import gemma
 import numpy as np
 import torch
-from floor_settings import Setting, files, setting_of
+from floor_settings import Setting, files, setting_of, teacher
 
 from strop.api.options import settings_of
 from strop.catalogue import catalogue
@@ -41,7 +41,6 @@ from strop.comparison.runs import Children, Job, Stopped, train_and_score
 from strop.comparison.scores import axis, collect
 from strop.environments.countdown import puzzles
 from strop.method import notation
-from strop.method.cost import needs_of
 from strop.report.run_folder import Run
 from strop.support.about import VERSION
 from strop.support.errors import RunStopped, UserError
@@ -97,6 +96,8 @@ REGIMES = {
     "own_worked": Regime("worked", steps=40, seeds=5, own=True, takes_files=False,
                          validation=(64, 2), scoring=Scoring(ks=(1, 4, 16), prompts=256)),
     "corridor": Regime("corridor", seeds=5, task="corridor"),
+    "calculator": Regime("calculator", steps=60, seeds=5, task="calculator"),
+    "kernel_timing": Regime("kernel_timing", steps=60, seeds=5, task="kernel_timing"),
     "gemma": Regime("gemma", steps=20, seeds=3, takes_files=False, validation=(32, 4),
                     scoring=Scoring(ks=(1, 4))),
 }  # fmt: skip
@@ -120,8 +121,10 @@ def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Ce
     setting, own = setting_of(recipe, folder), [recipe]
     if recipe != BASE and setting.task != regime.task:
         raise UserError(f"its task in the laboratory is {setting.task} (floor_settings.py)")
-    if "teacher" in needs_of(notation.recipe(recipe)) or recipe == "opsd":  # shows it an answer
-        raise UserError("it learns from a teacher, or from solutions, and there are none")
+    if recipe == "opsd":
+        raise UserError("the shipped models cannot read a solution (docs/DISTILLATION.md)")
+    if setting.model and not regime.takes_files:
+        raise UserError("its teacher has the tokens of tiny, and this model has others")
     if setting.data and not regime.takes_files:
         raise UserError("it reads rows with columns of their own, which this task has not")
     if regime.own and recipe != BASE:
@@ -152,7 +155,7 @@ def _cell(recipe: str, own: list[str], setting: Setting, regime: Regime, folder:
     words = [*own, *(f"{name}={value}" for name, value in setting.options.items())]
     every = regime.steps // POINTS
     given: dict[str, Any] = {"algorithm": setting.options, "data": setting.data,
-                             "reward": setting.reward}  # fmt: skip
+                             "reward": setting.reward, "model": setting.model}  # fmt: skip
     given |= model.sections(folder) if model else {}
     prompts, answers = regime.validation
     options = [*common, *own[1:], *QUIET, f"evaluation.every={every}"]
@@ -387,6 +390,8 @@ def main(arguments: Sequence[str]) -> int:
     if not asked.recipes:
         keep_left(asked.regime, left)
     print(f"{len(todo)} runs to make of {len(cells)} methods", flush=True)
+    if any(setting_of(cell.recipe, inputs).model for cell, _ in todo):
+        teacher(inputs)
     run_all(todo, file, asked.out.resolve() / asked.regime, asked.jobs, asked.hours)
     return 0
 

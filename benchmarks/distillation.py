@@ -17,6 +17,7 @@ import json
 import tempfile
 from pathlib import Path
 
+from floor_settings import teacher as taught_by
 from processes import train
 
 from strop.environments.countdown import puzzles
@@ -79,8 +80,7 @@ def main() -> None:
     start = read_hints(folder) if AFTER_HINTS.keys() & set(options.only) else None
     teacher = options.teacher
     if teacher is None and taught & set(options.only):
-        train(folder / "teacher", "grpo", "training.steps=90", "evaluation.every=90", "seed=100")
-        teacher = sorted((folder / "teacher" / "checkpoints").glob("step-*"))[-1]
+        teacher = taught_by(folder)
         ends = validations(folder / "teacher")
         print(f"teacher: pass@1 {ends[0][1]:.3f} to {ends[-1][1]:.3f}", flush=True)
     for name, method in (METHODS | AFTER_HINTS).items():

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from floor_settings import TASKS, files, setting_of
+from floor_settings import TASKS, files, setting_of, teacher
 
 from strop.catalogue import catalogue
 from strop.evaluation.run import validator
@@ -69,6 +69,8 @@ def trained(
 def row_of(recipe: str, folder: Path, steps: int, seed: int) -> dict[str, Any]:
     """Train a recipe; returns its line of the table."""
     setting = setting_of(recipe, folder)
+    if setting.model:
+        teacher(folder)
     started = time.perf_counter()
     lines = trained(setting.raw(steps, seed), folder / "run")
     seconds = time.perf_counter() - started

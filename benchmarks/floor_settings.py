@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from processes import train
+
 from strop.environments.built_in.corridor import Corridor
 from strop.environments.countdown import expressions, prompt_text, puzzles
 from strop.method import notation
+from strop.method.cost import needs_of
 from strop.training.settings.config import defaults
 
 
@@ -94,6 +97,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "ps_grpo": {"sampling.num_prompts": 8},  # of two wordings each
 }  # fmt: skip
 PROMPTS, ANSWERS = 16, 8
+TAUGHT_BY = "checkpoints/step-000090"  # of the teacher's run
 REWARDS = '''
 from strop.environments.countdown import correct
 
@@ -113,13 +117,14 @@ def measured(prompts, completions, numbers, target, log_extra, **columns):
 
 @dataclass
 class Setting:
-    """task: its name; options: the method's, besides its defaults; data, reward: sections."""
+    """task: its name; options: the method's, besides its defaults; the others: sections."""
 
     recipe: str
     task: str = "countdown"
     options: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     reward: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
 
     @property
     def shown(self) -> str:
@@ -138,6 +143,7 @@ class Setting:
             "seed": seed,
             "data": self.data if "files" in self.data else {"task": task, **self.data},
             "reward": self.reward,
+            "model": self.model,
             "training": {**base["training"], "steps": steps, "save_every": 0, "rollouts_every": 0},
             "critic": base["critic"],
             "evaluation": {"every": steps, "num_samples": 8, "k": [1], "max_prompts": 128},
@@ -207,6 +213,12 @@ def _wanted(corridor: Corridor) -> str:
     return "3" if corridor.position == aim else "12"[corridor.position < aim]
 
 
+def teacher(folder: Path) -> Path:
+    """`tiny` after 90 steps of `grpo` with 32 groups of 16 answers, trained unless it is there."""
+    run = train(folder / "teacher", "grpo", "training.steps=90", "evaluation.every=90", "seed=100")
+    return run / TAUGHT_BY
+
+
 def setting_of(recipe: str, folder: Path) -> Setting:
     """The recipe's own setting, or that of its kind of task."""
     part = notation.recipe(recipe).algorithms[0].rollout.part
@@ -226,6 +238,8 @@ def setting_of(recipe: str, folder: Path) -> Setting:
         _from_files(setting, folder, "strop.environments.countdown:correct")
     elif recipe in MEASURED:
         _from_files(setting, folder, f"{folder / 'rewards.py'}:measured")
+    if "teacher" in needs_of(notation.recipe(recipe)):
+        setting.model = {"reference": str(folder / "teacher" / TAUGHT_BY)}
     return setting
 
 

@@ -28,6 +28,8 @@ REGIMES = {
     "worked": "`tiny-worked` on puzzles with worked answers, 8 prompts with 8 answers, 40 steps",
     "own_worked": "`worked`, with such options",
     "corridor": "Episodes in the corridor, 16 with 8 each, 100 steps",
+    "calculator": "Sums with a calculator to call, 32 with 16 episodes each, 60 steps",
+    "kernel_timing": "Episodes of fusing operations into a fast kernel, 16 with 8 each, 60 steps",
     "gemma": "Gemma 3 270M with adapters of rank 8 on sums of two or three digits, eight prompts "
     "with eight answers and four updates a step, 20 steps",
 }

@@ -152,11 +152,12 @@ def test_a_regime_of_another_model_keeps_paths_out_of_words_and_fingerprint(tmp_
 
 def test_both_sides_have_one_model_and_the_words_that_they_are_listed_with(tmp_path: Path) -> None:
     atlas.files(tmp_path)
-    names = ["arrol", "vopd", "spear", "brorl", "dapo"]
+    names = ["arrol", "opsd", "vopd", "spear", "brorl", "dapo"]
     cells, left = atlas.cells_of(names, atlas.REGIMES["tiny"], tmp_path)
-    assert [cell.recipe for cell in cells] == ["grpo", "spear", "brorl", "dapo"]
+    assert [cell.recipe for cell in cells] == ["grpo", "vopd", "spear", "brorl", "dapo"]
+    assert f"reference = '{tmp_path}/teacher" in cells[1].plan.entries[0].config.replace('"', "'")
     assert left["arrol"] == "it needs the model tiny-worked, and grpo has tiny here"
-    assert left["vopd"].startswith("it learns from a teacher")
+    assert left["opsd"].startswith("the shipped models cannot read")
     (own,) = atlas.cells_of(["spear"], atlas.REGIMES["own"], tmp_path)[0][1:]
     assert "spear(size=16, hist=16)" in own.words
     assert "curation.size" not in own.words
