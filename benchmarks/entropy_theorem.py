@@ -33,7 +33,7 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch, pad_rollouts
 from strop.environments.countdown import MAX_TOKENS
-from strop.evaluation.seeds import over_seeds
+from strop.evaluation.seeds import ANYTHING, over_seeds
 from strop.head.head import trunk_of
 from strop.method.chains import Chains, generators
 from strop.training.collect.here import collector_of
@@ -186,7 +186,8 @@ def show(title: str, found: list[dict[str, float]]) -> None:
     """A table with one line per quantity: the mean and its interval over `found`."""
     print(f"\n{title}")
     for name in found[0]:
-        mean = over_seeds([row[name] for row in found])
+        within = (-1.0, 1.0) if name.startswith("cosine") else ANYTHING
+        mean = over_seeds([row[name] for row in found], within=within)
         print(f"  {name:46s} {mean.value:+.4f} ({mean.low:+.4f} to {mean.high:+.4f})", flush=True)
 
 

@@ -114,10 +114,9 @@ def fitted(curves_SN: Floats, steps_N: Floats) -> Fit:
         R(C) = R_0 + (A - R_0) / (1 + (M / C)^B),   R_0 = R(0),   0 <= A <= 1
 
     A: asymptote; B: efficiency; M: midpoint, in steps. The fit searches a grid of B and M; A is the
-    least-squares solution at each point. Intervals: 95% of `DRAWS` bootstraps over seeds. The fit
-    is not determined if the best M or B lies at the grid's end, or if the interval of A is wider
-    than 0.2. Source: arXiv
-    2510.13786.
+    least-squares solution at each point. Intervals: 95% of `DRAWS` bootstraps over seeds; a limit
+    at the grid's end is 0 or infinite. The fit is not determined if the best M or B lies at the
+    grid's end, or if the interval of A is wider than 0.2. Source: arXiv 2510.13786.
     """
     rng = np.random.default_rng(0)
     drawn = rng.integers(len(curves_SN), size=(DRAWS, len(curves_SN)))
@@ -137,6 +136,9 @@ def fitted(curves_SN: Floats, steps_N: Floats) -> Fit:
         (float(x[0]), *(float(q) for q in np.quantile(x[1:], (0.025, 0.975))))
         for x in (a_D, b_D, m_D)
     ]
+    for at, grid in ((1, efficiency), (2, midpoint)):
+        value, low, high = found[at]
+        found[at] = value, 0.0 if low <= grid[0] else low, math.inf if high >= grid[-1] else high
     why = ""
     if len(curves_SN) < FEWEST_SEEDS:
         why = f"fewer than {FEWEST_SEEDS} seeds"
@@ -179,14 +181,18 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> Ranked | None:
 def early_and_last(
     pairs: Mapping[str, list[Pair]], share: float
 ) -> tuple[list[float], list[float]]:
-    """For each recipe: mean validation pass@1 after a share of the steps, and final pass@1."""
-    early, last = [], []
+    """For each recipe: mean difference from its grpo in validation pass@1 after a share of the
+    steps, and in final pass@1. Recipes whose grpo has options of its own differ by these too.
+    """
+    early = []
     for several in pairs.values():
-        curves = np.array([series(pair.ours, "curve") for pair in several])
-        early.append(float(np.interp(share * (curves.shape[1] - 1), range(curves.shape[1]),
-                                     curves.mean(0))))  # fmt: skip
-        last.append(float(np.mean([float(pair.ours["pass@1"]) for pair in several])))
-    return early, last
+        ours, theirs = (
+            np.array([series(row, "curve") for row in rows]).mean(0)
+            for rows in zip(*several, strict=True)
+        )
+        at = share * (len(ours) - 1)
+        early.append(float(np.interp(at, range(len(ours)), ours - theirs)))
+    return early, list(gains(pairs).values())
 
 
 def halves(pairs: Mapping[str, list[Pair]]) -> tuple[list[float], list[float]]:

@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 from strop.comparison.claims import Claim, claims, difference, results
+from strop.comparison.verdict import LEVEL, holm
+from strop.support.students_t import central_probability, t_quantile
 
 PAGE = Path(__file__).parents[1] / "docs" / "CLAIMS.md"
 HEADER = """# What papers claim, tested in small experiments
@@ -53,6 +55,26 @@ def found(claim: Claim) -> str:
     )
 
 
+def together() -> str:
+    """How many decided claims stay decided when all that were tested are taken together."""
+    decided, p_values = [], list[float]()
+    bounds = {claim.id: claim.within for claim in claims()}
+    for name, row in results().items():
+        value, low, high = (float(row[key]) for key in ("difference", "low", "high"))
+        df, half = int(row["seeds"]) - 1, (high - low) / 2
+        same = not half > 1e-9 * abs(value)  # for all seeds: nothing is left to chance
+        away = abs(abs(value) - bounds[name])  # from 0, or from the distance that counts as equal
+        t = math.inf if same else away / half * t_quantile(0.975, df)
+        p_values.append(1 - central_probability(math.atan(t / df**0.5), df))
+        decided.append(row["verdict"] != "not decided")
+    kept = sum(each and p < LEVEL for each, p in zip(decided, holm(p_values), strict=True))
+    return (
+        f"A verdict is of one claim alone: of {len(decided)} differences that are chance about "
+        f"{LEVEL * len(decided):.0f} would be decided. By Holm's correction over all of them "
+        f"{kept} of the {sum(decided)} decided ones stay so.\n"
+    )
+
+
 def page() -> str:
     """The page's text."""
     tested = [claim for claim in claims() if not claim.untestable]
@@ -60,7 +82,7 @@ def page() -> str:
     told = ", ".join(f"{counts[verdict]} {text}" for verdict, text in PLURAL.items())
     lines = [
         f"{len(tested)} of {len(claims())} claims can be tested; {sum(counts.values())} were: "
-        f"{told}.\n",
+        f"{told}. {together()}",
         "| claim | says | expected | found | verdict |", "| --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for claim in sorted(tested, key=lambda claim: claim.id):

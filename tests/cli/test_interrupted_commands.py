@@ -33,8 +33,8 @@ def test_every_command_says_that_it_was_stopped(name, strop, monkeypatch):
     result = strop(name, *("x" for each in command.params if each.required))
     assert (result.code, result.err) == (
         130,
-        f"interrupted: strop {name} was stopped; nothing was saved: the same command starts "
-        "from the beginning\n",
+        f"interrupted: strop {name} was stopped; it has saved nothing: the same command starts "
+        "again\n",
     )
 
 
@@ -52,7 +52,7 @@ def test_every_command_says_that_it_was_told_to_end(name, strop, monkeypatch):
     monkeypatch.setattr(command, "invoke", end)
     result = strop(name, *("x" for each in command.params if each.required))
     assert (result.code, result.out) == (130, "")
-    assert result.err.startswith(f"interrupted: strop {name} was stopped; nothing was saved")
+    assert result.err.startswith(f"interrupted: strop {name} was stopped; it has saved nothing")
 
 
 def test_an_evaluation_that_is_told_to_end_leaves_no_process(tmp_path: Path):
@@ -76,8 +76,7 @@ def test_an_evaluation_that_is_told_to_end_leaves_no_process(tmp_path: Path):
     process.join(20)
     assert (process.exitcode, read(tmp_path / "out")) == (130, "")
     assert read(tmp_path / "error") == (
-        "interrupted: strop eval was stopped; nothing was saved: the same command starts "
-        "from the beginning\n"
+        "interrupted: strop eval was stopped; it has saved nothing: the same command starts again\n"
     )
     end = time.monotonic() + 10
     while lives(int(number)) and time.monotonic() < end:

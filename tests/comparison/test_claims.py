@@ -11,6 +11,7 @@ import pytest
 from commands import Strop
 
 import strop
+from strop.api.reproduce import Outcome
 from strop.catalogue import catalogue
 from strop.comparison.claims import Claim, claims, claims_of, difference, results
 from strop.comparison.plan import Scoring
@@ -46,6 +47,14 @@ def test_a_verdict_follows_the_interval():
     for few in ((1.0, 1.1, 0.9, 1.2), (0.0,)):
         assert verdict("higher", few, few[::-1]) == "too few seeds"
         assert verdict("equal", few, few, within=0.1) == "too few seeds"
+
+
+def test_a_difference_that_is_the_same_for_all_has_no_limits():
+    claim = Claim(**TESTED, expect="higher")
+    scores = {"grpo": dict.fromkeys(range(5), 2.0), "rloo": dict.fromkeys(range(5), 1.0)}
+    rows = {row.label: row for row in judge({"x": scores}, "rloo")}
+    found = Outcome(claim, "holds", rows["grpo"], rows["rloo"]).lines()
+    assert found[-1] == "  found: 2 and 1, difference +1 (each time, 5 seeds)"
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,10 @@ def test_a_mean_over_fewer_seeds_than_planned_says_over_how_many() -> None:
     (line,) = (line for line in lines if line.startswith("| pass@1"))
     assert (line.count("of 4 seeds"), line.count("seed")) == (1, 1)
     assert "of 4 seeds</span>" in render(plan(labels), given, {}, [])
+    given = [row for row in rows(labels) if (row.label, row.seed) != ("a", 3)]  # no pair for one
+    (line,) = (x for x in markdown(plan(labels), given).splitlines() if x.startswith("| pass@1"))
+    assert line.split("; ")[1].split(")")[1].startswith(" of 4 seeds")
+    assert line.count("of 4 seeds") == 2
 
 
 def test_small_numbers_keep_their_digits() -> None:

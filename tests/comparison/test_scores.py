@@ -57,6 +57,7 @@ def test_numbers_that_no_run_has_are_refused_while_runs_go_on(tmp_path: Path) ->
     RequestedMetrics({"--target": "reward"}, ()).check(jobs)
     with pytest.raises(UserError, match="--tune-by reward: a seed 0 does not have"):
         RequestedMetrics({"--tune-by": "reward"}, ()).check(jobs)  # validation alone chooses
+    RequestedMetrics({"--tune-by": "eval/validation/pass@1"}, ()).check(jobs)
     means = RequestedMetrics({}, ("b", "rewrd"))  # b alone logs one of them
     jobs[0].state = "done"
     means.check(jobs)
@@ -110,6 +111,9 @@ def test_scores_at_equal_tokens_are_interpolated() -> None:
     # 120 tokens: a is three quarters of the way to its second validation, in its second step
     assert (rows[0].step, rows[0].found["sampled"]) == (2, 120.0)
     assert rows[0].found["pass@1"] == pytest.approx(0.3)
+    named = run(**{"eval/low/pass@1": [0.0, 0.4, 0.8]})  # of a validation set with a name
+    (row,) = at_budget(plan(by="sampled", at=()), {"a": {0: named}})
+    assert row.found["eval/low/pass@1"] == pytest.approx(0.8)
     nothing = run(**{"data/rollouts_sampled": [0.0] * 4})
     with pytest.raises(UserError, match="b has spent no tokens sampled"):
         at_budget(plan(by="sampled", at=()), {"a": {0: a}, "b": {0: nothing}})
@@ -118,8 +122,11 @@ def test_scores_at_equal_tokens_are_interpolated() -> None:
 def test_settings_are_chosen_by_the_last_validation_or_that_at_equal_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = run(**{"eval/validation/pass@1": [0.0, 0.4, 0.8]})
-    half = run(**{"eval/validation/pass@1": [0.1, 0.2, 0.5], "data/rollouts_sampled": [4.0] * 4})
+    low = {"eval/low/pass@1": [0.3] * 3}
+    whole = run(**{"eval/validation/pass@1": [0.0, 0.4, 0.8]}, **low)
+    half = run(
+        **low, **{"eval/validation/pass@1": [0.1, 0.2, 0.5], "data/rollouts_sampled": [4.0] * 4}
+    )
     made = {"a": whole, "b": half}
     monkeypatch.setattr(tuning, "read_run", lambda folder: made[folder.name.partition("-")[0]])
     for scoring, at_a in (({}, 0.8), ({"by": "sampled", "at": ()}, 0.4)):
@@ -127,6 +134,7 @@ def test_settings_are_chosen_by_the_last_validation_or_that_at_equal_tokens(
         jobs = [Job(entry, 0, tmp_path, state="done") for entry in the.entries]
         found = tuning.validation_scores(the, jobs, "pass@1")
         assert found == {"a": {0: pytest.approx(at_a)}, "b": {0: pytest.approx(0.5)}}
+        assert tuning.validation_scores(the, jobs, "eval/low/pass@1")["a"][0] == pytest.approx(0.3)
 
 
 def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Run, **scoring: object) -> Row:

@@ -116,6 +116,8 @@ def test_a_saturating_curve_is_found_again() -> None:
     assert found.efficiency[0] == pytest.approx(2, rel=0.1)
     assert found.asymptote[1] < 0.6 < found.asymptote[2]
     assert atlas_numbers.fitted(curves[:2], steps).why == "fewer than 5 seeds"
+    early = np.where(steps > 0, 0.6, 0.1) + np.arange(5)[:, None] * np.linspace(0, 0.02, 11)
+    assert atlas_numbers.fitted(early, steps).midpoint[1] == 0  # before the first of the grid
     assert atlas_numbers.fitted(curves[:, ::-1], steps).why == "the curve does not rise"
 
 
@@ -138,6 +140,21 @@ def test_no_run_counts_in_both_halves_of_a_regime() -> None:
     assert atlas_numbers.halves(pairs)[0] == even
     pairs["c"] = pairs["a"][:1]  # it has no odd seed
     assert atlas_numbers.halves(pairs)[0] == even
+
+
+def test_ranks_are_of_differences_from_a_recipes_own_grpo() -> None:
+    """Where that has other options, the easier setting would make a recipe the better one."""
+    scores = {
+        "hard": (("0 0.1 0.2", 0.2), ("0 0.2 0.3", 0.3)),
+        "easy": (("0 1 1", 1), ("0 1 1", 1)),
+    }
+    pairs = {
+        name: [atlas_numbers.Pair(*(row(name, 0, "m", last, curve=c) for c, last in (ours, base)))]
+        for name, (base, ours) in scores.items()
+    }
+    early, last = atlas_numbers.early_and_last(pairs, 0.5)
+    assert early == pytest.approx([0.1, 0])
+    assert last == pytest.approx([0.1, 0])
 
 
 def test_a_regime_of_another_model_keeps_paths_out_of_words_and_fingerprint(tmp_path: Path) -> None:

@@ -65,9 +65,11 @@ class Outcome:
             return [*lines, f"  {claim.untestable}"]
         gap, what = self.ours.difference, "trees" if claim.audited else "seeds"
         lines.append(f"  expected: {claim.expected()}")
+        known = math.isfinite(gap.low)
+        limits = f"{gap.low:+.3g} to {gap.high:+.3g}" if known else "each time"
         lines.append(
             f"  found: {self.ours.mean.value:.4g} and {self.theirs.mean.value:.4g}, difference "
-            f"{gap.value:+.3g} ({gap.low:+.3g} to {gap.high:+.3g}, {gap.n_seeds} {what})"
+            f"{gap.value:+.3g} ({limits}, {gap.n_seeds} {what})"
         )
         if math.isfinite(self.ours.resolves):  # else it is the same for all of them
             lines[-1] += f"; {self.ours.resolves:.2g} would be seen in 8 of 10 such experiments"

@@ -50,7 +50,7 @@ WITHOUT_OUTPUT = {
     "inspect",
 }  # fmt: skip
 
-NOTHING_KEPT = "nothing was saved: the same command starts from the beginning"
+NOTHING_KEPT = "it has saved nothing: the same command starts again"
 
 
 class Interrupted(Exception):

@@ -12,6 +12,7 @@ from strop.comparison.names import number_of
 from strop.comparison.plan import Plan
 from strop.comparison.scores import Row
 from strop.comparison.table import (
+    difference,
     estimate,
     fewer_seeds,
     heading,
@@ -171,7 +172,7 @@ def _cell(compared: Compared, num_seeds: int) -> str:
     text = f"<b>{value}</b>" + (f" <span>{interval}</span>" if interval else "")
     if compared.difference is not None:
         mark = f' <i class="{compared.verdict}">{compared.verdict}</i>' if compared.verdict else ""
-        text += f"<br><span>{estimate(compared.difference, signed=True)}</span>{mark}"
+        text += f"<br><span>{difference(compared)}</span>{mark}"
         text += f"<br><small>{resolution(compared).removeprefix('; ')}</small>"
     return text
 

@@ -19,7 +19,8 @@ from strop.support.errors import UserError, nearest_first
 from strop.tracking.metrics_file import NAME as METRICS
 from strop.tracking.metrics_file import lines_of
 
-EVALUATION = "eval/validation/"
+SETS = "eval/"  # before the numbers of all validation sets
+EVALUATION = f"{SETS}validation/"
 
 
 class RequestedMetrics:
@@ -43,9 +44,9 @@ class RequestedMetrics:
             lines = [*itertools.islice(lines_of(job.folder), 2)]  # before training, and step 1
             numbers = {name for line in lines for name in line}
             for option, name in self.validated.items() if len(lines) > 1 else ():
-                chooses = option == "--tune-by"  # by a number of validation alone
-                if not {EVALUATION + name, *([] if chooses else [name])} & numbers:
-                    known = [n.removeprefix(EVALUATION) for n in lines[0] if EVALUATION in n]
+                whole = option != "--tune-by" or name.startswith(SETS)  # only validation chooses
+                if not {EVALUATION + name, *([name] if whole else [])} & numbers:
+                    known = [n.removeprefix(EVALUATION) for n in lines[0] if n.startswith(SETS)]
                     raise _unknown(f"{option} {name}", f"{job.name} does not have", name, known)
             self.seen |= {job.name} if len(lines) > 1 else set()
         done = [job for job in jobs if job.state == "done"]
@@ -235,7 +236,7 @@ def at_budget(plan: Plan, runs: dict[str, dict[int, Run]]) -> list[Row]:
             steps, total_S = spent[label, seed]
             found = {}
             for key in sorted(run.numbers, key=_rank):
-                if key.startswith(EVALUATION) and not NO_SCORE.search(key):
+                if key.startswith(SETS) and not NO_SCORE.search(key):
                     at, values = run.series(key)
                     where = np.interp(at, np.r_[0, steps], np.r_[0.0, total_S])
                     found[key.removeprefix(EVALUATION)] = float(np.interp(budget, where, values))

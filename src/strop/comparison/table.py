@@ -129,16 +129,27 @@ def cell(compared: Compared, num_seeds: int = 0) -> str:
     text = estimate(compared.mean) + fewer_seeds(compared, num_seeds)
     if compared.difference is None:
         return text
-    text += f"; {estimate(compared.difference, signed=True)}"
+    text += f"; {difference(compared)}"
     return f"{text} {compared.verdict}".strip() + resolution(compared)
+
+
+def difference(compared: Compared) -> str:
+    """The difference, and of how many seeds it is where the mean has more."""
+    gap = compared.difference
+    assert gap is not None
+    fewer = gap.n_seeds < compared.mean.n_seeds
+    return estimate(gap, signed=True) + (_of_seeds(gap) if fewer else "")
 
 
 def fewer_seeds(compared: Compared, num_seeds: int) -> str:
     """Of how many seeds the mean is, where the plan has more."""
-    found = compared.mean.n_seeds
-    if compared.label == START or found >= num_seeds:
+    if compared.label == START or compared.mean.n_seeds >= num_seeds:
         return ""
-    return f" of {found} seed{'s' if found > 1 else ''}"
+    return _of_seeds(compared.mean)
+
+
+def _of_seeds(found: SeedEstimate) -> str:
+    return f" of {found.n_seeds} seed{'s' if found.n_seeds > 1 else ''}"
 
 
 def estimate(found: SeedEstimate, signed: bool = False) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from strop.comparison.plan import Plan, Tuning
 from strop.comparison.runs import Job
-from strop.comparison.scores import EVALUATION, at_budget
+from strop.comparison.scores import EVALUATION, SETS, at_budget
 from strop.comparison.values import Values, is_range, label_of_values, settings_in
 from strop.evaluation.seeds import SeedEstimate, over_seeds, range_of
 from strop.report.run_folder import Run, read_run
@@ -90,7 +90,7 @@ def validation_scores(plan: Plan, jobs: Sequence[Job], metric: str) -> Scores:
     for label, seed, score in rows:
         if score is None or not math.isfinite(score):
             named = [n.removeprefix(EVALUATION) for n in runs[label][seed].numbers
-                     if n.startswith(EVALUATION) and not n.endswith(("/low", "/high"))]  # fmt: skip
+                     if n.startswith(SETS) and not n.endswith(("/low", "/high"))]  # fmt: skip
             raise UserError(
                 f"--tune-by {metric}: {label} seed {seed} has no such number of its validation; "
                 f"it has {', '.join(sorted(named)) or 'none at all'}"
@@ -100,7 +100,7 @@ def validation_scores(plan: Plan, jobs: Sequence[Job], metric: str) -> Scores:
 
 
 def _last(run: Run, metric: str) -> float | None:
-    _, values = run.series(f"{EVALUATION}{metric}")
+    _, values = run.series(metric if metric.startswith(SETS) else f"{EVALUATION}{metric}")
     return float(values[-1]) if len(values) else None
 
 
