@@ -42,6 +42,7 @@ TABLES = {
     "line": (*map(str, range(1, LAST_LINE)), f"{LAST_LINE} or later"),
 }
 NUMBERS = ("share", "entropy", "share of top", "in top")
+RANGES = dict.fromkeys(NUMBERS, (0.0, 1.0)) | {"entropy": (0.0, math.inf)}
 
 
 class Summary(NamedTuple):
@@ -150,7 +151,8 @@ def rows_of(model: str, batches: Sequence[Any]) -> list[dict[str, Any]]:
 def interval(rows: Sequence[dict[str, Any]], name: str) -> str:
     """Mean and interval of a number: over batches, or over models if there are several.
 
-    Batches without such a token have no entropy and are left out of its mean.
+    An interval is cut to what a share or an entropy can be. Batches without such a token have no
+    entropy and are left out of its mean.
     """
     models: dict[str, list[float]] = {}
     for row in rows:
@@ -162,7 +164,8 @@ def interval(rows: Sequence[dict[str, Any]], name: str) -> str:
     mean = over_seeds(each if len(each) > 1 else next(iter(models.values())))
     if mean.n_seeds == 1:
         return f"{mean.value:.3f}"
-    return f"{mean.value:.3f} ({mean.low:.3f} to {mean.high:.3f})"
+    least, most = RANGES.get(name, (-math.inf, math.inf))
+    return f"{mean.value:.3f} ({max(mean.low, least):.3f} to {min(mean.high, most):.3f})"
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:

@@ -156,5 +156,7 @@ def test_intervals_are_over_models_where_there_are_several():
     # over batches: 2 -+ 12.706 sqrt(2) / sqrt(2); over models, 2 and 6: 4 -+ 12.706 * 2
     assert interval(rows, "x") == "2.000 (-10.706 to 14.706)"
     assert interval([*rows, {"model": "b", "x": 6.0}], "x") == "4.000 (-21.412 to 29.412)"
+    shares = [{"model": "a", "share": 0.1}, {"model": "a", "share": 0.9}]
+    assert interval(shares, "share") == "0.500 (0.000 to 1.000)"
     assert interval(rows[:1], "x") == "1.000"
     assert interval(rows[2:], "x") == "-"

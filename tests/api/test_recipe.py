@@ -45,6 +45,8 @@ def test_parts_and_numbers_are_replaced() -> None:
     assert grpo.differences(strop.recipe()) == {}
     halved = grpo.replace(loss_clip_high=Linear(0.3, 0.1)).paths()
     assert halved["terms.policy.objective.clip_high"] == Linear(0.3, 0.1)
+    both = strop.recipe("grpo", num_rollouts=4, **{"loss.clip_high": 0.3}).paths()
+    assert both["terms.policy.objective.clip_high"] == 0.3
     with pytest.raises(UserError, match=r"no option loss\.clip_hihg, did you mean"):
         grpo.replace(loss_clip_hihg=0.3)
     with pytest.raises(UserError, match="recipe gspo has no parameter clip_hihg"):

@@ -8,7 +8,7 @@ import shutil
 import signal
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pandas
 import pyarrow
@@ -19,6 +19,7 @@ from short import column, lines, rows_of, trained
 import strop
 from strop import UserError
 from strop.api import run as module
+from strop.api.run import Step
 from strop.evaluation.samples import Estimate
 
 
@@ -257,3 +258,9 @@ def test_tables_are_pandas_or_arrow(whole: Any, monkeypatch: pytest.MonkeyPatch)
     for table in (whole.metrics, whole.rollouts):
         assert isinstance(table, pyarrow.Table)
     assert column(whole.rollouts, "scored") == [True] * 8
+
+
+def test_a_metric_that_a_step_lacks_is_answered_with_those_it_has() -> None:
+    step: Any = Step(2, {"loss": 0.5, "reward": 1.0}, cast(Any, None))
+    with pytest.raises(KeyError, match="step 2 has no metric los: it has loss, reward"):
+        step["los"]

@@ -262,6 +262,13 @@ def test_errors_that_another_try_may_mend():
              Failed("busy", again=True)]  # fmt: skip
     never = [ValueError(), Refused(status_code=404), Refused(code=5), Failed("no"), OSError()]
     assert list(map(is_transient, again + never)) == [True] * 7 + [False] * 5
+    assert [is_transient(raised_from(error)) for error in again + never] == [True] * 7 + [False] * 5
+
+
+def raised_from(error):
+    wrapped = RuntimeError("the agent's own")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 @pytest.mark.parametrize(("num_failures", "exit"), [(2, None), (3, Exit.UNREACHABLE)])

@@ -488,6 +488,8 @@ def test_a_recipe_line_has_its_parameters():
     place = {"step": 1, "total_steps": 2}
     loss, _ = F.policy_loss(line, **given, params=place)
     assert float(loss) == pytest.approx(-(1.5 + math.exp(-1)) / 2)
+    apart = {"clip_high": 0.5, "clip_low": "linear(0.1, 0.2)", **place}
+    assert F.policy_loss("grpo", **given, params=apart)[0] == loss
     assert "logp_ref" in F.inputs("grpo(beta=0.1)", "policy_loss")
     with pytest.raises(UserError, match=r"clip_high is in 'grpo.*' and in params: give one"):
         F.policy_loss(line, **given, params={"clip_high": 0.3, **place})

@@ -45,6 +45,9 @@ def plain(server):
 
 def test_models_tell_their_context(client):
     (model,) = client.models.list().data
+    assert client.models.retrieve(model.id) == model
+    with pytest.raises(openai.NotFoundError, match="there is no model 'other' here"):
+        client.models.retrieve("other")
     assert (model.id, model.max_model_len) == ("policy", CONTEXT)
 
 

@@ -176,6 +176,17 @@ def test_an_existing_run_is_not_written_over(finished, lab):
     assert (finished[0] / "metrics.jsonl").read_text() == before
 
 
+def test_a_run_that_ended_before_its_first_step_is_replaced(lab, tmp_path):
+    Runner().start(lab.raw(), tmp_path / "run").close()
+    assert (tmp_path / "run/config.toml").exists()
+    raw = lab.raw(training={"steps": 3})
+    Runner().start(raw, tmp_path / "run").close()
+    assert config.load(tmp_path / "run/config.toml").training.steps == 3
+    (tmp_path / "run/rollouts/step-000001.parquet").touch()
+    with pytest.raises(UserError, match="already holds a run"):
+        Runner().start(raw, tmp_path / "run")
+
+
 def test_one_value_stands_for_a_list_of_one():
     made = config.make({"data": {"files": "a.jsonl"}, "evaluation": {"num_samples": 8, "k": 4}})
     assert made.data.files == ("a.jsonl",)

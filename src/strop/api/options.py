@@ -165,15 +165,20 @@ def method_of(recipe: object) -> "str | Method":
 def recipe(line: str = DEFAULT, **parameters: Any) -> Method:
     """The method of a recipe, `strop.recipe("gspo", clip_high=4e-4)`, to look at and to change.
 
-    line: a name, a recipe in one line, or several as `until(...) | ...`. Raises UserError.
+    line: a name, a recipe in one line, or several as `until(...) | ...`. parameters: also options
+    by their own names, as `replace` takes them, `**{"loss.clip_high": 0.3}`. Raises UserError.
     """
     if not isinstance(line, str):
         raise UserError(f"recipe is {type(line).__name__}: give its name or line as text")
     line = spelled(line)
-    if not parameters:
-        return notation.recipe(line)
-    name, given = notation.named(line)
-    return notation.build_recipe(name, {**given, **parameters})
+    options = {name: value for name, value in parameters.items() if "." in name}
+    own = {name: value for name, value in parameters.items() if name not in options}
+    if own:
+        name, given = notation.named(line)
+        method = notation.build_recipe(name, {**given, **own})
+    else:
+        method = notation.recipe(line)
+    return method.replace(**options) if options else method
 
 
 Labelled = Sequence[tuple[str, Any]]  # label; a method, or a method with its own options

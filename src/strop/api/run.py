@@ -14,7 +14,7 @@ from strop.api.progress import Progress
 from strop.api.session import Session
 from strop.api.tables import Table
 from strop.api.trust import made_here, remember
-from strop.support.errors import UserError
+from strop.support.errors import UserError, nearest_first
 from strop.tracking.metrics_file import read_metrics
 from strop.tracking.rollouts_file import rollouts_files
 from strop.training import loop
@@ -39,6 +39,9 @@ class Step:
     run: "Run"
 
     def __getitem__(self, name: str) -> float:
+        if name not in self.metrics:
+            has = nearest_first(name, self.metrics)
+            raise KeyError(f"step {self.number} has no metric {name}: it has {has}")
         return self.metrics[name]
 
     def __repr__(self) -> str:

@@ -121,7 +121,7 @@ def read_from(kind: str, place: str, name: str = "") -> Entry:
     module, _, attribute = (place if ":" in place else f"{place}:").rpartition(":")
     path = Path(module) if module.endswith(".py") else _file_of(module)
     if not path.is_file():
-        raise UserError(f"no file {path}")
+        raise UserError(f"no file {path}: it does not exist, seen from {Path.cwd()}")
     try:
         source = read(path.resolve())
     except SyntaxError as error:

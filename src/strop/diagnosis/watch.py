@@ -50,7 +50,9 @@ def _no_signal(line: Metrics) -> bool:
 
 
 def _no_update(line: Metrics) -> bool:
-    return line.get("groups/frac_updates_empty") == 1.0 and not _no_reward(line)
+    """Selection leaves no gradient, or curation no rollout: then some plans make no update."""
+    empty = line.get("groups/frac_updates_empty") == 1.0 or line.get("data/rollouts_kept") == 0.0
+    return empty and not _no_reward(line)
 
 
 def _no_end(line: Metrics) -> bool:

@@ -182,10 +182,18 @@ def _raised(error: BaseException) -> Outcome:
     frames = [each for each in traceback.format_tb(error.__traceback__) if __file__ not in each]
     trace = "".join([*frames[:FRAMES], f"{in_words(error)}\n"])
     why = f"{_cut(in_words(error))} ({where_raised(error)})"
-    timed_out = any("Timeout" in kind.__name__ for kind in type(error).__mro__)
     return Outcome(
-        "raised", why=why, transient=is_transient(error), timed_out=timed_out, trace=trace
+        "raised", why=why, transient=is_transient(error), timed_out=_timed_out(error), trace=trace
     )
+
+
+def _timed_out(error: BaseException) -> bool:
+    """Whether an error, or one that it was raised from, is a limit of time. Clients have classes of
+    their own for it, and not all of them derive from TimeoutError: they have only the word.
+    """
+    if any("Timeout" in kind.__name__ for kind in type(error).__mro__):
+        return True
+    return error.__cause__ is not None and _timed_out(error.__cause__)
 
 
 def _returned(found: Any) -> Outcome:

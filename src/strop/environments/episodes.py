@@ -60,7 +60,7 @@ class CallLimits:
 
 def is_transient(error: BaseException) -> bool:
     """Whether another try may help after an error, by its attribute `transient` or `again`, its
-    HTTP status, or because it is one of the errors of connections.
+    HTTP status, or because it is one of the errors of connections, or was raised from one.
     """
     for name in ("transient", "again"):
         if isinstance(flag := getattr(error, name, None), bool):
@@ -70,7 +70,9 @@ def is_transient(error: BaseException) -> bool:
             status = getattr(owner, name, None)
             if isinstance(status, int) and 100 <= status < 600:
                 return status in RETRIED
-    return any(kind.__name__ in TRANSIENT for kind in type(error).__mro__)
+    if any(kind.__name__ in TRANSIENT for kind in type(error).__mro__):
+        return True
+    return error.__cause__ is not None and is_transient(error.__cause__)
 
 
 class ItExited(Exception):

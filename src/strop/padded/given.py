@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch, from_padded, to_padded
-from strop.method import notation
+from strop.method import notation, reading
+from strop.method.schedule import SCHEDULES
 from strop.support.errors import UserError, check_value
 
 TAKEN = (
@@ -59,6 +60,7 @@ class PaddedCall:
             if getattr(self, option) is None:
                 object.__setattr__(self, option, {})
         check_call(self.recipe, self.params, self.seed, self.state)
+        object.__setattr__(self, "params", {k: _read(v) for k, v in self.params.items()})
         if self.recipe.endswith(")"):
             name, written = notation.named(self.recipe)
             for key in written.keys() & self.params.keys():
@@ -100,6 +102,13 @@ def check_call(name: Any, params: Any, seed: Any = 0, state: Any = None) -> None
         raise UserError("seed must be a whole number from 0 to 2**63 - 1")
     if state is not None and not isinstance(state, Mapping):
         raise UserError(f"state must be what next_state gave, it is {_kind(state)}")
+
+
+def _read(value: Any) -> Any:
+    """A parameter; a schedule may be written as text, as in a recipe's line."""
+    if not isinstance(value, str) or value.partition("(")[0] not in SCHEDULES:
+        return value
+    return reading.value(value)
 
 
 def tensor_of(name: str, value: Any) -> Tensor:

@@ -89,6 +89,7 @@ def make_app(
             Path("/v1/chat/completions", service.at("chat"), methods=["POST"]),
             Path("/v1/completions", service.at("completions"), methods=["POST"]),
             Path("/inference/v1/generate", service.at("generate"), methods=["POST"]),
+            Path("/v1/models/{name:path}", service.models, methods=["GET"]),
         ],
         exception_handlers={HTTPException: _no_route, Exception: _fault},
     )
@@ -119,14 +120,17 @@ class Service:
         return _json({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
-        """List the only model, with its context length."""
+        """List the only model, with its context length, or return it where the path names it."""
         try:
             self._key(request)
+            if wanted := request.path_params.get("name"):
+                self.reading.check_model(wanted)
         except Refused as refused:
             return _error(refused)
         name, length = self.reading.model, self.reading.max_model_len
         listed = {"id": name, "object": "model", "created": self.created, "owned_by": "strop"}
-        return _json({"object": "list", "data": [{**listed, "max_model_len": length}]})
+        found = {**listed, "max_model_len": length}
+        return _json(found if wanted else {"object": "list", "data": [found]})
 
     def at(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
         """The handler of a POST to one of the routes that sample."""

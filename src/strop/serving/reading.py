@@ -60,7 +60,7 @@ class Reading:
         return wanted
 
     def _chat(self, fields: Fields, key: str) -> Wanted:
-        self._check_model(fields)
+        self.check_model(fields.take("model"))
         messages, tools = fields.objects("messages"), fields.objects("tools")
         more = fields.take("chat_template_kwargs") or {}
         if not isinstance(more, dict):
@@ -89,7 +89,7 @@ class Reading:
         return self._wanted(fields, call, logprobs, tools=bool(shown))
 
     def _completions(self, fields: Fields, key: str) -> Wanted:
-        self._check_model(fields)
+        self.check_model(fields.take("model"))
         top = fields.whole("logprobs", 0, MOST_TOP)
         call = ModelCall(
             "completions",
@@ -102,7 +102,7 @@ class Reading:
         return self._wanted(fields, call, top is not None)
 
     def _generate(self, fields: Fields, key: str) -> Wanted:
-        self._check_model(fields)
+        self.check_model(fields.take("model"))
         if fields.flag("stream"):
             raise refuse("/inference/v1/generate does not stream: leave it out", "stream")
         inner = Fields(fields.take("sampling_params") or {}, "sampling_params.")
@@ -148,8 +148,8 @@ class Reading:
             raise refuse("prompt has several prompts: send a request for each", "prompt")
         raise refuse("give prompt as text, or as a list of token ids", "prompt")
 
-    def _check_model(self, fields: Fields) -> None:
-        given = fields.take("model")
+    def check_model(self, given: Any) -> None:
+        """Raise Refused for another model's name."""
         if given not in (None, self.model, POLICY):
             raise refuse(
                 f"there is no model {given!r} here: it is called {self.model}",

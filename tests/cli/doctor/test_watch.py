@@ -61,6 +61,7 @@ def told(
         ({"completions/clipped_ratio": 1.0}, "Are answers cut off?"),
         ({"groups/frac_updates_empty": 1.0}, "Why is the loss 0?"),
         (EMPTY, "Why is the loss 0?"),
+        ({"data/rollouts_kept": 0.0}, "Why is the loss 0?"),  # a plan that makes no update then
         (APART, "Do sampler and trainer disagree?"),
     ],
 )

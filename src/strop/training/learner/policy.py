@@ -483,8 +483,8 @@ def clipped_step(
     if not torch.isfinite(norm):
         optimiser.zero_grad(set_to_none=True)
         raise RunStopped(
-            f"the gradient is not finite (norm {float(norm)}); lower {setting}, or look at "
-            "the last rollouts for log-probabilities that are not finite"
+            f"the gradient is not finite (norm {float(norm)}); lower {setting}, or look for "
+            "log-probabilities that are not finite in the newest rollouts that the run has written"
         )
     for group in optimiser.param_groups:
         group["lr"] = lr

@@ -84,6 +84,8 @@ class Record:
         self.lock.take()
         try:
             self.check_free()
+            if self._begun():
+                self.discard()
             self.write_config(config)
             with writing(self.folder, FINGERPRINT):
                 write_whole(self.folder / FINGERPRINT, json.dumps(data))
@@ -103,7 +105,11 @@ class Record:
             write_whole(self.folder / "config.toml", config)
 
     def check_free(self) -> None:
-        """Raise UserError when the folder holds a run already, or is no folder."""
+        """Raise UserError when the folder holds a run already, or is no folder. One that ended
+        before its first step is no run yet.
+        """
+        if self._begun():
+            return
         if any((self.folder / name).exists() for name in ("config.toml", "metrics.jsonl")):
             raise UserError(
                 f"{self.folder} already holds a run: resume it with `strop train --resume "
@@ -120,6 +126,17 @@ class Record:
                     f"{self.folder} has its own {name}, which a run writes, too: give another "
                     "folder with --out"
                 )
+
+    def _begun(self) -> bool:
+        """Whether a run has begun here, and has made and been given nothing that would be lost."""
+        if not all((self.folder / name).is_file() for name in ("config.toml", FINGERPRINT)):
+            return False
+        kept = (self.rollouts, self.tokens, self.folder / "checkpoints", self.folder / "stores")
+        if any(any(place.glob("*")) for place in kept) or (self.folder / POSTED).exists():
+            return False
+        return not (
+            self.metrics_path.exists() and any(line["step"] for line in read_metrics(self.folder))
+        )
 
     def check_unsaved(self) -> None:
         """Raise UserError where a run has lost its checkpoints: it has recorded steps beyond the
