@@ -31,7 +31,7 @@ from strop.rewards.source import RewardSpec, reward_name
 from strop.support.errors import UserError
 from strop.training import roles, rows
 from strop.training.cluster.engine_actors import open_pool
-from strop.training.cluster.rewards import maker, shared_grader
+from strop.training.cluster.rewards import open_grader
 from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing, routing
 from strop.training.learner.critic import Critic, make_critic
@@ -201,7 +201,7 @@ def make_services(
     limits = resolve(rollout, task, loaded.context, config.data.max_prompt_tokens, longest_given)
     grader: Grader | NoGrader = NoGrader()
     if task.rewards:
-        grader = _grader(config, task.rewards, ranks)
+        grader = open_grader(config, task.rewards, ranks)
     ends = task.environment.stop_strings if task.environment is not None else ()
     services = serve(
         task,
@@ -227,14 +227,6 @@ def make_services(
     return services
 
 
-def _grader(config: RunConfig, specs: Sequence[RewardSpec], ranks: Ranks) -> Grader:
-    """The grader of a run in one or several processes. Raises UserError."""
-    return shared_grader(
-        ranks, specs, maker(config.ray), timeout_seconds=config.reward.timeout_seconds,
-        num_workers=config.reward.num_workers,
-    )  # fmt: skip
-
-
 def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
     """Open the graders that score validation sets and held-out prompts in place of the reward.
     Raises UserError.
@@ -247,7 +239,7 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
         known = source in opened
         if not known:
             spec = RewardSpec(reward_name(source), source, 1.0)
-            opened[source] = services.judged_by(_grader(config, [spec], ranks), sets[name])
+            opened[source] = services.judged_by(open_grader(config, [spec], ranks), sets[name])
         services.judges[name] = opened[source]
         if not known:
             services.notes += opened[source].check_rewards()

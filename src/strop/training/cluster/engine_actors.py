@@ -13,7 +13,13 @@ from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, News, Order
 from strop.support.errors import RunStopped, UserError, first_line
 from strop.support.processes import Restarts
 from strop.training.cluster.broadcast import Broadcast
-from strop.training.cluster.connect import BEGIN_SECONDS, LED_ENGINES, LOOK_SECONDS, connect
+from strop.training.cluster.connect import (
+    BEGIN_SECONDS,
+    LED_ENGINES,
+    LOOK_SECONDS,
+    answer,
+    connect,
+)
 from strop.training.cluster.engine_worker import STAGED, packed
 from strop.training.cluster.placement import existing_or_new
 from strop.training.learner.models import Loaded
@@ -70,7 +76,7 @@ class RayWorkers:
         found = []
         for number, worker in enumerate(self.seats):
             try:
-                found.append(self._got(worker.opening))
+                found.append(answer(self.ray, worker.opening))
             except self.ray.exceptions.RayError as error:
                 raise UserError(f"engine {number} does not start: {first_line(error)}") from error
             worker.opening = None
@@ -153,28 +159,21 @@ class RayWorkers:
             self.weights = self.ray.put(packed(self.kept))
         return self.weights
 
-    def _got(self, ref: Any) -> Any:
-        """Returns an engine's answer. Raises the engine's error, or RayError when it is gone."""
-        try:
-            return self.ray.get(ref)
-        except self.ray.exceptions.RayTaskError as error:
-            raise error.cause from error
-
     def _answered(self, number: int, ref: Any) -> list[tuple[int, News]]:
         worker = self.seats[number]
         try:
-            answer = self._got(ref)
+            news = answer(self.ray, ref)
         except self.ray.exceptions.RayError as error:
             return self._handle_loss(number, first_line(error))
         if not worker.turns:
             worker.opening = None
             return [(number, Back())]
-        if answer is None:
+        if news is None:
             return self._handle_loss(number, "it was restarted")
         del worker.turns[0]
         worker.since = time.monotonic()
         worker.restarts.worked()
-        return [(number, answer)]
+        return [(number, news)]
 
     def _handle_loss(self, number: int, why: str) -> list[tuple[int, News]]:
         worker = self.seats[number]

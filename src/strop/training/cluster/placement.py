@@ -8,8 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from strop.support.loading import search_path
-from strop.training.cluster.connect import LED_ENGINES, NAMESPACE, cpus_each, reserve
+from strop.training.cluster.connect import (
+    LED_ENGINES,
+    NAMESPACE,
+    actors_in,
+    cpus_each,
+    reserve,
+)
 from strop.training.cluster.engine_worker import EngineWorker
 from strop.training.settings.config import RunConfig
 
@@ -24,13 +29,11 @@ class Engines(NamedTuple):
 
     def end(self) -> None:
         """End the engines that this process started, and release their resources."""
-        from ray.util.placement_group import remove_placement_group
-
         if self.group is None or not self.ray.is_initialized():
             return
         for actor in self.actors:
             self.ray.kill(actor)
-        remove_placement_group(self.group)
+        self.ray.util.remove_placement_group(self.group)
 
 
 def begin(ray: Any, config: RunConfig) -> Engines:
@@ -41,34 +44,8 @@ def begin(ray: Any, config: RunConfig) -> Engines:
     group = reserve(ray, [bundle] * settings.num_engines, "the engines")
     threads = config.threads or min(cpus, torch.get_num_threads())
     name = f"strop-{uuid.uuid4().hex}"
-    actors = [
-        _actor(ray, config, number, (cpus, threads), group, f"{name}-{number}")
-        for number in range(settings.num_engines)
-    ]
+    actors = actors_in(ray, group, EngineWorker, config.model_dump(), threads, name=name)
     return Engines(ray, actors, group, name)
-
-
-def _actor(
-    ray: Any, config: RunConfig, number: int, room: tuple[int, int], group: Any, name: str
-) -> Any:
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    cpus, threads = room
-    options = {
-        "name": name,
-        "namespace": NAMESPACE,
-        "num_cpus": cpus,
-        "num_gpus": config.ray.gpus_per_engine,
-        "max_restarts": -1,
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(
-            group, placement_group_bundle_index=number
-        ),
-    }
-    return (
-        ray.remote(EngineWorker)
-        .options(**options)
-        .remote(config.model_dump(), threads, os.getcwd(), search_path())
-    )
 
 
 def existing_or_new(ray: Any, config: RunConfig) -> Engines:
