@@ -12,7 +12,7 @@ from strop.engines.open import EngineSettings
 from strop.head.head import check_head
 from strop.method.engine_needs import check_whole
 from strop.support import garbage_collection
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 from strop.support.writing import check_room, writing
 from strop.training.learner import adapters, models
 from strop.training.learner.adapters import Lora
@@ -33,8 +33,9 @@ def device_of(name: str) -> str:
     try:
         kind = torch.empty(0, device=name).device.type
     except (RuntimeError, AssertionError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"model.device = {name!r} cannot be used here: {first}") from error
+        raise UserError(
+            f"model.device = {name!r} cannot be used here: {first_line(error)}"
+        ) from error
     if kind not in PASS_TOKENS:
         raise UserError(
             f"model.device = {name!r}: strop trains on {' and '.join(PASS_TOKENS)} alone"
