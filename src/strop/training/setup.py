@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,11 +181,8 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
         raise UserError(
             f"reward.weights has {len(weights)} numbers for {len(reward.functions)} functions"
         )
-    names = [reward_name(source) for source in reward.functions]
-    return tuple(
-        RewardSpec(name, source, weight)
-        for name, source, weight in zip(names, reward.functions, weights, strict=True)
-    )
+    pairs = zip(reward.functions, weights, strict=True)
+    return tuple(RewardSpec(reward_name(source), source, weight) for source, weight in pairs)
 
 
 def make_services(
@@ -338,68 +336,52 @@ def _world(
     ranks: Ranks,
     learns: bool,
 ) -> World:
+    """Policy and engine, and beside them what learns, with the services. Raises UserError."""
     if loaded.model.dtype == torch.float16:
         raise UserError("float16 gradients vanish below 6e-8: train with model.dtype=bfloat16")
-    policy = _policy(config, loaded, services, ranks)
-    settings, apart = config.engine, learns and config.training.max_staleness > 0
+    policy, training = _policy(config, loaded, services, ranks), config.training
+    settings, apart = config.engine, learns and training.max_staleness > 0
     if apart and settings.kind != "local":
         settings = read({})  # the collector's process uses the run's own
     engine = _engine(config, settings, loaded, ranks, apart)
-    try:
+    with ExitStack() as failing:
+        failing.callback(engine.close)
+        failing.callback(policy.close)
         check_trainable(engine, settings.kind)
         check_engine(method.uses(), engine, settings.kind)
         roles.check_engine(config, engine)
         routing.check(config.model.router_replay, method.reads(), policy, engine, settings.kind)
-        return _around(config, method, loaded, services, limits, policy, engine, learns)
-    except BaseException:
-        policy.close()
-        engine.close()
-        raise
-
-
-def _around(
-    config: RunConfig,
-    method: Method,
-    loaded: Loaded,
-    services: RunServices,
-    limits: tuple[Limits, ...],
-    policy: Policy,
-    engine: Engine,
-    learns: bool,
-) -> World:
-    """The world of a policy and an engine. Raises UserError."""
-    training = config.training
-    services.notes += engine.notes
-    reference = reference_of(config, method, policy, loaded) if learns else None
-    if not policy.ranks.alone:
-        engine = _share_out(policy, reference, engine, loaded)
-    if learns:
-        services.sampling.cast.league = roles.league_of(config)
-        policy.optimiser = policy.optimiser or MasterAdamW(
-            list(policy.parameters()),
-            lr=0.0,
-            betas=training.betas,
-            weight_decay=training.weight_decay,
+        services.notes += engine.notes
+        reference = reference_of(config, method, policy, loaded) if learns else None
+        if not ranks.alone:
+            engine = _share_out(policy, reference, engine, loaded)
+        if learns:
+            services.sampling.cast.league = roles.league_of(config)
+            policy.optimiser = policy.optimiser or MasterAdamW(
+                list(policy.parameters()),
+                lr=0.0,
+                betas=training.betas,
+                weight_decay=training.weight_decay,
+            )
+        services.sampling.attach(engine)
+        world = World(
+            policy,
+            reference,
+            engine,
+            services,
+            pool_of(services.task.train),
+            config.seed,
+            training.steps,
+            config.lr(),
+            SynchronousCollector(),
+            _critic(config, method, policy) if learns else None,
+            limits,
+            served_of(config, method, loaded) if learns else None,
         )
-    services.sampling.attach(engine)
-    critic = _critic(config, method, policy) if learns else None
-    world = World(
-        policy,
-        reference,
-        engine,
-        services,
-        pool_of(services.task.train),
-        config.seed,
-        training.steps,
-        config.lr(),
-        SynchronousCollector(),
-        critic,
-        limits,
-        served_of(config, method, loaded) if learns else None,
-    )
-    if learns:
-        _keep_copies(config, method, world)
-    world.act(method.in_phase(1).at_step(1, training.steps))
+        if learns:
+            _keep_copies(config, method, world)
+        world.act(method.in_phase(1).at_step(1, training.steps))
+        failing.pop_all()
     return world
 
 
