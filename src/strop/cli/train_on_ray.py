@@ -30,7 +30,7 @@ from strop.training.cluster.connect import (
     enter,
     reserve,
 )
-from strop.training.cluster.placement import Engines, begin
+from strop.training.cluster.engine_actors import Engines, begin
 from strop.training.parallel import relaunched as launched
 from strop.training.parallel import watchdog as signs
 from strop.training.parallel.ranks import Ranks
