@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from strop.engines.base import Engine
 from strop.engines.open import EngineSettings
+from strop.engines.weights_folder import FAILURES
 from strop.head.head import check_head
 from strop.method.engine_needs import check_whole
 from strop.support import garbage_collection
@@ -22,8 +22,6 @@ from strop.training.parallel.ranks import ALONE, Ranks
 from strop.training.record import checkpoint
 from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import ModelSettings
-
-FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
 
 
 def device_of(name: str) -> str:
