@@ -1,6 +1,7 @@
 """Builds everything that a run needs from its configuration; every check comes before step 1."""
 
 import functools
+import itertools
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -293,7 +294,7 @@ def make_world(
 
 
 def _longest_given(config: RunConfig, task: Task, loaded: Loaded, rollout: Any) -> int | None:
-    prompts = rows.used(config, task)
+    prompts = itertools.chain(task.train, rows.validated(config, task))
     return rows.longest_given(rollout, prompts, loaded.tokenizer, len(loaded.end_ids))
 
 
