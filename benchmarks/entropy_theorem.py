@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.batch.batch import Batch, pad_rollouts
+from strop.batch.batch import Batch, to_padded
 from strop.environments.countdown import MAX_TOKENS
 from strop.evaluation.seeds import ANYTHING, over_seeds
 from strop.head.head import trunk_of
@@ -77,7 +77,7 @@ def rollouts(world: World, algorithm: Any, number: int) -> Batch:
 def distributions(world: World, batch: Batch) -> Tensor:
     """Next-token log-probabilities [policy tokens, V]; the vocabulary here is small."""
     model: Any = world.policy.model
-    ids_BL, _ = pad_rollouts(batch)
+    ids_BL = to_padded(batch["id_T"], batch["rollout_T"], batch.size("B"))
     hidden = trunk_of(model)(input_ids=ids_BL, use_cache=False).last_hidden_state
     logq_BLV = model.get_output_embeddings()(hidden).log_softmax(-1)
     mask_T, rollout_T = batch["mask_T"], batch["rollout_T"]

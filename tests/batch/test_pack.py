@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from ragged import ragged_batch
 
 from strop.batch import segments
-from strop.batch.batch import from_padded, pad_rollouts, position_of, to_padded
+from strop.batch.batch import from_padded, to_padded
 
 SEEDS = st.integers(0, 10_000)
 
@@ -18,7 +18,7 @@ def test_by_hand():
     padded = to_padded(values_T, rollout_T, 3, fill=-1)
     assert padded.tolist() == [[1, 2, -1], [-1, -1, -1], [3, 4, 5]]
     assert to_padded(values_T, rollout_T, 3, width=4).shape == (3, 4)
-    assert position_of(rollout_T, 3).tolist() == [0, 1, 0, 1, 2]
+    assert segments.place_in_run(rollout_T, 3).tolist() == [0, 1, 0, 1, 2]
     with pytest.raises(ValueError, match="3 tokens does not fit into 2"):
         to_padded(values_T, rollout_T, 3, width=2)
 
@@ -26,7 +26,7 @@ def test_by_hand():
 @given(SEEDS)
 def test_there_and_back(seed):
     batch = ragged_batch(seed)
-    place = batch["rollout_T"], position_of(batch["rollout_T"], batch.size("B"))
+    place = batch["rollout_T"], segments.place_in_run(batch["rollout_T"], batch.size("B"))
     for name in ("logp_T", "id_T", "mask_T"):
         padded = to_padded(batch[name], batch["rollout_T"], batch.size("B"))
         assert padded[place].equal(batch[name])
@@ -37,19 +37,12 @@ def test_there_and_back(seed):
 
 
 @given(SEEDS)
-def test_pad_rollouts_of_some_in_any_order(seed):
+def test_each_row_is_a_rollout(seed):
     batch = ragged_batch(seed)
-    order = torch.randperm(batch.size("B"), generator=torch.Generator().manual_seed(seed))
-    index_B = order[: (batch.size("B") + 1) // 2]
-    ids, valid = pad_rollouts(batch, index_B, fill=-7)
-    for row, rollout in enumerate(index_B.tolist()):
+    ids = to_padded(batch["id_T"], batch["rollout_T"], batch.size("B"), fill=-7)
+    for rollout, row in enumerate(ids.tolist()):
         own = batch["id_T"][batch["rollout_T"] == rollout].tolist()
-        assert ids[row].tolist() == own + [-7] * (ids.shape[1] - len(own))
-        assert valid[row].tolist() == [True] * len(own) + [False] * (ids.shape[1] - len(own))
-    rows = segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))
-    assert ids[valid].equal(batch["id_T"][rows])
-    whole, _ = pad_rollouts(batch)
-    assert whole.equal(pad_rollouts(batch, batch["index_B"])[0])
+        assert row == own + [-7] * (ids.shape[1] - len(own))
 
 
 def test_rows_are_cut_after_the_last_mask_and_noise_is_removed():

@@ -30,7 +30,9 @@ from strop.method.writing import written
 from strop.rewards.grader import Grader
 from strop.support.errors import RunStopped, UserError
 from strop.training import loading, loop, setup
+from strop.training.cluster.rewards import open_grader
 from strop.training.learner.token_trace import Tokens
+from strop.training.parallel.ranks import ALONE
 from strop.training.settings import config
 
 STEPS = 2
@@ -123,10 +125,10 @@ class Ground:
         self.loaded: Any = None
         self.graders: dict[str, Grader] = {}
 
-    def grader(self, _: Any, specs: Any, *__: Any, **options: Any) -> Any:
+    def grader(self, made: Any, specs: Any, _: Any) -> Any:
         """One grader for all runs with these rewards, which they cannot end."""
         if (key := str(specs)) not in self.graders:
-            self.graders[key] = Grader(specs, **options)
+            self.graders[key] = open_grader(made, specs, ALONE)
         lent = copy.copy(self.graders[key])
         lent.close = lambda: None  # type: ignore[method-assign]
         return lent
@@ -167,7 +169,7 @@ class Ground:
         given = dataclasses.replace(self.loaded, model=copy.deepcopy(self.loaded.model))
         with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as parent:
             folder = Path(parent) / "run"
-            patch.setattr(setup, "shared_grader", self.grader)
+            patch.setattr(setup, "open_grader", self.grader)
             if algorithm is not None:
                 patch.setattr(type(made), "build", lambda _: algorithm)
                 patch.setattr(type(made), "complete", lambda self: self)

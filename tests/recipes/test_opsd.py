@@ -103,8 +103,7 @@ def test_the_reference_is_asked_behind_its_own_prompt(runner, lab, tmp_path, sha
     batch = batch_of([[9, 8, -1], [-1, -1, -1]])
     models = StepModels(world.policy, 1.0, world.reference)
     found = refresh(batch, ("logp_ref_T", "kl_ref_old_T"), models)
-    hidden, ids = world.reference.hidden(batch)
-    assert ids.tolist() == [5, 6, 7, 8, 6, 9]
+    hidden = world.reference.hidden(batch)
     rows = iter(hidden @ world.reference.model.get_output_embeddings().weight.T)
     for own, asked, first, last in (
         (IDS[:5], [9, 8, 5, 6], 2, 3), (IDS[5:10], [9, 8, 7, 8], 2, 8), (IDS[10:], IDS[10:], 1, 11)

@@ -17,7 +17,6 @@ from strop.recipes._base import average
 from strop.training.learner import update
 from strop.training.learner.kernel import Tally
 from strop.training.learner.policy import Policy
-from strop.training.learner.step_models import freeze
 from strop.training.step import train_step
 
 CASES = {
@@ -122,7 +121,7 @@ def stage(request, own_lab):
         gradient_T=batch["gradient_T"] & off_T, denominator_T=batch["denominator_T"] & off_T,
     )  # fmt: skip
     if request.param == "full_kl":
-        reference = freeze(copy.deepcopy(world.policy.model))
+        reference = copy.deepcopy(world.policy.model).requires_grad_(False).eval()
         for p in reference.parameters():
             p.add_(0.05 * torch.randn(p.shape, generator=rng, dtype=p.dtype))
         world.reference = Policy(reference)

@@ -225,13 +225,11 @@ class Batch:
         unique, inverse_P = torch.unique(keys, dim=0, return_inverse=True)
         first = segments.first(inverse_P, unique.shape[0])
         order = torch.argsort(first)  # keep the order of first appearance
-        rank = torch.empty_like(order)
-        rank[order] = torch.arange(order.shape[0], device=order.device)
         columns = {
             name: column[first[order]] if level_of(name) == "P" else column
             for name, column in self.columns.items()
         }
-        columns["group_B"] = rank[inverse_P[self["group_B"]]]
+        columns["group_B"] = torch.argsort(order)[inverse_P[self["group_B"]]]
         return Batch(columns, _in_order=True)
 
     def split(self, token_budget: int, pass_tokens: int = 0) -> list[Tensor]:
@@ -301,12 +299,6 @@ def concatenate(batches: Iterable[Batch]) -> Batch:
     return result
 
 
-def position_of(rollout_T: Tensor, num: int) -> Tensor:
-    """Position [T] of every token in its rollout, from 0; `rollout_T` is sorted."""
-    row_T = torch.arange(rollout_T.shape[0], device=rollout_T.device)
-    return row_T - segments.first(rollout_T, num)[rollout_T]
-
-
 def to_padded(
     values_T: Tensor, rollout_T: Tensor, num: int, width: int | None = None, fill: float = 0
 ) -> Tensor:
@@ -314,31 +306,12 @@ def to_padded(
 
     width: default the longest rollout. Raises ValueError when a rollout does not fit into it.
     """
-    position_T = position_of(rollout_T, num)
+    position_T = segments.place_in_run(rollout_T, num)
     longest = segments.count_of(position_T)
     if width is not None and width < longest:
         raise ValueError(f"a rollout of {longest} tokens does not fit into {width} positions")
     shape = (num, longest if width is None else width, *values_T.shape[1:])
     return values_T.new_full(shape, fill).index_put((rollout_T, position_T), values_T)
-
-
-def pad_rollouts(
-    batch: Batch, index_B: Tensor | None = None, fill: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Token ids and validity [rollouts, longest of them] of the rollouts `index_B`, in order.
-
-    index_B: default all of the batch.
-
-    `values_BL[valid_BL]` is flat again; its tokens are the rows
-    `segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))` of the token table.
-    """
-    index_B = batch["index_B"] if index_B is None else index_B
-    row_T = segments.rows_of(batch["rollout_T"], index_B, batch.size("B"))
-    new_B = torch.arange(index_B.shape[0], device=index_B.device)
-    rollout_T = torch.repeat_interleave(new_B, batch["size_B"][index_B])
-    ids_BL = to_padded(batch["id_T"][row_T], rollout_T, index_B.shape[0], fill=fill)
-    ones_T = torch.ones_like(rollout_T, dtype=torch.bool)
-    return ids_BL, to_padded(ones_T, rollout_T, index_B.shape[0])
 
 
 def from_padded(columns: Mapping[str, Tensor], mask_BL: Tensor) -> Batch:

@@ -16,7 +16,6 @@ import typer
 from strop.api.session import new_folder
 from strop.cli.train_here import Job, kept, work
 from strop.support.errors import RunStopped, UserError, first_line
-from strop.support.loading import search_path
 from strop.support.processes import Restarts
 from strop.support.stopping import asking_first, explained
 from strop.support.writing import writing
@@ -25,11 +24,13 @@ from strop.training.cluster.connect import (
     LED,
     LED_ENGINES,
     LOOK_SECONDS,
+    actors_in,
+    answer,
     connect,
     enter,
     reserve,
 )
-from strop.training.cluster.placement import Engines, begin
+from strop.training.cluster.engine_actors import Engines, begin
 from strop.training.parallel import relaunched as launched
 from strop.training.parallel import watchdog as signs
 from strop.training.parallel.ranks import Ranks
@@ -90,9 +91,7 @@ def lead(job: Job, settings: RunConfig, tell: Callable[[str], None]) -> None:
 
     Raises UserError, RunStopped, and typer.Exit after Ctrl-C, as training in this process does.
     """
-    ray = connect(settings.ray)  # raises where Ray is not installed
-    from ray.util.placement_group import remove_placement_group
-
+    ray = connect(settings.ray)
     needed = {"CPU": float(settings.ray.cpus_per_trainer), "GPU": settings.ray.gpus_per_trainer}
     group = reserve(ray, [needed] * settings.ray.num_trainers, "the trainers")
     engines: Engines | None = None
@@ -106,7 +105,7 @@ def lead(job: Job, settings: RunConfig, tell: Callable[[str], None]) -> None:
     finally:
         if engines is not None:
             engines.end()
-        remove_placement_group(group)
+        ray.util.remove_placement_group(group)
     _conclude(ended)
 
 
@@ -158,21 +157,7 @@ class Trainers(NamedTuple):
             time.sleep(0.1)
 
     def _hired(self) -> list[Any]:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        own = self.settings.ray
-        return [
-            self.ray.remote(Trainer)
-            .options(
-                num_cpus=own.cpus_per_trainer,
-                num_gpus=own.gpus_per_trainer,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    self.group, placement_group_bundle_index=number
-                ),
-            )
-            .remote(str(Path.cwd()), search_path())
-            for number in range(own.num_trainers)
-        ]
+        return actors_in(self.ray, self.group, Trainer, restarts=0)
 
     def _addresses(self, trainers: Sequence[Any]) -> list[tuple[str, int]]:
         """The addresses of the trainers, once all have started and see the run's folder.
@@ -238,9 +223,7 @@ class Trainers(NamedTuple):
     def _outcome(self, ref: Any, asked: bool) -> Ended:
         """How a trainer ended. Raises TrainerLost; KeyboardInterrupt if an end was requested."""
         try:
-            found: Ended = self.ray.get(ref)
-        except self.ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+            found: Ended = answer(self.ray, ref)
         except self.ray.exceptions.RayError as error:
             if asked:
                 raise KeyboardInterrupt from error

@@ -27,7 +27,7 @@ NOT_PLAIN = (
     "the model's adapter {}, which this engine cannot be given: merge it first with strop export, "
     "or take engine.kind=local"
 )
-FAILURES = (OSError, RuntimeError, SafetensorError)
+FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
 
 
 class WeightsFolder:

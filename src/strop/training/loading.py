@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
 from strop.engines.base import Engine
 from strop.engines.open import EngineSettings
+from strop.engines.weights_folder import FAILURES
 from strop.head.head import check_head
 from strop.method.engine_needs import check_whole
 from strop.support import garbage_collection
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 from strop.support.writing import check_room, writing
 from strop.training.learner import adapters, models
 from strop.training.learner.adapters import Lora
@@ -23,8 +23,6 @@ from strop.training.record import checkpoint
 from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import ModelSettings
 
-FAILURES = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
-
 
 def device_of(name: str) -> str:
     """The device to train on; "auto" takes a GPU where there is one. Raises UserError."""
@@ -33,8 +31,9 @@ def device_of(name: str) -> str:
     try:
         kind = torch.empty(0, device=name).device.type
     except (RuntimeError, AssertionError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"model.device = {name!r} cannot be used here: {first}") from error
+        raise UserError(
+            f"model.device = {name!r} cannot be used here: {first_line(error)}"
+        ) from error
     if kind not in PASS_TOKENS:
         raise UserError(
             f"model.device = {name!r}: strop trains on {' and '.join(PASS_TOKENS)} alone"

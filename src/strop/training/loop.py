@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -280,15 +280,12 @@ def _open_live(run: Run) -> None:
     if live.source is None:
         return
 
-    def stopping() -> bool:
-        return run.stop_asked
-
     if isinstance(run.world.collector, AsynchronousCollector):  # its process opens the server
         address = live.prepare(run.record.folder)
-        run.world.collector.stopping = stopping
+        run.world.collector.stopping = lambda: run.stop_asked
     else:
         address = live.open(run.record.folder)
-        live.stopping = stopping
+        live.stopping = lambda: run.stop_asked
     run.world.services.notes.append(
         f"post rollouts to {address.url}/v1/rollouts, and call the model at {address.url}/v1; the "
         f"key is in {run.record.folder / ADDRESS}"
@@ -296,40 +293,37 @@ def _open_live(run: Run) -> None:
 
 
 def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | None = None) -> Run:
+    """A run whose folder is not touched yet. Raises UserError."""
     with ExitStack() as settings:
         settings.enter_context(torch_set(config.threads, config.training.full_determinism))
-        run = _made(config, record, ranks, given)
+        check_trackers(config.tracking.to)
+        algorithm, race = config.build(), Race(config)
+        if config.ray.address and config.ray.num_trainers not in (0, ranks.count):
+            raise UserError(
+                f"ray.num_trainers={config.ray.num_trainers}, and {ranks.count} trains: strop "
+                "train starts so many; from a script, leave it out"
+            )
+        ranks.watch(config.training.process_timeout_seconds, record.folder)
+        if config.training.max_staleness:
+            asynchronous.check(config, algorithm)
+        else:
+            asynchronous.check_here(algorithm, ranks)
+        scored = any(not each.rollout.part.given for each in algorithm.algorithms)
+        task = load_prompts(
+            config.data, config.reward, needs_reward=scored, heldout=False, uses_columns=True
+        )
+        loaded = load_model(config, ranks=ranks, given=given)
+        if given is not None:
+            _check_none_frozen(loaded)
+        world = make_world(config, algorithm, loaded, task, ranks)
+        if config.training.max_staleness:
+            assert isinstance(algorithm, Algorithm), "phases were refused"
+            world.collector = AsynchronousCollector(
+                config, algorithm, world.policy, config.training.max_staleness
+            )
+        run = Run(config, algorithm, loaded, world, record, race)
         run.torch_settings = settings.pop_all()
     return run
-
-
-def _made(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | None) -> Run:
-    check_trackers(config.tracking.to)
-    algorithm, race = config.build(), Race(config)
-    if config.ray.address and config.ray.num_trainers not in (0, ranks.count):
-        raise UserError(
-            f"ray.num_trainers={config.ray.num_trainers}, and {ranks.count} trains: strop train "
-            "starts so many; from a script, leave it out"
-        )
-    ranks.watch(config.training.process_timeout_seconds, record.folder)
-    if config.training.max_staleness:
-        asynchronous.check(config, algorithm)
-    else:
-        asynchronous.check_here(algorithm, ranks)
-    scored = any(not each.rollout.part.given for each in algorithm.algorithms)
-    task = load_prompts(
-        config.data, config.reward, needs_reward=scored, heldout=False, uses_columns=True
-    )
-    loaded = load_model(config, ranks=ranks, given=given)
-    if given is not None:
-        _check_none_frozen(loaded)
-    world = make_world(config, algorithm, loaded, task, ranks)
-    if config.training.max_staleness:
-        assert isinstance(algorithm, Algorithm), "phases were refused"
-        world.collector = AsynchronousCollector(
-            config, algorithm, world.policy, config.training.max_staleness
-        )
-    return Run(config, algorithm, loaded, world, record, race)
 
 
 def _check_none_frozen(loaded: Loaded) -> None:
@@ -376,7 +370,11 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
     Raises as `go` does.
     """
     settings, stopped = run.config.training, None
-    with _recording_end(run), tracked(run, watcher) as watcher:
+    writes = run.ranks.first and not run.finished  # how the run ends, unless it had ended before
+    recording = ending.recording(
+        run.record.folder, lambda: ending.Ending(run.done, run.finished), writes, run.ranks.loss
+    )
+    with recording, tracked(run, watcher) as watcher:
         recorded = run.ranks.from_first(run.record.metrics_path.exists)
         watcher.begin(run, read_metrics(run.record.folder) if recorded else [])
         if not run.finished:
@@ -414,14 +412,6 @@ def _raise_in_all(ranks: Ranks, stopped: RunStopped | None) -> None:
     for number, why in enumerate(told):
         if why:
             raise RunStopped(f"process {number} of {ranks.count}: {why}")
-
-
-def _recording_end(run: Run) -> AbstractContextManager[None]:
-    """Inside, the first process writes how the run ends, unless it had ended before."""
-    folder, writes = run.record.folder, run.ranks.first and not run.finished
-    return ending.recording(
-        folder, lambda: ending.Ending(run.done, run.finished), writes, run.ranks.loss
-    )
 
 
 def _written_step(run: Run, evaluator: Evaluator) -> dict[str, float]:

@@ -12,7 +12,6 @@ from strop.training.learner.adapters import is_adapter
 from strop.training.learner.models import Loaded, Remote
 from strop.training.learner.policy import Policy
 from strop.training.learner.served_reference import ServedReference, is_served
-from strop.training.learner.step_models import freeze
 from strop.training.loading import load_model
 from strop.training.settings.config import RunConfig
 from strop.training.settings.players import RolesSettings
@@ -52,7 +51,7 @@ def reference_of(
     if loaded.adapter is not None and not renews:
         model, switch = loaded.model, loaded.without_adapter
         return Policy(model, policy.token_budget, policy.share, switch=switch, ranks=policy.ranks)
-    frozen: Any = policy.ranks.shard(freeze(copy.deepcopy(policy.model)))
+    frozen: Any = policy.ranks.shard(copy.deepcopy(policy.model).requires_grad_(False).eval())
     return Policy(frozen, policy.token_budget, policy.share, ranks=policy.ranks)
 
 
@@ -114,5 +113,5 @@ def _teacher(config: RunConfig, reads: frozenset[str], policy: Policy, loaded: L
             "take a method that reads the drawn token alone, such as on_policy_distillation"
         )
     share = policy.share if not prefix_sharing.why_not(model) else "off"  # while it is whole
-    frozen: Any = policy.ranks.shard(freeze(model))
+    frozen: Any = policy.ranks.shard(model.requires_grad_(False).eval())
     return Policy(frozen, policy.token_budget, share, ranks=policy.ranks)

@@ -60,11 +60,6 @@ def validated(config: RunConfig, task: Task) -> Iterator[Prompt]:
     return itertools.chain.from_iterable(each[:most] for each in task.validations.values())
 
 
-def used(config: RunConfig, task: Task) -> Iterator[Prompt]:
-    """The prompts that the run is trained or validated on."""
-    return itertools.chain(task.train, validated(config, task))
-
-
 def longest_given(
     rollout: Any, prompts: Iterable[Prompt], tokenizer: Any, num_ends: int
 ) -> int | None:

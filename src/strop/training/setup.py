@@ -1,7 +1,9 @@
 """Builds everything that a run needs from its configuration; every check comes before step 1."""
 
 import functools
+import itertools
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from strop.rewards.source import RewardSpec, reward_name
 from strop.support.errors import UserError
 from strop.training import roles, rows
 from strop.training.cluster.engine_actors import open_pool
-from strop.training.cluster.rewards import maker, shared_grader
+from strop.training.cluster.rewards import open_grader
 from strop.training.collect.here import SynchronousCollector
 from strop.training.learner import prefix_sharing, routing
 from strop.training.learner.critic import Critic, make_critic
@@ -180,11 +182,8 @@ def _specs(reward: RewardSettings) -> tuple[RewardSpec, ...]:
         raise UserError(
             f"reward.weights has {len(weights)} numbers for {len(reward.functions)} functions"
         )
-    names = [reward_name(source) for source in reward.functions]
-    return tuple(
-        RewardSpec(name, source, weight)
-        for name, source, weight in zip(names, reward.functions, weights, strict=True)
-    )
+    pairs = zip(reward.functions, weights, strict=True)
+    return tuple(RewardSpec(reward_name(source), source, weight) for source, weight in pairs)
 
 
 def make_services(
@@ -201,7 +200,7 @@ def make_services(
     limits = resolve(rollout, task, loaded.context, config.data.max_prompt_tokens, longest_given)
     grader: Grader | NoGrader = NoGrader()
     if task.rewards:
-        grader = _grader(config, task.rewards, ranks)
+        grader = open_grader(config, task.rewards, ranks)
     ends = task.environment.stop_strings if task.environment is not None else ()
     services = serve(
         task,
@@ -227,14 +226,6 @@ def make_services(
     return services
 
 
-def _grader(config: RunConfig, specs: Sequence[RewardSpec], ranks: Ranks) -> Grader:
-    """The grader of a run in one or several processes. Raises UserError."""
-    return shared_grader(
-        ranks, specs, maker(config.ray), timeout_seconds=config.reward.timeout_seconds,
-        num_workers=config.reward.num_workers,
-    )  # fmt: skip
-
-
 def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
     """Open the graders that score validation sets and held-out prompts in place of the reward.
     Raises UserError.
@@ -247,7 +238,7 @@ def open_judges(config: RunConfig, services: RunServices, ranks: Ranks) -> None:
         known = source in opened
         if not known:
             spec = RewardSpec(reward_name(source), source, 1.0)
-            opened[source] = services.judged_by(_grader(config, [spec], ranks), sets[name])
+            opened[source] = services.judged_by(open_grader(config, [spec], ranks), sets[name])
         services.judges[name] = opened[source]
         if not known:
             services.notes += opened[source].check_rewards()
@@ -303,7 +294,7 @@ def make_world(
 
 
 def _longest_given(config: RunConfig, task: Task, loaded: Loaded, rollout: Any) -> int | None:
-    prompts = rows.used(config, task)
+    prompts = itertools.chain(task.train, rows.validated(config, task))
     return rows.longest_given(rollout, prompts, loaded.tokenizer, len(loaded.end_ids))
 
 
@@ -346,68 +337,52 @@ def _world(
     ranks: Ranks,
     learns: bool,
 ) -> World:
+    """Policy and engine, and beside them what learns, with the services. Raises UserError."""
     if loaded.model.dtype == torch.float16:
         raise UserError("float16 gradients vanish below 6e-8: train with model.dtype=bfloat16")
-    policy = _policy(config, loaded, services, ranks)
-    settings, apart = config.engine, learns and config.training.max_staleness > 0
+    policy, training = _policy(config, loaded, services, ranks), config.training
+    settings, apart = config.engine, learns and training.max_staleness > 0
     if apart and settings.kind != "local":
         settings = read({})  # the collector's process uses the run's own
     engine = _engine(config, settings, loaded, ranks, apart)
-    try:
+    with ExitStack() as failing:
+        failing.callback(engine.close)
+        failing.callback(policy.close)
         check_trainable(engine, settings.kind)
         check_engine(method.uses(), engine, settings.kind)
         roles.check_engine(config, engine)
         routing.check(config.model.router_replay, method.reads(), policy, engine, settings.kind)
-        return _around(config, method, loaded, services, limits, policy, engine, learns)
-    except BaseException:
-        policy.close()
-        engine.close()
-        raise
-
-
-def _around(
-    config: RunConfig,
-    method: Method,
-    loaded: Loaded,
-    services: RunServices,
-    limits: tuple[Limits, ...],
-    policy: Policy,
-    engine: Engine,
-    learns: bool,
-) -> World:
-    """The world of a policy and an engine. Raises UserError."""
-    training = config.training
-    services.notes += engine.notes
-    reference = reference_of(config, method, policy, loaded) if learns else None
-    if not policy.ranks.alone:
-        engine = _share_out(policy, reference, engine, loaded)
-    if learns:
-        services.sampling.cast.league = roles.league_of(config)
-        policy.optimiser = policy.optimiser or MasterAdamW(
-            list(policy.parameters()),
-            lr=0.0,
-            betas=training.betas,
-            weight_decay=training.weight_decay,
+        services.notes += engine.notes
+        reference = reference_of(config, method, policy, loaded) if learns else None
+        if not ranks.alone:
+            engine = _share_out(policy, reference, engine, loaded)
+        if learns:
+            services.sampling.cast.league = roles.league_of(config)
+            policy.optimiser = policy.optimiser or MasterAdamW(
+                list(policy.parameters()),
+                lr=0.0,
+                betas=training.betas,
+                weight_decay=training.weight_decay,
+            )
+        services.sampling.attach(engine)
+        world = World(
+            policy,
+            reference,
+            engine,
+            services,
+            pool_of(services.task.train),
+            config.seed,
+            training.steps,
+            config.lr(),
+            SynchronousCollector(),
+            _critic(config, method, policy) if learns else None,
+            limits,
+            served_of(config, method, loaded) if learns else None,
         )
-    services.sampling.attach(engine)
-    critic = _critic(config, method, policy) if learns else None
-    world = World(
-        policy,
-        reference,
-        engine,
-        services,
-        pool_of(services.task.train),
-        config.seed,
-        training.steps,
-        config.lr(),
-        SynchronousCollector(),
-        critic,
-        limits,
-        served_of(config, method, loaded) if learns else None,
-    )
-    if learns:
-        _keep_copies(config, method, world)
-    world.act(method.in_phase(1).at_step(1, training.steps))
+        if learns:
+            _keep_copies(config, method, world)
+        world.act(method.in_phase(1).at_step(1, training.steps))
+        failing.pop_all()
     return world
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from strop.support.errors import UserError, first_line
+from strop.support.loading import search_path
 from strop.support.stopping import holding
 from strop.training.settings.sections import RaySettings
 
@@ -106,7 +107,7 @@ def _reach(address: str) -> None:
 
 def reserve(ray: Any, bundles: list[dict[str, float]], what: str) -> Any:
     """Reserve these bundles of CPUs and GPUs. Raises UserError when there is no room."""
-    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.placement_group import placement_group
 
     bundles = [{kind: number for kind, number in each.items() if number} for each in bundles]
     total = ray.cluster_resources()
@@ -122,7 +123,7 @@ def reserve(ray: Any, bundles: list[dict[str, float]], what: str) -> Any:
     ready, started = group.ready(), time.monotonic()
     while not ray.wait([ready], timeout=LOOK_SECONDS)[0]:
         if time.monotonic() - started > RESERVE_SECONDS:
-            remove_placement_group(group)
+            ray.util.remove_placement_group(group)
             raise UserError(
                 f"{what} need {_describe(bundles)}, each on one machine, and found no such room "
                 f"within {RESERVE_SECONDS:g} s: `ray status` shows what is free"
@@ -133,6 +134,43 @@ def reserve(ray: Any, bundles: list[dict[str, float]], what: str) -> Any:
 def _describe(bundles: list[dict[str, float]]) -> str:
     each = [" and ".join(f"{n:g} {kind}" for kind, n in bundle.items()) for bundle in bundles]
     return ", ".join(each)
+
+
+def actors_in(
+    ray: Any, group: Any, kind: type, *given: Any, name: str = "", restarts: int = -1
+) -> list[Any]:
+    """Start actors of a class, one with each bundle of a reserved group.
+
+    The class gets `given`, and what `enter` takes. name: the prefix of their names on the cluster.
+    restarts: how often Ray restarts one that dies; -1: always.
+    """
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    return [
+        ray.remote(kind)
+        .options(
+            name=f"{name}-{number}" if name else None,
+            namespace=NAMESPACE if name else None,
+            num_cpus=bundle.get("CPU", 0),
+            num_gpus=bundle.get("GPU", 0),
+            max_restarts=restarts,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=number
+            ),
+        )
+        .remote(*given, str(Path.cwd()), search_path())
+        for number, bundle in enumerate(group.bundle_specs)
+    ]
+
+
+def answer(ray: Any, ref: Any, timeout: float | None = None) -> Any:
+    """The answer to a call of an actor. Raises what the call raised there, and RayError where the
+    actor is lost or the time is over.
+    """
+    try:
+        return ray.get(ref, timeout=timeout)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
 
 
 def cpus_besides(settings: RaySettings) -> int:

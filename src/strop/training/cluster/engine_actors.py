@@ -1,4 +1,7 @@
-"""Engine workers as Ray actors: Ray starts and restarts them and transports the weights."""
+"""Engine workers as Ray actors: Ray starts and restarts them and transports the weights.
+
+The sampling process, or the driver of the trainers, starts them.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,73 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from strop.engines.pool.pool import Back, EnginePool, Facts, Lost, News, Order
 from strop.support.errors import RunStopped, UserError, first_line
 from strop.support.processes import Restarts
 from strop.training.cluster.broadcast import Broadcast
-from strop.training.cluster.connect import BEGIN_SECONDS, LED_ENGINES, LOOK_SECONDS, connect
-from strop.training.cluster.engine_worker import STAGED, packed
-from strop.training.cluster.placement import existing_or_new
+from strop.training.cluster.connect import (
+    BEGIN_SECONDS,
+    LED_ENGINES,
+    LOOK_SECONDS,
+    NAMESPACE,
+    actors_in,
+    answer,
+    connect,
+    cpus_each,
+    reserve,
+)
+from strop.training.cluster.engine_worker import STAGED, EngineWorker, packed
 from strop.training.learner.models import Loaded
 from strop.training.parallel.ranks import Ranks
 from strop.training.settings.config import RunConfig
 
 TURNS = 2  # in flight per engine, so that it works while its last answer is read
+
+
+class Engines(NamedTuple):
+    """Actors and their resources. name: the prefix of the actors' names."""
+
+    ray: Any
+    actors: list[Any]
+    group: Any
+    name: str
+
+    def end(self) -> None:
+        """End the engines that this process started, and release their resources."""
+        if self.group is None or not self.ray.is_initialized():
+            return
+        for actor in self.actors:
+            self.ray.kill(actor)
+        self.ray.util.remove_placement_group(self.group)
+
+
+def begin(ray: Any, config: RunConfig) -> Engines:
+    """Start `ray.num_engines` actors, which Ray restarts when they die. Raises UserError."""
+    settings = config.ray
+    cpus = cpus_each(ray, settings)
+    bundle = {"CPU": float(cpus), "GPU": settings.gpus_per_engine}
+    group = reserve(ray, [bundle] * settings.num_engines, "the engines")
+    threads = config.threads or min(cpus, torch.get_num_threads())
+    name = f"strop-{uuid.uuid4().hex}"
+    actors = actors_in(ray, group, EngineWorker, config.model_dump(), threads, name=name)
+    return Engines(ray, actors, group, name)
+
+
+def existing_or_new(ray: Any, config: RunConfig) -> Engines:
+    """Returns the engines that the driver started for this process, else starts new ones.
+
+    Raises UserError.
+    """
+    name = os.environ.get(LED_ENGINES, "")
+    if not name:
+        return begin(ray, config)
+    count = config.ray.num_engines
+    actors = [ray.get_actor(f"{name}-{number}", NAMESPACE) for number in range(count)]
+    return Engines(ray, actors, None, name)
 
 
 @dataclass(eq=False)
@@ -70,7 +126,7 @@ class RayWorkers:
         found = []
         for number, worker in enumerate(self.seats):
             try:
-                found.append(self._got(worker.opening))
+                found.append(answer(self.ray, worker.opening))
             except self.ray.exceptions.RayError as error:
                 raise UserError(f"engine {number} does not start: {first_line(error)}") from error
             worker.opening = None
@@ -153,28 +209,21 @@ class RayWorkers:
             self.weights = self.ray.put(packed(self.kept))
         return self.weights
 
-    def _got(self, ref: Any) -> Any:
-        """Returns an engine's answer. Raises the engine's error, or RayError when it is gone."""
-        try:
-            return self.ray.get(ref)
-        except self.ray.exceptions.RayTaskError as error:
-            raise error.cause from error
-
     def _answered(self, number: int, ref: Any) -> list[tuple[int, News]]:
         worker = self.seats[number]
         try:
-            answer = self._got(ref)
+            news = answer(self.ray, ref)
         except self.ray.exceptions.RayError as error:
             return self._handle_loss(number, first_line(error))
         if not worker.turns:
             worker.opening = None
             return [(number, Back())]
-        if answer is None:
+        if news is None:
             return self._handle_loss(number, "it was restarted")
         del worker.turns[0]
         worker.since = time.monotonic()
         worker.restarts.worked()
-        return [(number, answer)]
+        return [(number, news)]
 
     def _handle_loss(self, number: int, why: str) -> list[tuple[int, News]]:
         worker = self.seats[number]

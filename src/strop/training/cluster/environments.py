@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from strop.environments.base import EnvironmentSource
 from strop.environments.episodes import CallLimits
 from strop.environments.workers import EnvironmentWorkers, EpisodeHost, WorkerLost
 from strop.support.errors import first_line
-from strop.support.loading import search_path
 from strop.training.cluster.connect import (
     BEGIN_SECONDS,
+    actors_in,
+    answer,
     connect,
     enter,
     reserve,
@@ -45,9 +45,7 @@ class RayWorker:
             seconds += BEGIN_SECONDS
         ref = getattr(self.actor, method).remote(*given)
         try:
-            found = self.ray.get(ref, timeout=seconds)
-        except self.ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+            found = answer(self.ray, ref, seconds)
         except self.ray.exceptions.GetTimeoutError:
             self.ray.kill(self.actor, no_restart=False)
             self.is_new = True
@@ -70,24 +68,9 @@ def workers_on_ray(
     settings: RaySettings, source: EnvironmentSource, limits: CallLimits
 ) -> EnvironmentWorkers:
     """Start `ray.num_environments` actors that play episodes. Raises UserError."""
-    from ray.util.placement_group import remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    ray, count = connect(settings), settings.num_environments
+    ray = connect(settings)
     bundle = {"CPU": float(settings.cpus_per_environment)}
-    group = reserve(ray, [bundle] * count, "the environments")
-    actors = [
-        ray.remote(EpisodeHostOnRay)
-        .options(
-            num_cpus=settings.cpus_per_environment,
-            max_restarts=-1,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                group, placement_group_bundle_index=number
-            ),
-        )
-        .remote(str(Path.cwd()), search_path())
-        for number in range(count)
-    ]
-    workers = [RayWorker(ray, actor) for actor in actors]
-    workers[-1].last = lambda: remove_placement_group(group)
+    group = reserve(ray, [bundle] * settings.num_environments, "the environments")
+    workers = [RayWorker(ray, actor) for actor in actors_in(ray, group, EpisodeHostOnRay)]
+    workers[-1].last = lambda: ray.util.remove_placement_group(group)
     return EnvironmentWorkers(source, limits, workers)

@@ -13,24 +13,28 @@ from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError, first_line
 from strop.support.exits import Exit
 from strop.support.loading import search_path
-from strop.training.cluster.connect import MOST_TRIES, connect, enter, why_not_running
+from strop.training.cluster.connect import (
+    MOST_TRIES,
+    answer,
+    connect,
+    enter,
+    why_not_running,
+)
 from strop.training.parallel.ranks import Ranks
+from strop.training.settings.config import RunConfig
 from strop.training.settings.sections import RaySettings
-
-Make = Callable[..., Grader]
 
 
 class SharedGrader(Grader):
     """A grader that all processes call alike; its results and errors reach all of them."""
 
-    def __init__(
-        self, ranks: Ranks, specs: Sequence[RewardSpec], make: Make, **options: Any
-    ) -> None:
+    def __init__(self, ranks: Ranks, make: Callable[[], Grader]) -> None:
+        """make: opens the grader, in the first process."""
         self.ranks = ranks
         self.inner: Grader | None = None
 
         def start() -> tuple[RewardSpec, ...]:
-            self.inner = make(specs, **options)
+            self.inner = make()
             return self.inner.specs
 
         self.specs = ranks.from_first(start)
@@ -52,16 +56,6 @@ class SharedGrader(Grader):
         """End the worker processes."""
         if self.inner is not None:
             self.inner.close()
-
-
-def shared_grader(
-    ranks: Ranks, specs: Sequence[RewardSpec], make: Make = Grader, **options: Any
-) -> Grader:
-    """Returns the grader of a run in one or several processes. Raises UserError as `Grader` does.
-
-    make: constructs the grader in the first process.
-    """
-    return make(specs, **options) if ranks.alone else SharedGrader(ranks, specs, make, **options)
 
 
 class There:
@@ -136,15 +130,18 @@ class RayGrader(Grader):
             if why := why_not_running(self.ray, self.actor):
                 break
             try:
-                return self.ray.get(getattr(self.actor, method).remote(*given, **more))
-            except self.ray.exceptions.RayTaskError as error:
-                raise error.cause from error
+                return answer(self.ray, getattr(self.actor, method).remote(*given, **more))
             except self.ray.exceptions.RayError as error:
                 why = first_line(error)
         raise Lost(f"the actor of the rewards is lost: {why}")
 
 
-def maker(settings: RaySettings) -> Any:
-    """Returns the constructor of the run's grader: local, or on Ray."""
-    on_ray = settings.address and settings.cpus_for_rewards
-    return partial(RayGrader, settings) if on_ray else Grader
+def open_grader(config: RunConfig, specs: Sequence[RewardSpec], ranks: Ranks) -> Grader:
+    """The grader of a run, in one or several processes or on Ray. Raises UserError as `Grader`."""
+    own, on_ray = config.reward, config.ray.address and config.ray.cpus_for_rewards
+    kind = partial(RayGrader, config.ray) if on_ray else Grader
+
+    def make() -> Grader:
+        return kind(specs, timeout_seconds=own.timeout_seconds, num_workers=own.num_workers)
+
+    return make() if ranks.alone else SharedGrader(ranks, make)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from strop.support import adapted, linear
-from strop.support.errors import UserError
+from strop.support.errors import UserError, first_line
 from strop.support.files import json_of
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -172,7 +172,7 @@ def _load(adapter: Any, folder: Path, name: str) -> None:
     try:
         saved = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"the adapter in {folder} cannot be read: {_first(error)}") from error
+        raise UserError(f"the adapter in {folder} cannot be read: {first_line(error)}") from error
     own = peft.get_peft_model_state_dict(adapter, adapter_name=name)
     shapes = {name: value.shape for name, value in saved.items()}
     if shapes != {name: value.shape for name, value in own.items()}:
@@ -204,7 +204,7 @@ def merge(adapter: Any) -> Any:
     try:
         return adapter.merge_and_unload()
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"the adapter cannot be merged: {_first(error)}") from error
+        raise UserError(f"the adapter cannot be merged: {first_line(error)}") from error
 
 
 def is_adapter(folder: str | Path) -> bool:
@@ -234,7 +234,7 @@ def _fitting(folder: Path) -> Iterator[None]:
             yield
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise UserError(
-            f"the adapter in {folder} does not fit the model: {_first(error)}"
+            f"the adapter in {folder} does not fit the model: {first_line(error)}"
         ) from error
 
 
@@ -249,7 +249,3 @@ def _quietly() -> Iterator[None]:
 def _head_name(model: Any) -> str:
     head = model.get_output_embeddings()
     return next((name.rpartition(".")[2] for name, m in model.named_modules() if m is head), "")
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from strop.batch import segments
-from strop.batch.batch import KEPT_AT, KEPT_IDS, NUM_KEPT, Batch, position_of, to_padded
+from strop.batch.batch import KEPT_AT, KEPT_IDS, NUM_KEPT, Batch, to_padded
 from strop.head import head
 from strop.head.chunk import Distribution, Head, Others
 from strop.head.head import head_of, text_config, trunk_of
@@ -217,7 +217,7 @@ class Policy:
         for micro, rows, counts in self.passes(batch):
             others = {}
             if other is not None:
-                others = {OTHER: (other.whole_head(temperature), other.hidden(micro)[0])}
+                others = {OTHER: (other.whole_head(temperature), other.hidden(micro))}
 
             def measured(micro: Batch = micro, others: Others = others) -> dict[str, Tensor]:
                 return self._measured(micro, names, temperature, further, others)
@@ -315,14 +315,9 @@ class Policy:
             loss.backward()
         return values
 
-    def hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
-        """Returns the hidden states before the policy tokens of `micro`, and the tokens' ids, as
-        a reference reads the rollouts.
-        """
-        return self.compute(lambda: self._hidden(reprompted(micro)))
-
-    def _hidden(self, micro: Batch) -> tuple[Tensor, Tensor]:
-        return self._around(micro)[0], self._ids(micro)
+    def hidden(self, micro: Batch) -> Tensor:
+        """Hidden states before the policy tokens of `micro`, as a reference reads the rollouts."""
+        return self.around(reprompted(micro))[0]
 
     def _ids(self, micro: Batch) -> Tensor:
         """The policy tokens of `micro`."""
@@ -370,9 +365,8 @@ class Policy:
         """A pass of the trunk. more: its arguments beside the tokens."""
         context_T, num = micro.contexts()
         drawn_T = segments.rows_where(micro["mask_T"])
-        row_T, position_T = (
-            segments.at(each_T, drawn_T) for each_T in (context_T, position_of(context_T, num))
-        )
+        place_T = segments.place_in_run(context_T, num)
+        row_T, position_T = (segments.at(each_T, drawn_T) for each_T in (context_T, place_T))
         # A first token has no state before it; prompts that are only read do not need one.
         before_T = (position_T - 1).clamp(min=0)
         if layout is not None:

@@ -49,6 +49,11 @@ class Rows:
         return Rows(*(to_device(part, device) for part in parts))
 
     @property
+    def place_C(self) -> Tensor:
+        """The row of each context in the given order."""
+        return torch.argsort(self.order_C)
+
+    @property
     def start_C(self) -> Tensor:
         """The number of distinct prefixes in the rows before each row."""
         new_C = self.size_C - self.shared_C
@@ -90,21 +95,18 @@ class Forest:
 def rows_of(id_T: Tensor, context_T: Tensor, num: int) -> Rows:
     """The rows of `num` contexts, whose tokens lie together in `context_T`'s order."""
     id_CL = to_padded(id_T.int(), context_T, num, fill=NONE)
-    order_C = _sorted(id_CL)
+    texts = [row.tobytes() for row in id_CL.cpu().numpy()]
+    order = sorted(range(num), key=texts.__getitem__)
+    order_C = torch.tensor(order, dtype=torch.long, device=id_CL.device)
     id_CL = id_CL[order_C]
     return Rows(id_CL, order_C, (id_CL != NONE).sum(1), num_shared_with_previous(id_CL))
 
 
 def plant(rows: Rows) -> Forest:
     """The forest of the rows' prefixes."""
-    id_CL, shared_C1, start_C, total = (
-        rows.id_CL,
-        rows.shared_C[:, None],
-        rows.start_C,
-        rows.num_nodes,
-    )
+    id_CL, start_C, total = rows.id_CL, rows.start_C, rows.num_nodes
     position_L = torch.arange(id_CL.shape[1], device=id_CL.device)
-    breaks_CL = position_L >= shared_C1
+    breaks_CL = position_L >= rows.shared_C[:, None]
     new_CL = breaks_CL & (id_CL != NONE)
     # The context that adds the token: the last one up to here that differs before or at it.
     row_C = torch.arange(id_CL.shape[0], device=id_CL.device)
@@ -113,14 +115,12 @@ def plant(rows: Rows) -> Forest:
     # All nodes up to the next context that differs before or at a token begin with it.
     later_CL = torch.where(breaks_CL, start_C[:, None], total).flip(0).cummin(0).values.flip(0)
     end_CL = torch.cat([later_CL[1:], later_CL.new_full((1, later_CL.shape[1]), total)])
-    place_C = torch.empty_like(rows.order_C)
-    place_C[rows.order_C] = row_C
     return Forest(
         id_CL[new_CL].long(),
         position_L.expand_as(id_CL)[new_CL],
         end_CL[new_CL],
         rows.order_C[:, None].expand_as(id_CL)[new_CL],
-        node_CL[place_C],
+        node_CL[rows.place_C],
     )
 
 
@@ -130,14 +130,6 @@ def num_shared_with_previous(id_CL: Tensor) -> Tensor:
     ends = torch.nn.functional.pad(same_CL, (0, 1), value=False)
     shared = (~ends).byte().argmax(1)  # the first place that differs
     return torch.cat([shared.new_zeros(min(1, id_CL.shape[0])), shared])
-
-
-def _sorted(id_CL: Tensor) -> Tensor:
-    """An order [C] of the rows in which those with a common prefix lie together."""
-    rows = id_CL.cpu().numpy()
-    texts = [row.tobytes() for row in rows]
-    order = sorted(range(len(texts)), key=texts.__getitem__)
-    return torch.tensor(order, dtype=torch.long, device=id_CL.device)
 
 
 NAME = "strop_forest"  # among the attention functions of transformers
@@ -440,8 +432,7 @@ def split(batch: Batch, rows: Rows, token_budget: int) -> list[Tensor]:
 
     A larger rollout gets its own micro-batch.
     """
-    place_C = torch.empty_like(rows.order_C)
-    place_C[rows.order_C] = torch.arange(rows.order_C.shape[0], device=place_C.device)
+    place_C = rows.place_C
     context_T, num = batch.contexts()
     rollout_C = batch["rollout_T"][segments.first(context_T, num)]
     # Rollouts in the order of their first contexts, each with all of its own.

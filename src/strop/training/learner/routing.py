@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.batch.batch import Batch, position_of, to_padded
+from strop.batch.batch import Batch, to_padded
 from strop.batch.columns import OF_EXPERTS
 from strop.engines.base import EXPERTS, Engine
 from strop.support.errors import UserError
@@ -67,7 +67,7 @@ def placed(batch: Batch, name: str, layout: Layout | None) -> Tensor:
 def back(batch: Batch, found_MW: Tensor, layout: Layout | None) -> Tensor:
     """A result of a pass [M, ...] as a column of the batch's tokens."""
     context_T, num = batch.contexts()
-    position_T = position_of(context_T, num)
+    position_T = segments.place_in_run(context_T, num)
     if layout is not None:
         return found_MW[layout.forest.node_CL[context_T, position_T]]
     return found_MW[context_T * (found_MW.shape[0] // num) + position_T]
@@ -115,7 +115,7 @@ def mismatch(batch: Batch, experts: Experts, watch: Watch, passed: Pass) -> dict
     if name not in batch:
         return {}
     mask_T = batch["mask_T"]
-    follows_T = position_of(*batch.contexts())[mask_T] > 0
+    follows_T = segments.place_in_run(*batch.contexts())[mask_T] > 0
     recorded = batch[name][mask_T.nonzero().squeeze(1) - follows_T.long()]
     return {MISMATCH: experts.mismatch(watch.chosen()[passed.before_T], recorded)}
 

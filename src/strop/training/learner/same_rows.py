@@ -7,7 +7,8 @@ and give every column of every update the same adjoint, which determines the gra
 that cannot be computed so counts as different.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,7 +181,8 @@ class SameRows(Spectator):
             written |= {name for use in own.advantage for name in parts.writes(use)}
             return Batch({k: v for k, v in mine.columns.items() if k not in written - REFRESHED})
         batch = self._whole(own)
-        same = sum(1 for _ in _alike(own.reward, other.reward))
+        pairs = zip(own.reward, other.reward, strict=False)
+        same = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
         if same < len(own.reward):
             if same == 0:
                 raise Unequal("reward")
@@ -283,14 +285,6 @@ def _rests(use: Use, metrics: Mapping[str, float]) -> bool:
         return True
     acted: tuple[str, ...] = getattr(use.part, "acted", ())
     return bool(acted and metrics) and not any(metrics.get(name, 0.0) for name in acted)
-
-
-def _alike(one: Iterable[Use], other: Iterable[Use]) -> Iterable[Use]:
-    """The common beginning of two chains."""
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            return
-        yield a
 
 
 def _computable(stage: str, uses: Sequence[Use]) -> Sequence[Use]:

@@ -226,10 +226,8 @@ def _covariance(batch: Batch) -> float:
     """Covariance of log-probability and advantage over the scored tokens that an engine drew."""
     logp_T = batch["logp_sampler_T"].double()
     where_T = batch["mask_T"] & batch["scored_B"][batch["rollout_T"]] & ~logp_T.isnan()
-    one_T = torch.zeros_like(batch["turn_T"])
-    centred_T = segments.centred(logp_T, one_T, 1, where_T)
-    product_T = centred_T * segments.centred(batch["advantage_T"].double(), one_T, 1, where_T)
-    return float(segments.mean(product_T, one_T, 1, where_T))
+    product_T = segments.covariance(logp_T, batch["advantage_T"].double(), where_T)
+    return segments.overall(product_T, where_T)
 
 
 def _mean(values: Tensor) -> float:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from strop.batch.batch import Batch
@@ -110,8 +109,3 @@ def _with_values(batch: Batch, names: set[str], critic: Critic | None) -> Batch:
     assert critic is not None
     found = critic.columns(batch, sorted(set(columns.values())))
     return batch.set(**{name: found[head] for name, head in columns.items()})
-
-
-def freeze(model: torch.nn.Module) -> torch.nn.Module:
-    """The model without gradients, for a reference policy."""
-    return model.requires_grad_(False).eval()

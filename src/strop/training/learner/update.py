@@ -381,7 +381,7 @@ class Learner:
         if wanted != {"logq_ref_TV"} or reference is None:
             raise RuntimeError(f"no policy for {', '.join(sorted(wanted))}")
         with torch.no_grad():
-            hidden, _ = reference.hidden(micro)
+            hidden = reference.hidden(micro)
         return {"logq_ref_TV": (reference.whole_head(self.models.temperature), hidden)}
 
 

@@ -15,8 +15,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -324,21 +324,20 @@ def _met(meet: Callable[[], T], name: str) -> T:
     processes are stopped, only one reports it.
     """
     again = "no step was started: give the same command again"
-    found: list[Callable[[], T]] = []
+    found: Future[T] = Future()
 
     def work() -> None:
         try:
-            value = meet()
-            found.append(lambda: value)
+            found.set_result(meet())
         except Exception as error:
-            found.append(partial(_throw, error))
+            found.set_exception(error)
 
     thread = threading.Thread(target=work, name="strop-join", daemon=True)
     thread.start()
     try:
         while thread.is_alive():
             thread.join(WAKE_SECONDS)
-        return found[0]()
+        return found.result(0)
     except KeyboardInterrupt as stopped:
         deafen()
         if not launched.is_first("stopped"):
@@ -352,7 +351,3 @@ def _met(meet: Callable[[], T], name: str) -> T:
             f"{name} could not join the others: one was not started, ended or cannot be reached "
             f"from here ({why}); {again}"
         ) from error
-
-
-def _throw(error: Exception) -> Any:
-    raise error

@@ -35,29 +35,23 @@ def local(value: Tensor) -> Tensor:
 
 
 def whole(value: Any) -> Any:
-    """Gather a tensor, or nested tables and lists of tensors, from the parts of all processes.
-
-    All processes call it, for equal values.
+    """Gather a tensor from the parts of all processes, which call it together; anything else, and
+    a tensor that is not sharded, is returned.
     """
-    return _gathered(value, lambda full: full)
+    return value.full_tensor() if is_sharded(value) else value
 
 
 def saved(value: Any) -> Any:
-    """Gather sharded tensors like `whole`, but in main memory and only in the first process."""
-
-    def keep(full: Tensor) -> Tensor:
-        return full.cpu() if torch.distributed.get_rank() == 0 else full.new_empty(0)
-
-    return _gathered(value, keep)
-
-
-def _gathered(value: Any, keep: Callable[[Tensor], Tensor]) -> Any:
+    """Gather the sharded tensors in nested tables and lists, in main memory and only in the first
+    process.
+    """
     if is_sharded(value):
-        return keep(value.full_tensor())
+        full = whole(value)
+        return full.cpu() if torch.distributed.get_rank() == 0 else full.new_empty(0)
     if isinstance(value, Mapping):
-        return {name: _gathered(inner, keep) for name, inner in value.items()}
+        return {name: saved(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_gathered(inner, keep) for inner in value)
+        return type(value)(map(saved, value))
     return value
 
 

@@ -29,9 +29,9 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
+from strop.engines.weights_folder import FAILURES
 from strop.support.errors import RunStopped, UserError, first_line
 from strop.support.files import json_of
 from strop.support.writing import check_room, writing
@@ -77,12 +77,11 @@ def save(
     contents = _contents({"step": step, "state": state}, trained, held, stored)
     what = f"the checkpoint of step {step}"
     needed = ranks.from_first(lambda: _needed(folder, loaded, [contents, parts]))
-    failures = (OSError, RuntimeError, SafetensorError)  # three names for a full disk
 
     def begin() -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
         check_room(folder, what, needed)
-        with writing(folder, what, needed, failures, RunStopped):
+        with writing(folder, what, needed, FAILURES, RunStopped):
             unfinished.mkdir(parents=True)
             loaded.save(unfinished)
             for name, content in contents.items():
@@ -90,13 +89,13 @@ def save(
                     torch.save(content, unfinished / name)
 
     def end() -> None:
-        with writing(folder, what, needed, failures, RunStopped):
+        with writing(folder, what, needed, FAILURES, RunStopped):
             _seal(unfinished, place)
 
     try:
         ranks.from_first(begin, limited=False)
         if parts:
-            with writing(folder, what, needed, failures, RunStopped):
+            with writing(folder, what, needed, FAILURES, RunStopped):
                 shard_files.write(parts, unfinished / shard_files.FOLDER, ranks.talk)
         ranks.from_first(end, limited=False)
     finally:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from strop.batch.batch import Batch, pad_rollouts
+from strop.batch.batch import Batch, to_padded
 from strop.support.linear import as_torch_does
 from strop.training.learner.policy import Policy
 from strop.training.learner.step_models import StepModels
@@ -116,8 +116,10 @@ def _at_once(policy: Policy, longest: int) -> int:
 
 def _mapped(policy: Policy, batch: Batch, temperature: float) -> Tensor | None:
     """Norms [B] of all rollouts in one mapped pass; None where the model does not allow it."""
-    ids_BL, _ = pad_rollouts(batch)
-    learns_BL, _ = pad_rollouts(batch.set(id_T=batch["mask_T"].long()))
+    ids_BL, learns_BL = (
+        to_padded(each_T, batch["rollout_T"], batch.size("B"))
+        for each_T in (batch["id_T"], batch["mask_T"].long())
+    )
     weights = {n: p.detach() for n, p in policy.model.named_parameters() if p.requires_grad}
 
     def summed(weights: Mapping[str, Tensor], ids_L: Tensor, learns_L: Tensor) -> Tensor:

@@ -149,11 +149,10 @@ class RunConfig(Section):
         self.engine.check(self.training.steps)
         self.engine.check_method(method)
         for name, rate in (("training.lr", self.lr()), ("critic.lr", self.critic_lr())):
-            steps = {1}
             if isinstance(rate, Schedule):
-                steps = extreme_steps(rate, self.training.steps, before(rate, 1))
-            for step in sorted(steps):
-                _check_rate(name, _number(name, rate, step, self.training.steps))
+                last = self.training.steps
+                for step in sorted(extreme_steps(rate, last, before(rate, 1))):
+                    _check_rate(name, number_at(name, rate, step, last))
         if self.evaluation.every:
             _ = self.evaluation.ks
         return method
@@ -266,10 +265,6 @@ def _rate(name: str, value: float | str) -> float | Schedule:
     if not isinstance(rate, Schedule):
         _check_rate(name, rate)
     return rate
-
-
-def _number(name: str, rate: float | Schedule, step: int, num_steps: int) -> float:
-    return number_at(name, rate, step, num_steps) if isinstance(rate, Schedule) else rate
 
 
 def _check_rate(name: str, rate: object) -> None:
