@@ -35,7 +35,6 @@ norms, which strop replaces. --device cpu tries the program, in seconds.
 import argparse
 import collections
 import contextlib
-import csv
 import statistics
 import sys
 import time
@@ -54,6 +53,7 @@ from strop.head import chunk, head
 from strop.method.chains import Chains, generators, learnable
 from strop.recipes.grpo import grpo
 from strop.support.devices import why_no_kernels
+from strop.support.tables import write_rows
 from strop.training.learner import prefix_sharing
 from strop.training.learner.models import Loaded, ready
 from strop.training.learner.policy import MasterAdamW, Policy
@@ -341,11 +341,6 @@ class Table:
         self.rows.append((what, seconds, tokens / seconds, share, peak_gib()))
         print("| {} | {:.4f} | {:.0f} | {:.1%} | {:.1f} |".format(*self.rows[-1]), flush=True)
 
-    def write(self, path: Path) -> None:
-        """Write all rows as CSV."""
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([HEAD, *self.rows])
-
 
 def make_policy(model: Any) -> Policy:
     """A run's policy, with training's defaults."""
@@ -424,7 +419,7 @@ def main() -> None:
     time_plain(table, policy, batch, flops, started + OPTIONS.seconds)
     time_head(table, policy, flops, min(policy.token_budget, answers))
     if OPTIONS.out:
-        table.write(OPTIONS.out)
+        write_rows(OPTIONS.out, HEAD, [dict(zip(HEAD, row, strict=True)) for row in table.rows])
     print(f"all of it took {time.perf_counter() - started:.1f} s")
 
 

@@ -1,6 +1,5 @@
 """A comparison as a Markdown table, and as a CSV file of every run."""
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from strop.comparison.scores import Row, by_metric, each_prompt
 from strop.comparison.tuning import Tried
 from strop.comparison.verdict import FEWEST_SEEDS, Compared, judge
 from strop.evaluation.seeds import SeedEstimate, range_of
+from strop.support.tables import write_rows
 from strop.support.writing import write_whole, writing
 
 
@@ -187,10 +187,9 @@ def write_tables(
 ) -> None:
     """Write scores.csv, one line for each run and scored step, and table.md. Raises UserError."""
     names = list(dict.fromkeys(name for row in rows for name in row.found))
+    head = ("method", "seed", "step", *names)
+    # The model before training has one line, for all scored steps.
+    runs = dict.fromkeys(tuple(one_run(row, names)) for row in rows)
     with writing(folder, "the scores"):
-        with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file, lineterminator="\n")
-            table.writerow(["method", "seed", "step", *names])
-            for line in dict.fromkeys(tuple(one_run(row, names)) for row in rows):
-                table.writerow(line)  # the model before training has one, for all scored steps
+        write_rows(folder / "scores.csv", head, [dict(zip(head, r, strict=True)) for r in runs])
         write_whole(folder / "table.md", markdown(plan, rows, alike, tried))
