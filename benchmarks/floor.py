@@ -35,14 +35,11 @@ ATLAS = Path(__file__).parents[1] / "docs/evidence/atlas/tiny.csv"
 HEAD = ("recipe", "task", "options", "before", "after", "floor", "learns", "entropy", "seconds")
 
 
-class Course:
+class Course(loop.Watcher):
     """Records the metrics of a run."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, float]] = []
-
-    def begin(self, run: Any, before: list[dict[str, float]]) -> None:
-        """Show nothing."""
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
         self.lines.append(metrics)
