@@ -12,7 +12,7 @@ from strop.comparison.scores import Row, by_metric, each_prompt
 from strop.comparison.tuning import Tried
 from strop.comparison.verdict import FEWEST_SEEDS, Compared, judge
 from strop.evaluation.seeds import SeedEstimate, range_of
-from strop.support.tables import write_rows
+from strop.support.tables import markdown_table, write_rows
 from strop.support.writing import write_whole, writing
 
 
@@ -53,9 +53,8 @@ def markdown(
         if not compared:
             continue
         pieces.append(f"\n## {heading(plan, step)}\n")
-        pieces.append(_line(["", *map(_code, labels)]))
-        pieces.append(_line(["---"] * (1 + len(labels))))
-        pieces += [_line([name, *line]) for name, line in lines(plan, compared)]
+        cells = [(name, *line) for name, line in lines(plan, compared)]
+        pieces.append(markdown_table(["", *map(_code, labels)], cells))
         numbers |= {c.metric: number_of(c.metric, plan.scoring) for c in compared}
     if picks := early.lines_of(plan, rows):
         pieces += _section(early.TITLE, early.meaning(plan), early.HEAD, picks)
@@ -69,16 +68,11 @@ def _section(
     title: str, meaning: str, head: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> list[str]:
     """A heading, the text below it, and a table."""
-    lines = [_line(cells) for cells in (head, ["---"] * len(head), *rows)]
-    return [f"\n## {title}\n", f"{meaning}\n", *lines]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return [f"\n## {title}\n", f"{meaning}\n", markdown_table(head, rows)]
 
 
 def _code(label: str) -> str:
-    return "`" + label.replace("|", "\\|") + "`"
+    return f"`{label}`"
 
 
 def lines(plan: Plan, compared: Sequence[Compared]) -> list[tuple[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""Tables as CSV files."""
+"""Tables: CSV files, and Markdown."""
 
 import csv
 import io
@@ -27,3 +27,10 @@ def write_rows(path: Path, head: Sequence[str], rows: Iterable[Mapping[str, Any]
     table.writeheader()
     table.writerows(rows)
     write_whole(path, text.getvalue())
+
+
+def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown, without a line break at its end."""
+    whole = [head, ["---"] * len(head), *rows]
+    escaped = [[str(cell).replace("|", "\\|") for cell in row] for row in whole]
+    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
