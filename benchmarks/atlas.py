@@ -45,6 +45,7 @@ from strop.report.run_folder import Run
 from strop.support.about import VERSION
 from strop.support.errors import RunStopped, UserError
 from strop.support.stopping import interrupting
+from strop.support.tables import read_rows, write_rows
 from strop.support.writing import write_whole
 from strop.training.record.versions import device_name
 from strop.training.settings.config import RunConfig
@@ -205,14 +206,6 @@ def cells_of(
         except UserError as error:
             left[recipe] = str(error).splitlines()[0]
     return [*bases.values(), *cells], left
-
-
-def read(path: Path) -> list[Row]:
-    """The rows of a file; none if it does not exist."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def missing(
@@ -384,7 +377,7 @@ def main(arguments: Sequence[str]) -> int:
     cells, left = cells_of(chosen, regime, inputs)
     ROWS.mkdir(parents=True, exist_ok=True)
     file = RowFile(ROWS / f"{asked.regime}.csv")
-    rows = read(file.path)
+    rows = read_rows(file.path)
     todo = missing(cells, asked.seeds or regime.seeds, rows, machine_here(), asked.again,
                    asked.stale)  # fmt: skip
     for name, why in left.items():
@@ -401,12 +394,9 @@ def main(arguments: Sequence[str]) -> int:
 def keep_left(regime: str, left: Mapping[str, str]) -> None:
     """Write which recipes a regime leaves out, and why; lines of other regimes stay."""
     path = ROWS / "left_out.csv"
-    rows = [row for row in read(path) if row["regime"] != regime]
+    rows = [row for row in read_rows(path) if row["regime"] != regime]
     rows += [{"regime": regime, "recipe": name, "why": why} for name, why in left.items()]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, ("regime", "recipe", "why"), lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
+    write_rows(path, ("regime", "recipe", "why"), rows)
 
 
 if __name__ == "__main__":

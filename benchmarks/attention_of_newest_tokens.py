@@ -8,27 +8,13 @@ torch (enable_gqa); "engine" is `attend_newest`. All give the same result within
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
 
 import torch
-from machine import speed
+from machine import medians, speed
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from strop.engines.local.cache import attend_newest
-
-
-def medians(ways: dict[str, Callable[[], Tensor]], repeats: int) -> dict[str, float]:
-    """Milliseconds of each way."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeats + 3):
-        for name, way in ways.items():
-            began = time.process_time()
-            way()
-            found[name].append(1e3 * (time.process_time() - began))
-    return {name: statistics.median(times[3:]) for name, times in found.items()}
 
 
 def measure(dtype: torch.dtype, heads: int, of_keys: int, options: argparse.Namespace) -> None:
@@ -56,7 +42,7 @@ def measure(dtype: torch.dtype, heads: int, of_keys: int, options: argparse.Name
     took = medians(ways, options.repeats)
     print(
         f"{str(dtype).removeprefix('torch.')}, {heads} heads, {of_keys} of keys: "
-        + ", ".join(f"{name} {each:.1f} ms" for name, each in took.items())
+        + ", ".join(f"{name} {1e3 * each:.1f} ms" for name, each in took.items())
     )
 
 

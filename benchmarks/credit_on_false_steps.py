@@ -32,7 +32,6 @@ while the policy stays fixed.
 """
 
 import argparse
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +47,7 @@ from strop.environments.worked_countdown import ANSWER, STEP, first_false_step
 from strop.evaluation.seeds import over_seeds
 from strop.method.algorithm import Algorithm
 from strop.support.errors import UserError
+from strop.support.tables import write_rows
 from strop.training.record import checkpoint
 from strop.training.step import train_step
 from strop.training.world import World
@@ -252,10 +252,7 @@ def main() -> None:
         rows += [row for row in measure(label, words, options) if row["credit"] not in known]
     show(rows)
     if options.out:
-        with options.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, ("credit", "batch", "false", "answers", *Found._fields))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(options.out, ("credit", "batch", "false", "answers", *Found._fields), rows)
 
 
 if __name__ == "__main__":

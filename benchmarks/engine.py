@@ -40,11 +40,11 @@ import random
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from machine import medians
 from processes import peak_mib
 from torch import nn
 from transformers import DynamicCache, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
@@ -240,29 +240,12 @@ def worked(repeats: int) -> None:
     wide = max(map(len, asked))
     padded = [(0,) * (wide - len(ids)) + ids for ids in asked * 16]
     loop = functools.partial(by_loop(found.model, 512), padded, ends)
-    spent = taking_turns({"engine": by_the_engine, "loop": loop}, repeats)
+    spent = medians({"engine": by_the_engine, "loop": loop}, repeats)
     print(
         f"tiny-worked: {len(ends)} answers, mean {statistics.mean(ends):.0f}, longest {max(ends)};"
         f" tokens/s engine {sum(ends) / spent['engine']:.0f}  loop {sum(ends) / spent['loop']:.0f};"
         f"  engine / loop {spent['loop'] / spent['engine']:.2f}; engine {spent['engine']:.2f} s"
     )
-
-
-def seconds(run: Callable[[], Any]) -> float:
-    started = time.process_time()
-    run()
-    return time.process_time() - started
-
-
-def taking_turns(variants: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median processor seconds of each; every variant runs once before that does not count."""
-    found: dict[str, list[float]] = {name: [] for name in variants}
-    for turn in range(repeats + 1):
-        for name, run in variants.items():
-            spent = seconds(run)
-            if turn:
-                found[name].append(spent)
-    return {name: statistics.median(spent) for name, spent in found.items()}
 
 
 def kinds_of(name: str) -> tuple[str, ...]:
@@ -278,7 +261,7 @@ def speed(name: str, model: Any, rows: int, repeats: int) -> None:
         makers |= {"generate": by_generate} if name != "large" else {}
         runs = {key: make(model, rows) for key, make in makers.items()}
         variants = {key: functools.partial(run, asked, ends) for key, run in runs.items()}
-        spent = taking_turns(variants, repeats)
+        spent = medians(variants, repeats)
         made = sum(ends)
         rates = "  ".join(f"{key} {made / each:.0f}" for key, each in spent.items())
         ratios = "  ".join(
@@ -373,7 +356,7 @@ def branches(name: str, model: Any, repeats: int) -> None:
             "branch": functools.partial(go_on, number, True),
             "resubmission": functools.partial(go_on, number, False),
         }
-        branch, again = taking_turns(variants, repeats).values()
+        branch, again = medians(variants, repeats).values()
         print(
             f"{name} {number} of {PROMPT + parent} tokens: branch {1000 * branch:.0f} ms, "
             f"resubmission {1000 * again:.0f} ms, ratio {branch / again:.2f}",

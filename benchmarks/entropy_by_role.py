@@ -16,7 +16,6 @@ for several. --out writes the numbers of every model and batch.
 """
 
 import argparse
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from strop.environments.worked_countdown import AGAIN, ANSWER, STEP
 from strop.evaluation.seeds import over_seeds
 from strop.method.algorithm import Algorithm
 from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
+from strop.support.tables import write_rows
 from strop.training.world import World
 
 LAST_LINE = 12  # later lines count as this one
@@ -199,11 +199,7 @@ def main() -> None:
     rows = [row for model in options.models for row in rows_of(model, measure(model, options))]
     show(rows)
     if options.out:
-        with options.out.open("w", newline="", encoding="utf-8") as file:
-            names = ("model", "batch", "table", "label", "value", *NUMBERS)
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(options.out, ("model", "batch", "table", "label", "value", *NUMBERS), rows)
 
 
 if __name__ == "__main__":

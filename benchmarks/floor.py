@@ -14,7 +14,6 @@ below its floor.
 """
 
 import argparse
-import csv
 import shutil
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from floor_settings import TASKS, files, setting_of, teacher
 from strop.catalogue import catalogue
 from strop.evaluation.run import validator
 from strop.support.errors import RunStopped, UserError
+from strop.support.tables import read_rows, write_rows
 from strop.training import loop
 from strop.training.settings import config
 
@@ -35,14 +35,11 @@ ATLAS = Path(__file__).parents[1] / "docs/evidence/atlas/tiny.csv"
 HEAD = ("recipe", "task", "options", "before", "after", "floor", "learns", "entropy", "seconds")
 
 
-class Course:
+class Course(loop.Watcher):
     """Records the metrics of a run."""
 
     def __init__(self) -> None:
         self.lines: list[dict[str, float]] = []
-
-    def begin(self, run: Any, before: list[dict[str, float]]) -> None:
-        """Show nothing."""
 
     def step(self, run: Any, metrics: dict[str, float]) -> None:
         self.lines.append(metrics)
@@ -87,20 +84,9 @@ def row_of(recipe: str, folder: Path, steps: int, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """The lines of a file; none if it does not exist."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
 def write(path: Path, rows: list[dict[str, Any]], head: Sequence[str] = HEAD) -> None:
     """Write all lines, sorted by recipe."""
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        table = csv.DictWriter(stream, head, lineterminator="\n")
-        table.writeheader()
-        table.writerows(sorted(rows, key=lambda row: row["recipe"]))
+    write_rows(path, head, sorted(rows, key=lambda row: row["recipe"]))
 
 
 def write_page(page: Path, rows: list[dict[str, Any]], head: Sequence[str] = HEAD) -> None:
@@ -117,7 +103,7 @@ def write_page(page: Path, rows: list[dict[str, Any]], head: Sequence[str] = HEA
 
 def add(path: Path, row: dict[str, Any], head: Sequence[str] = HEAD) -> None:
     """Write and print the line of a recipe."""
-    write(path, [*read(path), row], head)
+    write(path, [*read_rows(path), row], head)
     print(", ".join(f"{key} {row[key]}" for key in head), flush=True)
 
 
@@ -139,13 +125,13 @@ def chosen(recipes: str, path: Path, every: Iterable[str], head: Sequence[str] =
     if not recipes:
         return list(every)
     names = recipes.split(",")
-    write(path, [row for row in read(path) if row["recipe"] not in names], head)
+    write(path, [row for row in read_rows(path) if row["recipe"] not in names], head)
     return names
 
 
 def not_in_the_atlas() -> list[str]:
     """The recipes that the atlas does not compare on the puzzles of its regime `tiny`."""
-    known = {row["recipe"] for row in read(ATLAS)}
+    known = {row["recipe"] for row in read_rows(ATLAS)}
     return [entry.name for entry in catalogue.recipes() if entry.name not in known]
 
 
@@ -155,9 +141,9 @@ def main() -> None:
     path = options.out / "floor.csv"
     names = chosen(options.recipes, path, not_in_the_atlas())
     for name in names:
-        if name not in {row["recipe"] for row in read(path)}:
+        if name not in {row["recipe"] for row in read_rows(path)}:
             one(name, path, options)
-    rows = read(path)
+    rows = read_rows(path)
     if options.page:
         write_page(options.page, rows)
     missing = [name for name in names if name not in {row["recipe"] for row in rows}]

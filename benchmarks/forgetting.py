@@ -12,7 +12,6 @@ it was stopped. Differences are paired by seed, over both orders.
 
 import argparse
 import contextlib
-import csv
 import io
 import json
 import math
@@ -27,6 +26,7 @@ from strop.comparison.sequence import carry_out, plan_of
 from strop.comparison.sequence_page import write_result
 from strop.environments.countdown import puzzles
 from strop.evaluation.seeds import over_seeds, paired_difference
+from strop.support.tables import read_rows, write_rows
 
 TARGETS = {"small": (1, 10), "large": (45, 99), "between": (11, 44)}
 ORDERS = (("small", "large"), ("large", "small"))
@@ -173,8 +173,7 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[Row] = []
     if given.read:
-        with given.csv.open(encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_rows(given.csv)
     else:
         data(given.folder / "data")
     for seed in range(0 if given.read else given.seeds):
@@ -186,11 +185,7 @@ def main() -> None:
                 rows.append(trained(arm, order, seed, given.steps, given.folder))
                 print({k: v for k, v in rows[-1].items() if " after " not in k}, flush=True)
         if given.csv:  # after every seed, so that it is complete when the program is stopped
-            with given.csv.open("w", encoding="utf-8", newline="") as file:
-                fields = list(dict.fromkeys(name for row in rows for name in row))
-                writer = csv.DictWriter(file, fields)
-                writer.writeheader()
-                writer.writerows(rows)
+            write_rows(given.csv, list(dict.fromkeys(name for row in rows for name in row)), rows)
     print(tables(rows))
 
 

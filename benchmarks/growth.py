@@ -22,7 +22,6 @@ hardly depends on other load; `peak_mb` is its peak memory so far, including lib
 """
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -34,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from processes import peak_mib
+
+from strop.support.tables import read_rows, write_rows
 
 FIELDS = ("curve", "what", "size", "cpu_s", "elapsed_s", "peak_mb", "each_us")
 BLOCK, PROMPTS, ANSWERS = 100, 2, 4
@@ -320,16 +321,8 @@ def main() -> None:
         sizes = [int(s) for s in given.sizes.split(",")] if given.sizes else SIZES[curve]
         found = points(curve, sizes)
         if given.out:
-            write(given.out, curve, found)
-
-
-def write(path: Path, curve: str, found: Sequence[Point]) -> None:
-    """Replace a curve's points in the file."""
-    before = list(csv.DictReader(path.open())) if path.exists() else []
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        writer.writerows([*(row for row in before if row["curve"] != curve), *found])
+            others = [row for row in read_rows(given.out) if row["curve"] != curve]
+            write_rows(given.out, FIELDS, [*others, *found])
 
 
 if __name__ == "__main__":

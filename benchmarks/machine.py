@@ -1,6 +1,9 @@
-"""The speed of this machine, without which times cannot be compared."""
+"""The speed of this machine, without which times cannot be compared, and such times."""
 
+import statistics
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
@@ -26,6 +29,26 @@ def gflops(dtype: torch.dtype = torch.float32, onednn: bool = False) -> float:
             best = max(best, TIMES * 2 * SIDE**3 / (time.process_time() - began) / 1e9)
     torch.set_num_threads(threads)
     return best
+
+
+def taking_turns(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Processor seconds of each way's runs; those of a first round do not count.
+
+    The ways take turns, so that a busy machine slows all of them.
+    """
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(1 + rounds):
+        for name, run in ways.items():
+            began = time.process_time()
+            run()
+            if number:
+                found[name].append(time.process_time() - began)
+    return found
+
+
+def medians(ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The median processor seconds of each way, which take turns."""
+    return {name: statistics.median(spent) for name, spent in taking_turns(ways, rounds).items()}
 
 
 def speed() -> str:

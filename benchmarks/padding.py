@@ -11,12 +11,12 @@ has medians of processor seconds, and the machine's speed in float32 matrix prod
 
 import argparse
 import math
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
-from machine import speed
+from machine import medians, speed
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -76,16 +76,15 @@ def compare(name: str, repeats: int) -> None:
         "shared": ("on", lambda: [batch["index_B"]]),
         "auto": ("auto", lambda: policy.micro_batches(batch)),
     }
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(repeats + 1):
-        for way, (share, cut) in ways.items():
-            policy.share = share  # type: ignore[assignment]
-            started = time.process_time()
-            push(policy, batch, cut())
-            times[way].append(time.process_time() - started)
+
+    def run(share: Any, cut: Callable[[], list[Tensor]]) -> None:
+        policy.share = share
+        push(policy, batch, cut())
+
+    spent = medians({way: partial(run, *how) for way, how in ways.items()}, repeats)
     print(f"{name}: {batch.size('B')} rows, {batch.size('T')} tokens")
     for way, (share, cut) in ways.items():
-        line = f"  {way:10s} {statistics.median(times[way][1:]):.3f} s"
+        line = f"  {way:10s} {spent[way]:.3f} s"
         if share == "off":
             passes = cut()
             places = sum(int(longest_B[p].max()) * int(rows_B[p].sum()) for p in passes)

@@ -18,7 +18,6 @@ import argparse
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -32,17 +31,8 @@ PLAIN = (
 )  # fmt: skip
 
 
-class Silent:
+class Silent(loop.Watcher):
     """Shows nothing."""
-
-    def begin(self, run: Any, before: list[dict[str, float]]) -> None:
-        """Nothing to show."""
-
-    def step(self, run: Any, metrics: dict[str, float]) -> None:
-        """Nothing to show."""
-
-    def note(self, text: str) -> None:
-        """Nothing to show."""
 
 
 def started(folder: Path, words: list[str]) -> tuple[loop.Run, Iterator[dict[str, float]]]:

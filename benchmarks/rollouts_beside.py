@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import gflops
+from machine import gflops, taking_turns
 from processes import peak_mib
 
 TOP = Path(__file__).resolve().parents[1]
@@ -348,14 +348,11 @@ def by_asyncio() -> None:
 def requests(rounds: int) -> None:
     """Print the cost of a request in each way."""
     ways = {"coroutines": by_coroutines, "loop by hand": by_hand, "asyncio alone": by_asyncio}
-    taken: dict[str, list[float]] = {name: [] for name in ways}
     print(f"GFLOP/s before: {gflops():.0f}", flush=True)
-    for number in range(rounds + 1):
-        for name, way in ways.items():
-            began = time.process_time()
-            way()
-            if number:
-                taken[name].append(1e6 * (time.process_time() - began) / (TASKS * EACH))
+    taken = {
+        name: [1e6 * seconds / (TASKS * EACH) for seconds in spent]
+        for name, spent in taking_turns(ways, rounds).items()
+    }
     for name, values in taken.items():
         print(f"{name}: {quartiles(values)} microseconds a request")
     both = zip(taken["coroutines"], taken["loop by hand"], strict=True)

@@ -84,20 +84,14 @@ class StageClock(Clock):
         self.profiles.append(watched)
 
 
-class Steps:
-    """A watcher that records the metrics of a run's steps."""
+class Steps(loop.Watcher):
+    """A watcher that shows nothing and records the metrics of a run's steps."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, float]] = []
 
-    def begin(self, run: Any, before: list[dict[str, float]]) -> None:
-        """Nothing to show."""
-
     def step(self, run: Any, metrics: dict[str, float]) -> None:
         self.seen.append(metrics)
-
-    def note(self, text: str) -> None:
-        """Nothing to show."""
 
 
 def configured(case: str, steps: int, folder: Path) -> Any:

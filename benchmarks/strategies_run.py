@@ -28,6 +28,7 @@ import floor
 from floor_settings import Setting
 
 from strop.engines.base import Event
+from strop.support.tables import read_rows
 
 HEAD = ("recipe", "task", "options", "first", "last", "sampled", "trained", "seconds", "own")
 PROMPTS, ANSWERS, EDGE = 8, 8, 5
@@ -185,13 +186,13 @@ def main() -> None:
     options = floor.asked(__doc__, steps=20)
     path = options.out / "strategies.csv"
     for name in floor.chosen(options.recipes, path, RUNS, HEAD):
-        if name in {row["recipe"] for row in floor.read(path)}:
+        if name in {row["recipe"] for row in read_rows(path)}:
             continue
         with tempfile.TemporaryDirectory(dir=options.out) as folder:
             row = row_of(name, Path(folder) / "run", options.steps, options.seed)
         floor.add(path, row, HEAD)
     if options.page:
-        floor.write_page(options.page, floor.read(path), HEAD)
+        floor.write_page(options.page, read_rows(path), HEAD)
 
 
 if __name__ == "__main__":

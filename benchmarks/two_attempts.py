@@ -20,7 +20,6 @@ data.task_config={style: compact} with `tiny`.
 """
 
 import argparse
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from worked_answers import draw, open_world
 
 from strop.batch.batch import Batch
 from strop.evaluation.seeds import ANYTHING, SHARE, over_seeds
+from strop.support.tables import write_rows
 
 FIRST, SECOND = 0, 1
 RIGHT = 1.0
@@ -115,10 +115,7 @@ def main() -> None:
     for name in NAMES:
         print(f"{name:10s} {shown(name, [row[name] for row in rows])}")
     if options.out:
-        with options.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, ("model", *NAMES))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(options.out, ("model", *NAMES), rows)
 
 
 if __name__ == "__main__":

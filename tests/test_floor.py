@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from strop.catalogue import catalogue
+from strop.support.tables import read_rows
 from strop.training.settings import config
 
 ROOT = Path(__file__).parents[1]
@@ -49,7 +50,7 @@ def test_the_table_is_written_between_what_stands_around_it(tmp_path):
 
 
 def test_the_page_has_a_line_for_every_recipe_that_it_measured():
-    rows = floor.read(PAGE.with_suffix(".csv"))
+    rows = read_rows(PAGE.with_suffix(".csv"))
     text = PAGE.read_text(encoding="utf-8")
     trained = floor.not_in_the_atlas()  # by the page's command
     assert rows

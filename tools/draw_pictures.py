@@ -11,7 +11,6 @@ docs/evidence/growth.csv, which `benchmarks/growth.py` writes.
 """
 
 import argparse
-import csv
 import os
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ from PIL import Image
 
 from strop.report.charts import COLOURS, GREY, Chart
 from strop.report.html import charts_grid, document
+from strop.support.tables import read_rows
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
@@ -148,8 +148,7 @@ def audit_page(folder: Path) -> Path:
 
 def growth_page(folder: Path) -> Path:
     """A page with a chart of each curve of docs/evidence/growth.csv."""
-    with (ROOT / "docs" / "evidence" / "growth.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(ROOT / "docs" / "evidence" / "growth.csv")
     charts = [
         growth("Start over so many prompts", "prompts", ("start",), "cpu_s", "s", rows),
         growth("Memory over so many prompts", "prompts", ("start",), "peak_mb", "MB", rows),

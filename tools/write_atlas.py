@@ -4,7 +4,6 @@ python benchmarks/atlas.py four --hours 6     # makes rows, for hours and on any
 python tools/write_atlas.py                   # writes the page, in seconds
 """
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from docsite.known import Known, numbers_of, tables
 from strop.comparison.verdict import Compared
 from strop.evaluation.seeds import SHARE, paired_difference
 from strop.evaluation.top_k import sharpe_ratio_at_k
+from strop.support.tables import read_rows
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROWS, PAGE = DOCS / "evidence" / "atlas", DOCS / "ATLAS.md"
@@ -72,15 +72,6 @@ HEAD = (
     "efficiency", "midpoint", "pass@16", "entropy late", "ece", "length", "tokens", "seconds",
     "at sampled", "at trained",
 )  # fmt: skip
-
-
-def read(name: str) -> list[Row]:
-    """The rows of a table of the atlas; none if the file does not exist yet."""
-    path = ROWS / f"{name}.csv"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _gap(found: Compared | None) -> str:
@@ -311,7 +302,7 @@ def left_out(rows: Sequence[Row]) -> list[str]:
 def page(known: Known | None = None) -> str:
     """The page's text."""
     stages = (known or Known.make()).changed
-    rows = {regime: read(regime) for regime in REGIMES}
+    rows = {regime: read_rows(ROWS / f"{regime}.csv") for regime in REGIMES}
     found = {name: numbers.paired(of, not name.startswith("own")) for name, of in rows.items()}
     by_regime = {regime: pairs for regime, pairs in found.items() if pairs}
     lines = ["\n## What failed, what shows nothing, and what does\n"]
@@ -332,7 +323,7 @@ def page(known: Known | None = None) -> str:
         for regime, pairs in by_regime.items()
     }
     lines += questions(judged, stages)
-    lines += left_out(read("left_out"))
+    lines += left_out(read_rows(ROWS / "left_out.csv"))
     return HEADER + "\n".join(lines) + "\n"
 
 

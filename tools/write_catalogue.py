@@ -36,6 +36,7 @@ from strop.method.schedule import SCHEDULES
 from strop.padded.compose import further_inputs, names_of, recipe_of
 from strop.padded.names import STRUCTURE, Names, learning_parts, services_asked
 from strop.padded.services import INSIDE, TEXTS, readers_of_texts
+from strop.support.tables import markdown_table
 from strop.training.settings import config, schema
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -547,9 +548,8 @@ def _toml(value: Any) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
-    return "\n".join("| " + " | ".join(line) + " |" for line in escaped) + "\n"
+    one_line = [[cell.replace("\n", " ") for cell in row] for row in rows]
+    return markdown_table(heads, one_line) + "\n"
 
 
 def _now(path: Path) -> str:

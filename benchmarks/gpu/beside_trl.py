@@ -26,7 +26,6 @@ metrics, files), the peak of the GPU's memory, and the ratios.
 """
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -44,6 +43,8 @@ import train_vs_trl
 from doctor_memory import Shape, build
 from one_gpu import SHAPE
 from train_vs_trl import Case
+
+from strop.support.tables import write_rows
 
 SHAPES = {
     "full": SHAPE,
@@ -236,10 +237,7 @@ def main() -> None:
         for name in options.cases.split(","):
             rows += compare(name, Path(place), options)
             if options.out and rows:
-                with options.out.open("w", encoding="utf-8", newline="") as file:
-                    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-                    writer.writeheader()
-                    writer.writerows(rows)
+                write_rows(options.out, list(rows[0]), rows)
 
 
 if __name__ == "__main__":

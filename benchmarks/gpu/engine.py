@@ -17,11 +17,11 @@ log-probabilities from those of a plain forward pass, and that of the launched o
 """
 
 import argparse
-import csv
 import random
 import statistics
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from shapes import bandwidth, card, model_of, wait
 
 from strop.engines.base import Request
 from strop.engines.local.engine import LocalEngine
+from strop.support.tables import write_rows
 
 PROMPT, FEW = 8, 32
 HEAD = ("shape", "way", "rows", "length", "ms_a_step", "tokens_a_second", "bound_ms", "share",
@@ -182,16 +183,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--out", default="")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     print(card(options.device), flush=True)
     speed = bandwidth(options.device)
     lines = [line for shape in options.shapes.split(",") for line in rows_of(shape, options, speed)]
     if options.out:
-        with open(options.out, "w", encoding="utf-8", newline="") as stream:
-            table = csv.DictWriter(stream, HEAD, lineterminator="\n")
-            table.writeheader()
-            table.writerows(lines)
+        write_rows(options.out, HEAD, lines)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ norms, which strop replaces. --device cpu tries the program, in seconds.
 import argparse
 import collections
 import contextlib
-import csv
 import statistics
 import sys
 import time
@@ -46,16 +45,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from shapes import config_of, products, seconds, wait
 from torch import Tensor, nn
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from doctor_memory import Shape, config_of
 
 from strop.batch.batch import Batch
 from strop.head import chunk, head
 from strop.method.chains import Chains, generators, learnable
 from strop.recipes.grpo import grpo
 from strop.support.devices import why_no_kernels
+from strop.support.tables import write_rows
 from strop.training.learner import prefix_sharing
 from strop.training.learner.models import Loaded, ready
 from strop.training.learner.policy import MasterAdamW, Policy
@@ -63,53 +61,18 @@ from strop.training.learner.step_models import StepModels
 from strop.training.learner.update import Learner
 
 GROUP = 4  # answers to a prompt
-SHAPES = {
-    "tiny": Shape(vocabulary=512, hidden=64, intermediate=128, layers=2, heads=4, kv_heads=2,
-                  head_size=16),
-    "0.6b": Shape(vocabulary=151_936, hidden=1024, intermediate=3072, layers=28, heads=16,
-                  kv_heads=8, head_size=128),
-    "1.7b": Shape(vocabulary=151_936, hidden=2048, intermediate=6144, layers=28, heads=16,
-                  kv_heads=8, head_size=128),
-}  # fmt: skip
+SHAPES = {name.lower(): name for name in ("tiny", "0.6B", "1.7B")}
 HEAD = ("what", "seconds", "tokens_per_s", "utilisation", "peak_gib")
 OPTIONS: Any = None  # the command's options
 
 
-def wait() -> None:
-    """Wait until the device has finished all its work."""
-    if OPTIONS.device != "cpu":
-        torch.cuda.synchronize()
-
-
-def seconds_of(work: Callable[[], object], repeats: int = 0, warm_up: int = 1) -> float:
-    """The median seconds of some calls, after a warm-up."""
-    found = []
-    for number in range(warm_up + (repeats or OPTIONS.repeats)):
-        wait()
-        started = time.perf_counter()
-        work()
-        wait()
-        if number >= warm_up:
-            found.append(time.perf_counter() - started)
-    return statistics.median(found)
-
-
-def measured_peak() -> float:
-    """FLOP a second of a product in bfloat16."""
-    size = 8192 if OPTIONS.device != "cpu" else 512
-    one, other = (
-        torch.randn(size, size, device=OPTIONS.device, dtype=torch.bfloat16) for _ in range(2)
-    )
-    return 2 * size**3 / seconds_of(lambda: one @ other, repeats=10, warm_up=3)
-
-
-def make_model(shape: Shape) -> Any:
+def make_model() -> Any:
     """A random model, prepared as a run prepares it."""
     from transformers import Qwen3ForCausalLM
 
     torch.manual_seed(0)
     with torch.device(OPTIONS.device):
-        model = Qwen3ForCausalLM(config_of(shape)).to(torch.bfloat16)
+        model = Qwen3ForCausalLM(config_of(SHAPES[OPTIONS.shape])).to(torch.bfloat16)
     loaded = Loaded(model, None, "random")
     model = ready(loaded, device=OPTIONS.device, use_liger_kernel=OPTIONS.liger).model
     for module in model.modules():
@@ -165,18 +128,19 @@ def make_batch(vocabulary: int) -> Batch:
 class Flops:
     """Utilisation of a forward and a backward pass, by the formula above."""
 
-    def __init__(self, shape: Shape, model: Any, peak: float) -> None:
-        self.peak, self.shape = peak, shape
-        self.head = shape.vocabulary * shape.hidden
+    def __init__(self, model: Any, peak: float) -> None:
+        self.peak, self.config = peak, model.config
+        self.head = self.config.vocab_size * self.config.hidden_size
         self.layers = sum(p.numel() for p in model.model.layers.parameters())
 
     def share(
         self, seconds: float, lengths: list[int], layers: bool = True, head: int = 0
     ) -> float:
         """Share of the peak. head: number of tokens whose logits are computed."""
-        shape, tokens = self.shape, sum(lengths)
+        config, tokens = self.config, sum(lengths)
         pairs = sum(length**2 / 2 for length in lengths)
-        attention = 12 * shape.layers * shape.heads * shape.head_size * pairs
+        width = config.num_attention_heads * config.head_dim
+        attention = 12 * config.num_hidden_layers * width * pairs
         done = (6 * self.layers * tokens + attention) if layers else 0.0
         return (done + 6 * self.head * head) / seconds / self.peak
 
@@ -187,19 +151,19 @@ def timed_update(learner: Learner, batch: Batch) -> Iterator[tuple[float, float]
     update, spent = Policy.update, [0.0]
 
     def timed(lr: float) -> dict[str, float]:
-        wait()
+        wait(OPTIONS.device)
         started = time.perf_counter()
         found = update(policy, lr)
-        wait()
+        wait(OPTIONS.device)
         spent[0] = time.perf_counter() - started
         return found
 
     policy.update = timed  # type: ignore[method-assign]
     while True:
-        wait()
+        wait(OPTIONS.device)
         started = time.perf_counter()
         learner.learn(algorithm, batch)
-        wait()
+        wait(OPTIONS.device)
         yield time.perf_counter() - started - spent[0], spent[0]
 
 
@@ -328,7 +292,7 @@ def show_kernels(work: Callable[[], object]) -> None:
     kinds = [ProfilerActivity.CUDA] if gpu else [ProfilerActivity.CPU]
     with profile(activities=kinds) as found:
         work()
-        wait()
+        wait(OPTIONS.device)
     spent = {
         each.key: (each.self_device_time_total if gpu else each.self_cpu_time_total, each.count)
         for each in found.key_averages()
@@ -377,11 +341,6 @@ class Table:
         self.rows.append((what, seconds, tokens / seconds, share, peak_gib()))
         print("| {} | {:.4f} | {:.0f} | {:.1%} | {:.1f} |".format(*self.rows[-1]), flush=True)
 
-    def write(self, path: Path) -> None:
-        """Write all rows as CSV."""
-        with path.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([HEAD, *self.rows])
-
 
 def make_policy(model: Any) -> Policy:
     """A run's policy, with training's defaults."""
@@ -399,12 +358,12 @@ def time_plain(table: Table, policy: Policy, batch: Batch, flops: Flops, end: fl
         if time.perf_counter() > end:
             return
         try:
-            seconds = seconds_of(passed)
+            spent = seconds(passed, OPTIONS.device, OPTIONS.repeats)
         except torch.cuda.OutOfMemoryError:
             policy.optimiser.zero_grad()  # type: ignore[union-attr]
             print(f"| {what} | out of memory |")
             continue
-        table.add(what, seconds, number, utilisation(seconds))
+        table.add(what, spent, number, utilisation(spent))
 
 
 def time_head(table: Table, policy: Policy, flops: Flops, tokens: int) -> None:
@@ -412,8 +371,8 @@ def time_head(table: Table, policy: Policy, flops: Flops, tokens: int) -> None:
     alone = HeadAlone(policy.model, tokens)
     for what, names in WAYS.items():
         with without(*names):
-            seconds = seconds_of(alone.push)
-        table.add(what, seconds, tokens, flops.share(seconds, [], layers=False, head=tokens))
+            spent = seconds(alone.push, OPTIONS.device, OPTIONS.repeats)
+        table.add(what, spent, tokens, flops.share(spent, [], layers=False, head=tokens))
     policy.optimiser.zero_grad()  # type: ignore[union-attr]
     master = dict(policy.masters())["model.embed_tokens.weight"]
     with without(*WAYS["head: float32 products"]):
@@ -428,18 +387,18 @@ def main() -> None:
     global OPTIONS
     OPTIONS = arguments()
     started = time.perf_counter()
-    gpu, shape = OPTIONS.device != "cpu", SHAPES[OPTIONS.shape]
+    gpu = OPTIONS.device != "cpu"
     if OPTIONS.chunk_mib:
         for module in (chunk, head):
             module.CHUNK_BYTES = module.CHUNK_BYTES_ELSEWHERE = OPTIONS.chunk_mib * 2**20
-    peak, model = measured_peak(), make_model(shape)
-    flops = Flops(shape, model, peak)
+    peak, model = products(OPTIONS.device), make_model()
+    flops = Flops(model, peak)
     kernels = not why_no_kernels(next(model.parameters()).device)
     card = torch.cuda.get_device_name() if gpu else "CPU"
     print(f"{card}, torch {torch.__version__}, peak {peak / 1e12:.0f} TFLOP/s, kernels of the head "
           f"{'run' if kernels else 'do not run'}; {OPTIONS.shape}: "
           f"{(flops.layers + flops.head) / 1e9:.2f} B weights; {vars(OPTIONS)}")  # fmt: skip
-    policy, batch = make_policy(model), make_batch(shape.vocabulary)
+    policy, batch = make_policy(model), make_batch(model.config.vocab_size)
     updates = timed_update(Learner(StepModels(policy, 1.0), 1e-6, generators(0, 1)), batch)
     length, answers = OPTIONS.prompt + OPTIONS.answer, OPTIONS.rows * OPTIONS.answer
     tokens = OPTIONS.rows * length
@@ -460,7 +419,7 @@ def main() -> None:
     time_plain(table, policy, batch, flops, started + OPTIONS.seconds)
     time_head(table, policy, flops, min(policy.token_budget, answers))
     if OPTIONS.out:
-        table.write(OPTIONS.out)
+        write_rows(OPTIONS.out, HEAD, [dict(zip(HEAD, row, strict=True)) for row in table.rows])
     print(f"all of it took {time.perf_counter() - started:.1f} s")
 
 

@@ -26,24 +26,31 @@ SHAPES = {
 }  # fmt: skip
 
 
-def model_of(shape: str, device: str, dtype: torch.dtype) -> Any:
-    """The random model of a shape, `gemma ...` for Gemma 3; with the suffix ` lora`, under adapters
-    of rank 16. Its head shares the embeddings' weights.
-    """
-    from transformers import Gemma3ForCausalLM, Gemma3TextConfig, Qwen3Config, Qwen3ForCausalLM
+def config_of(name: str) -> Any:
+    """The configuration of a shape, whose head shares the embeddings' weights."""
+    from transformers import Gemma3TextConfig, Qwen3Config
 
-    torch.manual_seed(0)
-    name = shape.removesuffix(" lora")
-    gemma = name.startswith("gemma")
-    config: Any = (Gemma3TextConfig if gemma else Qwen3Config)(
+    kind: Any = Gemma3TextConfig if name.startswith("gemma") else Qwen3Config
+    return kind(
         **SHAPES[name], max_position_embeddings=32_768, tie_word_embeddings=True,
         bos_token_id=None, eos_token_id=1, pad_token_id=0,
     )  # fmt: skip
+
+
+def model_of(shape: str, device: str, dtype: torch.dtype) -> Any:
+    """The random model of a shape, `gemma ...` for Gemma 3; with the suffix ` lora`, under adapters
+    of rank 16.
+    """
+    from transformers import Gemma3ForCausalLM, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    name = shape.removesuffix(" lora")
+    kind: Any = Gemma3ForCausalLM if name.startswith("gemma") else Qwen3ForCausalLM
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device):
-            model: Any = (Gemma3ForCausalLM if gemma else Qwen3ForCausalLM)(config)
+            model = kind(config_of(name))
     finally:
         torch.set_default_dtype(before)
     if shape != name:
@@ -56,7 +63,7 @@ def model_of(shape: str, device: str, dtype: torch.dtype) -> Any:
 
 def wait(device: str) -> None:
     """Wait until the device has finished all its work."""
-    if device == "cuda":
+    if device != "cpu":
         torch.cuda.synchronize()
 
 
@@ -81,11 +88,11 @@ def bandwidth(device: str) -> float:
     return 2 * size / seconds(lambda: target.copy_(source), device)
 
 
-def products(device: str, side: int = 8192) -> float:
+def products(device: str) -> float:
     """Operations per second of a matrix product in bfloat16."""
-    side = side if device == "cuda" else 512
+    side = 8192 if device != "cpu" else 512
     one, other = (torch.randn(side, side, dtype=torch.bfloat16, device=device) for _ in range(2))
-    return 2 * side**3 / seconds(lambda: one @ other, device)
+    return 2 * side**3 / seconds(lambda: one @ other, device, times=10)
 
 
 def card(device: str) -> str:

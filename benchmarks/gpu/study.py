@@ -18,7 +18,6 @@ with the same --work resumes: the model and complete runs are reused, others are
 """
 
 import argparse
-import csv
 import itertools
 import json
 import multiprocessing
@@ -45,6 +44,7 @@ from strop.comparison.table import markdown, write_tables
 from strop.comparison.verdict import holm
 from strop.evaluation.seeds import over_seeds, paired_difference, paired_p
 from strop.support.errors import UserError
+from strop.support.tables import read_rows, write_rows
 
 METHODS = "grpo,gspo,dr_grpo,cispo"
 CURVES = (
@@ -152,12 +152,10 @@ def write_curves(jobs: list[Any], path: Path) -> None:
         for line in text[: text.rfind("\n") + 1].splitlines():
             found = json.loads(line)
             sampled += found.get("data/tokens_sampled", 0)
-            head = (job.entry.label, job.seed, found["step"], round(sampled))
-            rows.append([*head, *(_short(found.get(name)) for name in CURVES)])
-    with path.open("w", encoding="utf-8", newline="") as table:
-        writer = csv.writer(table, lineterminator="\n")
-        writer.writerow(["method", "seed", "step", "sampled", *CURVES])
-        writer.writerows(rows)
+            row = {"method": job.entry.label, "seed": job.seed, "step": found["step"]}
+            row |= {"sampled": round(sampled)}
+            rows.append(row | {name: _short(found.get(name)) for name in CURVES})
+    write_rows(path, ("method", "seed", "step", "sampled", *CURVES), rows)
 
 
 def paired(curves: Path) -> str:
@@ -165,11 +163,10 @@ def paired(curves: Path) -> str:
     with the first one on the same seeds.
     """
     scores: dict[int, dict[tuple[str, str], float]] = {}
-    with curves.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row[SCORE]:
-                place = row["method"], row["seed"]
-                scores.setdefault(int(row["step"]), {})[place] = float(row[SCORE])
+    for row in read_rows(curves):
+        if row[SCORE]:
+            place = row["method"], row["seed"]
+            scores.setdefault(int(row["step"]), {})[place] = float(row[SCORE])
     most = max(map(len, scores.values()), default=0)
     step = max(step for step, found in scores.items() if len(found) == most)
     methods = list(dict.fromkeys(method for method, _ in scores[step]))

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from docsite.known import Known
 
+from strop.support.tables import read_rows
+
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "tools")]
 
@@ -25,7 +27,7 @@ def row(recipe: str, seed: int, machine: str, score: float, **other: str) -> dic
 
 def test_the_page_is_what_the_rows_give(known: Known) -> None:
     assert write_atlas.PAGE.read_text(encoding="utf-8") == write_atlas.page(known)
-    rows = atlas.read(atlas.ROWS / "four.csv")
+    rows = read_rows(atlas.ROWS / "four.csv")
     assert {(r["recipe"], r["seed"]) for r in rows} >= {("grpo", "0"), ("dapo", "1")}
     assert set(rows[0]) == set(atlas.HEAD)
 

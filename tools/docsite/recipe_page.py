@@ -1,6 +1,5 @@
 """A recipe's page: when to choose it, equation, drawing of its parts, parameters, evidence."""
 
-import csv
 import functools
 import re
 import sys
@@ -14,6 +13,7 @@ from docsite import drawing
 from docsite.known import DOCS, Known, boost, coded, facts, ranges, tables
 from strop.cli import listing
 from strop.method.cost import needs_of
+from strop.support.tables import read_rows
 
 sys.path.append(str(DOCS.parent / "benchmarks"))
 import floor_settings
@@ -169,8 +169,7 @@ def _source(told: dict[str, Any]) -> str:
 
 @functools.cache
 def _floor() -> dict[str, dict[str, str]]:
-    with (DOCS / "evidence/every_recipe_learns.csv").open(encoding="utf-8") as file:
-        return {row["recipe"]: row for row in csv.DictReader(file)}
+    return {row["recipe"]: row for row in read_rows(DOCS / "evidence/every_recipe_learns.csv")}
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from strop.method.values import own
 from strop.report.about import changed
 from strop.rewards.source import reward_name
 from strop.support.files import text_of
+from strop.support.tables import markdown_table
 from strop.tracking.metrics_file import is_number, read_metrics
 from strop.training.record.versions import read_environment
 from strop.training.settings.config import RunConfig
@@ -94,9 +95,8 @@ def _scores(run: Path, step: int) -> list[str]:
                 f"{last[key]:.3f}{_band(last, key)}",
             )
             found.append((key.removeprefix("eval/"), *cells))
-    return (
-        ["## Validation", "", *_table(("score", "at first", "at last"), found), ""] if found else []
-    )
+    table = markdown_table(("score", "at first", "at last"), found)
+    return ["## Validation", "", table, ""] if found else []
 
 
 def _band(line: Mapping[str, Any], key: str) -> str:
@@ -109,7 +109,7 @@ def _set(run: Path) -> list[str]:
     """The settings that were given, except those that name files."""
     rows, _ = changed(text_of(run / "config.toml", "the configuration"))
     kept = [(f"`{path}`", value) for path, value, _ in rows if not _names_a_file(value)]
-    return ["## Settings", "", *_table(("setting", "value"), kept), ""] if kept else []
+    return ["## Settings", "", markdown_table(("setting", "value"), kept), ""] if kept else []
 
 
 def _names_a_file(value: str) -> bool:
@@ -122,10 +122,3 @@ def _versions(run: Path) -> list[str]:
     names = ("strop", "torch", "transformers", "device")
     text = [f"{name} {starts[-1][name]}" for name in names if starts and name in starts[-1]]
     return [f"Made with {', '.join(text)}."] if text else []
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [
-        f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in lines
-    ]

@@ -1,7 +1,5 @@
 """`strop audit`: what a method does to a policy that is small enough to enumerate."""
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -18,7 +16,8 @@ from strop.cli.compare import Written, methods_of
 from strop.cli.numbers import numbers
 from strop.support.errors import UserError
 from strop.support.files import without_nan
-from strop.support.writing import write_whole, writing
+from strop.support.tables import write_rows
+from strop.support.writing import writing
 
 if TYPE_CHECKING:
     from strop.api.audit import Audited, Part
@@ -169,10 +168,6 @@ def _show(part: "Part") -> None:
 
 
 def _write(rows: list[dict[str, Any]], path: Path) -> None:
-    text = io.StringIO()
-    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
     with writing(path.parent, path.name):
-        write_whole(path, text.getvalue())
+        write_rows(path, list(rows[0]), rows)
     print(f"wrote {path}", file=sys.stderr)

@@ -1,7 +1,6 @@
 """`strop reproduce`: tests papers' claims about their methods in small experiments."""
 
 import csv
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,8 @@ from strop.cli.waiting import loading
 from strop.support.errors import UserError
 from strop.support.files import without_nan
 from strop.support.stopping import explained
-from strop.support.writing import write_whole, writing
+from strop.support.tables import write_rows
+from strop.support.writing import writing
 
 if TYPE_CHECKING:
     from strop.api.reproduce import Outcome
@@ -98,12 +98,8 @@ def _keep(outcome: "Outcome", path: Path) -> None:
     """Put a result into a table, in place of an older one of the same claim."""
     rows = {row["claim"]: row for row in _rows(path)}
     rows[outcome.claim.id] = {k: _cell(v) for k, v in outcome.row().items()}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows[name] for name in sorted(rows))
     with writing(path.parent, path.name):
-        write_whole(path, text.getvalue())
+        write_rows(path, COLUMNS, [rows[name] for name in sorted(rows)])
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

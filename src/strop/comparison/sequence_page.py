@@ -1,12 +1,12 @@
 """The result of a sequence of tasks, as a Markdown table and as a page."""
 
-from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from strop.comparison.sequence import Cell, Result
 from strop.report.charts import COLOURS, GREY, Chart, see_through, short
 from strop.report.html import charts_grid, document, section, table
+from strop.support.tables import markdown_table
 from strop.support.writing import write_whole, writing
 
 SHADE = 0.75  # opacity of an accuracy of 1
@@ -25,14 +25,10 @@ def write_result(result: Result, folder: Path) -> None:
 def markdown(result: Result) -> str:
     """The matrix, the numbers that follow from it, and the costs."""
     sets = result.plan.sets
-    parts = [_lines(["after", *sets], [[name, *map(_shown, row)] for name, row in _rows(result)])]
-    parts += [_lines(NUMBER, numbers(result)), _lines(COST, costs(result))]
-    return "\n".join(parts)
-
-
-def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    whole = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(row)} |\n" for row in whole)
+    matrix = [[name, *map(_shown, row)] for name, row in _rows(result)]
+    parts = [markdown_table(["after", *sets], matrix), markdown_table(NUMBER, numbers(result))]
+    parts.append(markdown_table(COST, costs(result)))
+    return "\n\n".join(parts) + "\n"
 
 
 def _rows(result: Result) -> list[tuple[str, tuple[Cell, ...]]]:

@@ -1,6 +1,5 @@
 """A comparison as a Markdown table, and as a CSV file of every run."""
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from strop.comparison.scores import Row, by_metric, each_prompt
 from strop.comparison.tuning import Tried
 from strop.comparison.verdict import FEWEST_SEEDS, Compared, judge
 from strop.evaluation.seeds import SeedEstimate, range_of
+from strop.support.tables import markdown_table, write_rows
 from strop.support.writing import write_whole, writing
 
 
@@ -53,9 +53,8 @@ def markdown(
         if not compared:
             continue
         pieces.append(f"\n## {heading(plan, step)}\n")
-        pieces.append(_line(["", *map(_code, labels)]))
-        pieces.append(_line(["---"] * (1 + len(labels))))
-        pieces += [_line([name, *line]) for name, line in lines(plan, compared)]
+        cells = [(name, *line) for name, line in lines(plan, compared)]
+        pieces.append(markdown_table(["", *map(_code, labels)], cells))
         numbers |= {c.metric: number_of(c.metric, plan.scoring) for c in compared}
     if picks := early.lines_of(plan, rows):
         pieces += _section(early.TITLE, early.meaning(plan), early.HEAD, picks)
@@ -69,16 +68,11 @@ def _section(
     title: str, meaning: str, head: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> list[str]:
     """A heading, the text below it, and a table."""
-    lines = [_line(cells) for cells in (head, ["---"] * len(head), *rows)]
-    return [f"\n## {title}\n", f"{meaning}\n", *lines]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return [f"\n## {title}\n", f"{meaning}\n", markdown_table(head, rows)]
 
 
 def _code(label: str) -> str:
-    return "`" + label.replace("|", "\\|") + "`"
+    return f"`{label}`"
 
 
 def lines(plan: Plan, compared: Sequence[Compared]) -> list[tuple[str, list[str]]]:
@@ -198,10 +192,9 @@ def write_tables(
 ) -> None:
     """Write scores.csv, one line for each run and scored step, and table.md. Raises UserError."""
     names = list(dict.fromkeys(name for row in rows for name in row.found))
+    head = ("method", "seed", "step", *names)
+    # The model before training has one line, for all scored steps.
+    runs = dict.fromkeys(tuple(one_run(row, names)) for row in rows)
     with writing(folder, "the scores"):
-        with (folder / "scores.csv").open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file, lineterminator="\n")
-            table.writerow(["method", "seed", "step", *names])
-            for line in dict.fromkeys(tuple(one_run(row, names)) for row in rows):
-                table.writerow(line)  # the model before training has one, for all scored steps
+        write_rows(folder / "scores.csv", head, [dict(zip(head, r, strict=True)) for r in runs])
         write_whole(folder / "table.md", markdown(plan, rows, alike, tried))

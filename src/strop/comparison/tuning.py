@@ -1,6 +1,5 @@
 """Equal tuning: equally many settings of each method, chosen by validation and rerun to compare."""
 
-import csv
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from strop.comparison.values import Values, is_range, label_of_values, settings_
 from strop.evaluation.seeds import SeedEstimate, over_seeds, range_of
 from strop.report.run_folder import Run, read_run
 from strop.support.errors import UserError
+from strop.support.tables import write_rows
 
 NAME = "tuning.csv"
 FIRST_SEED = 1000  # of the tuning runs; the seeds of the compared runs start at 0
@@ -143,12 +143,13 @@ def seen_again(tried: Sequence[Tried], scores: Scores, metric: str) -> list[Trie
 def write_tried(scores: Scores, tried: Sequence[Tried], metric: str, folder: Path) -> None:
     """Write tuning.csv, one line for each setting and seed. Raises OSError."""
     chosen = {each.label: (each.of, each.chosen) for each in tried}
-    with (folder / NAME).open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["method", "setting", "chosen", "seed", metric])
-        for label, by_seed in scores.items():
-            of, best = chosen[label]
-            table.writerows([of, label, int(best), seed, f"{x:.6g}"] for seed, x in by_seed.items())
+    rows = [
+        {"method": chosen[label][0], "setting": label, "chosen": int(chosen[label][1]),
+         "seed": seed, metric: f"{score:.6g}"}
+        for label, by_seed in scores.items()
+        for seed, score in by_seed.items()
+    ]  # fmt: skip
+    write_rows(folder / NAME, ("method", "setting", "chosen", "seed", metric), rows)
 
 
 def lines_of(tried: Sequence[Tried]) -> list[tuple[str, str, str, str]]:

@@ -13,7 +13,6 @@ from strop.support.errors import UserError
 HEADS = frozenset((*STAGES, *reading.STAGE_ALIASES))
 TABLE = "border-collapse: collapse; font-size: 13px"
 CELL = "text-align: left; vertical-align: top; padding: 2px 14px 2px 0"
-M = TypeVar("M", bound="Shown")
 A = TypeVar("A", bound=reading.OnePhase)
 
 
@@ -61,41 +60,59 @@ class Shown:
         raise NotImplementedError
 
     def replace(self, **options: Any) -> Self:
-        """The method with other parts or numbers: `replace(bound="clip_both_sides",
-        loss_clip_high=0.3)`; parts may be text or objects. Raises UserError.
+        """The method with parts of stages and options replaced, in the order given. Raises
+        UserError.
+
+        A keyword names a stage or slot (`bound="clip_both_sides"`, the parts as text or objects) or
+        an option, with an underscore for the first dot (`loss_clip_high=0.3`) or with the dot
+        itself (`**{"loss.clip_high": 0.3}`).
         """
-        return changed(self, options)
+        method = self
+        for keyword, value in options.items():
+            name = dotted(keyword, HEADS)
+            if reading.is_stage(name):
+                parts = as_notation(value)
+                if not isinstance(parts, str):
+                    raise UserError(f"{name} is {parts!r}: give its parts as text or as objects")
+                method = method.each(_with_stage(name, parts))
+            else:
+                read = reading.value(value) if isinstance(value, str) else value
+                method = reading.override(method, name, read)
+        return method
 
     def differences(self, other: "Shown") -> dict[str, tuple[Any, Any]]:
         """The stages whose parts and the options whose values differ, by name: this method's and
-        the other's.
+        the other's. None stands for a stage or phase that one of them does not have.
         """
-        return differences(self, other)
+        found: dict[str, tuple[Any, Any]] = {}
+        ours, theirs = _stages(self), _stages(other)
+        for name in dict.fromkeys((*ours, *theirs)):
+            if (pair := (ours.get(name), theirs.get(name))) and pair[0] != pair[1]:
+                found[name] = pair
+        mine, its = self.paths(), other.paths()
+        for path in mine:
+            if path in its and mine[path] != its[path]:
+                found[path] = (mine[path], its[path])
+        return found
 
     def __repr__(self) -> str:
-        return text(self)
+        """The stages that have parts, one line per part."""
+        width = max(map(len, STAGES))
+        lines = []
+        for section in self.sections:
+            lines += [section.heading] if section.name else []
+            for stage, parts in _filled(section.algorithm):
+                for number, part in enumerate(parts):
+                    lines.append(f"{stage if number == 0 else '':{width}}  {part}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return html(self)
-
-
-def changed(method: M, options: Mapping[str, Any]) -> M:
-    """The method with parts of stages and options replaced, in the order given. Raises UserError.
-
-    A keyword names a stage or slot (`bound="clip_both_sides"`) or an option, with an underscore for
-    the first dot (`loss_clip_high=0.3`) or with the dot itself (`**{"loss.clip_high": 0.3}`).
-    """
-    for keyword, value in options.items():
-        name = dotted(keyword, HEADS)
-        if reading.is_stage(name):
-            parts = as_notation(value)
-            if not isinstance(parts, str):
-                raise UserError(f"{name} is {parts!r}: give its parts as text or as objects")
-            method = method.each(_with_stage(name, parts))
-        else:
-            read = reading.value(value) if isinstance(value, str) else value
-            method = reading.override(method, name, read)
-    return method
+        """The same as an HTML table, with the effect of each part."""
+        return "".join(
+            (f"<p><b>{escape(section.heading)}</b></p>" if section.name else "")
+            + _table(section.algorithm)
+            for section in self.sections
+        )
 
 
 def _with_stage(name: str, text: str) -> Callable[[A], A]:
@@ -130,27 +147,6 @@ def _part_text(part: object) -> str:
     return writing.use_text(part if isinstance(part, Use) else Use(part))
 
 
-def text(method: Shown) -> str:
-    """The stages that have parts, one line per part."""
-    width = max(map(len, STAGES))
-    lines = []
-    for section in method.sections:
-        lines += [section.heading] if section.name else []
-        for stage, parts in _filled(section.algorithm):
-            for number, part in enumerate(parts):
-                lines.append(f"{stage if number == 0 else '':{width}}  {part}")
-    return "\n".join(lines)
-
-
-def html(method: Shown) -> str:
-    """The same as an HTML table, with the effect of each part."""
-    return "".join(
-        (f"<p><b>{escape(section.heading)}</b></p>" if section.name else "")
-        + _table(section.algorithm)
-        for section in method.sections
-    )
-
-
 def _table(algorithm: Any) -> str:
     rows = "".join(
         f'<tr><td style="{CELL}"><b>{stage if number == 0 else ""}</b></td>'
@@ -160,23 +156,6 @@ def _table(algorithm: Any) -> str:
         for number, (part, effect) in enumerate(zip(parts, _effects(algorithm, stage), strict=True))
     )
     return f'<table style="{TABLE}"><tbody>{rows}</tbody></table>'
-
-
-def differences(one: Shown, other: Shown) -> dict[str, tuple[Any, Any]]:
-    """How two methods differ: stages with different parts, then options with different values.
-
-    None stands for a stage or phase that one of them does not have.
-    """
-    found: dict[str, tuple[Any, Any]] = {}
-    ours, theirs = _stages(one), _stages(other)
-    for name in dict.fromkeys((*ours, *theirs)):
-        if (pair := (ours.get(name), theirs.get(name))) and pair[0] != pair[1]:
-            found[name] = pair
-    mine, its = one.paths(), other.paths()
-    for path in mine:
-        if path in its and mine[path] != its[path]:
-            found[path] = (mine[path], its[path])
-    return found
 
 
 def _stages(method: Shown) -> dict[str, str]:
