@@ -105,6 +105,36 @@ def test_a_layout_is_chosen_by_name_or_by_columns(tmp_path):
         load_data(jsonl(tmp_path / "p.jsonl", {"prompt": "x"}), reader="question")
 
 
+USER, RIGHT, WRONG = CHAT[0], *({"role": "assistant", "content": text} for text in ("72", "71"))
+
+
+def test_conversations_end_with_the_answer(tmp_path):
+    rows = [{"messages": [USER, WRONG, USER, RIGHT], "level": 3}, {"messages": CHAT}]
+    first, second = load_data(jsonl(tmp_path / "sft.jsonl", *rows)).train
+    assert first.prompt == [USER, WRONG, USER]
+    assert first.columns == {"completion": [RIGHT], "level": 3}
+    assert (second.prompt, second.columns["completion"]) == (CHAT, None)
+    pair = {"chosen": [USER, RIGHT], "rejected": [USER, WRONG]}
+    (row,) = load_data(parquet(tmp_path / "pairs.parquet", pair)).train
+    assert (row.prompt, row.columns) == (CHAT, {"chosen": [RIGHT], "rejected": [WRONG]})
+    text = {**pair, "prompt": "How many?"}
+    (row,) = load_data(jsonl(tmp_path / "text.jsonl", text), reader="messages").train
+    assert row.prompt == CHAT
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"messages": "Hello"}, "'messages' of a row is no list of messages"),
+        ({"chosen": [USER], "rejected": [USER]}, "'chosen' of a row does not end with the assist"),
+        ({"chosen": [USER, RIGHT], "rejected": [USER, USER, WRONG]}, "differ before their last"),
+    ],
+)
+def test_rows_that_are_no_conversations_are_refused(tmp_path, row, why):
+    with pytest.raises(UserError, match=f"row 1: .*{why}"):
+        load_data(jsonl(tmp_path / "wrong.jsonl", row))
+
+
 REWARD = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     assert data_source == "openai/gsm8k" and extra_info["split"] == "train"

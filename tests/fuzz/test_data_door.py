@@ -57,7 +57,7 @@ def load(path, reader):
 
 
 TOKENIZER = tokenizer()
-READERS = ("auto", "auto", "prompt", "question", "verl", "x")
+READERS = ("auto", "auto", "prompt", "question", "verl", "messages", "x")
 
 
 def test_json_lines_and_csv(tmp_path):

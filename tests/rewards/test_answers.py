@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strop.rewards.answers import exact_match, extract_answer, references
+from strop.rewards.mathematics import math_verify
 from strop.support.errors import UserError
 
 
@@ -43,6 +44,22 @@ def test_exact_match():
     assert exact_match(["5"], ground_truth=["5"], answer=["2 + 3 #### 5"]) == [1.0]
     with pytest.raises(UserError, match="'answer' or 'ground_truth'"):
         exact_match(said)
+
+
+def test_a_column_of_integers_with_gaps_holds_floats():
+    assert exact_match(["12", "12.0", "3", "0"], answer=[12.0, 12.0, 3.5, float("nan")]) == [
+        1.0,
+        1.0,
+        0.0,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("reward", [exact_match, math_verify])
+@pytest.mark.parametrize("several", [["1", "2"], {"value": 1}])
+def test_a_reference_of_several_values_is_refused(reward, several):
+    with pytest.raises(UserError, match=r"the reference of a row is .*make it a text or a number"):
+        reward(["1"], answer=[several])
 
 
 def test_each_row_has_its_own_reference_column():

@@ -58,6 +58,13 @@ def test_programs_with_inputs_and_outputs():
     assert grades.extra["run_tests/failure"] == ["case 2: printed '7  \\n'"]
 
 
+def test_a_program_that_prints_the_answer_and_fails_is_wrong():
+    columns = {"inputs": [["1 2"]], "outputs": [["3"]]}
+    grades = graded("run_tests", ["print(3)\nraise SystemExit(3)"], **columns)
+    assert grades.scores_BM.tolist() == [[0.0]]
+    assert grades.extra["run_tests/failure"] == ["case 1: ended with an exit code that is not 0"]
+
+
 def test_after_a_chat_prompt_the_last_message_counts():
     chat = [{"role": "assistant", "content": DOUBLE}]
     reward = RunTests()

@@ -84,6 +84,10 @@ def own(completions, log_metric, log_extra, **columns):
     return [1.0] * len(completions)
 
 
+def liked(completions, **columns):
+    return [1.0] * len(completions)
+
+
 def taken(completions, log_metric, **columns):
     log_metric("step", 1.0)
     return [1.0] * len(completions)
@@ -107,6 +111,21 @@ def test_half_surrogate_pairs_arrive_as_escapes(runner, tmp_path, monkeypatch):
     assert (line["own"], line["half \ud800"]) == (2.0, 3.0)
     write_report([folder], folder / "report.html")
     assert "half \\ud800" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_messages_are_recorded_in_their_own_letters(runner, tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "CHARACTERS", models.CHARACTERS + "ة")
+    lab = models.Lab.make(tmp_path)
+    (tmp_path / "chat.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}=")
+    row = '{"prompt": [{"role": "user", "content": "1ة"}]}\n'
+    (tmp_path / "data.jsonl").write_text(row * 4, encoding="utf-8")
+    (tmp_path / "own.py").write_text(OWN)
+    raw = lab.raw(training={"steps": 1}, data={"files": [str(tmp_path / "data.jsonl")]})
+    raw["model"]["chat_template"] = str(tmp_path / "chat.jinja")
+    raw["reward"] = {"functions": [f"{tmp_path}/own.py:liked"]}
+    runner.whole(raw, tmp_path / "run")
+    table = pq.read_table(tmp_path / "run/rollouts/step-000001.parquet").to_pydict()
+    assert table["prompt"][0] == '[{"role": "user", "content": "1ة"}]'
 
 
 def test_a_reward_may_not_log_the_step(lab, runner, tmp_path):

@@ -3,8 +3,9 @@
     verl        data_source, prompt, reward_model {style, ground_truth}, extra_info; also SkyRL's
                 reward_spec {method, ground_truth}
     question    question, answer; GSM8K's answers end in "#### 72"
+    messages    messages, or chosen and rejected: conversations as TRL has them, prompt and answer
 
-A layout adds the column `ground_truth`, which rewards compare with first, and keeps the others.
+The first two add the column `ground_truth`, which rewards compare with first; others are kept.
 Columns have strop's names, or those that a reward reads.
 """
 
@@ -44,7 +45,10 @@ def reader_of(layout: str | Reader, first: Row, prompt_column: str) -> Reader | 
     if "prompt" in first:
         holds = any("ground_truth" in _mapping(first.get(name)) for name in _HOLDERS)
         return from_verl if holds else None
-    return from_question if "question" in first and "answer" in first else None
+    if "question" in first and "answer" in first:
+        return from_question
+    conversations = isinstance(first.get("chosen"), list) and "rejected" in first
+    return from_messages if conversations or "messages" in first else None
 
 
 def from_verl(row: Mapping[str, Any]) -> Row:
@@ -80,6 +84,32 @@ def from_question(row: Mapping[str, Any]) -> Row:
     return {"prompt": row["question"], **rest, "ground_truth": found}
 
 
+def from_messages(row: Mapping[str, Any]) -> Row:
+    """Convert conversations: the last message of the assistant is the answer, the prompt the rest.
+
+    Answers are `chosen` and `rejected`, else `completion`, from `messages`; None where these end
+    with the user. Raises UserError where they are no conversations, or two of different prompts.
+    """
+    pair = "chosen" in row and "rejected" in row
+    names = {"chosen": "chosen", "rejected": "rejected"} if pair else {"messages": "completion"}
+    found = {ours: _parted(row.get(theirs), theirs) for theirs, ours in names.items()}
+    (prompt, _), *others = found.values()
+    if any(other != prompt for other, _ in others):
+        raise UserError("chosen and rejected of a row differ before their last message: align them")
+    rest = {name: value for name, value in row.items() if name not in names}
+    return {**rest, "prompt": prompt, **{name: answer for name, (_, answer) in found.items()}}
+
+
+def _parted(value: Any, column: str) -> tuple[list[Any], list[Any] | None]:
+    """The messages of a prompt, and the answer of the assistant after them."""
+    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+        raise UserError(f"the column {column!r} of a row is no list of messages: make it one")
+    answers = bool(value) and value[-1].get("role") == "assistant"
+    if column != "messages" and not answers:
+        raise UserError(f"{column!r} of a row does not end with the assistant's message: add it")
+    return (value[:-1], value[-1:]) if answers else (value, None)
+
+
 def final_answer(answer: Any) -> Any:
     """The text after the last "####", with plain numbers: "so 1,200\\n#### 1,200" -> "1200"."""
     if not isinstance(answer, str):
@@ -100,6 +130,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 LAYOUTS: dict[str, Reader | None] = {
     "auto": None,
+    "messages": from_messages,
     "prompt": None,
     "question": from_question,
     "verl": from_verl,

@@ -119,10 +119,15 @@ def duplicates(prompts: Sequence[Any]) -> Finding:
     )  # fmt: skip
 
 
+def longest_taken(settings: Any, context: int | None, kept: int) -> int:
+    """Tokens of the longest prompt that a run takes. kept: as in `Ingredients`."""
+    context = context or 2**20
+    return min(context - kept, settings.data.max_prompt_tokens or context)
+
+
 def fits(settings: Any, found: list[int], context: int, kept: int) -> Finding:
     """Whether the prompts leave room for an answer. kept: as in `Ingredients`."""
-    most = settings.data.max_prompt_tokens
-    limit = min(context - kept, most or context)
+    limit = longest_taken(settings, context, kept)
     long = sum(length > limit for length in found)
     numbers = {"min": min(found), "mean": mean(found), "max": max(found), "limit": limit,
                "too_long": long, "measured": len(found)}  # fmt: skip
@@ -193,8 +198,8 @@ def _reward_finding(table: list[dict[str, Any]], prompts: Sequence[Any] = ()) ->
         return Finding(
             question, "problem", f"{first['reward']} fails on {len(first['failures'])} rows with "
             f"the answer '{first['answer']}': {shortened(first['failures'][0], 200)}",
-            hint(prompts, first["failures"][0]) or "a model writes anything: score an answer that "
-            "cannot be parsed as 0 instead of raising",
+            hint(prompts, first["failures"][0]) or "a model writes anything: give an answer that "
+            "cannot be parsed the score 0",
             {"trial": table},
         )  # fmt: skip
     rewards: dict[str, dict[str, list[float | None]]] = {}  # scores by reward, by answer
@@ -245,7 +250,7 @@ def _text(prompt: Any) -> str:
 
 def lines(found: dict[str, Any], table: Sequence[dict[str, Any]]) -> list[str]:
     """Rows and scores as text."""
-    columns = ", ".join(name + (f" ({share:.0%} missing)" if share else "")
+    columns = ", ".join(name + (f" ({share * found['rows']:.0f} missing)" if share else "")
                         for name, share in found["columns"].items())  # fmt: skip
     lines = [
         f"{found['name']}: {found['rows']} rows; columns beside the prompt: {columns or 'none'}"

@@ -33,7 +33,8 @@ COUNTS = {
     "slots": "min(training.num_slots, answers of a step or of a validation)",
     "places": "prompt + max_tokens and room to grow, an eighth and up to 64 more; with "
     "engine.cuda_graphs on a GPU the next power of 2",
-    "tokens": "min(training.token_budget, answers of a step * (prompt + max_tokens))",
+    "tokens": "training.token_budget, at least prompt + max_tokens, at most that times the answers "
+    "of a step",
     "buffers": "1, and 1 more each for an entropy or distribution term, a soft cap, a reference's "
     "distribution",
     "layer": "bytes that autograd keeps of a token in a layer: 2 (o + 2b) hidden + (o + 3b) "

@@ -1,8 +1,10 @@
 """Examines a model for `strop doctor --model`: size, context, and estimated training memory."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from strop.diagnosis import memory
+from strop.diagnosis.data import longest_taken
 from strop.diagnosis.finding import Finding
 from strop.diagnosis.machine import GIB, memory_gib
 from strop.support.errors import UserError
@@ -29,15 +31,18 @@ def tokenizer_of(settings: Any) -> Any:
 
 
 def examine(
-    settings: Any, task: str, prompt_tokens: int, episode_tokens: int
+    settings: Any, task: str, prompts: Sequence[int], episode_tokens: int, kept: int
 ) -> tuple[dict[str, Any], Finding]:
     """Facts about the model and the estimate of its memory. Raises UserError.
 
-    task: name of the training task. prompt_tokens: its longest prompt. episode_tokens: tokens of an
-    answer or of an episode's actions.
+    task: name of the training task. prompts: tokens of each prompt; a longer one than a run takes
+    does not count. episode_tokens: tokens of an answer or of an episode's actions. kept: those that
+    the context has to keep after every prompt.
     """
 
     model, config = shape(settings)
+    most = longest_taken(settings, context_of(config), kept)
+    prompt_tokens = max((length for length in prompts if length <= most), default=max(prompts))
     sizes = memory.Shape.of(settings, model, config)
     device = loading.device_of(settings.model.device)
     count = memory.counts(settings, sizes, prompt_tokens, episode_tokens, device)

@@ -87,7 +87,9 @@ def _look(
     prompts, specs = task.prompts, task.rewards
     found = of_data.lengths(settings, prompts, tokenizer) if with_model else []
     if with_model:
-        report["model"], fits = of_model.examine(settings, task.name, max(found), task.longest)
+        report["model"], fits = of_model.examine(
+            settings, task.name, found, task.longest, task.kept
+        )
         lines += ["", *of_model.lines(report["model"])]
         findings.append(fits)
     if not with_data:

@@ -1,5 +1,6 @@
 """Final answers in completions, and the reward that compares them as text."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -19,15 +20,20 @@ def text_of(completion: Any) -> str:
 
 
 def references(*columns: Sequence[Any] | None) -> list[Any] | None:
-    """Each row's first value of these columns that is not None; None where no column is given.
+    """Each row's first value of these columns that is there; None where no column is given.
 
     Chosen row by row, because files of several layouts have their references in different columns.
+    A missing value is None, or NaN, as pandas writes it.
     """
     given = [column for column in columns if column is not None]
     if not given:
         return None
     rows = zip(*given, strict=True)
-    return [next((value for value in row if value is not None), None) for row in rows]
+    return [next((value for value in row if not _missing(value)), None) for row in rows]
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def extract_answer(completion: str) -> str:
@@ -42,6 +48,16 @@ def extract_answer(completion: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
+def as_text(reference: Any, reward: str) -> str:
+    """A reference as a text to compare with. Raises UserError for a list or an object."""
+    if isinstance(reference, list | dict):
+        raise UserError(
+            f"reward {reward}: the reference of a row is {str(reference)[:80]!r}: make it a text "
+            "or a number; where several answers are right, write a function of your own"
+        )
+    return str(reference).strip()
+
+
 def exact_match(
     completions: Sequence[Any],
     ground_truth: Sequence[Any] | None = None,
@@ -50,9 +66,10 @@ def exact_match(
     """1.0 where the final answer equals the reference's text, else 0.0.
 
     The reference is the row's `ground_truth`, or `answer` where it has none. Blanks at both ends
-    do not count. A row without a reference (None) is not applicable.
+    do not count. A row without a reference (None) is not applicable. A column of integers with
+    gaps may hold 12.0 for 12: both texts are right.
 
-    Raises UserError when the data has neither column.
+    Raises UserError when the data has neither column, and for a reference that is no single value.
     """
     wanted = references(ground_truth, answer)
     if wanted is None:
@@ -63,9 +80,14 @@ def exact_match(
     return [
         None
         if reference is None
-        else float(extract_answer(text_of(completion)) == str(reference).strip())
+        else float(extract_answer(text_of(completion)) in _texts(reference))
         for completion, reference in zip(completions, wanted, strict=True)
     ]
+
+
+def _texts(reference: Any) -> set[str]:
+    whole = isinstance(reference, float) and reference.is_integer()
+    return {as_text(reference, "exact_match")} | ({str(int(reference))} if whole else set())
 
 
 def _last_tagged(text: str) -> str | None:

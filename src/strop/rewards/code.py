@@ -243,7 +243,8 @@ def _failure(case: Case, ran: Ran) -> str:
         return ran.how
     if not ran.passed:
         lines = ran.errors.strip().splitlines()
-        return lines[-1][:200] if lines else "ended early"
+        ended = "ended with an exit code that is not 0" if case.test is None else "ended early"
+        return lines[-1][:200] if lines else ended
     if case.test is None and _shown(ran.output) != _shown(case.output):
         return f"printed {ran.output[:80]!r}"
     return ""

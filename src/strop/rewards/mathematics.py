@@ -10,7 +10,7 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from strop.rewards.answers import references, text_of
+from strop.rewards.answers import as_text, references, text_of
 from strop.support.errors import UserError
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its timeouts are off
@@ -29,7 +29,8 @@ def math_verify(
     reference is missing or holds no mathematical expression is not applicable (None).
     The library's own timeouts are off: they use signals, and the grader has a limit of its own.
 
-    Raises UserError when the data has none of the columns.
+    Raises UserError when the data has none of the columns, and for a reference that is no single
+    value.
     """
     wanted = references(ground_truth, answer, solution)
     if wanted is None:
@@ -38,7 +39,9 @@ def math_verify(
             "has none: add one"
         )
     return [
-        None if reference is None else _same_mathematics(text_of(completion), str(reference))
+        None
+        if reference is None
+        else _same_mathematics(text_of(completion), as_text(reference, "math_verify"))
         for completion, reference in zip(completions, wanted, strict=True)
     ]
 

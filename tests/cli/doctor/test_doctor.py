@@ -456,6 +456,16 @@ def test_prompts_that_are_too_long_are_a_problem(ask: Any, lab: Lab, tmp_path: P
     assert only_problem(findings)["numbers"]["too_long"] == 1
 
 
+def test_the_estimate_counts_no_prompt_that_a_run_leaves_out(
+    strop: Strop, lab: Lab, tmp_path: Path
+) -> None:
+    data, _ = save_sums(tmp_path)
+    words = ("--model", lab.model, "--data", data, "data.overlong=drop", "--json")
+    for limit, longest in (("data.max_prompt_tokens=5", 4), ("data.max_prompt_tokens=6", 6)):
+        report = json.loads(strop("doctor", *words, "rollout.max_tokens=8", limit).out)
+        assert report["model"]["assumed"]["prompt"] == longest
+
+
 def test_given_answers_are_as_long_as_the_data_have_them(
     ask: Any, strop: Strop, lab: Lab, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from strop.data.prompts import Prompt
-from strop.diagnosis.data import _reward_finding, facts, fits
+from strop.diagnosis.data import _reward_finding, facts, fits, lines
 from strop.diagnosis.endpoint import _gives
 from strop.diagnosis.finding import shortened
 from strop.diagnosis.run import RunFiles, cut_off, ends, loss, mismatch, order
@@ -178,3 +178,8 @@ def test_each_of_several_rewards_is_judged_by_itself(order):
 def test_the_first_prompts_that_differ_are_shown():
     prompts = [Prompt(uid, text, {}) for uid, text in enumerate(["a", "a", "b", "a", "c", "d"])]
     assert [row["prompt"] for row in facts("mine", prompts)["first"]] == ["a", "b", "c"]
+
+
+def test_a_value_that_one_row_of_many_lacks_is_told():
+    prompts = [Prompt(uid, str(uid), {"answer": uid or None, "unit": "m"}) for uid in range(300)]
+    assert "answer (1 missing), unit" in lines(facts("mine", prompts), [])[0]

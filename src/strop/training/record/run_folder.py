@@ -241,7 +241,9 @@ def rollout_table(step: int, batch: Batch, services: RunServices) -> pa.Table:
         "step": [step] * batch.size("B"),
         "uid": uid_B.tolist(),
         "draw": batch["draw_P"][batch["group_B"]].tolist(),
-        "prompt": [_text(p) if isinstance(p, str) else json.dumps(p) for p in prompts],
+        "prompt": [
+            _text(p if isinstance(p, str) else json.dumps(p, ensure_ascii=False)) for p in prompts
+        ],
         "completion": [_text(completion) for completion in completions],
         "reward": batch["reward_B"].tolist(),
         "exit": [Exit(number).label for number in batch["exit_B"].tolist()],

@@ -97,7 +97,9 @@ class DataSettings(Section):
         description="how often each of the files, or environments, is drawn from, in their order; "
         "none: all prompts equally often",
     )
-    reader: str = Field(default="auto", description="layout of rows: auto, prompt, verl, question")
+    reader: str = Field(
+        default="auto", description="layout of rows: auto, prompt, verl, question, messages"
+    )
     prompt_column: str = Field(default="prompt", description="column of the files with the prompts")
     prompt_as: Literal["auto", "text", "messages"] = Field(
         default="auto",
