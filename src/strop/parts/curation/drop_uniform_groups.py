@@ -47,8 +47,7 @@ class DropUniformGroups:
     best: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "num_prompts", low=0)
-        require(self, "max_rounds", low=0)
+        require(self, "num_prompts", "max_rounds", low=0)
         require(self, "best")
 
     @property

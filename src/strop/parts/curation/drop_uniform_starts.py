@@ -43,8 +43,7 @@ class DropUniformStarts:
 
     def __post_init__(self) -> None:
         require(self, "min_std", low=0.0)
-        require(self, "num_prompts", low=0)
-        require(self, "max_rounds", low=0)
+        require(self, "num_prompts", "max_rounds", low=0)
 
     def init(self) -> dict[str, int]:
         """The initial state: no round has started."""

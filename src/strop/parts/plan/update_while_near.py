@@ -45,8 +45,7 @@ class UpdateWhileNear:
     unit: str = "turn"
 
     def __post_init__(self) -> None:
-        require(self, "num_epochs", low=1)
-        require(self, "num_minibatches", low=1)
+        require(self, "num_epochs", "num_minibatches", low=1)
         require(self, "max_kl", low=0.0)
         require(self, "warmup_steps", low=0)
         require_one_of(self, "unit", ("turn", "token"))

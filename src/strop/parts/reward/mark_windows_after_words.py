@@ -50,8 +50,7 @@ class MarkWindowsAfterWords:
     num_top: int = 10
 
     def __post_init__(self) -> None:
-        require(self, "width", low=1)
-        require(self, "num_top", low=1)
+        require(self, "width", "num_top", low=1)
 
     def init(self) -> dict[str, Any]:
         """No threshold yet (below 0), and no rollout of the step."""

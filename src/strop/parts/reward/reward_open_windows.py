@@ -51,8 +51,7 @@ class RewardOpenWindows:
 
     def __post_init__(self) -> None:
         require_one_of(self, "variant", ("paper", "code"))
-        require(self, "weight", low=0.0)
-        require(self, "relax", low=0.0)
+        require(self, "weight", "relax", low=0.0)
         require(self, "success")
 
     def init(self) -> dict[str, tuple[float, ...]]:

@@ -80,10 +80,9 @@ class SamplingFields:
     sampling_mask: str = "ignore"
 
     def __post_init__(self) -> None:
-        require(self, "max_tokens", low=0)
+        require(self, "max_tokens", "top_k", low=0)
         require(self, "temperature", low=1e-3)
         require(self, "top_p", low=1e-6, high=1.0)
-        require(self, "top_k", low=0)
         require(self, "min_p", low=0.0, high=1.0)
         require_one_of(self, "sampling_mask", MASKS)
 

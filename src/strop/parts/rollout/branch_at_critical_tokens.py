@@ -48,9 +48,7 @@ class BranchAtCriticalTokens(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "branches", low=0)
-        require(self, "candidates", low=0)
-        require(self, "min_letters", low=0)
+        require(self, "branches", "candidates", "min_letters", low=0)
 
     async def __call__(
         self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,

@@ -43,8 +43,7 @@ class ForkAtEntropyPeaks(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "num_places", low=0)
-        require(self, "num_branches", low=0)
+        require(self, "num_places", "num_branches", low=0)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -63,10 +63,9 @@ class StopSureAnswers(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "detect_at", low=1)
+        require(self, "detect_at", "num_bins", low=1)
         require(self, "keep", low=1e-6, high=1.0)
         require(self, "target", low=0.0, high=1.0)
-        require(self, "num_bins", low=1)
         require(self, "head_lr", low=0.0)
 
     def init(self) -> State:

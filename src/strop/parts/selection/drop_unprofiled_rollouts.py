@@ -37,8 +37,7 @@ class DropUnprofiledRollouts:
 
     def __post_init__(self) -> None:
         require(self, "tau")
-        require(self, "width", low=0.0)
-        require(self, "enough_speedup", low=0.0)
+        require(self, "width", "enough_speedup", low=0.0)
 
     def __call__(
         self,

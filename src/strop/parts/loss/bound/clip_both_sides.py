@@ -34,9 +34,7 @@ class ClipBothSides:
     dual_clip_c: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
-        require(self, "dual_clip_c", low=0.0)
+        require(self, "clip_low", "clip_high", "dual_clip_c", low=0.0)
 
     @property
     def unlogged(self) -> frozenset[str]:

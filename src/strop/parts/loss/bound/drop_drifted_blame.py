@@ -41,9 +41,7 @@ class DropDriftedBlame:
     clip_high: float = 0.2
 
     def __post_init__(self) -> None:
-        require(self, "threshold", low=0.0)
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
+        require(self, "threshold", "clip_low", "clip_high", low=0.0)
 
     def __call__(
         self,

@@ -62,11 +62,9 @@ class DropHighCovarianceTokens:
     cov_high: float = 5.0
 
     def __post_init__(self) -> None:
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
+        require(self, "clip_low", "clip_high", low=0.0)
         require(self, "drop_share", low=0.0, high=1.0)
-        require(self, "cov_low")
-        require(self, "cov_high")
+        require(self, "cov_low", "cov_high")
 
     def __call__(
         self,
