@@ -22,13 +22,11 @@ from strop.parts.probe.read_turn_value import ReadTurnValue
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
 from strop.parts.selection.take_roles_in_turn import TakeRolesInTurn
-from strop.recipes._base import average, with_policy
+from strop.recipes._base import average, check_choice, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
-from strop.support.errors import UserError
 
-WORDS = {"level": ("turn", "token"), "credit": ("own", "team")}
 WHOLE = Use(RatioPerSequence(product=True, unit="turn"))
 ONCE = Use(AveragePerTurn(per_rollout=False))  # every turn of the update weighs the same
 STEP = (("group_K", "rollout_K"), ("values_K", "advantage_K"))  # groups play no part
@@ -92,7 +90,8 @@ def marft(
     environment's reward of its turn. A team is one player: a game's seats have own credit.
     Try: critic.lr (5e-4), lam, max_kl (0.01), interval (50), credit="team".
     """
-    _check(level=level, credit=credit)
+    check_choice("marft", ("turn", "token"), level=level)
+    check_choice("marft", ("own", "team"), credit=credit)
     algorithm, made = gae(**parent), _turns if level == "turn" else _tokens
     paid = (Use(ShareRewardAmongTurns(share)),) if credit == "team" else ()
     return dataclasses.replace(
@@ -104,13 +103,6 @@ def marft(
         terms=_terms(algorithm, level, entropy_coef, RegressValue(clip_value, huber_delta)),
         plan=Use(UpdateWhileNear(num_epochs, num_minibatches, max_kl, warmup_steps, level)),
     )
-
-
-def _check(**words: str) -> None:
-    for name, given in words.items():
-        if given not in WORDS[name]:
-            known = " or ".join(WORDS[name])
-            raise UserError(f"recipe marft: {name} is {known}, it is {given!r}")
 
 
 def _terms(

@@ -10,7 +10,7 @@ from strop.parts.curation.replay_by_advantage import ReplayByAdvantage
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.reward.note_reward import NoteReward
 from strop.parts.sampling.draw_solvable_prompts import DrawSolvablePrompts
-from strop.recipes._base import with_policy
+from strop.recipes._base import drawn_by, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
@@ -60,8 +60,7 @@ def skywork_ssb(
     algorithm = grpo(num_prompts=num_prompts, num_rollouts=num_rollouts, **parent)
     if filter_answers:
         draw = DrawSolvablePrompts(num_prompts, num_rollouts, filter_answers, -1, spread=0.0)
-        # With this label its fields num_prompts and num_rollouts keep their usual paths.
-        sampling = (Use(draw, label="draw_in_shuffled_order"),)
+        sampling = drawn_by(draw)
         algorithm = dataclasses.replace(algorithm, sampling=sampling)
     if share == 0:
         return algorithm
