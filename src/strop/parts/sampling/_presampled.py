@@ -1,12 +1,11 @@
 """Answers to prompts of the pool that are sampled before training and graded."""
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import torch
 
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, turn_columns
 from strop.method.services import Grading, Sampling, Texts
 from strop.support.exits import Exit
 
@@ -41,18 +40,10 @@ def presample(
     ]
     finished = sampling.sample(requests)
     ids = [each.ids for each in finished]
-    prompt_B = torch.tensor([len(request.ids) for request in requests])
-    size_B = prompt_B + torch.tensor([len(each) for each in ids])
     row = torch.arange(len(asked))
-    rollout_T = torch.repeat_interleave(row, size_B)
-    within_T = torch.arange(rollout_T.shape[0]) - (size_B.cumsum(0) - size_B)[rollout_T]
-    pairs = zip(requests, ids, strict=True)
-    everything = chain.from_iterable(chain(request.ids, answer) for request, answer in pairs)
     batch = Batch(
         {
-            "turn_T": rollout_T,
-            "id_T": torch.tensor(list(everything), dtype=torch.int64),
-            "mask_T": within_T >= prompt_B[rollout_T],
+            **turn_columns(zip((request.ids for request in requests), ids, strict=True)),
             "rollout_K": row,
             "exit_B": torch.tensor(
                 [Exit.ENGINE_LOST if each.failed else Exit.DONE for each in finished]
