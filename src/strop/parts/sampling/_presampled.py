@@ -11,13 +11,20 @@ from strop.support.exits import Exit
 
 
 class Presampled(NamedTuple):
-    """Answers in the order of the prompts: prompt and answer ids, outcome, whether it is known."""
+    """Answers in the order of the prompts, the outcome of each, and whether it is known."""
 
     batch: Batch
-    ids: list[tuple[int, ...]]
     outcome: list[float]
     scored: list[bool]
-    truncated: list[bool]
+
+    def known(self) -> list[list[float]]:
+        """The known outcomes of each prompt's answers."""
+        found: list[list[float]] = [[] for _ in range(self.batch.size("P"))]
+        groups = self.batch["group_B"].tolist()
+        for group, outcome, scored in zip(groups, self.outcome, self.scored, strict=True):
+            if scored:
+                found[group].append(outcome)
+        return found
 
 
 def presample(
@@ -39,11 +46,11 @@ def presample(
         for uid, seed in zip(asked, seeds, strict=True)
     ]
     finished = sampling.sample(requests)
-    ids = [each.ids for each in finished]
+    pairs = ((request.ids, each.ids) for request, each in zip(requests, finished, strict=True))
     row = torch.arange(len(asked))
     batch = Batch(
         {
-            **turn_columns(zip((request.ids for request in requests), ids, strict=True)),
+            **turn_columns(pairs),
             "rollout_K": row,
             "exit_B": torch.tensor(
                 [Exit.ENGINE_LOST if each.failed else Exit.DONE for each in finished]
@@ -55,8 +62,7 @@ def presample(
         }
     )
     graded = grading.grade(batch)
-    cut = [each.ended == "length" for each in finished]
-    return Presampled(batch, ids, graded.outcome_B.tolist(), graded.scored_B.tolist(), cut)
+    return Presampled(batch, graded.outcome_B.tolist(), graded.scored_B.tolist())
 
 
 def success_of(
@@ -72,14 +78,9 @@ def success_of(
 
     Prompts without a scored answer are left out.
     """
-    found = presample(texts, grading, sampling, uids, num, rng)
-    rates = {}
-    for place, uid in enumerate(uids):
-        rows = range(place * num, (place + 1) * num)
-        known = [found.outcome[row] for row in rows if found.scored[row]]
-        if known:
-            rates[uid] = num_right(known, success) / len(known)
-    return rates
+    known = presample(texts, grading, sampling, uids, num, rng).known()
+    pairs = zip(uids, known, strict=True)
+    return {uid: num_right(own, success) / len(own) for uid, own in pairs if own}
 
 
 def num_right(outcomes: Sequence[float], success: float) -> int:

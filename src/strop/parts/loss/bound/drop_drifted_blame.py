@@ -53,8 +53,7 @@ class DropDriftedBlame:
         num_rollouts: int,
         logp_behavior_T: Tensor | None = None,
     ) -> Result:
-        bounds = (1 - self.clip_low, 1 + self.clip_high)
-        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
+        clipped = clip(log_ratio_T.exp(), advantage_T, 1 - self.clip_low, 1 + self.clip_high)
         away_T = -log_ratio_T.detach()
         if logp_behavior_T is not None:
             known_T = ~logp_behavior_T.isnan()

@@ -77,8 +77,7 @@ class DropHighCovarianceTokens:
         candidate_T: Tensor | None = None,
         num_drop: Tensor | None = None,
     ) -> Result:
-        bounds = (1 - self.clip_low, 1 + self.clip_high)
-        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
+        clipped = clip(log_ratio_T.exp(), advantage_T, 1 - self.clip_low, 1 + self.clip_high)
         if dropped_T is None:
             if candidate_T is None:
                 cov_T = segments.covariance(advantage_T, logp_T, gradient_T)
