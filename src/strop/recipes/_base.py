@@ -6,6 +6,7 @@ from typing import Any
 
 from strop.method.algorithm import Algorithm
 from strop.method.part import Term, Use, replace
+from strop.parts.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
 from strop.parts.loss.average.average_by_constant_length import AverageByConstantLength
 from strop.parts.loss.average.average_over_tokens import AverageOverTokens
 from strop.parts.loss.average.average_per_prompt import AveragePerPrompt
@@ -13,6 +14,7 @@ from strop.parts.loss.average.average_per_sequence import AveragePerSequence
 from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
 from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.parts.reward.note_reward import NoteReward
 from strop.parts.reward.score_with_verifiers import ScoreWithVerifiers
 from strop.parts.rollout.sample_independently import SampleIndependently
 from strop.parts.sampling.draw_in_shuffled_order import DrawInShuffledOrder
@@ -86,6 +88,20 @@ def entropy_terms(coef: float) -> tuple[Term, ...]:
     if coef == 0:
         return ()
     return (Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=coef),)
+
+
+def replaying(algorithm: Algorithm, replay: Any) -> Algorithm:
+    """The algorithm with a store of rollouts and the advantages that they were made with: these are
+    computed with the rewards, so that the replay sees them and they come back with the rollouts.
+    """
+    *compared, spread = algorithm.advantage
+    made = (Use(use.part, (("advantage_B", "made_advantage_B"),)) for use in compared)
+    return dataclasses.replace(
+        algorithm,
+        reward=(*algorithm.reward, Use(NoteReward()), *made),
+        curation=(*algorithm.curation, Use(replay)),
+        advantage=(*compared, Use(KeepMadeAdvantage()), spread),
+    )
 
 
 def with_policy(algorithm: Algorithm, **slots: Any) -> Algorithm:

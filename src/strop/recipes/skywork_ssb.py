@@ -5,12 +5,10 @@ from typing import Any
 
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
-from strop.parts.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
 from strop.parts.curation.replay_by_advantage import ReplayByAdvantage
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
-from strop.parts.reward.note_reward import NoteReward
 from strop.parts.sampling.draw_solvable_prompts import DrawSolvablePrompts
-from strop.recipes._base import drawn_by, with_policy
+from strop.recipes._base import drawn_by, replaying, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
@@ -64,14 +62,7 @@ def skywork_ssb(
         algorithm = dataclasses.replace(algorithm, sampling=sampling)
     if share == 0:
         return algorithm
-    *compared, spread = algorithm.advantage
     if of_sampler:
         ratio = Use(RatioPerToken(), (("logp_old_T", "logp_sampler_T"),))
         algorithm = with_policy(algorithm, ratio=ratio)
-    made = (Use(use.part, (("advantage_B", "made_advantage_B"),)) for use in compared)
-    return dataclasses.replace(
-        algorithm,
-        reward=(*algorithm.reward, Use(NoteReward()), *made),
-        curation=(Use(ReplayByAdvantage(share, capacity, exponent, floor)),),
-        advantage=(*compared, Use(KeepMadeAdvantage()), spread),
-    )
+    return replaying(algorithm, ReplayByAdvantage(share, capacity, exponent, floor))
