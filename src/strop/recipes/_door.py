@@ -66,7 +66,9 @@ class Words:
 
     def beside(self, other: "Words") -> "Words":
         """Both sets of names; the other's `also`, `prepare` and `prepared` are not inherited."""
-        both = {name: {**getattr(other, name), **getattr(self, name)} for name in INHERITED}
+        both: dict[str, Any] = {
+            name: {**getattr(other, name), **getattr(self, name)} for name in INHERITED
+        }
         return replace(self, **both)
 
 
