@@ -70,8 +70,7 @@ def areal_decoupled_ppo(
     check_choice("areal_decoupled_ppo", ("ratio", "k1", "k2", "k3"), metric=metric)
     check_choice("areal_decoupled_ppo", ("sum", "mean", "max"), agg=agg)
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)
-    algorithm = grpo(**parent)
-    ratio = RATIOS[ratio_level]
+    algorithm, ratio = grpo(**parent), RATIOS[ratio_level]
     if not decoupled:
         if action != "none":
             raise UserError("areal_decoupled_ppo: without decoupled there is no weight to bound")

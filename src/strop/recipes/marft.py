@@ -90,7 +90,6 @@ def marft(
     environment's reward of its turn. A team is one player: a game's seats have own credit.
     Try: critic.lr (5e-4), lam, max_kl (0.01), interval (50), credit="team".
     """
-    check_choice("marft", ("turn", "token"), level=level)
     check_choice("marft", ("own", "team"), credit=credit)
     algorithm, made = gae(**parent), _turns if level == "turn" else _tokens
     paid = (Use(ShareRewardAmongTurns(share)),) if credit == "team" else ()
@@ -109,6 +108,7 @@ def _terms(
     algorithm: Algorithm, level: str, entropy_coef: float, value: RegressValue
 ) -> tuple[Term, ...]:
     """The policy's terms, the entropy's, and the critic's where its values are read."""
+    check_choice("marft", ("turn", "token"), level=level)
     ratio, each, on = Use(RatioPerToken()), average("token-mean"), None
     if level == "turn":
         ratio, each = WHOLE, ONCE

@@ -81,14 +81,7 @@ def spear(
     if not coef:
         return algorithm
     imitate = _imitate(part, average(aggregation, length), coef, T_sil)
-    replay = ReplaySuccesses(size, hist, tol, divide_by_std, decay)
-    # Replayed rollouts have a term and an update of their own.
-    algorithm = with_policy(replaying(algorithm, replay), on=Use(KeepOrigins((FRESH,))))
-    return dataclasses.replace(
-        algorithm,
-        terms=(*algorithm.terms, imitate),
-        plan=Use(SplitIntoMinibatches(replayed_last=True)),
-    )
+    return _replaying(algorithm, ReplaySuccesses(size, hist, tol, divide_by_std, decay), imitate)
 
 
 def _exploring(
@@ -110,3 +103,13 @@ def _imitate(part: DropHighCovarianceTokens, average: Use, coef: float, steps: i
     on = Use(KeepOrigins((REPLAY,)))
     grown = Cosine(0.0, coef, steps) if steps else coef
     return Term("imitate", Use(part), average, ratio=ratio, on=on, coef=grown)
+
+
+def _replaying(algorithm: Algorithm, replay: ReplaySuccesses, imitate: Term) -> Algorithm:
+    """The algorithm with a replay buffer, whose rollouts have a term and an update of their own."""
+    algorithm = with_policy(replaying(algorithm, replay), on=Use(KeepOrigins((FRESH,))))
+    return dataclasses.replace(
+        algorithm,
+        terms=(*algorithm.terms, imitate),
+        plan=Use(SplitIntoMinibatches(replayed_last=True)),
+    )

@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from strop.method.part import Curated, Result
 from strop.support.errors import UserError
 
 START = {"rounds": 0, "target": 0}  # no round of the step has started
@@ -11,12 +10,12 @@ START = {"rounds": 0, "target": 0}  # no round of the step has started
 
 def refill(
     live_P: Tensor, group_B: Tensor, state: dict[str, int], num_prompts: int, max_rounds: int,
-    reason: str, strict: bool = False,
-) -> Result:  # fmt: skip
-    """Ask for as many prompts as live groups are missing; in the last round keep the live ones.
+    strict: bool = False,
+) -> tuple[Tensor, int | tuple[()], dict[str, int], dict[str, float]]:  # fmt: skip
+    """The rollouts that stay [B] bool, how many more prompts are wanted, the state, and metrics.
 
-    The target is num_prompts, or if that is 0 the number drawn first. Raises UserError if strict
-    and too few are live after the last round.
+    The target is num_prompts, or if that is 0 the number drawn first; what stays after the last
+    round are the first live groups up to it. Raises UserError if strict and there are too few.
     """
     rounds = state["rounds"] + 1
     target = state["target"] or num_prompts or live_P.shape[0]
@@ -28,8 +27,8 @@ def refill(
         "dynamic_sampling/missing_prompts": float(missing),
     }
     if missing and (rounds < max_rounds or max_rounds == 0):
-        everything = Curated(torch.ones_like(group_B, dtype=torch.bool), reason, ask=missing)
-        return Result(everything, {"rounds": rounds, "target": target}, metrics)
+        state = {"rounds": rounds, "target": target}
+        return torch.ones_like(group_B, dtype=torch.bool), missing, state, metrics
     if missing and strict:
         raise UserError(
             f"drop_uniform_groups: after {rounds} rounds only {num_live} of {target} prompts have "
@@ -37,4 +36,4 @@ def refill(
             "curation.strict=false"
         )
     keep_P = live_P & (live_P.cumsum(0) <= target)
-    return Result(Curated(keep_P[group_B], reason), dict(START), metrics)
+    return keep_P[group_B], (), dict(START), metrics

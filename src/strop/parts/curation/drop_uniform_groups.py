@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import Result, require
+from strop.method.part import Curated, Result, require
 from strop.parts.curation._refill import START, refill
 
 
@@ -67,7 +67,8 @@ class DropUniformGroups:
     ) -> Result:
         live_P = self._live(outcome_B, group_B, num_groups, scored_B)
         limits = (self.num_prompts, self.max_rounds)
-        return refill(live_P, group_B, state, *limits, "uniform_group", self.strict)
+        keep_B, ask, state, metrics = refill(live_P, group_B, state, *limits, self.strict)
+        return Result(Curated(keep_B, "uniform_group", ask=ask), state, metrics)
 
     def _live(self, outcome_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor) -> Tensor:
         if self.keep_failed:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from strop.batch import segments
-from strop.method.part import Result, require
+from strop.method.part import Curated, Result, require
 from strop.parts.curation._refill import START, refill
 
 
@@ -66,4 +66,5 @@ class DropUniformStarts:
         size_P = segments.count(group_B, num_groups, scored_B)
         live_P = (spread_P > self.min_std) | (size_P == 1)
         limits = (self.num_prompts, self.max_rounds)
-        return refill(live_P, group_B, state, *limits, "uniform_start")
+        keep_B, ask, state, metrics = refill(live_P, group_B, state, *limits)
+        return Result(Curated(keep_B, "uniform_start", ask=ask), state, metrics)
