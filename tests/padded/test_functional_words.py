@@ -170,7 +170,7 @@ def test_praise_and_baselines_of_retries():
     close(F.advantages("r3l", **ragged, params=soft), 0.5, 0, 0, 0, 0.7)
     wide = F.advantages("r3l", **pair, params={**soft, "tau": 1e6})
     close(wide, 0.2, -0.2)
-    with pytest.raises(UserError, match="baseline is mean or logavgexp, it is 'best'"):
+    with pytest.raises(UserError, match="baseline must be one of mean, logavgexp: 'best'"):
         F.advantages("r3l", **pair, params={"baseline": "best"})
 
 

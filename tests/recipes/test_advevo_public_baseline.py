@@ -83,7 +83,7 @@ def test_what_is_missing_is_named():
         F.advantages("advevo_public_baseline", rewards=REWARDS, groups=GROUPS)
     with pytest.raises(UserError, match="needs episode"):
         advantages(params={"pool": "episode"})
-    with pytest.raises(UserError, match="pool is one of step, prompt, episode, it is 'game'"):
+    with pytest.raises(UserError, match="pool must be one of step, prompt, episode: 'game'"):
         advevo_public_baseline(pool="game")
 
 

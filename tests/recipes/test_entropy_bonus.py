@@ -80,5 +80,5 @@ def test_gradient_is_that_of_the_published_loss(rho):
 
 def test_composes_and_refuses():
     check(entropy_bonus(coef=Linear(0.01, 0.0), beta=0.1))
-    with pytest.raises(UserError, match="trl or verl"):
+    with pytest.raises(UserError, match="trl, verl"):
         entropy_bonus(framework="rllib")

@@ -71,7 +71,7 @@ def test_a_factor_below_zero():
 
 
 def test_refusals():
-    with pytest.raises(UserError, match="form is residual or clip"):
+    with pytest.raises(UserError, match="form must be one of residual, clip"):
         ettrl_ear(form="clipped")
     check(ettrl_ear(keep_sign=True, leave_one_out=True))
 

@@ -63,5 +63,5 @@ def test_mean_norm_does_not_divide():
 
 @pytest.mark.parametrize("params", [{"mode": "std"}, {"episode_statistics": "turns"}])
 def test_refuses_unknown_forms(params):
-    with pytest.raises(UserError, match="mean_norm or mean_std_norm"):
+    with pytest.raises(UserError, match=r"(mode|episode_statistics) must be one of "):
         advantages(params)

@@ -164,7 +164,7 @@ def test_composes():
     check(gtpo_conflict(variant="code"))
     check(gtpo_conflict())
     assert gtpo_conflict().control[0].part.path in gtpo_conflict().paths()
-    with pytest.raises(UserError, match="variant is paper or code"):
+    with pytest.raises(UserError, match="variant must be one of paper, code"):
         gtpo_conflict(variant="readme")
 
 

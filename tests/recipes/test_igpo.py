@@ -132,5 +132,5 @@ def test_unscored_rollouts_take_part_in_nothing():
 
 
 def test_refuses_another_variant():
-    with pytest.raises(UserError, match="paper, separate or code"):
+    with pytest.raises(UserError, match="paper, separate, code"):
         advantages(variant="joint")

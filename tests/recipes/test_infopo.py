@@ -218,7 +218,7 @@ def test_composes_and_refuses():
             check(infopo(turn_credit=credit, score=score))
     assert [term.name for term in infopo(entropy_coef=0.0).terms] == ["policy"]
     assert infopo().terms[1].coef == 1e-3
-    with pytest.raises(UserError, match="turn_credit is one of equal"):
+    with pytest.raises(UserError, match="turn_credit must be one of equal"):
         infopo(turn_credit="R2G")
 
 

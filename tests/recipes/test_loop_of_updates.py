@@ -147,7 +147,7 @@ def test_a_step_ends_when_the_policy_has_moved_too_far(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("params", [{"baseline": "median"}, {"level": "word"}])
 def test_unknown_options_are_named(params):
-    with pytest.raises(UserError, match="recipe loop: there are baseline leave_one_out or mean"):
+    with pytest.raises(UserError, match=r"loop\.(baseline|level) must be one of "):
         loop(**params)
 
 

@@ -103,7 +103,7 @@ def test_over_tokens_the_loss_and_the_look_at_the_policy_are_of_tokens():
     for slack, expected in ((1e-6, ()), (-1e-6, ("critic",))):
         found = updates(batch, (change, change), max_kl=moved + slack, unit="token")
         assert found == [(), expected]
-    for wrong, said in (({"level": "step"}, "level is turn or token"), ({"credit": "all"}, "own")):
+    for wrong, said in (({"level": "step"}, "level must be one of"), ({"credit": "all"}, "own")):
         with pytest.raises(UserError, match=said):
             marft(**wrong)
 

@@ -153,9 +153,9 @@ def test_its_loss_has_the_codes_dual_clip():
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"variant": "own"}, "variant is paper or code, it is 'own'"),
-        ({"reward_norm": "running"}, "reward_norm and advantage_norm are none, mean or mean_std"),
-        ({"advantage_norm": "std"}, "they are 'none' and 'std'"),
+        ({"variant": "own"}, "variant must be one of paper, code: 'own'"),
+        ({"reward_norm": "running"}, "reward_norm must be one of mean, mean_std, none"),
+        ({"advantage_norm": "std"}, "advantage_norm must be one of mean, mean_std, none: 'std'"),
         ({"whiten_rewards": True}, "whiten_rewards needs variant=.code., whose"),
         ({"whiten_advantages": "often"}, "whiten_advantages is true, false, variant, paper or"),
     ],

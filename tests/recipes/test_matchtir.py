@@ -53,7 +53,7 @@ def test_equal_rewards_and_groups_of_one(size):
 
 
 def test_refuses_another_fusion():
-    with pytest.raises(UserError, match="mean or sum"):
+    with pytest.raises(UserError, match="mean, sum"):
         advantages(fusion="product")
 
 

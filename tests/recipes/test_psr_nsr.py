@@ -84,7 +84,7 @@ def test_gradient_is_that_of_the_published_loss():
 
 
 def test_unknown_mode():
-    with pytest.raises(UserError, match="weighted, psr or nsr"):
+    with pytest.raises(UserError, match="mode must be one of weighted"):
         psr_nsr(mode="both")
 
 

@@ -199,7 +199,7 @@ def test_tracked_quantiles_are_checkpointed(tmp_path):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: riskpo(quantiles="mix"), "quantiles is tracked or batch"),
+        (lambda: riskpo(quantiles="mix"), "quantiles must be one of tracked, batch"),
         (lambda: riskpo(alpha=0.8, beta=0.2), "alpha < beta"),
         (lambda: WeighLowerTail(levels=(1.0,)), "two shares"),
         (lambda: WeighLowerTail(levels=(0.0, 0.5)), "levels begin at 0, below which no tail lies"),

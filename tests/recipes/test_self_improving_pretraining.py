@@ -67,7 +67,7 @@ def test_likelihood_of_the_only_candidate_is_pretraining():
     expected, plain, _ = pushed(sft(), stages(sft(), batch))
     assert loss == pytest.approx(expected)
     torch.testing.assert_close(found["logp_T"], plain["logp_T"])
-    with pytest.raises(UserError, match="dpo or nll"):
+    with pytest.raises(UserError, match="dpo, nll"):
         self_improving_pretraining(objective="ipo")
 
 

@@ -224,7 +224,7 @@ def test_a_stale_run_takes_smaller_steps(lab, tmp_path):
 
 
 def test_refused():
-    with pytest.raises(UserError, match=r"vcpo.variant must be paper or code"):
+    with pytest.raises(UserError, match=r"vcpo.variant must be one of paper, code"):
         vcpo(variant="verl")
     with pytest.raises(UserError, match="rule"):
         vcpo(scaling="cubic")

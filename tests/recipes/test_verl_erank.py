@@ -147,5 +147,5 @@ def test_padded_call_and_refusals():
     )  # fmt: skip
     assert found[:, 0].tolist() == pytest.approx([1, -1])
     check(verl_erank(tokens="last", by_score=True))
-    with pytest.raises(UserError, match="tokens is all or last"):
+    with pytest.raises(UserError, match="tokens must be one of all, last"):
         verl_erank(tokens="first")

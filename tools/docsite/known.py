@@ -159,9 +159,9 @@ def ranges(module: str, attribute: str) -> dict[str, str]:
         for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
             name = call.func.id if isinstance(call.func, ast.Name) else ""
             if name in ("require", "require_one_of") and len(call.args) > 1:
-                key = call.args[1]
-                if isinstance(key, ast.Constant):
-                    found[str(key.value)] = _range(name, call)
+                keys = call.args[1:] if name == "require" else call.args[1:2]
+                text = _range(name, call)
+                found |= {str(key.value): text for key in keys if isinstance(key, ast.Constant)}
     return {key: text for key, text in found.items() if text}
 
 
@@ -172,7 +172,6 @@ def _range(name: str, call: ast.Call) -> str:
         except (ValueError, IndexError):
             return ""  # a name defined elsewhere
     bounds = {word.arg: ast.unparse(word.value) for word in call.keywords}
-    bounds |= dict(zip(("low", "high"), map(ast.unparse, call.args[2:]), strict=False))
     low, high = bounds.get("low"), bounds.get("high")
     if low and high:
         return f"{low} to {high}"

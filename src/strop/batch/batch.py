@@ -13,8 +13,9 @@ over rollouts.
 """
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, overload
 
 import numpy as np
@@ -297,6 +298,17 @@ def concatenate(batches: Iterable[Batch]) -> Batch:
     if result is None:
         raise ValueError("there is no batch to concatenate")
     return result
+
+
+def turn_columns(turns: Iterable[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Tensor]:
+    """turn_T, id_T and mask_T of turns, each the tokens that it was given and the policy's own."""
+    turns = list(turns)
+    given_K = torch.tensor([len(given) for given, _ in turns], dtype=torch.int64)
+    own_K = torch.tensor([len(own) for _, own in turns], dtype=torch.int64)
+    turn_T = torch.arange(len(turns)).repeat_interleave(given_K + own_K)
+    mask_T = segments.place_in_run(turn_T, len(turns)) >= given_K[turn_T]
+    ids = list(chain.from_iterable(chain(*turn) for turn in turns))
+    return {"turn_T": turn_T, "id_T": torch.tensor(ids, dtype=torch.int64), "mask_T": mask_T}
 
 
 def to_padded(

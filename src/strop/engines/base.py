@@ -202,15 +202,17 @@ class Answer:
         """The answer cut to its first `size` new tokens, without an end."""
         return Answer(self.request, first_tokens(self.events, size))
 
-    def more(self, max_tokens: int, given: Sequence[int] = (), **changes: Any) -> Request:
-        """The request that continues after these tokens and, if any, `given` ones.
+    def more(self, max_tokens: int = 0, given: Sequence[int] = (), **changes: Any) -> Request:
+        """The request that continues after these tokens and, if any, `given` ones; max_tokens 0:
+        by all that its request leaves.
 
         With the same seed its tokens are those of one longer request, and stop strings are found
         across the join, unless something was given in between. changes: other fields.
         """
         drawn = 0 if given else self.request.drawn + len(self.ids)
-        ids = (*self.sequence, *given)
-        return replace(self.request, ids=ids, max_tokens=max_tokens, drawn=drawn, **changes)
+        ids, left = (*self.sequence, *given), self.request.max_tokens - len(self.ids)
+        most = max_tokens or left
+        return replace(self.request, ids=ids, max_tokens=most, drawn=drawn, **changes)
 
     def __add__(self, other: Answer) -> Answer:
         """Joins this answer and the one that directly followed it, whose end it gets."""

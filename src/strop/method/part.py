@@ -455,19 +455,20 @@ def write(batch: "Batch", use: Use, result: Result) -> "Batch":
 
 
 def require(
-    part: object, name: str, low: float | Schedule | None = None, high: float | None = None
+    part: object, *names: str, low: float | Schedule | None = None, high: float | None = None
 ) -> None:
-    """Raise UserError unless field `name` lies in [low, high]; schedules are checked per step."""
-    value = getattr(part, name)
+    """Raise UserError unless these fields lie in [low, high]; schedules are checked per step."""
     low = None if isinstance(low, Schedule) else low
-    if isinstance(value, Schedule) or value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise UserError(f"{name_of(part)}.{name} must be a number, it is {value!r}")
-    if (low is not None and value < low) or (high is not None and value > high):
-        bounds = f"at least {low}" if high is None else f"between {low} and {high}"
-        bounds = f"at most {high}" if low is None else bounds
-        raise UserError(f"{name_of(part)}.{name} must be {bounds}, it is {value}")
+    for name in names:
+        value = getattr(part, name)
+        if isinstance(value, Schedule) or value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            raise UserError(f"{name_of(part)}.{name} must be a number, it is {value!r}")
+        if (low is not None and value < low) or (high is not None and value > high):
+            bounds = f"at least {low}" if high is None else f"between {low} and {high}"
+            bounds = f"at most {high}" if low is None else bounds
+            raise UserError(f"{name_of(part)}.{name} must be {bounds}, it is {value}")
 
 
 def require_constant(part: object, name: str) -> None:

@@ -1,7 +1,7 @@
 """Further names that the padded calls of `strop.functional` accept for a recipe."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -22,10 +22,19 @@ VALUES: dict[str, dict[str | bool, str | bool]] = {
     "scale_rewards": {"group": True, "none": False, True: True, False: False},
 }  # fmt: skip
 
+INHERITED = ("parameters", "columns", "tensors", "series", "several", "factors", "instead")
+
 
 @dataclass(frozen=True)
 class Words:
-    """The further names, by what they stand for.
+    """Lets `strop.functional` accept the names of a recipe's own paper or code.
+
+        @door(also=("spo_loss",), columns={"v_low": "value_low_K"},
+              tensors={"probs": ("logp_beh", torch.log)})
+        @inherits(grpo)
+        def some_recipe(**parent: Any) -> Algorithm:
+
+    A recipe that inherits has its parent's names too, except `also`.
 
     also: further names of the recipe. parameters: another name to the recipe's own parameter, to
     that and a conversion of the value, or to None where the name means something else in TRL or
@@ -50,54 +59,20 @@ class Words:
     instead: Mapping[str, str] = field(default_factory=dict)
     prepared: tuple[str, ...] = ()
 
-    def beside(self, other: "Words") -> "Words":
-        """Both sets of names; the other's `also`, `prepare` and `prepared` are not inherited."""
-        return Words(
-            self.also,
-            {**other.parameters, **self.parameters},
-            {**other.columns, **self.columns},
-            {**other.tensors, **self.tensors},
-            {**other.series, **self.series},
-            self.prepare,
-            {**other.several, **self.several},
-            {**other.factors, **self.factors},
-            {**other.instead, **self.instead},
-            self.prepared,
-        )
-
-
-def door(
-    *,
-    also: tuple[str, ...] = (),
-    parameters: Mapping[str, Own] | None = None,
-    columns: Mapping[str, str] | None = None,
-    tensors: Mapping[str, Made] | None = None,
-    series: Mapping[str, str] | None = None,
-    prepare: Prepare | None = None,
-    several: Mapping[str, Callable[[Tensor], dict[str, Tensor]]] | None = None,
-    factors: Mapping[str, Factor] | None = None,
-    instead: Mapping[str, str] | None = None,
-    prepared: tuple[str, ...] = (),
-) -> Callable[[One], One]:
-    """Let `strop.functional` accept the names of a recipe's own paper or code.
-
-        @door(also=("spo_loss",), columns={"v_low": "value_low_K"},
-              tensors={"probs": ("logp_beh", torch.log)})
-        @inherits(grpo)
-        def some_recipe(**parent: Any) -> Algorithm:
-
-    A recipe that inherits has its parent's names too, except `also`.
-    """
-
-    def decorate(recipe: One) -> One:
-        words = Words(
-            also, parameters or {}, columns or {}, tensors or {}, series or {}, prepare,
-            several or {}, factors or {}, instead or {}, prepared,
-        )  # fmt: skip
-        recipe.door = words.beside(words_of(recipe))  # type: ignore[attr-defined]
+    def __call__(self, recipe: One) -> One:
+        """The recipe with these names, beside those that it inherits."""
+        recipe.door = self.beside(words_of(recipe))  # type: ignore[attr-defined]
         return recipe
 
-    return decorate
+    def beside(self, other: "Words") -> "Words":
+        """Both sets of names; the other's `also`, `prepare` and `prepared` are not inherited."""
+        both: dict[str, Any] = {
+            name: {**getattr(other, name), **getattr(self, name)} for name in INHERITED
+        }
+        return replace(self, **both)
+
+
+door = Words
 
 
 def words_of(recipe: Any) -> Words:

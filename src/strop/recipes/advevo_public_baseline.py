@@ -9,9 +9,9 @@ from strop.parts.advantage.baseline.subtract_role_mean import SubtractRoleMean
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.reward.weigh_rewards_by_phase import WeighRewardsByPhase
 from strop.parts.rollout.play_turns import PlayTurns
+from strop.recipes._base import check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.reinforce_plus_plus import reinforce_plus_plus
-from strop.support.errors import UserError
 
 POOLS = {"step": "role_B", "prompt": "group_B", "episode": "episode_B"}
 
@@ -51,10 +51,7 @@ def advevo_public_baseline(
     found).
     Try: pool ("episode" with several defenders), whiten, num_rollouts.
     """
-    if pool not in POOLS:
-        raise UserError(
-            f"recipe advevo_public_baseline: pool is one of {', '.join(POOLS)}, it is {pool!r}"
-        )
+    check_choice("advevo_public_baseline", POOLS, pool=pool)
     algorithm = reinforce_plus_plus(**parent)
     whitening = algorithm.advantage[-1:] if whiten else ()
     halves = (

@@ -5,10 +5,9 @@ from typing import Any
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.loss.bound.keep_gradient_above_clip import KeepGradientAboveClip
-from strop.recipes._base import CLIP, with_policy
+from strop.recipes._base import CLIP, check_choice, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 KEPT = {"paper": "high", "all": "all", "code": "low", "none": "none"}
 
@@ -46,7 +45,6 @@ def aepo_agentic_loss(
     they are plain. Mean and deviation are taken over the update.
     Try: a (0 with variant "none": the parent's clip), variant, clip_high.
     """
-    if variant not in KEPT:
-        raise UserError(f"recipe aepo_agentic_loss: variant is {', '.join(KEPT)}; got {variant!r}")
+    check_choice("aepo_agentic_loss", KEPT, variant=variant)
     part = KeepGradientAboveClip(clip_low, clip_high, dual_clip_c, a, KEPT[variant])
     return with_policy(grpo(**parent), objective=Use(part))

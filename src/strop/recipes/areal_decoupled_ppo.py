@@ -10,20 +10,13 @@ from strop.parts.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
 from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.selection.drop_mismatched_rollouts import DropMismatchedRollouts
-from strop.recipes._base import with_policy
+from strop.recipes._base import check_choice, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.recipes.rollout_correction import REJECTING, SAMPLER
 from strop.support.errors import UserError
 
 RATIOS = {"token": RatioPerToken(), "sequence": RatioPerSequence()}
-CHOICES = {
-    "ratio_level": tuple(RATIOS),
-    "level": ("token", "sequence"),
-    "action": ("none", "mask", "clamp"),
-    "metric": ("ratio", "k1", "k2", "k3"),
-    "agg": ("sum", "mean", "max"),
-}
 
 
 @inherits(grpo, aggregation="token-mean", num_minibatches=4)
@@ -72,10 +65,12 @@ def areal_decoupled_ppo(
     they are fresh unless `engine.staleness` or `training.max_staleness` is given.
     Try: engine.staleness (4), action ("mask"), decoupled (false).
     """
-    _check(ratio_level=ratio_level, level=level, action=action, metric=metric, agg=agg)
+    check_choice("areal_decoupled_ppo", RATIOS, ratio_level=ratio_level, level=level)
+    check_choice("areal_decoupled_ppo", ("none", "mask", "clamp"), action=action)
+    check_choice("areal_decoupled_ppo", ("ratio", "k1", "k2", "k3"), metric=metric)
+    check_choice("areal_decoupled_ppo", ("sum", "mean", "max"), agg=agg)
     clip = ClipBothSides(clip_low, clip_high, dual_clip_c)
-    algorithm = grpo(**parent)
-    ratio = RATIOS[ratio_level]
+    algorithm, ratio = grpo(**parent), RATIOS[ratio_level]
     if not decoupled:
         if action != "none":
             raise UserError("areal_decoupled_ppo: without decoupled there is no weight to bound")
@@ -85,14 +80,6 @@ def areal_decoupled_ppo(
     if action != "mask":
         return algorithm
     return with_policy(algorithm, on=Use(_drop(level, metric, agg, upper, lower), REJECTING))
-
-
-def _check(**chosen: str) -> None:
-    """Raise UserError for a value that its option does not have."""
-    for name, value in chosen.items():
-        if value not in CHOICES[name]:
-            known = ", ".join(CHOICES[name])
-            raise UserError(f"areal_decoupled_ppo.{name} must be one of {known}: {value!r}")
 
 
 def _weigh(

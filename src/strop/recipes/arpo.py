@@ -8,9 +8,9 @@ from strop.method.part import Use
 from strop.parts.advantage.credit.average_shared_prefixes import AverageSharedPrefixes
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.rollout.branch_after_turns import BranchAfterTurns
+from strop.recipes._base import check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 CREDIT: dict[str, Any] = {"soft": SpreadEvenly(), "hard": AverageSharedPrefixes()}
 
@@ -47,9 +47,7 @@ def arpo(
     mean over all tokens (aggregation="token-mean").
     Try: N (num_rollouts: no branches), w, advantage ("hard").
     """
-    if advantage not in CREDIT:
-        known = " or ".join(CREDIT)
-        raise UserError(f"recipe arpo: advantage is {known}, it is {advantage!r}")
+    check_choice("arpo", CREDIT, advantage=advantage)
     algorithm = grpo(**parent)
     return dataclasses.replace(
         algorithm,

@@ -9,10 +9,11 @@ from strop.method.schedule import CosineRestarts, Schedule
 from strop.parts.advantage.baseline.compare_halves import CompareHalves
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.advantage.scale.weigh_signs import WeighSigns
+from strop.recipes._base import check_choice
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo
-from strop.support.errors import UserError, nearest
+from strop.support.errors import UserError
 
 NORM = "seq-mean-token-sum-norm"
 # Parameters of the cosine schedules in the padded calls; the last two are of the first weight.
@@ -85,9 +86,7 @@ def canon(
     time. Ties of c_i are split in row order.
     Try: schedule, metric ("length" with alpha 0.9 shortens answers), mu (0.5 is dr_grpo).
     """
-    if schedule not in SCHEDULES:
-        hint = nearest(schedule, SCHEDULES) or f"; there are {', '.join(SCHEDULES)}"
-        raise UserError(f"recipe canon: no schedule {schedule!r}{hint}")
+    check_choice("canon", SCHEDULES, schedule=schedule)
     moved, source = SCHEDULES[schedule]
     if schedule != "none" and mu != 1.0:
         raise UserError(f"recipe canon: schedule {schedule!r} moves mu: leave mu out, or schedule")

@@ -7,6 +7,7 @@ from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.rollout.read_labelled_answers import ReadLabelledAnswers
 from strop.parts.sampling.label_by_progress import LabelByProgress
+from strop.recipes._base import drawn_by
 from strop.recipes._inherit import inherits
 from strop.recipes.sft import sft
 
@@ -55,7 +56,6 @@ def chi0_stage_advantage(
     read = ReadLabelledAnswers(words=words, labels=() if num_slices else labels)
     return dataclasses.replace(
         sft(num_prompts=num_prompts, **parent),
-        # With this label its fields num_prompts and num_rollouts keep their usual paths.
-        sampling=(Use(label, label="draw_in_shuffled_order"),),
+        sampling=drawn_by(label),
         rollout=Use(read),
     )

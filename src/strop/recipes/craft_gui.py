@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
 from strop.method.schedule import Linear, Schedule
 from strop.parts.sampling.draw_in_stages import DrawInStages
+from strop.recipes._base import drawn_by
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
@@ -44,7 +44,4 @@ def craft_gui(
     Try: column, stages, progress=points(((0, 0), (0.2, 0.5), (1, 1))).
     """
     draw = DrawInStages(num_prompts, num_rollouts, column, stages, progress, num_answers)
-    # With this label its fields num_prompts and num_rollouts keep their usual paths.
-    return dataclasses.replace(
-        grpo(**parent), sampling=(Use(draw, label="draw_in_shuffled_order"),)
-    )
+    return dataclasses.replace(grpo(**parent), sampling=drawn_by(draw))

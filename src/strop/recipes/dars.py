@@ -8,11 +8,9 @@ from strop.method.part import Use
 from strop.parts.curation.ask_by_hardness import AskByHardness
 from strop.parts.curation.drop_uniform_groups import DropUniformGroups
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
+from strop.recipes._base import check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
-
-SCHEDULES = ("ET", "HW")
 
 
 @inherits(grpo, without=("num_minibatches",), num_rollouts=8)
@@ -44,8 +42,7 @@ def dars(
     or 1; 2. breadth (DARS-B) is a choice of num_prompts and epochs. Each rollout weighs the same.
     Try: schedule="HW" with n_max=64, num_prompts with epochs=2, normalize_std.
     """
-    if schedule not in SCHEDULES:
-        raise UserError(f"recipe dars: schedule is ET or HW, not {schedule!r}")
+    check_choice("dars", ("ET", "HW"), schedule=schedule)
     ask = AskByHardness(n_max, schedule == "HW", normalize_std)
     return dataclasses.replace(
         grpo(normalize_std=normalize_std, **parent),

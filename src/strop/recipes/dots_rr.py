@@ -9,7 +9,7 @@ from strop.parts.curation.replay_groups import ReplayGroups
 from strop.parts.loss.bound.clip_around_old_ratio import ClipAroundOldRatio
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.sampling.draw_near_target_success import DrawNearTargetSuccess
-from strop.recipes._base import CLIP, with_policy
+from strop.recipes._base import CLIP, drawn_by, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
@@ -57,9 +57,8 @@ def dots_rr(
         objective=Use(ClipAroundOldRatio(clip, clip, relative=True)),
         ratio=Use(RatioPerToken(), (("logp_old_T", "logp_behavior_T"),)),
     )
-    # With this label its fields num_prompts and num_rollouts keep their usual paths.
     return dataclasses.replace(
         algorithm,
-        sampling=(Use(draw, label="draw_in_shuffled_order"),),
+        sampling=drawn_by(draw),
         curation=(Use(ReplayGroups(s, buffer, m)),) if s < 1 else (),
     )

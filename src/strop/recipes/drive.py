@@ -5,8 +5,8 @@ from itertools import accumulate
 from typing import Any
 
 from strop.method.algorithm import Phase, Phases, Until
-from strop.method.part import Use
 from strop.parts.sampling.draw_hardest_prompts import DrawHardestPrompts
+from strop.recipes._base import drawn_by
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 from strop.support.errors import UserError
@@ -60,8 +60,6 @@ def drive(
     for number, (keep, until) in enumerate(zip((0, *sizes), (*untils, None), strict=True)):
         answers = later if number else num_rollouts
         draw = DrawHardestPrompts(num_prompts, answers, keep, num_answers)
-        # With this label its fields num_prompts and num_rollouts keep their usual paths.
-        use = Use(draw, label="draw_in_shuffled_order")
-        algorithm = dataclasses.replace(common, sampling=(use,))
+        algorithm = dataclasses.replace(common, sampling=drawn_by(draw))
         phases.append(Phase(algorithm, until, f"hard_{number}" if number else "broad"))
     return Phases(tuple(phases))

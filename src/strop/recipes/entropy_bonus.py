@@ -8,13 +8,10 @@ from strop.method.part import Term, Use
 from strop.method.schedule import Schedule
 from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.parts.selection.keep_high_entropy_tokens import KeepHighEntropyTokens
-from strop.recipes._base import average, with_policy
+from strop.recipes._base import average, check_choice, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
-
-FRAMEWORKS = ("trl", "verl")
 
 
 @door(parameters={"entropy_coef": "coef", "entropy_coeff": "coef", "top_entropy_quantile": "rho"})
@@ -49,8 +46,7 @@ def entropy_bonus(
     Try: coef (linear(0.002, 0)), framework ("verl" with aggregation "seq-mean-token-sum": the
     same coefficient is then as many times stronger as answers are long).
     """
-    if framework not in FRAMEWORKS:
-        raise UserError(f"recipe entropy_bonus: framework is trl or verl, not {framework!r}")
+    check_choice("entropy_bonus", ("trl", "verl"), framework=framework)
     algorithm = grpo(aggregation=aggregation, **parent)
     mean = average("token-mean" if framework == "trl" else aggregation)
     kept = None

@@ -8,11 +8,9 @@ from strop.method.part import Use
 from strop.parts.advantage.scale.favour_sure_rollouts import FavourSureRollouts
 from strop.parts.advantage.weight.limit_size import LimitSize
 from strop.parts.reward.reward_majority_answer import RewardMajorityAnswer
+from strop.recipes._base import check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
-
-FORMS = ("residual", "clip")
 
 
 @inherits(grpo)
@@ -46,8 +44,7 @@ def ettrl_ear(
     keep_sign. Its tree rollouts, the second half of the paper, are a recipe of their own.
     Try: keep_sign, form, num_rollouts (64: better labels). The given rewards are only logged.
     """
-    if form not in FORMS:
-        raise UserError(f"recipe ettrl_ear: form is {' or '.join(FORMS)}, not {form!r}")
+    check_choice("ettrl_ear", ("residual", "clip"), form=form)
     algorithm = grpo(**parent)
     *scaled, spread = algorithm.advantage
     chain = (*scaled, Use(FavourSureRollouts(keep_sign)), spread)

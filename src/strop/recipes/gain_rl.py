@@ -7,6 +7,7 @@ from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.probe.measure_angles import MeasureAngles
 from strop.parts.sampling.draw_along_ranking import DrawAlongRanking
+from strop.recipes._base import drawn_by
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
@@ -48,9 +49,8 @@ def gain_rl(
     """
     window = (n, std, (alpha, beta_acc), inter_weight, subset_size)
     draw = DrawAlongRanking(num_prompts, num_rollouts, *window)
-    # With this label its fields num_prompts and num_rollouts keep their usual paths.
     return dataclasses.replace(
         grpo(**parent),
-        sampling=(Use(draw, label="draw_in_shuffled_order"),),
+        sampling=drawn_by(draw),
         probes=(Use(MeasureAngles()),),
     )

@@ -10,10 +10,9 @@ from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.advantage.scale.whiten_over_batch import WhitenOverBatch
 from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
 from strop.parts.reward.note_reward_weights import NoteRewardWeights
-from strop.recipes._base import ESTIMATOR
+from strop.recipes._base import ESTIMATOR, check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 
 @inherits(grpo, without=ESTIMATOR, num_minibatches=4)
@@ -57,8 +56,6 @@ def gdpo(
         "tokens": (each, Use(SpreadEvenly()), Use(WhitenOverBatchTokens(whiten_eps))),
         "none": (each, Use(SpreadEvenly())),
     }
-    if batch_norm not in chains:
-        known = ", ".join(chains)
-        raise UserError(f"recipe gdpo: batch_norm must be one of {known}; it is {batch_norm!r}")
+    check_choice("gdpo", chains, batch_norm=batch_norm)
     reward = (*algorithm.reward, Use(NoteRewardWeights()))
     return dataclasses.replace(algorithm, reward=reward, advantage=chains[batch_norm])

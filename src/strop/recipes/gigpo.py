@@ -12,14 +12,12 @@ from strop.parts.advantage.credit.spread_turns import SpreadTurns
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.probe.merge_similar_states import MergeSimilarStates
 from strop.parts.rollout.play_turns import PlayTurns
-from strop.recipes._base import ESTIMATOR
+from strop.recipes._base import ESTIMATOR, check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 SCALES = {"mean_norm": "none", "mean_std_norm": "unbiased"}
 SECOND = (("advantage_K", "second_advantage_K"),)
-STATISTICS = ("rows", "trajectories")
 
 
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean")
@@ -61,9 +59,8 @@ def gigpo(
     Try: w, gamma, mode ("mean_norm"), num_rollouts (8), similarity_threshold (0.95),
     invalid_penalty (0.1).
     """
-    if mode not in SCALES or episode_statistics not in STATISTICS:
-        known = f"mode {' or '.join(SCALES)}, episode_statistics {' or '.join(STATISTICS)}"
-        raise UserError(f"recipe gigpo: there are {known}; got {mode!r}, {episode_statistics!r}")
+    check_choice("gigpo", SCALES, mode=mode)
+    check_choice("gigpo", ("rows", "trajectories"), episode_statistics=episode_statistics)
     scale = SCALES[mode]
     rows = episode_statistics == "rows"
     whole = DiscountTurnRewards(whole=True, invalid_penalty=invalid_penalty)

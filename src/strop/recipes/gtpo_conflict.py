@@ -13,11 +13,10 @@ from strop.parts.advantage.weight.protect_shared_tokens import ProtectSharedToke
 from strop.parts.control.carry_metric_forward import CarryMetricForward
 from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.selection.drop_unsure_rollouts import DropUnsureRollouts
-from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._base import CLIP, ESTIMATOR, check_choice, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 KNOB = "selection.drop_unsure_rollouts.initial"
 THRESHOLDS = {"paper": math.log(2), "code": 0.7}
@@ -65,8 +64,7 @@ def gtpo_conflict(
     outcomes pay gamma H too, as in both.
     Try: gamma, weight, threshold (inf: train on all), variant.
     """
-    if variant not in THRESHOLDS:
-        raise UserError(f"recipe gtpo_conflict: variant is paper or code, not {variant!r}")
+    check_choice("gtpo_conflict", THRESHOLDS, variant=variant)
     released = variant == "code"
     algorithm = grpo(normalize_std=False, singleton="zero", **parent)
     algorithm = with_policy(algorithm, objective=Use(FollowAdvantage()), ratio=None)

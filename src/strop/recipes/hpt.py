@@ -11,10 +11,9 @@ from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.curation.replace_failed_with_demonstrations import ReplaceFailedWithDemonstrations
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
-from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.selection.keep_origins import KeepOrigins
-from strop.recipes._base import CLIP, ESTIMATOR, average
+from strop.recipes._base import CLIP, ESTIMATOR, average, entropy_terms
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
@@ -57,7 +56,7 @@ def hpt(
     longest answer that the run allows, as it is the padded length there (8192).
     Try: gate, sft_coef (0.3), L_max (smaller: reinforcement weighs more).
     """
-    terms = [
+    terms = (
         Term(
             "policy",
             objective=Use(ClipBothSides(clip_low=math.inf, clip_high=math.inf)),
@@ -72,13 +71,11 @@ def hpt(
             on=Use(KeepOrigins((2,))),
             coef=sft_coef,
         ),
-    ]
-    if entropy_coef:
-        bonus = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=entropy_coef)
-        terms.append(bonus)
+        *entropy_terms(entropy_coef),
+    )
     return dataclasses.replace(
         grpo(**parent),
         curation=(Use(ReplaceFailedWithDemonstrations(gate, success)),),
         advantage=(Use(SubtractGroupMean(singleton="zero")), Use(SpreadEvenly())),
-        terms=tuple(terms),
+        terms=terms,
     )

@@ -11,10 +11,9 @@ from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewar
 from strop.parts.advantage.credit.spread_turns import SpreadTurns
 from strop.parts.probe.measure_answer_gain import MeasureAnswerGain
 from strop.parts.rollout.play_turns import PlayTurns
-from strop.recipes._base import ESTIMATOR
+from strop.recipes._base import ESTIMATOR, check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 CENTRES = {
     "paper": CentreTurns("group", scale="unbiased", singleton="raw"),
@@ -56,9 +55,7 @@ def igpo(
     beta > 0 (0.001 there), as is the entropy bonus.
     Try: variant, gamma (0.95 to 1), opening.
     """
-    if variant not in (*CENTRES, "code"):
-        known = f"{', '.join(CENTRES)} or code"
-        raise UserError(f"recipe igpo: variant is {known}, it is {variant!r}")
+    check_choice("igpo", (*CENTRES, "code"), variant=variant)
     chain: tuple[Use, ...] = (Use(CentreTokensByPosition(gamma, reset_at_masked)),)
     if variant != "code":
         renamed = (("values_K", "advantage_K"), ("return_K", "advantage_K"))

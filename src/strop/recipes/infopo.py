@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Term, Use
+from strop.method.part import Use
 from strop.parts.advantage.baseline.begin_with_first_return import BeginWithFirstReturn
 from strop.parts.advantage.baseline.subtract_group_mean import SubtractGroupMean
 from strop.parts.advantage.credit.discount_turn_rewards import DiscountTurnRewards
@@ -13,16 +13,12 @@ from strop.parts.advantage.credit.share_by_turn_credit import ShareByTurnCredit
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.advantage.weight.add_feedback_gain import AddFeedbackGain
-from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.parts.probe.measure_feedback_gain import MeasureFeedbackGain
 from strop.parts.rollout.play_turns import PlayTurns
-from strop.recipes._base import ESTIMATOR, average
+from strop.recipes._base import ESTIMATOR, check_choice, entropy_terms
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
-CREDITS = ("equal", "discounted", "mapped")
-SCORES = ("sum", "discounted")
 CREDIT = (("return_K", "credit_K"),)
 
 
@@ -68,7 +64,8 @@ def infopo(
     three epochs; scores and mapped credits are not rounded to four digits.
     Try: beta0, T (0.05 in the code), turn_credit, num_rollouts.
     """
-    _check(turn_credit, score)
+    check_choice("infopo", ("equal", "discounted", "mapped"), turn_credit=turn_credit)
+    check_choice("infopo", ("sum", "discounted"), score=score)
     divide = (Use(DivideByGroupStd(eps)),) if divide_by_std else ()
     outcome: tuple[Use, ...] = (Use(SubtractGroupMean()), *divide, *_shared(turn_credit, gamma))
     gain = Use(AddFeedbackGain(beta0, T, (eps, divide_by_std), decay, epoch))
@@ -76,13 +73,12 @@ def infopo(
         outcome = (Use(DiscountTurnRewards(gamma)), Use(BeginWithFirstReturn()), *outcome)
         gain = dataclasses.replace(gain, columns=(("reward_B", "score_B"),))
     algorithm = grpo(**parent)
-    bonus = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=entropy_coef)
     return dataclasses.replace(
         algorithm,
         rollout=Use(PlayTurns()),
         probes=(Use(MeasureFeedbackGain()),),
         advantage=(*outcome, gain),
-        terms=(*algorithm.terms, *((bonus,) if entropy_coef else ())),
+        terms=(*algorithm.terms, *entropy_terms(entropy_coef)),
     )
 
 
@@ -95,9 +91,3 @@ def _shared(turn_credit: str, gamma: float) -> tuple[Use, ...]:
         to_go if turn_credit == "discounted" else Use(MapTurnRewards()),
         Use(ShareByTurnCredit()),
     )
-
-
-def _check(turn_credit: str, score: str) -> None:
-    for name, value, known in (("turn_credit", turn_credit, CREDITS), ("score", score, SCORES)):
-        if value not in known:
-            raise UserError(f"infopo's {name} is one of {', '.join(known)}, not {value!r}")

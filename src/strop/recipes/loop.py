@@ -15,11 +15,10 @@ from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.plan.split_into_rollouts import SplitIntoRollouts
 from strop.parts.selection.keep_large_advantages import KeepLargeAdvantages
-from strop.recipes._base import CLIP
+from strop.recipes._base import CLIP, check_choice
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.rloo import rloo
-from strop.support.errors import UserError
 
 BASELINES = {"leave_one_out": True, "mean": False}
 RATIOS = {
@@ -77,9 +76,8 @@ def loop(
     run. Its rewards are shares of passed unit tests; rollout play_turns makes it interact.
     Try: level ("turn"), num_rollouts, max_kl, normalize_std (worse in the paper).
     """
-    if baseline not in BASELINES or level not in RATIOS:
-        known = f"baseline {' or '.join(BASELINES)}, level {' or '.join(RATIOS)}"
-        raise UserError(f"recipe loop: there are {known}; got {baseline!r}, {level!r}")
+    check_choice("loop", BASELINES, baseline=baseline)
+    check_choice("loop", RATIOS, level=level)
     scale = (Use(DivideByGroupStd(0.0, std, floor=std_floor)),) if normalize_std else ()
     centre = Use(SubtractGroupMean(singleton, leave_one_out=BASELINES[baseline]))
     clip = ClipBothSides(clip_low=1 - 1 / (1 + clip_eps), clip_high=clip_eps)

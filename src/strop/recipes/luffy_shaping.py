@@ -12,13 +12,11 @@ from strop.parts.curation.replace_failed_with_demonstrations import ReplaceFaile
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.loss.bound.shape_by_likelihood import ShapeByLikelihood
-from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.selection.keep_origins import KeepOrigins
-from strop.recipes._base import CLIP, ESTIMATOR, average
+from strop.recipes._base import CLIP, ESTIMATOR, average, check_choice, entropy_terms
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 EVERY_GROUP = 2**31 - 1  # more right answers than any group has
 SHAPES = ("hyperbolic", "power", "p_logp")
@@ -59,7 +57,7 @@ def luffy_shaping(
     Try: gamma (0.3), num_rollouts (1 more is the demonstration), aggregation ("token-mean").
     """
     width = clip or math.inf
-    terms = [
+    terms = (
         Term(
             "policy",
             objective=Use(ClipBothSides(width, width)),
@@ -74,15 +72,13 @@ def luffy_shaping(
             on=Use(KeepOrigins((2,), still_counts=True)),
             coef=gamma if shape == "logp" else 1.0,
         ),
-    ]
-    if entropy_coef:
-        bonus = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=entropy_coef)
-        terms.append(bonus)
+        *entropy_terms(entropy_coef),
+    )
     return dataclasses.replace(
         grpo(aggregation=aggregation, **parent),
         curation=(Use(ReplaceFailedWithDemonstrations(EVERY_GROUP, replaces=False)),),
         advantage=(Use(SubtractGroupMean(singleton="zero")), Use(SpreadEvenly())),
-        terms=tuple(terms),
+        terms=terms,
     )
 
 
@@ -91,6 +87,5 @@ def _shaped(shape: str, gamma: float) -> Any:
     own = {"logp": FollowAdvantage(), **{name: ShapeByLikelihood("power", n) for name, n in POWERS}}
     if shape in own:
         return own[shape]
-    if shape not in SHAPES:
-        raise UserError(f"no shape {shape!r}; there are {', '.join((*SHAPES, *own))}")
+    check_choice("luffy_shaping", (*SHAPES, *own), shape=shape)
     return ShapeByLikelihood(shape, gamma)

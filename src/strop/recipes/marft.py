@@ -22,13 +22,11 @@ from strop.parts.probe.read_turn_value import ReadTurnValue
 from strop.parts.rollout.play_turns import PlayTurns
 from strop.parts.selection.keep_marked_tokens import KeepMarkedTokens
 from strop.parts.selection.take_roles_in_turn import TakeRolesInTurn
-from strop.recipes._base import average, with_policy
+from strop.recipes._base import average, check_choice, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.gae import gae
-from strop.support.errors import UserError
 
-WORDS = {"level": ("turn", "token"), "credit": ("own", "team")}
 WHOLE = Use(RatioPerSequence(product=True, unit="turn"))
 ONCE = Use(AveragePerTurn(per_rollout=False))  # every turn of the update weighs the same
 STEP = (("group_K", "rollout_K"), ("values_K", "advantage_K"))  # groups play no part
@@ -92,7 +90,7 @@ def marft(
     environment's reward of its turn. A team is one player: a game's seats have own credit.
     Try: critic.lr (5e-4), lam, max_kl (0.01), interval (50), credit="team".
     """
-    _check(level=level, credit=credit)
+    check_choice("marft", ("own", "team"), credit=credit)
     algorithm, made = gae(**parent), _turns if level == "turn" else _tokens
     paid = (Use(ShareRewardAmongTurns(share)),) if credit == "team" else ()
     return dataclasses.replace(
@@ -106,17 +104,11 @@ def marft(
     )
 
 
-def _check(**words: str) -> None:
-    for name, given in words.items():
-        if given not in WORDS[name]:
-            known = " or ".join(WORDS[name])
-            raise UserError(f"recipe marft: {name} is {known}, it is {given!r}")
-
-
 def _terms(
     algorithm: Algorithm, level: str, entropy_coef: float, value: RegressValue
 ) -> tuple[Term, ...]:
     """The policy's terms, the entropy's, and the critic's where its values are read."""
+    check_choice("marft", ("turn", "token"), level=level)
     ratio, each, on = Use(RatioPerToken()), average("token-mean"), None
     if level == "turn":
         ratio, each = WHOLE, ONCE

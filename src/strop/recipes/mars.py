@@ -14,7 +14,7 @@ from strop.parts.advantage.weight.limit_size import LimitSize
 from strop.parts.advantage.weight.whiten_over_batch_tokens import WhitenOverBatchTokens
 from strop.parts.loss.bound.clip_both_sides import ClipBothSides
 from strop.parts.rollout.play_turns import PlayTurns
-from strop.recipes._base import ESTIMATOR, with_policy
+from strop.recipes._base import ESTIMATOR, check_choice, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
@@ -23,7 +23,6 @@ from strop.support.errors import UserError
 NORMS = {"mean": "none", "mean_std": "unbiased"}  # and "none"
 ANY = ("group_K", "rollout_K")  # players are compared over the step: groups play no part
 REWARD = (ANY, ("values_K", "reward_K"), ("advantage_K", "reward_K"))
-VARIANTS = ("paper", "code")
 WHITENS = {"paper": False, "code": True}
 
 
@@ -76,12 +75,11 @@ def mars(
     100 there); 4. no running means, no asymmetric clip. The average is its code's, per answer.
     Try: variant ("code"), advantage_clip (4), rollout.temperature, num_prompts (192).
     """
-    if variant not in VARIANTS:
-        raise UserError(f"recipe mars: variant is {' or '.join(VARIANTS)}, it is {variant!r}")
+    check_choice("mars", WHITENS, variant=variant)
     norm = {"paper": "none", "code": "mean"}[variant] if reward_norm == "variant" else reward_norm
     white = _switch("whiten_rewards", whiten_rewards, variant)
     whitens = _switch("whiten_advantages", whiten_advantages, variant)
-    _check_norms(norm, advantage_norm)
+    check_choice("mars", (*NORMS, "none"), reward_norm=norm, advantage_norm=advantage_norm)
     if white and variant == "paper":
         raise UserError('mars: whiten_rewards needs variant="code", whose rewards lie on tokens')
     first = [Use(CentreTurns("player", scale=NORMS[norm]), REWARD)] if norm != "none" else []
@@ -94,14 +92,6 @@ def mars(
         rollout=Use(PlayTurns()),
         advantage=(*first, *credit(gamma, white, advantage_norm), *last, *limit),
     )
-
-
-def _check_norms(*norms: str) -> None:
-    if set(norms) - {*NORMS, "none"}:
-        raise UserError(
-            f"recipe mars: reward_norm and advantage_norm are none, mean or mean_std, they are "
-            f"{' and '.join(map(repr, norms))}"
-        )
 
 
 def _switch(name: str, value: bool | str, variant: str) -> bool:

@@ -12,10 +12,9 @@ from strop.parts.advantage.credit.spread_turns import SpreadTurns
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.reward.match_reference_calls import MatchReferenceCalls
 from strop.parts.rollout.play_turns import PlayTurns
-from strop.recipes._base import ESTIMATOR
+from strop.recipes._base import ESTIMATOR, check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 WEIGHTS = {"mean": 0.5, "sum": 1.0}
 
@@ -51,8 +50,7 @@ def matchtir(
     there). The KL penalty is off unless beta > 0 (0.001 there), as is the entropy bonus of 0.001.
     Try: fusion, matching ("greedy" is the code's), gamma, unmatched (-0.5).
     """
-    if fusion not in WEIGHTS:
-        raise UserError(f"recipe matchtir: fusion is {' or '.join(WEIGHTS)}, it is {fusion!r}")
+    check_choice("matchtir", WEIGHTS, fusion=fusion)
     algorithm = grpo(**parent)
     weight = WEIGHTS[fusion]
     return dataclasses.replace(

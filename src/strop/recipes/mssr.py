@@ -13,7 +13,7 @@ from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.advantage.weight.add_capped_bonus import AddCappedBonus
 from strop.parts.sampling.estimate_success_first import EstimateSuccessFirst
-from strop.recipes._base import ESTIMATOR
+from strop.recipes._base import ESTIMATOR, check_choice
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
@@ -85,8 +85,7 @@ def mssr(
     more time.
     Try: alpha, kappa, num_prompts (2048, the paper's), n_0 (0: every prompt starts at 0.5).
     """
-    if variant not in ("paper", "code"):
-        raise UserError(f"recipe mssr: variant is paper or code, not {variant!r}")
+    check_choice("mssr", ("paper", "code"), variant=variant)
     released = variant == "code"
     tracker = SubtractTrackedSuccess((rho_min, rho_max), target_kl, kl_window, variant)
     column = (("bonus_T", "logp_old_T"),) if released else ()

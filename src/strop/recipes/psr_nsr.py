@@ -6,11 +6,10 @@ from typing import Any
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.advantage.credit.praise_and_blame import PraiseAndBlame
-from strop.recipes._base import ESTIMATOR
+from strop.recipes._base import ESTIMATOR, check_choice
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 # The paper's names, those of its code, and whether right and wrong answers count.
 MODES = {
@@ -49,8 +48,7 @@ def psr_nsr(
     Try: mode ("nsr"), positive_weight, num_rollouts; watch pass@k at several k (`strop eval
     --k 1,8,64`).
     """
-    if mode not in MODES:
-        raise UserError(f"recipe psr_nsr: mode is weighted, psr or nsr, not {mode!r}")
+    check_choice("psr_nsr", MODES, mode=mode)
     right, wrong = MODES[mode]
     praise = (positive_weight if wrong else 1.0) if right else 0.0
     credit = PraiseAndBlame(praise, float(wrong), gamma)

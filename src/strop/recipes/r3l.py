@@ -14,13 +14,10 @@ from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.loss.penalty.penalise_kl_to_reference import PenaliseKlToReference
 from strop.parts.rollout.retry_from_reflection import RetryFromReflection
 from strop.parts.selection.drop_reused_prefixes import DropReusedPrefixes
-from strop.recipes._base import CLIP, ESTIMATOR, average
+from strop.recipes._base import CLIP, ESTIMATOR, average, check_choice
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
-
-BASELINES = ("mean", "logavgexp")
 
 
 @door(
@@ -73,8 +70,7 @@ def r3l(
     Try: rollout.reflection_tokens (4096 there), rollout.ask and rollout.guide, alpha (1) with
     praise, pivotal (false).
     """
-    if baseline not in BASELINES:
-        raise UserError(f"recipe r3l: baseline is {' or '.join(BASELINES)}, it is {baseline!r}")
+    check_choice("r3l", ("mean", "logavgexp"), baseline=baseline)
     rollout = RetryFromReflection(form=form)
     centre = SubtractGroupMean("raw") if baseline == "mean" else SubtractGroupLogMeanExp(tau)
     weigh, fix = WeighSigns(alpha, 1.0), FixPraiseOfSuccesses(success, praise)

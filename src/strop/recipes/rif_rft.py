@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Use
 from strop.parts.sampling.draw_solvable_prompts import DrawSolvablePrompts
+from strop.recipes._base import drawn_by
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
@@ -43,7 +43,4 @@ def rif_rft(
     draw = DrawSolvablePrompts(
         num_prompts, num_rollouts, num_answers, threshold, drop_mastered=drop_mastered
     )
-    # With this label its fields num_prompts and num_rollouts keep their usual paths.
-    return dataclasses.replace(
-        grpo(**parent), sampling=(Use(draw, label="draw_in_shuffled_order"),)
-    )
+    return dataclasses.replace(grpo(**parent), sampling=drawn_by(draw))

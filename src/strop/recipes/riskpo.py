@@ -9,12 +9,9 @@ from strop.parts.advantage.baseline.sum_over_bundles import SumOverBundles
 from strop.parts.advantage.baseline.weigh_lower_tail import WeighLowerTail
 from strop.parts.advantage.credit.spread_evenly import SpreadEvenly
 from strop.parts.advantage.scale.share_among_bundle import ShareAmongBundle
-from strop.recipes._base import ESTIMATOR
+from strop.recipes._base import ESTIMATOR, check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
-
-QUANTILES = ("tracked", "batch")
 
 
 @inherits(grpo, without=ESTIMATOR, num_prompts=40, num_rollouts=10, num_minibatches=4)
@@ -62,8 +59,7 @@ def riskpo(
     upper-tail option are left out. num_prompts is best a multiple of bundle_size.
     Try: bundle_size, w, quantiles ("tracked"), credit ("std", with natural=true and beta 0.9).
     """
-    if quantiles not in QUANTILES:
-        raise UserError(f"recipe riskpo: quantiles is {' or '.join(QUANTILES)}; got {quantiles!r}")
+    check_choice("riskpo", ("tracked", "batch"), quantiles=quantiles)
     rate = lr_q if quantiles == "tracked" else 0.0
     return dataclasses.replace(
         grpo(beta=kl_coef, **parent),

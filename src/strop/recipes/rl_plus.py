@@ -7,6 +7,7 @@ from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.loss.bound.weigh_by_mixture_ratio import WeighByMixtureRatio
+from strop.recipes._base import with_term
 from strop.recipes._inherit import inherits
 from strop.recipes.luffy_shaping import luffy_shaping
 
@@ -40,15 +41,8 @@ def rl_plus(
     and divides by the deviation (normalize_std); L is the run's constant, there 8192.
     Try: gamma (0: no focus), clip (0.2), uniform.
     """
-    algorithm = luffy_shaping(**parent)
-    ours = Use(WeighByMixtureRatio(gamma, uniform))
+    mixed = Use(WeighByMixtureRatio(gamma, uniform))
+    algorithm = with_term(luffy_shaping(**parent), "demonstrations", objective=mixed)
     mean, spread = algorithm.advantage
     scale = (Use(DivideByGroupStd()),) if normalize_std else ()
-    return dataclasses.replace(
-        algorithm,
-        advantage=(mean, *scale, spread),
-        terms=tuple(
-            dataclasses.replace(term, objective=ours) if term.name == "demonstrations" else term
-            for term in algorithm.terms
-        ),
-    )
+    return dataclasses.replace(algorithm, advantage=(mean, *scale, spread))

@@ -10,11 +10,10 @@ from strop.parts.loss.correction.weigh_by_engine_ratio import UNITS, WeighByEngi
 from strop.parts.loss.ratio.ratio_per_sequence import RatioPerSequence
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.selection.drop_mismatched_rollouts import DropMismatchedRollouts
-from strop.recipes._base import CLIP, with_policy
+from strop.recipes._base import CLIP, check_choice, with_policy
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 SAMPLER = (("logp_old_T", "logp_behavior_T"),)  # a ratio to the policy that sampled the token
 REJECTING = (("logp_sampler_T", "logp_behavior_T"),)
@@ -147,8 +146,7 @@ def rollout_correction_reinforce(
 
 def _ratio(unit: str) -> Any:
     """The ratio part of a unit. Raises UserError for an unknown one."""
-    if unit not in UNITS:
-        raise UserError(f"no unit {unit!r}; there are {', '.join(UNITS)}")
+    check_choice("rollout_correction", UNITS, unit=unit)
     if unit == "token":
         return RatioPerToken(MOST_NATS)
     shared = "turn" if unit.startswith("turn") else "rollout"

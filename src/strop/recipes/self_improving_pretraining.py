@@ -10,11 +10,10 @@ from strop.parts.loss.bound.follow_log_likelihood import FollowLogLikelihood
 from strop.parts.probe.add_pairwise_wins import AddPairwiseWins
 from strop.parts.probe.pair_best_with_worst import PairBestWithWorst
 from strop.parts.selection.keep_preferred import KeepPreferred
-from strop.recipes._base import around, average, with_policy
+from strop.recipes._base import around, average, check_choice, with_policy
 from strop.recipes._inherit import inherits, refuse_unused
 from strop.recipes.dpo import dpo
 from strop.recipes.luffy_shaping import EVERY_GROUP
-from strop.support.errors import UserError
 
 
 @inherits(dpo)
@@ -53,8 +52,7 @@ def self_improving_pretraining(
     rollout.max_tokens (paper: 128 tokens).
     Try: objective, wins, num_rollouts (1 from scratch), suffix (false).
     """
-    if objective not in ("dpo", "nll"):
-        raise UserError(f"self_improving_pretraining's objective is dpo or nll, not {objective!r}")
+    check_choice("self_improving_pretraining", ("dpo", "nll"), objective=objective)
     pairs = objective == "dpo"
     algorithm = dpo(**parent)
     if not pairs:

@@ -10,11 +10,10 @@ from strop.method.part import Term, Use
 from strop.method.schedule import EntropyTarget
 from strop.parts.control.carry_metric_forward import CarryMetricForward
 from strop.parts.loss.penalty.pull_nucleus_entropy import PullNucleusEntropy
-from strop.recipes._base import average
+from strop.recipes._base import average, check_choice
 from strop.recipes._door import door
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 
 @door(tensors={"probs": ("logits", torch.log)})
@@ -57,8 +56,7 @@ def siren(
     has one update, not 16 (`num_minibatches=16`), which took more time.
     Try: coef, anchor (points(((0, 1.0), (0.5, 0.7), (1, 0.7)))), quantile, top_p.
     """
-    if variant not in ("paper", "code"):
-        raise UserError(f"recipe siren: variant is paper or code, not {variant!r}")
+    check_choice("siren", ("paper", "code"), variant=variant)
     part = PullNucleusEntropy(anchor, top_p, quantile, pull, below=variant == "code")
     pulled = Term("entropy", Use(part), average("token-mean"), coef=coef)
     measured = pull == "anchor" and isinstance(anchor, float | int) and anchor < 0

@@ -5,12 +5,10 @@ from typing import Any
 
 from strop.method.algorithm import Algorithm
 from strop.method.part import Use
-from strop.parts.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
 from strop.parts.curation.replay_by_advantage import ReplayByAdvantage
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
-from strop.parts.reward.note_reward import NoteReward
 from strop.parts.sampling.draw_solvable_prompts import DrawSolvablePrompts
-from strop.recipes._base import with_policy
+from strop.recipes._base import drawn_by, replaying, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
@@ -60,19 +58,11 @@ def skywork_ssb(
     algorithm = grpo(num_prompts=num_prompts, num_rollouts=num_rollouts, **parent)
     if filter_answers:
         draw = DrawSolvablePrompts(num_prompts, num_rollouts, filter_answers, -1, spread=0.0)
-        # With this label its fields num_prompts and num_rollouts keep their usual paths.
-        sampling = (Use(draw, label="draw_in_shuffled_order"),)
+        sampling = drawn_by(draw)
         algorithm = dataclasses.replace(algorithm, sampling=sampling)
     if share == 0:
         return algorithm
-    *compared, spread = algorithm.advantage
     if of_sampler:
         ratio = Use(RatioPerToken(), (("logp_old_T", "logp_sampler_T"),))
         algorithm = with_policy(algorithm, ratio=ratio)
-    made = (Use(use.part, (("advantage_B", "made_advantage_B"),)) for use in compared)
-    return dataclasses.replace(
-        algorithm,
-        reward=(*algorithm.reward, Use(NoteReward()), *made),
-        curation=(Use(ReplayByAdvantage(share, capacity, exponent, floor)),),
-        advantage=(*compared, Use(KeepMadeAdvantage()), spread),
-    )
+    return replaying(algorithm, ReplayByAdvantage(share, capacity, exponent, floor))

@@ -6,17 +6,15 @@ from typing import Any
 from strop.method.algorithm import Algorithm
 from strop.method.part import Term, Use
 from strop.method.schedule import Cosine
-from strop.parts.advantage.baseline.keep_made_advantage import KeepMadeAdvantage
 from strop.parts.curation.keep_widest_groups import KeepWidestGroups
 from strop.parts.curation.replay_successes import ReplaySuccesses
 from strop.parts.loss.bound.drop_high_covariance_tokens import DropHighCovarianceTokens
 from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
-from strop.parts.reward.note_reward import NoteReward
 from strop.parts.reward.reward_answered_turns import RewardAnsweredTurns
 from strop.parts.selection.drop_truncated_rollouts import DropTruncatedRollouts
 from strop.parts.selection.keep_origins import KeepOrigins
-from strop.recipes._base import average, with_policy
+from strop.recipes._base import average, replaying, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.dr_grpo import dr_grpo
 
@@ -109,14 +107,9 @@ def _imitate(part: DropHighCovarianceTokens, average: Use, coef: float, steps: i
 
 def _replaying(algorithm: Algorithm, replay: ReplaySuccesses, imitate: Term) -> Algorithm:
     """The algorithm with a replay buffer, whose rollouts have a term and an update of their own."""
-    *compared, spread = algorithm.advantage
-    made = (Use(use.part, (("advantage_B", "made_advantage_B"),)) for use in compared)
-    algorithm = with_policy(algorithm, on=Use(KeepOrigins((FRESH,))))
+    algorithm = with_policy(replaying(algorithm, replay), on=Use(KeepOrigins((FRESH,))))
     return dataclasses.replace(
         algorithm,
-        reward=(*algorithm.reward, Use(NoteReward()), *made),
-        curation=(*algorithm.curation, Use(replay)),
-        advantage=(*compared, Use(KeepMadeAdvantage()), spread),
         terms=(*algorithm.terms, imitate),
         plan=Use(SplitIntoMinibatches(replayed_last=True)),
     )

@@ -14,10 +14,9 @@ from strop.parts.loss.ratio.ratio_per_token import RatioPerToken
 from strop.parts.probe.back_up_tree_values import BackUpTreeValues
 from strop.parts.probe.mark_unlikely_tokens import MarkUnlikelyTokens
 from strop.parts.rollout.grow_segment_tree import GrowSegmentTree
-from strop.recipes._base import with_policy
+from strop.recipes._base import check_choice, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.spo_chain import spo_chain
-from strop.support.errors import UserError
 
 
 @inherits(
@@ -64,8 +63,7 @@ def spo_tree(
     `rewards/...` of answers.
     Try: branching, segment_tokens, mode. `num_rollouts` of the sampler has no effect.
     """
-    if mode not in ("rloo", "grpo"):
-        raise UserError(f"spo_tree's mode must be rloo or grpo, it is {mode!r}")
+    check_choice("spo_tree", ("rloo", "grpo"), mode=mode)
     algorithm = spo_chain(p0=p0, **parent)
     credit = CreditValueSteps(mode == "grpo", eps)
     store = ReplayRollouts(0, num_edges, per_prompt, max_age, keep_drawn=False)

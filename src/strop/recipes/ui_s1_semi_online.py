@@ -12,13 +12,11 @@ from strop.parts.advantage.credit.spread_turns import SpreadTurns
 from strop.parts.advantage.scale.divide_by_group_std import DivideByGroupStd
 from strop.parts.curation.drop_uniform_starts import DropUniformStarts
 from strop.parts.rollout.play_turns import PlayTurns
-from strop.recipes._base import ESTIMATOR
+from strop.recipes._base import ESTIMATOR, check_choice
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 SCALES = {"mean_norm": "none", "mean_std_norm": "unbiased"}
-VARIANTS = ("paper", "code")
 
 
 @inherits(grpo, without=ESTIMATOR, aggregation="token-mean", num_rollouts=8)
@@ -58,9 +56,8 @@ def ui_s1_semi_online(
     0 (1e-4 there). In "code" a wrong action ends the returns before it.
     Try: gamma, w_S, eta, data.task_config.eps_patch (1 or 2; -1: no limit).
     """
-    if variant not in VARIANTS or mode not in SCALES:
-        known = f"variant {' or '.join(VARIANTS)}, mode {' or '.join(SCALES)}"
-        raise UserError(f"recipe ui_s1_semi_online: there are {known}; got {variant!r}, {mode!r}")
+    check_choice("ui_s1_semi_online", ("paper", "code"), variant=variant)
+    check_choice("ui_s1_semi_online", SCALES, mode=mode)
     paper, scale = variant == "paper", SCALES[mode]
     returns = Use(DiscountTurnRewards(gamma, stop="after" if paper else "before"))
     divide = (Use(DivideByGroupStd(eps)),) if scale != "none" else ()

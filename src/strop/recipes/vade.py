@@ -7,6 +7,7 @@ from strop.method.algorithm import Algorithm
 from strop.method.part import Use
 from strop.parts.sampling.draw_uncertain_prompts import DrawUncertainPrompts
 from strop.parts.sampling.track_success import TrackSuccess
+from strop.recipes._base import drawn_by
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
 
@@ -42,6 +43,5 @@ def vade(
     """
     rollouts = parent["num_rollouts"]
     draw = DrawUncertainPrompts(num_prompts, rollouts, powers, greedy)
-    # With this label its fields num_prompts and num_rollouts keep their usual paths.
-    sampling = (Use(draw, label="draw_in_shuffled_order"), Use(TrackSuccess(lam1, lam2)))
+    sampling = (*drawn_by(draw), Use(TrackSuccess(lam1, lam2)))
     return dataclasses.replace(grpo(**parent), sampling=sampling)

@@ -12,10 +12,9 @@ from strop.parts.loss.bound.follow_advantage import FollowAdvantage
 from strop.parts.loss.correction.weigh_by_engine_ratio import WeighByEngineRatio
 from strop.parts.probe.measure_rollout_gradients import MeasureRolloutGradients
 from strop.parts.rate.shrink_step_by_sample_size import ShrinkStepBySampleSize
-from strop.recipes._base import CLIP, ESTIMATOR, with_policy
+from strop.recipes._base import CLIP, ESTIMATOR, check_choice, with_policy
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 
 @inherits(grpo, without=(*ESTIMATOR, *CLIP), aggregation="token-mean")
@@ -57,8 +56,7 @@ def vcpo(
     `training.max_staleness` is given.
     Try: engine.staleness (16), base (0.55), scaling ("linear").
     """
-    if variant not in ("paper", "code"):
-        raise UserError(f"vcpo.variant must be paper or code, it is {variant!r}")
+    check_choice("vcpo", ("paper", "code"), variant=variant)
     mean = SubtractLeastVarianceMean(eps, winsor, cap if variant == "code" else 0.0)
     scale = (Use(DivideByGroupStd(0.0, "biased", floor=1e-8)),) if normalize_std else ()
     algorithm = dataclasses.replace(

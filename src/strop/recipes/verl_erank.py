@@ -4,15 +4,13 @@ import dataclasses
 from typing import Any
 
 from strop.method.algorithm import Algorithm
-from strop.method.part import Term, Use
+from strop.method.part import Use
 from strop.parts.advantage.weight.add_capped_bonus import AddCappedBonus
 from strop.parts.advantage.weight.rate_state_ranks import RateStateRanks
-from strop.parts.loss.penalty.reward_entropy import RewardEntropy
 from strop.parts.probe.measure_state_ranks import MeasureStateRanks
-from strop.recipes._base import average
+from strop.recipes._base import check_choice, entropy_terms
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
-from strop.support.errors import UserError
 
 
 @inherits(grpo, num_rollouts=4, beta=1e-3)
@@ -52,15 +50,13 @@ def verl_erank(
     depends on an option that it switches off. Means start at 0, so early bonuses are large.
     Try: kappa, tokens, stride (short answers need a small one: below 2 stride tokens ERV is 0).
     """
-    if tokens not in ("all", "last"):
-        raise UserError(f"recipe verl_erank: tokens is all or last, not {tokens!r}")
+    check_choice("verl_erank", ("all", "last"), tokens=tokens)
     algorithm = grpo(**parent)
     rating = Use(RateStateRanks(gain, rate, by_score, last_token=tokens == "last"))
     bonus = Use(AddCappedBonus(1.0, kappa), columns=(("bonus_T", "bonus_T"),))
-    entropy = Term("entropy", Use(RewardEntropy()), average("token-mean"), coef=entropy_coef)
     return dataclasses.replace(
         algorithm,
         probes=(Use(MeasureStateRanks(stride, window)),),
         advantage=(*algorithm.advantage, rating, bonus),
-        terms=(*algorithm.terms, *((entropy,) if entropy_coef else ())),
+        terms=(*algorithm.terms, *entropy_terms(entropy_coef)),
     )

@@ -41,8 +41,7 @@ class HoldEntropyWithCoefficient:
     bounds: tuple[float, float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        require(self, "start")
-        require(self, "target")
+        require(self, "start", "target")
         require(self, "delta", low=0.0)
         if len(self.bounds) != 2 or not self.bounds[0] <= self.bounds[1]:
             raise UserError(

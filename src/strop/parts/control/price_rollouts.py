@@ -43,8 +43,7 @@ class PriceRollouts:
     source_form: str = "paper"
 
     def __post_init__(self) -> None:
-        require(self, "num_bins", low=1)
-        require(self, "least", low=1)
+        require(self, "num_bins", "least", low=1)
         require(self, "most", low=self.least)
         require(self, "rate", low=0.0)
         require_one_of(self, "source_form", ("paper", "code"))

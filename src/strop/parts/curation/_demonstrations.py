@@ -2,13 +2,12 @@
 
 import zlib
 from collections.abc import Sequence
-from itertools import chain
 
 import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.batch.batch import EXPERTS, Batch, level_of
+from strop.batch.batch import EXPERTS, Batch, level_of, turn_columns
 from strop.method.services import Grading
 
 DEMONSTRATION = 2  # origin_T
@@ -31,25 +30,18 @@ def demonstration_rows(
     first_B = segments.first(batch["group_B"], batch.size("P"))[groups]
     first_K = segments.first(batch["rollout_K"], batch.size("B"))[first_B]
     rows = {"K": first_K, "B": first_B, "P": groups}
-    prompt_size = torch.tensor([len(ids) for ids in prompts])
-    size_B = prompt_size + torch.tensor([len(ids) for ids in answers])
+    tokens = turn_columns(zip(prompts, answers, strict=True))
     row = torch.arange(len(groups))
-    rollout_T = torch.repeat_interleave(row, size_B)
-    within_T = torch.arange(rollout_T.shape[0]) - (size_B.cumsum(0) - size_B)[rollout_T]
-    mask_T = within_T >= prompt_size[rollout_T]
-    ids = list(chain.from_iterable(chain(*pair) for pair in zip(prompts, answers, strict=True)))
     columns = {
-        name: _void(name, column, rollout_T.shape[0])
+        name: _void(name, column, len(tokens["id_T"]))
         if (level := level_of(name)) == "T"
         else (column[rows[level]] if level else column)
         for name, column in batch.columns.items()
     }
     known = {
-        "turn_T": rollout_T,
-        "id_T": torch.tensor(ids),
-        "mask_T": mask_T,
-        "origin_T": torch.where(mask_T, DEMONSTRATION, 1),
-        "version_T": torch.full_like(rollout_T, -1),
+        **tokens,
+        "origin_T": torch.where(tokens["mask_T"], DEMONSTRATION, 1),
+        "version_T": torch.full_like(tokens["id_T"], -1),
         "rollout_K": row,
         "index_K": torch.zeros_like(row),
         "group_B": row,

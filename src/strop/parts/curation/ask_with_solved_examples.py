@@ -52,10 +52,7 @@ class AskWithSolvedExamples:
     capacity: int = 4096
 
     def __post_init__(self) -> None:
-        require(self, "num_examples", low=1)
-        require(self, "num_asked", low=1)
-        require(self, "shown", low=1)
-        require(self, "capacity", low=1)
+        require(self, "num_examples", "num_asked", "shown", "capacity", low=1)
         require(self, "success")
 
     def init(self) -> dict[str, Any]:

@@ -65,10 +65,8 @@ class BringBackOpposites:
     capacity: int = 64
 
     def __post_init__(self) -> None:
-        require(self, "num_added", low=0)
-        require(self, "capacity", low=0)
-        require(self, "success")
-        require(self, "retry_below")
+        require(self, "num_added", "capacity", low=0)
+        require(self, "success", "retry_below")
 
     def init(self) -> dict[str, Any]:
         """An empty store; no prompt of this step was sampled again."""

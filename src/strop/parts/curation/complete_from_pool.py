@@ -61,8 +61,7 @@ class CompleteFromPool:
         require(self, "ready", low=2 if self.ready else 0)
         require(self, "versions", low=1)
         require(self, "success")
-        require(self, "capacity", low=0)
-        require(self, "max_age", low=0)
+        require(self, "capacity", "max_age", low=0)
 
     def init(self) -> dict[str, Any]:
         """An empty pool."""

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Curated, Result, require
-from strop.parts.curation._refill import first_live, one_round
-from strop.support.errors import UserError
+from strop.parts.curation._refill import START, refill
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,7 @@ class DropUniformGroups:
     best: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "num_prompts", low=0)
-        require(self, "max_rounds", low=0)
+        require(self, "num_prompts", "max_rounds", low=0)
         require(self, "best")
 
     @property
@@ -58,7 +55,7 @@ class DropUniformGroups:
 
     def init(self) -> dict[str, int]:
         """The initial state: no round has started."""
-        return {"rounds": 0, "target": 0}
+        return dict(START)
 
     def __call__(
         self,
@@ -69,20 +66,9 @@ class DropUniformGroups:
         num_groups: int,
     ) -> Result:
         live_P = self._live(outcome_B, group_B, num_groups, scored_B)
-        found = one_round(live_P, state, self.num_prompts, self.max_rounds)
-        if found.again:
-            everything = Curated(torch.ones_like(scored_B), "uniform_group", ask=found.missing)
-            state = {"rounds": found.rounds, "target": found.target}
-            return Result(everything, state, found.metrics)
-        if found.missing and self.strict:
-            raise UserError(
-                f"drop_uniform_groups: after {found.rounds} rounds only "
-                f"{found.target - found.missing} of {found.target} prompts have answers of "
-                "different outcome; raise curation.max_rounds, take other prompts or set "
-                "curation.strict=false"
-            )
-        keep_B = first_live(live_P, found.target)[group_B]
-        return Result(Curated(keep_B, "uniform_group"), self.init(), found.metrics)
+        limits = (self.num_prompts, self.max_rounds)
+        keep_B, ask, state, metrics = refill(live_P, group_B, state, *limits, self.strict)
+        return Result(Curated(keep_B, "uniform_group", ask=ask), state, metrics)
 
     def _live(self, outcome_B: Tensor, group_B: Tensor, num: int, scored_B: Tensor) -> Tensor:
         if self.keep_failed:

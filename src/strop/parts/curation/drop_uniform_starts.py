@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from strop.batch import segments
 from strop.method.part import Curated, Result, require
-from strop.parts.curation._refill import first_live, one_round
+from strop.parts.curation._refill import START, refill
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,11 @@ class DropUniformStarts:
 
     def __post_init__(self) -> None:
         require(self, "min_std", low=0.0)
-        require(self, "num_prompts", low=0)
-        require(self, "max_rounds", low=0)
+        require(self, "num_prompts", "max_rounds", low=0)
 
     def init(self) -> dict[str, int]:
         """The initial state: no round has started."""
-        return {"rounds": 0, "target": 0}
+        return dict(START)
 
     def __call__(
         self,
@@ -67,10 +65,6 @@ class DropUniformStarts:
         spread_P = segments.std(start_B, group_B, num_groups, scored_B, ddof=0)
         size_P = segments.count(group_B, num_groups, scored_B)
         live_P = (spread_P > self.min_std) | (size_P == 1)
-        found = one_round(live_P, state, self.num_prompts, self.max_rounds)
-        if found.again:
-            everything = Curated(torch.ones_like(scored_B), "uniform_start", ask=found.missing)
-            state = {"rounds": found.rounds, "target": found.target}
-            return Result(everything, state, found.metrics)
-        keep_B = first_live(live_P, found.target)[group_B]
-        return Result(Curated(keep_B, "uniform_start"), self.init(), found.metrics)
+        limits = (self.num_prompts, self.max_rounds)
+        keep_B, ask, state, metrics = refill(live_P, group_B, state, *limits)
+        return Result(Curated(keep_B, "uniform_start", ask=ask), state, metrics)

@@ -36,9 +36,8 @@ class KeepWidestGroups:
     ) -> Result:
         spread_P = segments.std(reward_B.double(), group_B, num_groups, scored_B)
         kept_P = segments.largest(spread_P, min(max(int(self.share * num_groups), 1), num_groups))
-        one_P = group_B.new_zeros(num_groups)
         metrics = {
-            "widest/spread": float(segments.mean(spread_P, one_P, 1)),
-            "widest/spread_kept": float(segments.mean(spread_P, one_P, 1, kept_P)),
+            "widest/spread": segments.overall(spread_P),
+            "widest/spread_kept": segments.overall(spread_P, kept_P),
         }
         return Result(Curated(kept_P[group_B], "narrow_group"), metrics=metrics)

@@ -44,10 +44,8 @@ class ReplayByAdvantage:
     floor: float = 1e-4
 
     def __post_init__(self) -> None:
-        require(self, "share", low=0.0)
+        require(self, "share", "exponent", "floor", low=0.0)
         require(self, "capacity", low=0)
-        require(self, "exponent", low=0.0)
-        require(self, "floor", low=0.0)
 
     def init(self) -> dict[str, Any]:
         """An empty store."""

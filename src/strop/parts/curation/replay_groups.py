@@ -51,8 +51,7 @@ class ReplayGroups:
 
     def __post_init__(self) -> None:
         require(self, "share", low=1e-4, high=1.0)
-        require(self, "capacity", low=0)
-        require(self, "after", low=0)
+        require(self, "capacity", "after", low=0)
 
     def init(self) -> dict[str, Any]:
         """An empty store."""

@@ -51,10 +51,7 @@ class ReplayRollouts:
     keep_drawn: bool = True
 
     def __post_init__(self) -> None:
-        require(self, "capacity", low=0)
-        require(self, "num_drawn", low=0)
-        require(self, "per_prompt", low=0)
-        require(self, "max_age", low=0)
+        require(self, "capacity", "num_drawn", "per_prompt", "max_age", low=0)
 
     def init(self) -> dict[str, dict[str, Tensor]]:
         """An empty store."""

@@ -49,8 +49,7 @@ class ReplaySuccesses:
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "size", low=1)
-        require(self, "history", low=1)
+        require(self, "size", "history", low=1)
         require(self, "max_age", low=0)
         require(self, "decay", low=0.0, high=1.0)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from strop.batch.batch import EXPERTS, NUM_KEPT, Batch
+from strop.batch.batch import EXPERTS, NUM_KEPT, Batch, turn_columns
 from strop.method.part import Curated, Result, require
 from strop.method.services import Event, Sampling
 from strop.parts.curation._rows import REPLAY, turn_rows
@@ -90,23 +90,16 @@ def _acted(
     seeds: Sequence[int],
 ) -> Batch:
     """The rows with fresh actions in place of their own. events_of: the engine's events of each."""
-    num = len(contexts)
-    given_B = torch.tensor([len(ids) for ids in contexts], dtype=torch.int64)
     events = list(chain.from_iterable(events_of))
     answers = [list(chain.from_iterable(event.ids for event in each)) for each in events_of]
-    size_B = given_B + torch.tensor([len(ids) for ids in answers], dtype=torch.int64)
-    row_T = torch.repeat_interleave(torch.arange(num), size_B)
-    within_T = torch.arange(row_T.shape[0]) - (size_B.cumsum(0) - size_B)[row_T]
-    mask_T = within_T >= given_B[row_T]
-    both = zip(contexts, answers, strict=True)
+    tokens = turn_columns(zip(contexts, answers, strict=True))
+    size, mask_T = len(tokens["id_T"]), tokens["mask_T"]
     columns = {n: c for n, c in rows.columns.items() if not n.endswith("_T")}
     for name, column in rows.columns.items():
         if name.endswith("_T"):
             void = -1 if name in (EXPERTS, NUM_KEPT) else 0  # there 0 is an expert, and all tokens
-            columns[name] = column.new_full((row_T.shape[0], *column.shape[1:]), void)
-    columns["turn_T"], columns["mask_T"] = row_T, mask_T
-    columns["id_T"] = torch.tensor([id for pair in both for id in chain(*pair)], dtype=torch.int64)
-    columns["origin_T"] = torch.where(mask_T, 0, 1)
+            columns[name] = column.new_full((size, *column.shape[1:]), void)
+    columns |= {**tokens, "origin_T": torch.where(mask_T, 0, 1)}
     reported = {
         "version_T": [event.version for event in events for _ in event.ids],
         "logp_behavior_T": list(chain.from_iterable(event.logp for event in events)),

@@ -63,8 +63,7 @@ class TrainOnSharedGroups:
     foreign: int = 4
 
     def __post_init__(self) -> None:
-        require(self, "own", low=0)
-        require(self, "foreign", low=0)
+        require(self, "own", "foreign", low=0)
         if self.folder and not re.fullmatch(r"[\w-]+", self.node):
             raise UserError(
                 f"train_on_shared_groups.node must consist of letters, digits, - and _, it is "

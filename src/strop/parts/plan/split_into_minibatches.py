@@ -36,8 +36,7 @@ class SplitIntoMinibatches:
     replayed_last: bool = False
 
     def __post_init__(self) -> None:
-        require(self, "num_epochs", low=1)
-        require(self, "num_minibatches", low=1)
+        require(self, "num_epochs", "num_minibatches", low=1)
 
     @property
     def num_updates(self) -> int | None:

@@ -33,8 +33,7 @@ class SplitIntoRollouts:
     max_kl: float = 20.0
 
     def __post_init__(self) -> None:
-        require(self, "size", low=1)
-        require(self, "num_epochs", low=1)
+        require(self, "size", "num_epochs", low=1)
         require(self, "max_kl", low=0.0)
 
     def __call__(self, batch: Batch, logp_old_T: Tensor, rng: torch.Generator) -> Updates:

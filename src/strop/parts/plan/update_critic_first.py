@@ -38,9 +38,7 @@ class UpdateCriticFirst:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        require(self, "num_critic_updates", low=0)
-        require(self, "warmup_steps", low=0)
-        require(self, "num_policy_updates", low=0)
+        require(self, "num_critic_updates", "warmup_steps", "num_policy_updates", low=0)
 
     @property
     def learners(self) -> tuple[str, ...]:

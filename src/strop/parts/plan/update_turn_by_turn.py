@@ -46,8 +46,7 @@ class UpdateTurnByTurn:
     def __post_init__(self) -> None:
         require_one_of(self, "order", ("reverse", "forward", "random"))
         require(self, "carry_low", low=0.0, high=1.0)
-        require(self, "carry_high", low=0.0)
-        require(self, "carry_nats", low=0.0)
+        require(self, "carry_high", "carry_nats", low=0.0)
 
     def __call__(
         self, advantage_T: Tensor, mask_T: Tensor, rollout_T: Tensor, turn_T: Tensor,

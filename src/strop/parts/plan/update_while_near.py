@@ -8,7 +8,6 @@ from torch import Tensor
 from strop.batch import segments
 from strop.batch.batch import Batch
 from strop.method.part import Update, Updates, present, require, require_one_of
-from strop.method.schedule import Schedule
 from strop.parts.plan.split_into_minibatches import SplitIntoMinibatches
 
 
@@ -45,8 +44,7 @@ class UpdateWhileNear:
     unit: str = "turn"
 
     def __post_init__(self) -> None:
-        require(self, "num_epochs", low=1)
-        require(self, "num_minibatches", low=1)
+        require(self, "num_epochs", "num_minibatches", low=1)
         require(self, "max_kl", low=0.0)
         require(self, "warmup_steps", low=0)
         require_one_of(self, "unit", ("turn", "token"))
@@ -54,9 +52,7 @@ class UpdateWhileNear:
     @property
     def num_updates(self) -> int | None:
         """Most optimiser steps of one training step; None while a schedule sets it."""
-        if isinstance(self.num_epochs, Schedule) or isinstance(self.num_minibatches, Schedule):
-            return None
-        return self.num_epochs * self.num_minibatches
+        return SplitIntoMinibatches(self.num_epochs, self.num_minibatches).num_updates
 
     @property
     def unread(self) -> frozenset[str]:
@@ -96,5 +92,4 @@ class UpdateWhileNear:
             turn_N, num = batch["turn_T"][row_N], batch.size("K")
             change_K = segments.total(change_K, turn_N, num)
             counts_K = segments.count(turn_N, num) > 0
-        all_K = torch.zeros_like(counts_K, dtype=torch.long)
-        return float(segments.mean(change_K.expm1() - change_K, all_K, 1, counts_K))
+        return segments.overall(change_K.expm1() - change_K, counts_K)

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, turn_columns
 from strop.method.services import Grading, Texts
-from strop.parts.probe._contexts import rollouts_of
 
 
 def grade(
@@ -27,7 +26,8 @@ def grade(
     graded = grading.grade(
         Batch(
             {
-                **rollouts_of(list(zip(prompts, answers, strict=True))),
+                **turn_columns(zip(prompts, answers, strict=True)),
+                "rollout_K": torch.arange(len(uids)),
                 "group_B": torch.tensor(groups),
                 "rollout_uid_B": -1 - torch.arange(len(uids)),
                 "uid_P": torch.tensor([uid_of[group] for group in range(len(uid_of))]),

@@ -1,13 +1,12 @@
 """Scores texts under contexts that no rollout has."""
 
 from collections.abc import Sequence
-from itertools import chain
 
 import torch
 from torch import Tensor
 
 from strop.batch import segments
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, turn_columns
 from strop.method.services import Scoring
 from strop.support.errors import UserError
 
@@ -24,28 +23,12 @@ def mean_logp(scoring: Scoring, contexts: Sequence[Context]) -> Tensor:
     if not distinct:
         return torch.zeros(0)
     row_N = torch.arange(len(distinct))
-    draw_N = torch.zeros_like(row_N)
-    batch = Batch({**rollouts_of(distinct), "group_B": row_N, "uid_P": row_N, "draw_P": draw_N})
+    rows = {"rollout_K": row_N, "group_B": row_N, "uid_P": row_N, "draw_P": row_N * 0}
+    batch = Batch({**turn_columns(distinct), **rows})
     logp_T = scoring.score(batch, "current", ("logp_T",))["logp_T"].cpu()
     mean_N = segments.mean(logp_T, batch["rollout_T"], len(distinct), batch["mask_T"])
     place = {context: row for row, context in enumerate(distinct)}
     return mean_N[torch.tensor([place[context] for context in contexts])]
-
-
-def rollouts_of(contexts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Tensor]:
-    """The columns of one rollout of one turn per context; the mask is on the second half."""
-    given_N = torch.tensor([len(given) for given, _ in contexts])
-    size_N = given_N + torch.tensor([len(asked) for _, asked in contexts])
-    row_N = torch.arange(len(contexts))
-    row_T = row_N.repeat_interleave(size_N)
-    within_T = torch.arange(row_T.shape[0]) - (size_N.cumsum(0) - size_N)[row_T]
-    ids = chain.from_iterable(chain(given, asked) for given, asked in contexts)
-    return {
-        "turn_T": row_T,
-        "id_T": torch.tensor(list(ids)),
-        "mask_T": within_T >= given_N[row_T],
-        "rollout_K": row_N,
-    }
 
 
 def turns_of(batch: Batch) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:

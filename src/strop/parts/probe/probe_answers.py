@@ -68,8 +68,7 @@ class ProbeAnswers:
     temperature: float = 0.6
 
     def __post_init__(self) -> None:
-        require(self, "num_answers", low=1)
-        require(self, "max_tokens", low=1)
+        require(self, "num_answers", "max_tokens", low=1)
         require(self, "temperature", low=0.0)
 
     def __call__(

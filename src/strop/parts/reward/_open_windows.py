@@ -61,11 +61,6 @@ def whole_or_usual(
     return torch.where(whole_N, mean_N, other_N)
 
 
-def mean_of(values_B: Tensor, where_B: Tensor) -> float:
-    """The mean over these rows; 0 without any."""
-    return float(segments.mean(values_B.double(), torch.zeros_like(where_B).long(), 1, where_B))
-
-
 def covered(begins_N: Tensor, width: int) -> Tensor:
     """Tokens [N] inside a window that begins at a marked token."""
     inside_N = begins_N.clone()

@@ -60,9 +60,7 @@ class LearnRewardWeights:
     beta: float = 0.05
 
     def __post_init__(self) -> None:
-        require(self, "lr", low=0.0)
-        require(self, "decay", low=0.0)
-        require(self, "beta", low=0.0)
+        require(self, "lr", "decay", "beta", low=0.0)
         require(self, "every", low=1)
 
     def init(self) -> dict[str, Any]:

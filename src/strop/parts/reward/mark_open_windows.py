@@ -56,11 +56,14 @@ class MarkOpenWindows:
         entropy_N = segments.at(entropy_behavior_T, row_N).nan_to_num()
         mean_N, whole_N = windows.window_means(entropy_N, rollout_N, self.width)
         top_B = segments.quantile(entropy_N, rollout_N, num_rollouts, 0.95)
-        level = windows.mean_of(top_B, segments.count(rollout_N, num_rollouts) > 0)
+        level = segments.overall(top_B, segments.count(rollout_N, num_rollouts) > 0)
         open_N = whole_N & (mean_N > level)
         count_B = segments.count(rollout_N, num_rollouts, open_N).to(entropy_N.dtype)
         cost_B = segments.total(mean_N - level, rollout_N, num_rollouts, open_N)
         inside_T = torch.zeros_like(mask_T)
         inside_T[row_N] = windows.covered(open_N, self.width)
-        metrics = {"ares/windows_mean": windows.mean_of(count_B, scored_B), "ares/threshold": level}
+        metrics = {
+            "ares/windows_mean": segments.overall(count_B, scored_B),
+            "ares/threshold": level,
+        }
         return Result((count_B, cost_B, inside_T), metrics=metrics)

@@ -50,8 +50,7 @@ class MarkWindowsAfterWords:
     num_top: int = 10
 
     def __post_init__(self) -> None:
-        require(self, "width", low=1)
-        require(self, "num_top", low=1)
+        require(self, "width", "num_top", low=1)
 
     def init(self) -> dict[str, Any]:
         """No threshold yet (below 0), and no rollout of the step."""
@@ -83,7 +82,10 @@ class MarkWindowsAfterWords:
         cost_B = segments.total(mean_N - level, rollout_N, num_rollouts, open_N).to(count_B)
         inside_T = torch.zeros_like(mask_T)
         inside_T[mask_T] = windows.covered(open_N.roll(1), self.width)  # the last one is never open
-        metrics = {"ares/windows_mean": windows.mean_of(count_B, scored_B), "ares/threshold": level}
+        metrics = {
+            "ares/windows_mean": segments.overall(count_B, scored_B),
+            "ares/threshold": level,
+        }
         kept = {"level": state["level"], "tops": tops.cpu()}
         return Result((count_B, cost_B, inside_T), kept, metrics)
 

@@ -34,9 +34,8 @@ class PenaliseOverlongSoftly:
     max_length: int = 0
 
     def __post_init__(self) -> None:
-        require(self, "buffer", low=0)
+        require(self, "buffer", "max_length", low=0)
         require(self, "factor", low=0.0)
-        require(self, "max_length", low=0)
 
     def __call__(
         self,

@@ -37,8 +37,7 @@ class RankTruncatedByEntropy:
 
     def __post_init__(self) -> None:
         require(self, "peak_share", low=0.0, high=1.0)
-        require(self, "best")
-        require(self, "success")
+        require(self, "best", "success")
 
     def __call__(
         self, reward_B: Tensor, outcome_B: Tensor, group_B: Tensor, scored_B: Tensor,

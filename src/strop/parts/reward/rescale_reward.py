@@ -27,8 +27,7 @@ class RescaleReward:
     shift: float = -1.0
 
     def __post_init__(self) -> None:
-        require(self, "scale")
-        require(self, "shift")
+        require(self, "scale", "shift")
 
     def __call__(self, reward_B: Tensor) -> Tensor:
         return self.scale * reward_B + self.shift

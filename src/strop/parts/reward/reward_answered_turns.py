@@ -33,8 +33,7 @@ class RewardAnsweredTurns:
     weight: float | Schedule = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "rate", low=0.0)
-        require(self, "weight", low=0.0)
+        require(self, "rate", "weight", low=0.0)
 
     def __call__(
         self, reward_B: Tensor, scored_B: Tensor, rollout_K: Tensor, num_rollouts: int

@@ -45,8 +45,7 @@ class RewardNewStates:
     mix: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "beta", low=0.0)
-        require(self, "mix", low=0.0)
+        require(self, "beta", "mix", low=0.0)
         require_one_of(self, "form", FORMS)
 
     def init(self) -> dict[str, Any]:

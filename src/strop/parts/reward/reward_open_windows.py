@@ -51,8 +51,7 @@ class RewardOpenWindows:
 
     def __post_init__(self) -> None:
         require_one_of(self, "variant", ("paper", "code"))
-        require(self, "weight", low=0.0)
-        require(self, "relax", low=0.0)
+        require(self, "weight", "relax", low=0.0)
         require(self, "success")
 
     def init(self) -> dict[str, tuple[float, ...]]:
@@ -80,8 +79,8 @@ class RewardOpenWindows:
             relaxed_T = (easy_B & (window_cost_B >= COSTLY))[rollout_T]
         new_B = torch.where(scored_B, reward_B + change_B, reward_B)
         metrics = {
-            "ares/change_mean": windows.mean_of(new_B - reward_B, scored_B),
-            "ares/hard": windows.mean_of(difficulty_B == windows.HARD, scored_B),
+            "ares/change_mean": segments.overall(new_B - reward_B, scored_B),
+            "ares/hard": segments.overall(difficulty_B == windows.HARD, scored_B),
         }
         weight_T = reward_B.new_ones(mask_T.shape).masked_fill(relaxed_T, self.relax)
         return Result((new_B, weight_T, difficulty_B), state, metrics)

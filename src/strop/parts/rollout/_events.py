@@ -17,6 +17,12 @@ def without_first(events: Sequence[Event], number: int) -> tuple[Event, ...]:
     return tuple(kept)
 
 
+def undrawn(ids: Sequence[int]) -> Event:
+    """An answer that no engine drew, in the form of one: nothing is known of its draws."""
+    none = (math.nan,) * len(ids)
+    return Event(0, tuple(ids), none, -1, none, none, ended="stop")
+
+
 def void(events: Sequence[Event]) -> list[Event]:
     """The events behind another context, where the statistics of their draws do not hold."""
     none = math.nan

@@ -104,8 +104,7 @@ class PlayingFields(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "max_turns", low=0)
-        require(self, "max_action_tokens", low=0)
+        require(self, "max_turns", "max_action_tokens", low=0)
 
     def new_tokens(self, usual: int, environment: Any = None) -> tuple[int, int]:
         """Tokens of an action, and of all of a player's; the environment's where it has no own."""

@@ -12,6 +12,7 @@ from strop.method.part import Draw
 from strop.method.services import Texts
 from strop.parts.rollout._episode import Episode, Seat
 from strop.parts.rollout._events import void
+from strop.parts.rollout._rows import rows_by_draw
 from strop.parts.rollout.base import Turn
 
 # form -> (the question after an episode, the text that a retry reads with the turn's own)
@@ -184,11 +185,9 @@ class Attempt:
 
 def rows_of(draws: Sequence[Draw], tries: Sequence[Attempt]) -> tuple[list[Draw], list[Row]]:
     """The rollouts, and the draws that they belong to: those of a prompt, then each example."""
-    groups, rows, begin = list[Draw](), list[Row](), 0
-    for draw in draws:
-        own = tries[begin : begin + draw.num_rollouts]
-        begin += draw.num_rollouts
-        first = len(rows)
+    groups, rows = list[Draw](), list[Row]()
+    for draw, theirs in rows_by_draw(draws):
+        own, first = tries[theirs.start : theirs.stop], len(rows)
         rows += [Row(each.base, BASE) for each in own]
         rows += [each.unguided(first + n) for n, each in enumerate(own) if each.retry is not None]
         groups.append(draw._replace(num_rollouts=len(rows) - first))

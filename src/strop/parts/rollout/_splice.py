@@ -43,8 +43,7 @@ class Repair:
 
     def rest(self) -> Request:
         """The request for the rest after the kept tokens."""
-        kept = Answer(self.request, self.failed.events)
-        return kept.more(self.request.max_tokens - len(kept.ids))
+        return Answer(self.request, self.failed.events).more()
 
 
 def graded_right(repairs: Sequence[Repair], grading: Grading) -> list[Repair]:

@@ -42,7 +42,7 @@ class Group:
         """The unfinished answers: their indices, and the requests for the rest of each."""
         for place, answer in enumerate(self.answers):
             if not answer.ended:
-                yield place, answer.more(answer.request.max_tokens - len(answer.ids))
+                yield place, answer.more()
 
     def versions(self) -> Iterator[int]:
         """Of the weights that drew its tokens."""

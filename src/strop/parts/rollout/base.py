@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strop.batch.batch import EXPERTS, Batch
+from strop.batch.batch import EXPERTS, Batch, turn_columns
 from strop.batch.kept import kept_columns
 from strop.engines.asynchronous import LOOK_SECONDS, EngineLoop, asynchronous, on, run
 from strop.engines.base import Account, Answer, Ends, Engine, Event, Request
@@ -80,10 +80,9 @@ class SamplingFields:
     sampling_mask: str = "ignore"
 
     def __post_init__(self) -> None:
-        require(self, "max_tokens", low=0)
+        require(self, "max_tokens", "top_k", low=0)
         require(self, "temperature", low=1e-3)
         require(self, "top_p", low=1e-6, high=1.0)
-        require(self, "top_k", low=0)
         require(self, "min_p", low=0.0, high=1.0)
         require_one_of(self, "sampling_mask", MASKS)
 
@@ -230,18 +229,11 @@ def assemble_turns(
     `with_turns`.
     """
     turns = [turn.as_context() for turn in chain.from_iterable(rollouts)]
-    answers = [_ids(turn.events) for turn in turns]
-    given_K = torch.tensor([len(turn.given) for turn in turns])
-    size_K = given_K + torch.tensor([len(answer) for answer in answers])
+    tokens = turn_columns((turn.given, _ids(turn.events)) for turn in turns)
+    turn_T, mask_T = tokens["turn_T"], tokens["mask_T"]
     turns_B = torch.tensor([len(each) for each in rollouts])
     rollout_K = torch.repeat_interleave(torch.arange(len(rollouts)), turns_B)
     first_B = torch.cumsum(turns_B, 0) - turns_B
-    turn_T = torch.repeat_interleave(torch.arange(len(turns)), size_K)
-    within = torch.arange(int(size_K.sum())) - (torch.cumsum(size_K, 0) - size_K)[turn_T]
-    mask_T = within >= given_K[turn_T]
-    ids = chain.from_iterable(
-        chain(turn.given, answer) for turn, answer in zip(turns, answers, strict=True)
-    )
     events = [event for turn in turns for event in turn.events]
     versions = [[e.version] * len(e.ids) for e in events]
     alone = torch.full((len(rollouts),), -1)
@@ -250,9 +242,7 @@ def assemble_turns(
     )
     return Batch(
         {
-            "turn_T": turn_T,
-            "id_T": torch.tensor(list(ids)),
-            "mask_T": mask_T,
+            **tokens,
             "origin_T": torch.where(mask_T, 0, 1),
             "version_T": _answer_column(versions, mask_T, torch.int64),
             "logp_behavior_T": _answer_column([e.logp for e in events], mask_T),
@@ -273,7 +263,7 @@ def assemble_turns(
             "draw_P": torch.tensor([draw.draw for draw in draws]),
             **_adapters(turns, turn_T),
             **_kept(events, mask_T),
-            **_experts(turns, size_K, first_B),
+            **_experts(turns, turn_T, first_B),
         }
     )
 
@@ -293,7 +283,7 @@ def _adapters(turns: Sequence[Turn], turn_T: Tensor) -> dict[str, Tensor]:
     return {"adapter_T": torch.tensor([turn.player.number for turn in turns])[turn_T]}
 
 
-def _experts(turns: Sequence[Turn], size_K: Tensor, first_B: Tensor) -> dict[str, Tensor]:
+def _experts(turns: Sequence[Turn], turn_T: Tensor, first_B: Tensor) -> dict[str, Tensor]:
     """The column of the experts that tokens went through, where the engine reported them.
 
     What an action's request reported ends before its last token, and begins with its context.
@@ -302,7 +292,8 @@ def _experts(turns: Sequence[Turn], size_K: Tensor, first_B: Tensor) -> dict[str
     width = next((len(each[0]) for each in experts if each), 0) // 2
     if not width:
         return {}
-    found = np.full((int(size_K.sum()), width), -1, dtype=np.int16)
+    found = np.full((turn_T.shape[0], width), -1, dtype=np.int16)
+    size_K = torch.bincount(turn_T, minlength=len(turns))
     end_K = size_K.cumsum(0).tolist()
     opens, started = set(first_B.tolist()), 0
     for number, (turn, passes, end) in enumerate(zip(turns, experts, end_K, strict=True)):

@@ -12,6 +12,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
 from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._playing import PLAYED, PlayingAlone, written
+from strop.parts.rollout._rows import with_parents
 from strop.parts.rollout._turn_trees import LOOKED_AT, Branch, Grove, TurnTree, turn_entropy
 from strop.parts.rollout.base import Rollouts
 from strop.support.errors import UserError
@@ -153,5 +154,4 @@ def _with_parents(batch: Batch, trees: Sequence[TurnTree]) -> Batch:
         first = len(parents)
         parents += [b.parent + first if b.parent >= 0 else -1 for b in tree.branches]
         forks += [branch.fork_at for branch in tree.branches]
-    parent_B = torch.tensor(parents, dtype=torch.int64)
-    return batch.set(parent_B=parent_B, fork_at_B=torch.tensor(forks, dtype=torch.int64))
+    return with_parents(batch, parents, forks)

@@ -11,6 +11,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Scoring, Texts
+from strop.parts.rollout._rows import rows_by_draw, with_parents
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 
@@ -48,9 +49,7 @@ class BranchAtCriticalTokens(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "branches", low=0)
-        require(self, "candidates", low=0)
-        require(self, "min_letters", low=0)
+        require(self, "branches", "candidates", "min_letters", low=0)
 
     async def __call__(
         self, draws: tuple[Draw, ...], engine: AsyncEngine, texts: Texts, sampling: Sampling,
@@ -78,16 +77,13 @@ class BranchAtCriticalTokens(SamplingFields):
             number: whole[origin].first(max(at[number], 0)) for number, origin in origin_of.items()
         }
         ends = await engine.generate_all(
-            [
-                each.more(asked[number].max_tokens - len(each.ids), seed=asked[number].seed)
-                for number, each in started.items()
-            ]
+            [each.more(seed=asked[number].seed) for number, each in started.items()]
         )
         for (number, each), end in zip(started.items(), ends, strict=True):
             whole[number] = Answer(asked[number], each.events + end.events)
         batch = assemble(draws, [whole[number] for number in range(len(asked))])
         rows = [origin if cut >= 0 else -1 for origin, cut in zip(origins, at, strict=True)]
-        batch = batch.set(parent_B=_int(rows), fork_at_B=_int(at))
+        batch = with_parents(batch, rows, at)
         shared = int(batch["fork_at_B"].clamp(min=0).sum())
         return batch, None, {"rollout/tokens_shared": shared}
 
@@ -99,13 +95,10 @@ class BranchAtCriticalTokens(SamplingFields):
         """Rows of the whole answers, and each branch's with the row of its answer."""
         firsts: list[int] = []
         origin_of: dict[int, int] = {}
-        begin = 0
-        for draw in draws:
+        for draw, rows in rows_by_draw(draws):
             whole = self.num_whole(draw.num_rollouts)
-            firsts += range(begin, begin + whole)
-            branches = range(begin + whole, begin + draw.num_rollouts)
-            origin_of |= {row: begin + n % whole for n, row in enumerate(branches)}
-            begin += draw.num_rollouts
+            firsts += rows[:whole]
+            origin_of |= {row: rows[n % whole] for n, row in enumerate(rows[whole:])}
         return firsts, origin_of
 
     def cut(self, ids: Sequence[int], entropy_N: Tensor, texts: Texts, rng: torch.Generator) -> int:
@@ -123,7 +116,3 @@ class BranchAtCriticalTokens(SamplingFields):
         if token in texts.special_ids:
             return False
         return len(texts.decode([token]).strip()) >= self.min_letters
-
-
-def _int(values: Sequence[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)

@@ -12,6 +12,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Sampling, Scoring, Texts
+from strop.parts.rollout._rows import rows_by_draw, with_parents
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 POSITIONS = 512  # so many positions' embeddings are looked up at once
@@ -120,9 +121,7 @@ class BranchAtUncertainty(SamplingFields):
             started = [
                 pool.started(number, *place) for pool, place in zip(growing, places, strict=True)
             ]
-            ends = await engine.generate_all(
-                [each.more(each.request.max_tokens - len(each.ids)) for each in started]
-            )
+            ends = await engine.generate_all([each.more() for each in started])
             for pool, place, each, end in zip(growing, places, started, ends, strict=True):
                 pool.answers.append(self._answer(pool, each, end, place, table_VD))
         answers = [answer for pool in pools for answer in pool.answers]
@@ -132,8 +131,7 @@ class BranchAtUncertainty(SamplingFields):
             for pool in pools
             for answer in pool.answers
         ]
-        forks = torch.tensor([answer.fork_at for answer in answers], dtype=torch.int64)
-        return batch.set(parent_B=torch.tensor(rows, dtype=torch.int64), fork_at_B=forks), None
+        return with_parents(batch, rows, [answer.fork_at for answer in answers]), None
 
     def _answer(
         self, pool: _Pool, started: Answer, end: Answer, place: tuple[int, int], table_VD: Tensor
@@ -147,15 +145,14 @@ class BranchAtUncertainty(SamplingFields):
 
 
 def _pools(draws: Sequence[Draw], asked: Sequence[Request], num_top: int) -> list[_Pool]:
-    pools, row = [], 0
-    for draw in draws:
-        requests = [
-            replace(request, num_top=num_top, want=request.want | {"top"}, keep=True)
-            for request in asked[row : row + draw.num_rollouts]
-        ]
-        pools.append(_Pool(draw, requests, row))
-        row += draw.num_rollouts
-    return pools
+    reporting = [
+        replace(request, num_top=num_top, want=request.want | {"top"}, keep=True)
+        for request in asked
+    ]
+    return [
+        _Pool(draw, reporting[rows.start : rows.stop], rows.start)
+        for draw, rows in rows_by_draw(draws)
+    ]
 
 
 def branching_metric(events: Sequence[Event], table_VD: Tensor, measure: str) -> Tensor:

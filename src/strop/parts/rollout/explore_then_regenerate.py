@@ -10,6 +10,7 @@ import torch
 from strop.engines.asynchronous import AsyncEngine
 from strop.method.part import Draw, require
 from strop.method.services import Grading, Sampling, Texts
+from strop.parts.rollout._rows import rows_by_draw
 from strop.parts.rollout.base import COLUMNS, TOKENS_DISCARDED, Rollouts, SamplingFields, assemble
 
 
@@ -62,16 +63,15 @@ class ExploreThenRegenerate(SamplingFields):
             answers = await engine.generate_all(asked)
         graded = grading.grade(assemble(draws, answers))
         outcome = torch.where(graded.scored_B, graded.outcome_B, torch.nan).tolist()
-        rows, kept, best, worst, first = [], [], [], [], 0
-        for draw in draws:
-            own = outcome[first : first + draw.num_rollouts]
+        rows, kept, best, worst = [], [], [], []
+        for draw, theirs in rows_by_draw(draws):
+            own = [outcome[row] for row in theirs]
             high, low = best_and_worst(own, self.keep)
             chosen = sorted((*high, *low))
             kept.append(draw._replace(num_rollouts=len(chosen)))
-            rows += [first + place for place in chosen]
+            rows += [theirs[place] for place in chosen]
             best += [own[place] for place in high if not math.isnan(own[place])]
             worst += [own[place] for place in low if not math.isnan(own[place])]
-            first += draw.num_rollouts
         found = sampling.sample_newest([asked[row] for row in rows])
         repeated = [one.ids == answers[row].ids for one, row in zip(found, rows, strict=True)]
         metrics = {

@@ -12,6 +12,7 @@ from strop.engines.base import Answer, Ended, Event, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
 from strop.parts.rollout._lookahead import Branch, Forks, Similarity, Tree, Way, as_no_sample
+from strop.parts.rollout._rows import rows_by_draw, with_parents
 from strop.parts.rollout.base import COLUMNS, TOKENS_DISCARDED, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
 
@@ -80,32 +81,25 @@ class ForkAtCloseCalls(SamplingFields):
         rng: torch.Generator,
     ) -> Rollouts:  # fmt: skip
         asked = self.requests(draws, texts, sampling, rng)
-        trees, first = [], 0
-        for draw in draws:
-            if width := round(draw.num_rollouts * self.share):
-                trees.append(Tree(asked[first], width, first))
-            first += draw.num_rollouts
+        trees = [
+            Tree(asked[rows.start], width, rows.start)
+            for draw, rows in rows_by_draw(draws)
+            if (width := round(draw.num_rollouts * self.share))
+        ]
         grown = {row for tree in trees for row in tree.rows}
         plain = [row for row in range(len(asked)) if row not in grown]
         started = {row: engine.begin(asked[row]) for row in plain}
         steps = await self._grow(trees, engine, texts, sampling.context_tokens)
         ways = {row: way for tree in trees for row, way in tree.ways(asked).items()}
         open = [row for row, way in ways.items() if not way.answer.ended]
-        ends = await engine.generate_all(
-            [
-                ways[row].answer.more(asked[row].max_tokens - len(ways[row].answer.ids))
-                for row in open
-            ]
-        )
+        ends = await engine.generate_all([ways[row].answer.more() for row in open])
         for row, end in zip(open, ends, strict=True):
             ways[row].answer += end
         ways |= {row: Way(await each) for row, each in started.items()}
         chosen = [ways[row] for row in range(len(asked))]
-        batch = assemble(draws, [way.answer for way in chosen]).set(
-            parent_B=torch.tensor([way.parent for way in chosen], dtype=torch.int64),
-            fork_at_B=torch.tensor([way.fork_at for way in chosen], dtype=torch.int64),
-        )
-        return batch, None, _metrics(trees, steps, chosen)
+        batch = assemble(draws, [way.answer for way in chosen])
+        parents, forks = [way.parent for way in chosen], [way.fork_at for way in chosen]
+        return with_parents(batch, parents, forks), None, _metrics(trees, steps, chosen)
 
     async def _grow(
         self, trees: Sequence[Tree], engine: AsyncEngine, texts: Texts, context: int

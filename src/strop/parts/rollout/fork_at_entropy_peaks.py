@@ -10,6 +10,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Event
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
+from strop.parts.rollout._rows import rows_by_draw, with_parents
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 
@@ -43,8 +44,7 @@ class ForkAtEntropyPeaks(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "num_places", low=0)
-        require(self, "num_branches", low=0)
+        require(self, "num_places", "num_branches", low=0)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -68,8 +68,8 @@ class ForkAtEntropyPeaks(SamplingFields):
             Answer(replace(asked[row], seed=seed, keep=False), trunks[row].first(place).events)
             for row, place, seed in zip(owner, fork_at, seeds, strict=True)
         ]
-        more = [each.more(each.request.max_tokens - len(each.ids)) for each in started]
-        ends = iter(zip(started, await engine.generate_all(more), strict=True))
+        drawn = await engine.generate_all([each.more() for each in started])
+        ends = iter(zip(started, drawn, strict=True))
         answers: list[Answer] = []
         parents, forks = [], []
         for trunk, found in zip(trunks, places, strict=True):
@@ -77,11 +77,8 @@ class ForkAtEntropyPeaks(SamplingFields):
             answers += [trunk, *(each + end for each, end in (next(ends) for _ in found))]
             parents += [-1] + [own] * len(found)
             forks += [-1, *found]
-        batch = assemble(_widened(draws, places), answers).set(
-            parent_B=torch.tensor(parents, dtype=torch.int64),
-            fork_at_B=torch.tensor(forks, dtype=torch.int64),
-        )
-        return batch, None, {"rollout/tokens_shared": sum(fork_at)}
+        batch = assemble(_widened(draws, places), answers)
+        return with_parents(batch, parents, forks), None, {"rollout/tokens_shared": sum(fork_at)}
 
     def _places(self, events: Sequence[Event]) -> list[int]:
         """Where a trunk's branches begin, one entry a branch."""
@@ -92,9 +89,7 @@ class ForkAtEntropyPeaks(SamplingFields):
 
 def _widened(draws: Sequence[Draw], places: Sequence[Sequence[int]]) -> list[Draw]:
     """The draws with the number of their trunks and branches together."""
-    found, row = [], 0
-    for draw in draws:
-        own = places[row : row + draw.num_rollouts]
-        row += draw.num_rollouts
-        found.append(draw._replace(num_rollouts=sum(1 + len(each) for each in own)))
-    return found
+    return [
+        draw._replace(num_rollouts=sum(1 + len(places[row]) for row in rows))
+        for draw, rows in rows_by_draw(draws)
+    ]

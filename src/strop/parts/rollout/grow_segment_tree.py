@@ -10,6 +10,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Event, Request
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
+from strop.parts.rollout._rows import with_parents
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, Turn, assemble_turns
 from strop.support.errors import UserError
 
@@ -146,9 +147,5 @@ def _batch(draws: tuple[Draw, ...], roots: list[_Node]) -> Any:
             seeds.append(path[-1].request.seed)
             truncated.append(path[-1].events[-1].ended == "length")
     wide = [draw._replace(num_rollouts=len(p)) for draw, p in zip(draws, ways, strict=True)]
-    batch = assemble_turns(wide, seeds, rollouts, truncated)
-    return batch.set(
-        parent_B=torch.tensor(parents, dtype=torch.int64),
-        fork_at_B=torch.tensor(forks, dtype=torch.int64),
-        state_K=torch.tensor(states, dtype=torch.int64),
-    )
+    batch = with_parents(assemble_turns(wide, seeds, rollouts, truncated), parents, forks)
+    return batch.set(state_K=torch.tensor(states, dtype=torch.int64))

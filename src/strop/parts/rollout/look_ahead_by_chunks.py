@@ -74,8 +74,7 @@ class LookAheadByChunks(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "num_candidates", low=1)
-        require(self, "chunk_tokens", low=1)
+        require(self, "num_candidates", "chunk_tokens", low=1)
         require(self, "chunks_ahead", low=0)
         require(self, "select_temperature", low=0.0)
 

@@ -81,8 +81,7 @@ class PlayWithLibrary(PlayingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "top", low=1)
-        require(self, "least", low=1)
+        require(self, "top", "least", low=1)
         require(self, "share", low=0.0, high=1.0)
         require_one_of(self, "prune", ("lift", "utility", "none"))
 

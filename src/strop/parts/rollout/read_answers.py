@@ -6,14 +6,13 @@ from typing import ClassVar
 import torch
 
 from strop.batch.batch import Batch
-from strop.engines.base import Event
 from strop.method.part import Draw, require
 from strop.method.services import Sampling, Texts
+from strop.parts.rollout._events import undrawn
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, Turn, assemble_turns
 from strop.support.errors import UserError
 
 DEMONSTRATION = 2  # origin_T
-VOID = ("logp_behavior_T", "logp_sampler_T", "entropy_behavior_T")
 
 
 @dataclass(frozen=True)
@@ -66,14 +65,13 @@ class ReadAnswers(SamplingFields):
                 )
             given = self.prompt(draw, texts)
             for place, column in enumerate(self.answers):
-                rollouts.append([Turn(given, [_event_of(texts, draw.uid, column)])])
+                rollouts.append([Turn(given, [undrawn(_answer_of(texts, draw.uid, column))])])
                 seeds.append(-1 - (draw.uid * len(self.answers) + place))
         batch = assemble_turns(draws, seeds, rollouts, [False] * len(rollouts))
         mask_T = batch["mask_T"]
-        void = {name: torch.where(mask_T, float("nan"), batch[name]) for name in VOID}
         first_B = torch.tensor([1, *[-1] * (len(self.answers) - 1)] * len(draws))
         origin_T = torch.where(mask_T, DEMONSTRATION, batch["origin_T"])
-        batch = batch.set(origin_T=origin_T, preferred_B=first_B, **void)
+        batch = batch.set(origin_T=origin_T, preferred_B=first_B)
         if (player := sampling.players(0)(self.role)).weights:
             batch = batch.set(adapter_T=torch.full_like(batch["turn_T"], player.number))
         return batch
@@ -88,10 +86,8 @@ class ReadAnswers(SamplingFields):
         return self.answers
 
 
-def _event_of(texts: Texts, uid: int, column: str) -> Event:
-    """A given answer in the form of an engine's."""
+def _answer_of(texts: Texts, uid: int, column: str) -> tuple[int, ...]:
     ids = texts.answer_ids(uid, column)
     if not ids:
         raise UserError(f"the row of prompt {uid} has no {column}: fill it in or remove the row")
-    zeros = (0.0,) * len(ids)
-    return Event(0, tuple(ids), zeros, -1, entropy=zeros, logp_model=zeros, ended="stop")
+    return ids

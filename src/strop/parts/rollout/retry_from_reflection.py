@@ -13,6 +13,7 @@ from strop.method.services import Episodes, Log, Sampling, Texts
 from strop.parts.rollout._episode import Episode
 from strop.parts.rollout._playing import PLAYED, PlayingAlone, Scene, written
 from strop.parts.rollout._reflections import WORDS, Attempt, Report, form_of, read_report, rows_of
+from strop.parts.rollout._rows import with_parents
 from strop.parts.rollout.base import TOKENS_DISCARDED, Rollouts
 
 
@@ -69,12 +70,9 @@ class RetryFromReflection(PlayingAlone):
             await self._retry([each for each in tries if each.report], form, scene)
             groups, rows = rows_of(draws, tries)
             batch = written(groups, [row.episode for row in rows], scene.world, log)
-        batch = batch.set(
-            parent_B=torch.tensor([row.parent for row in rows], dtype=torch.int64),
-            fork_at_B=torch.tensor([row.fork_at for row in rows], dtype=torch.int64),
-            stage_B=torch.tensor([row.stage for row in rows], dtype=torch.int64),
-        )
-        return batch, None, _metrics(tries)
+        batch = with_parents(batch, [row.parent for row in rows], [row.fork_at for row in rows])
+        stage_B = torch.tensor([row.stage for row in rows], dtype=torch.int64)
+        return batch.set(stage_B=stage_B), None, _metrics(tries)
 
     async def _reflect(self, tries: Sequence[Attempt], form: str, scene: Scene) -> None:
         """Ask for a reflection on every episode, and read what they say."""

@@ -50,8 +50,7 @@ class RunAgents(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "max_turns", low=1)
-        require(self, "fork_threshold", low=1)
+        require(self, "max_turns", "fork_threshold", low=1)
 
     def new_tokens(self, usual: int, environment: Any = None) -> tuple[int, int]:
         """Most new tokens of a call, and of a rollout's sequence: as many."""

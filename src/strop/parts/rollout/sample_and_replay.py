@@ -7,13 +7,13 @@ import torch
 
 from strop.batch.columns import Column
 from strop.engines.asynchronous import AsyncEngine
-from strop.engines.base import Answer, Event
+from strop.engines.base import Answer
 from strop.method.part import Draw
 from strop.method.services import Sampling, Texts
+from strop.parts.rollout._events import undrawn
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 REPLAY = 4  # origin_T
-NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,15 @@ class SampleAndReplay(SamplingFields):
         batch = assemble(
             draws,
             [
-                next(drawn) if ids is None else Answer(request, (_event(ids),))
+                next(drawn) if ids is None else Answer(request, (undrawn(ids),))
                 for request, ids in zip(requests, stored, strict=True)
             ],
         )
         replayed_B = torch.tensor([ids is not None for ids in stored])
         replayed_T = batch["mask_T"] & replayed_B[batch["rollout_T"]]
-        logp_T = torch.full(replayed_T.shape, NAN)
+        logp_T = torch.full(replayed_T.shape, torch.nan)
         logp = [x for draw in draws for x in draw.columns.get("logp", ())]
         logp_T[replayed_T] = torch.tensor(logp, dtype=torch.float32)
         origin_T = torch.where(replayed_T, REPLAY, batch["origin_T"])
         batch = batch.set(origin_T=origin_T, logp_stored_T=logp_T)
         return batch, None, {"rehearsal/replayed": sum(ids is not None for ids in stored)}
-
-
-def _event(ids: tuple[int, ...]) -> Event:
-    """A stored answer in the form of an engine's."""
-    void = (NAN,) * len(ids)
-    return Event(0, ids, void, -1, logp_model=void, entropy=void, ended="stop")

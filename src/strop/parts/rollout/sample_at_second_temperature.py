@@ -50,10 +50,8 @@ class SampleAtSecondTemperature(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "hot", low=1e-3)
-        require(self, "cool", low=1e-3)
-        require(self, "target")
-        require(self, "previous")
+        require(self, "hot", "cool", low=0.001)
+        require(self, "target", "previous")
         require(self, "share", low=0.0, high=1.0)
 
     async def __call__(

@@ -10,6 +10,7 @@ from strop.engines.asynchronous import AsyncEngine
 from strop.engines.base import Answer, Request
 from strop.method.part import Draw
 from strop.method.services import Episodes, Player, Sampling, Texts
+from strop.parts.rollout._rows import rows_by_draw
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 FIRST, SECOND = 0, 1  # stage_B
@@ -82,16 +83,12 @@ class SampleTwoAttempts(SamplingFields):
         second = dict(zip(again, await engine.generate_all(list(again.values())), strict=True))
         rows: list[tuple[int, Answer]] = []
         players: list[Player] = []
-        sizes, begin = [], 0
-        for draw in draws:
-            own = range(begin, begin + draw.num_rollouts)
-            begin += draw.num_rollouts
-            rows += [(FIRST, first[row]) for row in own]
-            rows += [(SECOND, second[row]) for row in own if row in again]
-            players += [who[row](FIRST) for row in own]
-            players += [who[row](SECOND) for row in own if row in again]
-            sizes.append(len(own) + sum(row in again for row in own))
-        wide = [draw._replace(num_rollouts=n) for draw, n in zip(draws, sizes, strict=True)]
+        wide = []
+        for draw, own in rows_by_draw(draws):
+            anew = [row for row in own if row in again]
+            rows += [(FIRST, first[row]) for row in own] + [(SECOND, second[row]) for row in anew]
+            players += [who[row](FIRST) for row in own] + [who[row](SECOND) for row in anew]
+            wide.append(draw._replace(num_rollouts=len(own) + len(anew)))
         batch = assemble(wide, [answer for _, answer in rows], players)
         key_of = {again[row].seed: asked[row].seed for row in again}
         keys = [key_of.get(seed, seed) for seed in (answer.request.seed for _, answer in rows)]

@@ -7,15 +7,16 @@ from typing import Any, ClassVar
 import torch
 
 from strop.engines.asynchronous import AsyncEngine
-from strop.engines.base import Answer, Event, Request
+from strop.engines.base import Answer, Request
 from strop.method.part import Draw, require, require_one_of
 from strop.method.services import Grading, Log, Sampling, Texts
+from strop.parts.rollout._events import undrawn
+from strop.parts.rollout._rows import rows_by_draw
 from strop.parts.rollout._splice import SUCCESS, Failed, Repair, graded_right, marked
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 from strop.support.errors import UserError
 
 SOURCES = ("policy", "demonstration")
-NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,10 @@ class SpliceAtFirstError(SamplingFields):
 
     def _chosen(self, draws: Sequence[Draw], step: Mapping[int, int]) -> list[tuple[int, Draw]]:
         """The rollouts that are repaired: of each prompt those with most steps before the error."""
-        found, first = [], 0
-        for draw in draws:
-            own = [row for row in range(first, first + draw.num_rollouts) if row in step]
-            own.sort(key=lambda row: -step[row])
+        found = []
+        for draw, rows in rows_by_draw(draws):
+            own = sorted((row for row in rows if row in step), key=lambda row: -step[row])
             found += [(row, draw) for row in own[: self.num_repaired]]
-            first += draw.num_rollouts
         return found
 
     def _kept(self, row: int, draw: Draw, step: int, answer: Answer, texts: Texts) -> Failed:
@@ -159,8 +158,7 @@ class SpliceAtFirstError(SamplingFields):
         for repair in repairs:
             given = texts.answer_ids(repair.failed.draw.uid)
             rest = given[self._begin(given, repair.failed.steps, texts) :]
-            void = (NAN,) * len(rest)
-            repair.end = (Event(0, rest, void, -1, void, void, ended="stop"),) if rest else ()
+            repair.end = (undrawn(rest),) if rest else ()
         return [
             repair for repair in repairs
             if repair.end and repair.failed.size + len(repair.end[0].ids)

@@ -20,6 +20,7 @@ from strop.parts.rollout._quality_head import (
     success_of_bins,
     trained,
 )
+from strop.parts.rollout._rows import rows_by_draw
 from strop.parts.rollout.base import COLUMNS, Rollouts, SamplingFields, assemble
 
 State = dict[str, Any]
@@ -63,10 +64,9 @@ class StopSureAnswers(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "detect_at", low=1)
+        require(self, "detect_at", "num_bins", low=1)
         require(self, "keep", low=1e-6, high=1.0)
         require(self, "target", low=0.0, high=1.0)
-        require(self, "num_bins", low=1)
         require(self, "head_lr", low=0.0)
 
     def init(self) -> State:
@@ -146,12 +146,11 @@ class StopSureAnswers(SamplingFields):
         head = state["head"] or new_head(states_NH.shape[1], rng)
         bin_N = bins_of(scores(head, states_NH), self.num_bins)
         chance = success_of_bins(state["hits"], state["counts"])[bin_N].tolist()
-        kept, place = [], 0
-        for draw in _narrowed(draws, halted):
-            own = chance[place : place + draw.num_rollouts]
+        kept = []
+        for _, places in rows_by_draw(_narrowed(draws, halted)):
+            own = chance[places.start : places.stop]
             size = math.ceil(self.keep * len(own) - 1e-9)
-            kept += [place + k for k in nearest_subset(own, size, self.target, rng)]
-            place += draw.num_rollouts
+            kept += [places[k] for k in nearest_subset(own, size, self.target, rng)]
         uids = torch.tensor([found[k].request.seed for k in kept])
         new = {"uids": uids, "bins": bin_N[kept], "states": states_NH[kept]}
         before = state["waiting"]  # of an earlier round of this step
@@ -171,9 +170,6 @@ def _states(draws: Sequence[Draw], answers: Sequence[Answer], scoring: Scoring) 
 
 def _narrowed(draws: Sequence[Draw], rows: Sequence[int]) -> list[Draw]:
     """The draws with as many rollouts as there are rows of theirs; those without are left out."""
-    found, first, wanted = [], 0, set(rows)
-    for draw in draws:
-        size = sum(row in wanted for row in range(first, first + draw.num_rollouts))
-        first += draw.num_rollouts
-        found += [draw._replace(num_rollouts=size)] if size else []
-    return found
+    wanted = set(rows)
+    sizes = [(draw, sum(row in wanted for row in own)) for draw, own in rows_by_draw(draws)]
+    return [draw._replace(num_rollouts=size) for draw, size in sizes if size]

@@ -68,8 +68,7 @@ class TakeFirstCompleteGroups(SamplingFields):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "max_age", low=0)
-        require(self, "spare", low=0)
+        require(self, "max_age", "spare", low=0)
 
     def init(self) -> Saved:
         """An empty queue."""

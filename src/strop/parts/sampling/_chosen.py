@@ -10,12 +10,6 @@ from torch import Tensor
 from strop.method.part import Draw, require
 
 
-def check_size(part: object) -> None:
-    """Raise UserError unless num_prompts and num_rollouts are at least 1."""
-    for name in ("num_prompts", "num_rollouts"):
-        require(part, name, low=1)
-
-
 @dataclass(frozen=True)
 class ChosenPrompts:
     """How many prompts a step draws, and rollouts of each.
@@ -29,7 +23,7 @@ class ChosenPrompts:
     num_rollouts: int = 16
 
     def __post_init__(self) -> None:
-        check_size(self)
+        require(self, "num_prompts", "num_rollouts", low=1)
 
     def init(self) -> dict[str, Any]:
         """Nothing drawn yet."""

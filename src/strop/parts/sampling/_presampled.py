@@ -1,24 +1,30 @@
 """Answers to prompts of the pool that are sampled before training and graded."""
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import torch
 
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, turn_columns
 from strop.method.services import Grading, Sampling, Texts
 from strop.support.exits import Exit
 
 
 class Presampled(NamedTuple):
-    """Answers in the order of the prompts: prompt and answer ids, outcome, whether it is known."""
+    """Answers in the order of the prompts, the outcome of each, and whether it is known."""
 
     batch: Batch
-    ids: list[tuple[int, ...]]
     outcome: list[float]
     scored: list[bool]
-    truncated: list[bool]
+
+    def known(self) -> list[list[float]]:
+        """The known outcomes of each prompt's answers."""
+        found: list[list[float]] = [[] for _ in range(self.batch.size("P"))]
+        groups = self.batch["group_B"].tolist()
+        for group, outcome, scored in zip(groups, self.outcome, self.scored, strict=True):
+            if scored:
+                found[group].append(outcome)
+        return found
 
 
 def presample(
@@ -40,19 +46,11 @@ def presample(
         for uid, seed in zip(asked, seeds, strict=True)
     ]
     finished = sampling.sample(requests)
-    ids = [each.ids for each in finished]
-    prompt_B = torch.tensor([len(request.ids) for request in requests])
-    size_B = prompt_B + torch.tensor([len(each) for each in ids])
+    pairs = ((request.ids, each.ids) for request, each in zip(requests, finished, strict=True))
     row = torch.arange(len(asked))
-    rollout_T = torch.repeat_interleave(row, size_B)
-    within_T = torch.arange(rollout_T.shape[0]) - (size_B.cumsum(0) - size_B)[rollout_T]
-    pairs = zip(requests, ids, strict=True)
-    everything = chain.from_iterable(chain(request.ids, answer) for request, answer in pairs)
     batch = Batch(
         {
-            "turn_T": rollout_T,
-            "id_T": torch.tensor(list(everything), dtype=torch.int64),
-            "mask_T": within_T >= prompt_B[rollout_T],
+            **turn_columns(pairs),
             "rollout_K": row,
             "exit_B": torch.tensor(
                 [Exit.ENGINE_LOST if each.failed else Exit.DONE for each in finished]
@@ -64,8 +62,7 @@ def presample(
         }
     )
     graded = grading.grade(batch)
-    cut = [each.ended == "length" for each in finished]
-    return Presampled(batch, ids, graded.outcome_B.tolist(), graded.scored_B.tolist(), cut)
+    return Presampled(batch, graded.outcome_B.tolist(), graded.scored_B.tolist())
 
 
 def success_of(
@@ -81,14 +78,9 @@ def success_of(
 
     Prompts without a scored answer are left out.
     """
-    found = presample(texts, grading, sampling, uids, num, rng)
-    rates = {}
-    for place, uid in enumerate(uids):
-        rows = range(place * num, (place + 1) * num)
-        known = [found.outcome[row] for row in rows if found.scored[row]]
-        if known:
-            rates[uid] = num_right(known, success) / len(known)
-    return rates
+    known = presample(texts, grading, sampling, uids, num, rng).known()
+    pairs = zip(uids, known, strict=True)
+    return {uid: num_right(own, success) / len(own) for uid, own in pairs if own}
 
 
 def num_right(outcomes: Sequence[float], success: float) -> int:

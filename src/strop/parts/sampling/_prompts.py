@@ -5,20 +5,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from strop.batch.batch import Batch
+from strop.batch.batch import Batch, turn_columns
 from strop.method.services import Scoring, Texts
 
 
 def prompt_batch(uids: Sequence[int], texts: Texts) -> Batch:
     """A rollout of one turn for each prompt, with the prompt's tokens as the policy's."""
-    prompts = [texts.prompt_ids(uid) for uid in uids]
-    size_B = torch.tensor([len(ids) for ids in prompts])
     row = torch.arange(len(uids))
-    rollout_T = torch.repeat_interleave(row, size_B)
     return Batch({
-        "turn_T": rollout_T, "id_T": torch.tensor([id for ids in prompts for id in ids]),
-        "mask_T": torch.ones_like(rollout_T, dtype=torch.bool), "rollout_K": row, "group_B": row,
-        "uid_P": torch.tensor(list(uids)), "draw_P": torch.zeros_like(row),
+        **turn_columns(((), texts.prompt_ids(uid)) for uid in uids), "rollout_K": row,
+        "group_B": row, "uid_P": torch.tensor(list(uids)), "draw_P": torch.zeros_like(row),
     })  # fmt: skip
 
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from strop.method.part import Draw, Result
+from strop.method.part import Draw, Result, require
 from strop.method.services import Texts
-from strop.parts.sampling._chosen import check_size
 from strop.support.errors import UserError
 
 
@@ -45,7 +44,7 @@ class DrawFromSources:
     num_rollouts: int = 16
 
     def __post_init__(self) -> None:
-        check_size(self)
+        require(self, "num_prompts", "num_rollouts", low=1)
 
     def init(self) -> dict[str, Any]:
         """The initial state: no source has started an epoch."""

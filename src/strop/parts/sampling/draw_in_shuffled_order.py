@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from strop.method.part import Draw, Result
-from strop.parts.sampling._chosen import check_size
+from strop.method.part import Draw, Result, require
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class DrawInShuffledOrder:
     num_rollouts: int = 16
 
     def __post_init__(self) -> None:
-        check_size(self)
+        require(self, "num_prompts", "num_rollouts", low=1)
 
     def init(self) -> dict[str, Any]:
         """The initial state: no epoch has started."""

@@ -46,9 +46,8 @@ class DrawInStages(DrawInShuffledOrder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "num_stages", low=1)
+        require(self, "num_stages", "num_answers", low=1)
         require(self, "progress", low=0.0)
-        require(self, "num_answers", low=1)
 
     @property
     def facts(self) -> frozenset[str]:

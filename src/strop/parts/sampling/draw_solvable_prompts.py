@@ -88,15 +88,9 @@ class DrawSolvablePrompts(DrawInShuffledOrder):
     ) -> tuple[int, ...]:
         if self.threshold < 0 and not self.drop_mastered and self.spread < 0:
             return tuple(pool)
-        found = presample(texts, grading, sampling, pool, self.num_answers, rng)
-        kept = []
-        for place, uid in enumerate(pool):
-            rows = slice(place * self.num_answers, (place + 1) * self.num_answers)
-            answers = zip(found.outcome[rows], found.scored[rows], strict=True)
-            outcomes = [value for value, known in answers if known]
-            if not outcomes or self._teaches(outcomes):
-                kept.append(uid)
-        return tuple(kept)
+        known = presample(texts, grading, sampling, pool, self.num_answers, rng).known()
+        pairs = zip(pool, known, strict=True)
+        return tuple(uid for uid, own in pairs if not own or self._teaches(own))
 
     def _teaches(self, outcomes: Sequence[float]) -> bool:
         right = num_right(outcomes, self.success)

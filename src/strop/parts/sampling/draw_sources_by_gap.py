@@ -40,8 +40,7 @@ class DrawSourcesByGap(DrawFromSources):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "scale", low=0.0)
-        require(self, "power", low=0.0)
+        require(self, "scale", "power", low=0.0)
 
     def __call__(  # type: ignore[override]
         self,

@@ -76,10 +76,6 @@ class EstimateSuccessFirst:
     ) -> dict[int, float]:
         if not self.num_answers:
             return {}
-        found = presample(texts, grading, sampling, pool, self.num_answers, rng)
-        right: dict[int, list[float]] = {uid: [] for uid in pool}
-        owners = [uid for uid in pool for _ in range(self.num_answers)]
-        for uid, outcome, scored in zip(owners, found.outcome, found.scored, strict=True):
-            if scored:
-                right[uid].append(float(outcome > 0.5))
-        return {uid: sum(each) / len(each) for uid, each in right.items() if each}
+        known = presample(texts, grading, sampling, pool, self.num_answers, rng).known()
+        pairs = zip(pool, known, strict=True)
+        return {uid: sum(x > 0.5 for x in own) / len(own) for uid, own in pairs if own}

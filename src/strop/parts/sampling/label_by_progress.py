@@ -59,10 +59,9 @@ class LabelByProgress(DrawInShuffledOrder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "horizon", low=1)
+        require(self, "horizon", "fit_steps", low=1)
         require(self, "percent", low=0.0, high=100.0)
         require(self, "num_slices", low=0)
-        require(self, "fit_steps", low=1)
 
     def init(self) -> dict[str, Any]:
         """The initial state: nothing is labelled, and no epoch has started."""

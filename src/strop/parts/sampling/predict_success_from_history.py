@@ -60,8 +60,7 @@ class PredictSuccessFromHistory:
 
     def __post_init__(self) -> None:
         require(self, "context", low=1)
-        require(self, "bandwidth", low=1e-6)
-        require(self, "weight", low=1e-6)
+        require(self, "bandwidth", "weight", low=1e-06)
 
     def init(self) -> dict[str, Any]:
         """No history."""

@@ -55,8 +55,7 @@ class TrackSuccess:
     success: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "keep", low=0.0, high=1.0)
-        require(self, "fade", low=0.0, high=1.0)
+        require(self, "keep", "fade", low=0.0, high=1.0)
         require(self, "window", low=0)
         require_one_of(self, "entry", ("mean", "any"))
         require(self, "success")

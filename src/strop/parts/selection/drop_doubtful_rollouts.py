@@ -35,8 +35,7 @@ class DropDoubtfulRollouts:
     success: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "high", low=0.0)
-        require(self, "low", low=0.0)
+        require(self, "high", "low", low=0.0)
         require(self, "success")
 
     def __call__(

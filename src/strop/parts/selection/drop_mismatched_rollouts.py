@@ -51,9 +51,7 @@ class DropMismatchedRollouts:
     still_counts: bool = False
 
     def __post_init__(self) -> None:
-        require(self, "lowest", low=0.0)
-        require(self, "highest", low=0.0)
-        require(self, "veto", low=0.0)
+        require(self, "lowest", "highest", "veto", low=0.0)
         require_one_of(self, "measure", MEASURES)
 
     def __call__(

@@ -38,8 +38,7 @@ class KeepInsideEntropyBand:
     h_high: EntropyTarget = Linear(0.7, 0.5)  # noqa: RUF009 (frozen)
 
     def __post_init__(self) -> None:
-        require(self, "h_low")
-        require(self, "h_high")
+        require(self, "h_low", "h_high")
 
     def __call__(
         self,

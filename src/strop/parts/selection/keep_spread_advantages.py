@@ -62,11 +62,10 @@ class KeepSpreadAdvantages:
         low_B = rank_B < (number_P - top_P)[key_B]
         high_B = rank_B >= (size_P - top_P)[key_B]
         keep_B = scored_B & (low_B | high_B)
-        one_P = torch.zeros_like(size_P)
         spread_P = segments.std(advantage_B.double(), key_B, num, scored_B, ddof=0).square()
         metrics = {
-            "spread/variance_before": float(segments.mean(spread_P, one_P, 1, size_P > 0)),
-            "spread/variance_kept": float(segments.mean(best_P, one_P, 1, size_P > 0)),
+            "spread/variance_before": segments.overall(spread_P, size_P > 0),
+            "spread/variance_kept": segments.overall(best_P, size_P > 0),
         }
         keep_T = mask_T & keep_B[rollout_T]
         return Result(Selected(keep_T, keep_T, "alike_advantage"), metrics=metrics)

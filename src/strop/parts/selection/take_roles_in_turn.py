@@ -31,8 +31,7 @@ class TakeRolesInTurn:
     roles: int = 2
 
     def __post_init__(self) -> None:
-        require(self, "interval", low=1)
-        require(self, "roles", low=1)
+        require(self, "interval", "roles", low=1)
 
     def __call__(self, role_K: Tensor, turn_T: Tensor, mask_T: Tensor, step: Tensor) -> Selected:
         if (seen := segments.count_of(role_K)) > self.roles:

@@ -40,8 +40,7 @@ class FuseNoisePrior:
 
     def __post_init__(self) -> None:
         require(self, "p_alpha", low=1e-12)
-        require(self, "r", low=0.0)
-        require(self, "eps", low=0.0)
+        require(self, "r", "eps", low=0.0)
 
     @property
     def facts(self) -> frozenset[str]:

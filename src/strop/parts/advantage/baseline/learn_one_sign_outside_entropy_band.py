@@ -38,9 +38,7 @@ class LearnOneSignOutsideEntropyBand:
     positive_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "h_low")
-        require(self, "h_high")
-        require(self, "positive_weight")
+        require(self, "h_low", "h_high", "positive_weight")
 
     def __call__(
         self,

@@ -41,8 +41,7 @@ class NormaliseOverGroupTokens:
     source_form: str = "paper"
 
     def __post_init__(self) -> None:
-        require(self, "eps", low=0.0)
-        require(self, "fallback_threshold", low=0.0)
+        require(self, "eps", "fallback_threshold", low=0.0)
         require_one_of(self, "std", ("biased", "unbiased"))
         require_one_of(self, "source_form", ("paper", "code"))
 

@@ -40,9 +40,8 @@ class SubtractLeastVarianceMean:
     cap: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "eps", low=0.0)
+        require(self, "eps", "cap", low=0.0)
         require(self, "winsor", low=0.0, high=0.5)
-        require(self, "cap", low=0.0)
 
     def __call__(
         self,

@@ -49,8 +49,7 @@ class WeighLowerTail:
     rate: float = 0.1
 
     def __post_init__(self) -> None:
-        require(self, "weight", low=0.0)
-        require(self, "rate", low=0.0)
+        require(self, "weight", "rate", low=0.0)
         if len(self.levels) != 2 or not 0 <= self.levels[0] < self.levels[1] <= 1:
             raise UserError(
                 f"weigh_lower_tail.levels must be two shares, alpha < beta: {self.levels}"

@@ -38,9 +38,7 @@ class WeighSignsByEntropyError:
     integral: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "target")
-        require(self, "gain")
-        require(self, "integral")
+        require(self, "target", "gain", "integral")
 
     def __call__(
         self,

@@ -51,8 +51,7 @@ class ChooseSurprisingTurns:
     by_outcome: bool = False
 
     def __post_init__(self) -> None:
-        require(self, "lam", low=0.0, high=1.0)
-        require(self, "share", low=0.0, high=1.0)
+        require(self, "lam", "share", low=0.0, high=1.0)
         require_one_of(self, "source_form", ("paper", "code"))
 
     @property

@@ -43,8 +43,7 @@ class CompareNodesOfDepth:
     clamp: float = 5.0
 
     def __post_init__(self) -> None:
-        require(self, "eps", low=0.0)
-        require(self, "clamp", low=0.0)
+        require(self, "eps", "clamp", low=0.0)
 
     def __call__(
         self,

@@ -50,9 +50,7 @@ class CreditTurningPoints:
     clamp: float = 5.0
 
     def __post_init__(self) -> None:
-        require(self, "eta", low=0.0)
-        require(self, "eps", low=0.0)
-        require(self, "clamp", low=0.0)
+        require(self, "eta", "eps", "clamp", low=0.0)
         require_one_of(self, "std", ("biased", "unbiased"))
 
     def __call__(

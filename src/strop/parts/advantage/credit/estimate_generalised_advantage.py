@@ -43,8 +43,7 @@ class EstimateGeneralisedAdvantage:
     bootstrap_truncated: bool = False
 
     def __post_init__(self) -> None:
-        require(self, "gamma", low=0.0, high=1.0)
-        require(self, "lam", low=0.0, high=1.0)
+        require(self, "gamma", "lam", low=0.0, high=1.0)
 
     @property
     def any_of(self) -> tuple[tuple[str, ...], ...]:

@@ -54,8 +54,7 @@ class EstimateSegmentAdvantage:
     bootstrap_truncated: bool = True
 
     def __post_init__(self) -> None:
-        require(self, "gamma", low=0.0, high=1.0)
-        require(self, "lam_seg", low=0.0, high=1.0)
+        require(self, "gamma", "lam_seg", low=0.0, high=1.0)
 
     def __call__(
         self,

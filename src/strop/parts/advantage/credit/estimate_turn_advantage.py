@@ -45,8 +45,7 @@ class EstimateTurnAdvantage:
     bootstrap_truncated: bool = True
 
     def __post_init__(self) -> None:
-        require(self, "gamma", low=0.0, high=1.0)
-        require(self, "lam", low=0.0, high=1.0)
+        require(self, "gamma", "lam", low=0.0, high=1.0)
 
     @property
     def unlogged(self) -> frozenset[str]:

@@ -40,8 +40,7 @@ class PraiseAndBlame:
     success: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "positive", low=0.0)
-        require(self, "negative", low=0.0)
+        require(self, "positive", "negative", low=0.0)
         require(self, "gamma", low=0.0, high=1.0)
         require(self, "success")
 

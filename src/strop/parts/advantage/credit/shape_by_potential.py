@@ -38,8 +38,7 @@ class ShapeByPotential:
 
     def __post_init__(self) -> None:
         require(self, "alpha", low=0.0, high=1.0)
-        require(self, "xi")
-        require(self, "saturation")
+        require(self, "xi", "saturation")
 
     def __call__(
         self,

@@ -45,9 +45,7 @@ class ShapeSegmentRewards:
     c_cons: float = -0.3
 
     def __post_init__(self) -> None:
-        require(self, "c_keep")
-        require(self, "c_inv")
-        require(self, "c_cons")
+        require(self, "c_keep", "c_inv", "c_cons")
         require_one_of(self, "keep_mode", ("fixed", "normalized"))
 
     @property

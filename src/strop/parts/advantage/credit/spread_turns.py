@@ -44,9 +44,7 @@ class SpreadTurns:
     rollout_weight: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "turn_weight")
-        require(self, "second_weight")
-        require(self, "rollout_weight")
+        require(self, "turn_weight", "second_weight", "rollout_weight")
 
     @property
     def any_of(self) -> tuple[tuple[str, ...], ...]:

@@ -37,8 +37,7 @@ class BlameOverconfidentErrors:
     cap: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "alpha", low=0.0)
-        require(self, "cap", low=0.0)
+        require(self, "alpha", "cap", low=0.0)
 
     def __call__(
         self,

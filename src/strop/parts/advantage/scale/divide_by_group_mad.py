@@ -41,8 +41,7 @@ class DivideByGroupMad:
     group_size: int = 0
 
     def __post_init__(self) -> None:
-        require(self, "eps", low=0.0)
-        require(self, "floor", low=0.0)
+        require(self, "eps", "floor", low=0.0)
         require(self, "group_size", low=0)
 
     def __call__(

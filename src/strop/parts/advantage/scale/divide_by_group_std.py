@@ -45,9 +45,7 @@ class DivideByGroupStd:
     factor: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "eps", low=0.0)
-        require(self, "floor", low=0.0)
-        require(self, "factor", low=0.0)
+        require(self, "eps", "floor", "factor", low=0.0)
         require(self, "num_imagined", low=0)
         require_one_of(self, "std", ("unbiased", "biased"))
 

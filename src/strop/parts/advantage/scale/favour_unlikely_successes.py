@@ -35,8 +35,7 @@ class FavourUnlikelySuccesses:
     most: float = 0.5
 
     def __post_init__(self) -> None:
-        require(self, "weight", low=0.0)
-        require(self, "most", low=0.0)
+        require(self, "weight", "most", low=0.0)
 
     def __call__(
         self, advantage_B: Tensor, logp_sampler_T: Tensor, mask_T: Tensor, rollout_T: Tensor,

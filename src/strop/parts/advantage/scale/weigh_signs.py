@@ -33,8 +33,7 @@ class WeighSigns:
     negative: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "positive", low=0.0)
-        require(self, "negative", low=0.0)
+        require(self, "positive", "negative", low=0.0)
 
     def __call__(self, advantage_B: Tensor, scored_B: Tensor) -> Result:
         weight_B = torch.where(advantage_B > 0, self.positive, self.negative)

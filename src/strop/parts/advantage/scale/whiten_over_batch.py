@@ -36,9 +36,7 @@ class WhitenOverBatch:
     limit: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "eps", low=0.0)
-        require(self, "floor", low=0.0)
-        require(self, "limit", low=0.0)
+        require(self, "eps", "floor", "limit", low=0.0)
 
     def __call__(self, advantage_B: Tensor, scored_B: Tensor) -> Result:
         key_B = torch.zeros_like(scored_B, dtype=torch.int64)

@@ -51,12 +51,10 @@ class AddFeedbackGain:
     epoch: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "weight", low=0.0)
+        require(self, "weight", "decay", "epoch", low=0.0)
         require(self, "temperature", low=1e-9)
         if self.deviation[0] < 0:
             raise UserError(f"add_feedback_gain.deviation begins below 0: {self.deviation}")
-        require(self, "decay", low=0.0)
-        require(self, "epoch", low=0.0)
 
     def __call__(
         self,

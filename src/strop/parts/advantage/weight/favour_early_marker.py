@@ -37,9 +37,8 @@ class FavourEarlyMarker:
     success: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "delta")
+        require(self, "delta", "success")
         require(self, "kappa", low=0.0)
-        require(self, "success")
 
     def __call__(
         self,

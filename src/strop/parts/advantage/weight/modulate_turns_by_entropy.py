@@ -40,9 +40,7 @@ class ModulateTurnsByEntropy:
     bonus_sharpness: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "sharpness")
-        require(self, "bonus")
-        require(self, "bonus_sharpness")
+        require(self, "sharpness", "bonus", "bonus_sharpness")
 
     def __call__(
         self,

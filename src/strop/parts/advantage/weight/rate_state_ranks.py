@@ -67,9 +67,8 @@ class RateStateRanks:
         """The means after a step."""
         if not bool(scored_B.any()):
             return dict(state)
-        key_B = torch.zeros_like(scored_B, dtype=torch.int64)
         columns = (rank_B, rank_speed_B, rank_turn_B, reward_B)
-        now = tuple(float(segments.mean(c.double(), key_B, 1, scored_B)) for c in columns)
+        now = tuple(segments.overall(c, scored_B) for c in columns)
         usual = state["usual"]
         if state["last"]:
             pairs = zip(usual, state["last"], strict=True)

@@ -52,8 +52,7 @@ class BalanceClipBounds:
     def __post_init__(self) -> None:
         _check("low", self.low)
         _check("high", self.high)
-        require(self, "target", low=0.0)
-        require(self, "dual_clip_c", low=0.0)
+        require(self, "target", "dual_clip_c", low=0.0)
         require_one_of(self, "source_form", ("paper", "code"))
 
     @property

@@ -33,8 +33,7 @@ class BoundRatioSoftly:
     tau_negative: float = 1.05
 
     def __post_init__(self) -> None:
-        require(self, "tau_positive", low=1e-6)
-        require(self, "tau_negative", low=1e-6)
+        require(self, "tau_positive", "tau_negative", low=1e-06)
 
     def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Result:
         tau_T = torch.full_like(advantage_T, self.tau_negative)

@@ -38,8 +38,7 @@ class ClipAroundOldRatio:
     relative: bool = False
 
     def __post_init__(self) -> None:
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
+        require(self, "clip_low", "clip_high", low=0.0)
 
     def __call__(
         self, log_ratio_T: Tensor, advantage_T: Tensor, logp_old_T: Tensor, logp_behavior_T: Tensor

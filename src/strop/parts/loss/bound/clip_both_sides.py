@@ -34,9 +34,7 @@ class ClipBothSides:
     dual_clip_c: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
-        require(self, "dual_clip_c", low=0.0)
+        require(self, "clip_low", "clip_high", "dual_clip_c", low=0.0)
 
     @property
     def unlogged(self) -> frozenset[str]:
@@ -44,7 +42,6 @@ class ClipBothSides:
         return unlogged(self.dual_clip_c)
 
     def __call__(self, log_ratio_T: Tensor, advantage_T: Tensor) -> Result:
-        bounds = (1 - self.clip_low, 1 + self.clip_high)
-        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
+        clipped = clip(log_ratio_T.exp(), advantage_T, 1 - self.clip_low, 1 + self.clip_high)
         clipped = dual_clipped(clipped, advantage_T, self.dual_clip_c)
         return Result(clipped.value, metrics=clipped.metrics)

@@ -35,8 +35,7 @@ class ClipGeometricMean:
     clip_high: float = 0.4
 
     def __post_init__(self) -> None:
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
+        require(self, "clip_low", "clip_high", low=0.0)
 
     def __call__(
         self,

@@ -49,8 +49,7 @@ class DampEntropyChanges(ClipBothSides):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_one_of(self, "mode", ("linear", "exponential"))
-        require(self, "w_min", low=0.0)
-        require(self, "w_max", low=0.0)
+        require(self, "w_min", "w_max", low=0.0)
         known = not isinstance(self.w_min, Schedule)
         if known and self.mode == "exponential" and not 0 < self.w_min <= 1:
             raise UserError(

@@ -41,9 +41,7 @@ class DropDriftedBlame:
     clip_high: float = 0.2
 
     def __post_init__(self) -> None:
-        require(self, "threshold", low=0.0)
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
+        require(self, "threshold", "clip_low", "clip_high", low=0.0)
 
     def __call__(
         self,
@@ -55,8 +53,7 @@ class DropDriftedBlame:
         num_rollouts: int,
         logp_behavior_T: Tensor | None = None,
     ) -> Result:
-        bounds = (1 - self.clip_low, 1 + self.clip_high)
-        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
+        clipped = clip(log_ratio_T.exp(), advantage_T, 1 - self.clip_low, 1 + self.clip_high)
         away_T = -log_ratio_T.detach()
         if logp_behavior_T is not None:
             known_T = ~logp_behavior_T.isnan()

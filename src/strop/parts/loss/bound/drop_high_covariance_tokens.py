@@ -62,11 +62,9 @@ class DropHighCovarianceTokens:
     cov_high: float = 5.0
 
     def __post_init__(self) -> None:
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
+        require(self, "clip_low", "clip_high", low=0.0)
         require(self, "drop_share", low=0.0, high=1.0)
-        require(self, "cov_low")
-        require(self, "cov_high")
+        require(self, "cov_low", "cov_high")
 
     def __call__(
         self,
@@ -79,8 +77,7 @@ class DropHighCovarianceTokens:
         candidate_T: Tensor | None = None,
         num_drop: Tensor | None = None,
     ) -> Result:
-        bounds = (1 - self.clip_low, 1 + self.clip_high)
-        clipped = clip(log_ratio_T.exp(), advantage_T, *bounds)
+        clipped = clip(log_ratio_T.exp(), advantage_T, 1 - self.clip_low, 1 + self.clip_high)
         if dropped_T is None:
             if candidate_T is None:
                 cov_T = segments.covariance(advantage_T, logp_T, gradient_T)

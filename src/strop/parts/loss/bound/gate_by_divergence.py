@@ -43,9 +43,7 @@ class GateByDivergence:
 
     def __post_init__(self) -> None:
         require_one_of(self, "divergence", ("tv", "kl"))
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
-        require(self, "ratio_cap", low=0.0)
+        require(self, "clip_low", "clip_high", "ratio_cap", low=0.0)
 
     def __call__(self, log_ratio_T: Tensor, logp_T: Tensor, advantage_T: Tensor) -> Result:
         log_ratio_T, now_T = log_ratio_T.detach(), logp_T.detach()

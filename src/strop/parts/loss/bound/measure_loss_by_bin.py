@@ -41,8 +41,7 @@ class MeasureLossByBin:
 
     def __post_init__(self) -> None:
         require(self, "num_bins", low=1)
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
+        require(self, "clip_low", "clip_high", low=0.0)
 
     def __call__(
         self,

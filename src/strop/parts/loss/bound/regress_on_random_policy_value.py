@@ -37,8 +37,7 @@ class RegressOnRandomPolicyValue:
     kappa: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "tau", low=0.0)
-        require(self, "kappa", low=0.0)
+        require(self, "tau", "kappa", low=0.0)
 
     def __call__(
         self,

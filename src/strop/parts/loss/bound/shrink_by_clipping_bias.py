@@ -41,9 +41,7 @@ class ShrinkByClippingBias:
     floor: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
-        require(self, "floor", low=0.0)
+        require(self, "clip_low", "clip_high", "floor", low=0.0)
 
     def __call__(
         self,

@@ -33,8 +33,7 @@ class WeightByClippedRatio:
     clip_high: float = 0.2
 
     def __post_init__(self) -> None:
-        require(self, "clip_low", low=0.0)
-        require(self, "clip_high", low=0.0)
+        require(self, "clip_low", "clip_high", low=0.0)
 
     def __call__(self, log_ratio_T: Tensor, logp_T: Tensor, advantage_T: Tensor) -> Result:
         ratio_T = log_ratio_T.detach().exp()

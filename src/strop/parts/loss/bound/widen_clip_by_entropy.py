@@ -50,8 +50,7 @@ class WidenClipByEntropy(ClipBothSides):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "quantile", low=0.0, high=1.0)
-        require(self, "clip_alpha", low=0.0)
-        require(self, "adv_beta", low=0.0)
+        require(self, "clip_alpha", "adv_beta", low=0.0)
         require_one_of(self, "source_form", ("paper", "code"))
 
     def __call__(  # type: ignore[override]

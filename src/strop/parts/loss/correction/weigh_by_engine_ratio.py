@@ -59,8 +59,7 @@ class WeighByEngineRatio:
     def __post_init__(self) -> None:
         require_one_of(self, "unit", UNITS)
         require_one_of(self, "outside", ("truncate", "mask"))
-        require(self, "low", low=0.0)
-        require(self, "high", low=0.0)
+        require(self, "low", "high", low=0.0)
 
     def __call__(
         self,

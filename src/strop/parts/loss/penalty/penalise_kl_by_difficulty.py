@@ -41,9 +41,7 @@ class PenaliseKlByDifficulty:
     beta_hard: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, "beta_easy", low=0.0)
-        require(self, "beta_medium", low=0.0)
-        require(self, "beta_hard", low=0.0)
+        require(self, "beta_easy", "beta_medium", "beta_hard", low=0.0)
 
     def __call__(
         self,

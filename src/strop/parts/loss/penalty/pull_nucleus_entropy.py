@@ -47,9 +47,8 @@ class PullNucleusEntropy:
 
     def __post_init__(self) -> None:
         require(self, "anchor")
-        require(self, "top_p", low=0.0, high=1.0)
+        require(self, "top_p", "quantile", low=0.0, high=1.0)
         require_constant(self, "top_p")  # it is in the name of the column
-        require(self, "quantile", low=0.0, high=1.0)
         require_one_of(self, "pull", ("anchor", "up"))
 
     @property

@@ -44,8 +44,7 @@ class RewardEntropy:
 
     def __post_init__(self) -> None:
         require(self, "past")
-        require(self, "alpha", low=0.0)
-        require(self, "smooth", low=0.0)
+        require(self, "alpha", "smooth", low=0.0)
         edges = self.corridor
         if edges and not (len(edges) == 2 and 0 <= edges[0] <= edges[1]):
             raise UserError(

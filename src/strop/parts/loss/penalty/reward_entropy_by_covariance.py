@@ -42,8 +42,7 @@ class RewardEntropyByCovariance:
     length: int = 0
 
     def __post_init__(self) -> None:
-        require(self, "scale", low=0.0)
-        require(self, "ceiling", low=0.0)
+        require(self, "scale", "ceiling", low=0.0)
         require(self, "length", low=0)
 
     @property

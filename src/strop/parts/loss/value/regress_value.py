@@ -37,8 +37,7 @@ class RegressValue:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self, "clip", low=0.0)
-        require(self, "delta", low=0.0)
+        require(self, "clip", "delta", low=0.0)
 
     def __call__(
         self, value_T: Tensor, return_T: Tensor, value_old_T: Tensor | None = None
