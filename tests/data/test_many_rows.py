@@ -102,9 +102,9 @@ def test_uids_of_many_rows_are_as_a_tuple_of_them(few, tmp_path):
             uid in expected for uid in (*range(42), -1)
         ]
     assert isinstance(pool_of(carved), tuple)  # ten are few
-    few_of_many = whole[:1:3].uids
+    few_of_many = whole[:1:3]
     assert [few_of_many.place(uid) for uid in (0, 1, 3)] == [0, None, None]
-    assert [whole[::3].uids.place(uid) for uid in (0, 1, 39, 40, -3)] == [0, None, 13, None, None]
+    assert [whole[::3].place(uid) for uid in (0, 1, 39, 40, -3)] == [0, None, 13, None, None]
 
 
 def test_a_saved_data_set_that_reaches_beyond_its_end_is_refused(tmp_path):

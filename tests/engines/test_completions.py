@@ -419,6 +419,8 @@ def test_the_settings(table, monkeypatch):
     assert CompletionsSettings(url="https://host/path/v1/").url == "https://host/path"
     with serve(table, 4) as served:
         refused(served, "variable KEY_OF_TEST is not set", api_key_env="KEY_OF_TEST")
+        monkeypatch.setenv("KEY_OF_TEST", "k-\u00e4")
+        refused(served, "KEY_OF_TEST has a character that no header", api_key_env="KEY_OF_TEST")
         monkeypatch.setenv("KEY_OF_TEST", "k-1")
         with opened(served, url=served.url + "/v1", api_key_env="KEY_OF_TEST") as engine:
             sample(engine, [Request((0,), 1)])

@@ -135,7 +135,7 @@ def test_as_a_task(file):
         ('{"steps": []}', 'line 1 must have "steps"'),
         ('{"steps": [{"observation": "a"}]}', 'line 1 must have "steps"'),
         ("[]", 'line 1 must have "steps"'),
-        ("\n", "holds no trajectory"),
+        ("\n", "has no rows"),
     ],
 )
 def test_files_that_are_none(tmp_path, text, message):

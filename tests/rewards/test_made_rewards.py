@@ -53,7 +53,7 @@ def test_a_factory_makes_the_reward(files, place):
     source = f"{place}:get_limit(most=2, margin=0.25)"
     assert reward_name(source) == "get_limit"
     reward = load(source)
-    assert reward.form == "trl"
+    assert reward.caller.form == "trl"
     ids = Rollouts([0, 1], ["p"] * 2, ["a", "b"], [[1, 2], [1, 2, 3]], {}, 0, ())
     assert reward(ids).scores == [0.25, 1.25]
     assert load(f"{place}:constant()")(ids).scores == [7.0, 7.0]
@@ -143,7 +143,7 @@ def tasks(files):
 @pytest.mark.usefixtures("tasks")
 def test_a_task_of_verifiers_sums_its_rewards_over_a_trace():
     reward = load("tasks.py:Sum")
-    assert (reward.form, reward.rows_are_independent) == ("verifiers", True)
+    assert (reward.caller.form, reward.rows_are_independent) == ("verifiers", True)
     scored = reward(rollouts([" 4 ", "bad", "5"], answer=["4", "4", "4"]))
     # 0.5 * right + 2 * (scale + turns); what overrides without the mark does not count
     assert scored.scores == [0.5 + 2 * (2.0 + 1), None, 2 * (2.0 + 1)]

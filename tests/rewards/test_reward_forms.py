@@ -127,7 +127,7 @@ GSM8K = {
 
 def test_verl_function_scores_rows_and_takes_the_text_of_a_chat():
     reward = load("verl_file.py:compute_score")
-    assert (reward.form, reward.rows_are_independent) == ("verl", True)
+    assert (reward.caller.form, reward.rows_are_independent) == ("verl", True)
     scored = reward(rollouts(chat("so #### 72", "#### 11", "#### 5"), **GSM8K))
     assert scored.scores == [1.0, 0.0, None]  # no reference: not applicable
     assert scored.unscored == {}
@@ -213,7 +213,7 @@ def test_verl_function_may_ask_for_columns():
 def test_openrlhf_function_sees_queries_and_logs():
     given = rollouts(["4", "55"], prompts=["2+2=", "3+2="], label=["4", "5"])
     reward = load("openrlhf_file.py:reward_func")
-    assert (reward.form, reward.rows_are_independent) == ("openrlhf", False)
+    assert (reward.caller.form, reward.rows_are_independent) == ("openrlhf", False)
     scored = reward(given)
     assert scored.scores == [1.0, 0.0]
     assert scored.metrics["rewards/reward_func/length"] == 5.5  # 5 and 6 characters
@@ -243,7 +243,7 @@ def test_openrlhf_messages_come_as_the_model_saw_them():
 def test_verifiers_functions_get_arguments_by_name():
     given = rollouts(chat("4", "5"), prompts=chat("q", "r"), answer=["4", "4"])
     reward = load("verifiers_file.py:exact")
-    assert (reward.form, reward.rows_are_independent) == ("verifiers", True)
+    assert (reward.caller.form, reward.rows_are_independent) == ("verifiers", True)
     assert reward(given).scores == [1.0, 0.0]
     assert load("verifiers_file.py:parsed")(given).scores == [1.0, 0.0]
     columns = {"answer": ["123"], "info": ['{"weight": 0.5}'], "task": ["sums"]}

@@ -120,7 +120,7 @@ def test_a_client_that_goes_away_ends_the_draw(stream, seconds, monkeypatch, cap
             with pytest.raises(httpx2.TimeoutException):
                 client.post("/v1/chat/completions", json=body, timeout=0.2)
         wait_for(lambda: speaker.cancelled == 1)
-        assert not server.app.state.service.replays.running
+        assert not server.service.replays.running
     assert capfd.readouterr() == ("", "")
 
 

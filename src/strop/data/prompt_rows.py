@@ -69,26 +69,6 @@ class Pack:
         return Prompt(self.split * MAX_SPLIT_ROWS + row, content, columns, place, column)
 
 
-class Holds(Protocol):
-    """Rows by index, each returned as a prompt."""
-
-    split: int
-
-    def __len__(self) -> int: ...
-
-    def prompt(self, row: int) -> Prompt:
-        """The prompt of a row, counted from 0."""
-        ...
-
-    def crc(self) -> int:
-        """A checksum where some rows are not checked before step 1; 0 where all are."""
-        ...
-
-    def ends_of_sources(self) -> list[int]:
-        """The index after the last row of each source."""
-        ...
-
-
 class Lies(Protocol):
     """The rows of one source, laid out as prompts."""
 
@@ -155,7 +135,7 @@ class PromptRows(Sequence[Prompt]):
     """Rows of a pack as prompts, changed by `change` if given; it equals a list of them."""
 
     def __init__(
-        self, pack: Holds, rows: Sequence[int] | None = None, change: Change | None = None
+        self, pack: Pack | Many, rows: Sequence[int] | None = None, change: Change | None = None
     ) -> None:
         self.pack, self.change = pack, change
         self.rows: Sequence[int] = range(len(pack)) if rows is None else rows
@@ -187,44 +167,23 @@ class PromptRows(Sequence[Prompt]):
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def uids(self) -> "Uids":
-        """The prompts' uids, without making prompts."""
-        return Uids(self.pack.split * MAX_SPLIT_ROWS, self.rows)
+    def uids(self) -> Sequence[int]:
+        """The prompts' uids, without making prompts; consecutive ones take no memory."""
+        first, rows = self.pack.split * MAX_SPLIT_ROWS, self.rows
+        if isinstance(rows, range):
+            return range(first + rows.start, first + rows.stop, rows.step)
+        return array("q", (first + row for row in rows))
+
+    def place(self, uid: int) -> int | None:
+        """The index of a uid among rising rows; None where it is not among these."""
+        row = uid - self.pack.split * MAX_SPLIT_ROWS
+        at = bisect_left(self.rows, row)
+        return at if at < len(self) and self.rows[at] == row else None
 
     def changed(self, change: Change) -> "PromptRows":
         """The same prompts, each changed when it is accessed."""
         assert self.change is None, "prompts are put to the model once"
         return PromptRows(self.pack, self.rows, change)
-
-
-class Uids(Sequence[int]):
-    """The uids of rising rows: behaves like a tuple of them, without an object for each."""
-
-    def __init__(self, first: int, rows: Sequence[int]) -> None:
-        self.first, self.rows = first, rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, at: int) -> int: ...
-    @overload
-    def __getitem__(self, at: slice) -> "Uids": ...
-    def __getitem__(self, at: int | slice) -> "int | Uids":
-        if isinstance(at, slice):
-            return Uids(self.first, self.rows[at])
-        return self.first + self.rows[at]
-
-    def __iter__(self) -> Iterator[int]:
-        return (self.first + row for row in self.rows)
-
-    def __contains__(self, uid: object) -> bool:
-        return isinstance(uid, int) and self.place(uid) is not None
-
-    def place(self, uid: int) -> int | None:
-        """The index of a uid; None where it is not among these."""
-        at = bisect_left(self.rows, uid - self.first)
-        return at if at < len(self.rows) and self.rows[at] == uid - self.first else None
 
 
 def pool_of(prompts: Sequence[Prompt]) -> Sequence[int]:
@@ -236,9 +195,8 @@ def pool_of(prompts: Sequence[Prompt]) -> Sequence[int]:
 
 def uids_of(prompts: Sequence[Prompt]) -> "array[int]":
     """The uids of the prompts, in order."""
-    if isinstance(prompts, PromptRows):
-        return array("q", prompts.uids)
-    return array("q", (prompt.uid for prompt in prompts))
+    uids = prompts.uids if isinstance(prompts, PromptRows) else (each.uid for each in prompts)
+    return array("q", uids)
 
 
 def those(prompts: Sequence[Prompt], places: Iterable[int]) -> Sequence[Prompt]:

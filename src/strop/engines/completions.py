@@ -8,7 +8,6 @@ not for training.
 from __future__ import annotations
 
 import math
-import os
 import queue
 import threading
 from contextlib import suppress
@@ -24,7 +23,7 @@ from strop.engines.open import EngineSettings
 from strop.engines.rules import MinP, TopK, TopP
 from strop.engines.sampling import seed_behind
 from strop.support.errors import UserError
-from strop.support.http import Call, Failed, Retries
+from strop.support.http import Call, Failed, Retries, key_of
 
 RETRIES = Retries(tries=5, first_wait_seconds=0.5)
 # The options that servers have for rules, in the order in which they apply them.
@@ -81,12 +80,7 @@ class CompletionsSettings(EngineSettings):
 
     def client(self, url: str) -> Client:
         """The client that calls the server. Raises UserError where its key is missing."""
-        key = os.environ.get(self.api_key_env, "") if self.api_key_env else ""
-        if self.api_key_env and not key:
-            raise UserError(
-                f"the environment variable {self.api_key_env} is not set: set it to the server's "
-                "key, or leave engine.api_key_env out"
-            )
+        key = key_of(self.api_key_env, "engine.api_key_env")
         return Client(url, key, self.timeout_seconds, self.logprobs)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache
 from itertools import combinations, combinations_with_replacement
-from typing import Any
+from typing import Any, TypeVar
 
 MAX_NUMBER = {2: 36, 3: 10}  # by how many numbers a puzzle has
 MAX_TARGET = 99
@@ -30,6 +30,7 @@ _ALLOWED_CHARACTERS = frozenset("0123456789+-*/() ")
 # An expression: text, value as (numerator, denominator), which is quicker than a Fraction, and
 # outermost operation.
 Joined = tuple[str, tuple[int, int], str]
+Row = TypeVar("Row")
 
 
 def puzzles(split: str) -> list[dict[str, Any]]:
@@ -38,12 +39,6 @@ def puzzles(split: str) -> list[dict[str, Any]]:
     The completion is the shortest right answer, of several the first in the alphabet; methods that
     imitate answers read it. Raises ValueError for an unknown split.
     """
-    if split not in SPLITS:
-        raise ValueError(f"unknown Countdown split {split!r}: choose one of {', '.join(SPLITS)}")
-    pairs = _shuffled_puzzles()
-    last = NUM_HELD_OUT + NUM_VALIDATION
-    bounds = {"held_out": (0, NUM_HELD_OUT), "validation": (NUM_HELD_OUT, last)}
-    start, stop = bounds.get(split, (last, len(pairs)))
     return [
         {
             "prompt": prompt_text(numbers, target),
@@ -51,8 +46,17 @@ def puzzles(split: str) -> list[dict[str, Any]]:
             "target": target,
             "completion": _shortest(numbers)[target],
         }
-        for numbers, target in pairs[start:stop]
+        for numbers, target in of_split(split, _shuffled_puzzles())
     ]
+
+
+def of_split(split: str, shuffled: Sequence[Row]) -> Sequence[Row]:
+    """The part of shuffled puzzles that is a split. Raises ValueError for an unknown one."""
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
+    last = NUM_HELD_OUT + NUM_VALIDATION
+    bounds = {"held_out": (0, NUM_HELD_OUT), "validation": (NUM_HELD_OUT, last)}
+    return shuffled[slice(*bounds.get(split, (last, len(shuffled))))]
 
 
 def prompt_text(numbers: Sequence[int], target: int) -> str:

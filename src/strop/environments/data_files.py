@@ -12,7 +12,6 @@ from strop.data.prompts import Origin, Prompt
 from strop.data.read import Row, Source, named_sources, open_source
 from strop.data.row_layouts import Reader, Renaming, from_question, reader_of, renamed
 from strop.environments.tasks import Task, check_columns
-from strop.rewards.source import RewardSpec
 from strop.support.errors import UserError, did_you_mean
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -22,13 +21,10 @@ Split = str | Path | int | float | Sequence[str | Path]
 def load_data(
     files: str | Path | Sequence[str | Path],
     *,
-    rewards: Sequence[RewardSpec] = (),
     validation: Split = 0,
     heldout: Split = 0,
     seed: int = 0,
     prompt_column: str = "prompt",
-    answer: str = "strop.rewards.answers:extract_answer",
-    max_tokens: int = 1024,
     reader: Reader | str = "auto",
     columns: Mapping[str, str] = NOTHING,
     sets: Mapping[str, Sequence[str | Path]] = NOTHING,
@@ -74,9 +70,8 @@ def load_data(
         train=those(first, rest),
         validation=splits["validation"],
         heldout=splits["heldout"],
-        rewards=tuple(rewards),
-        answer=answer,
-        max_tokens=max_tokens,
+        rewards=(),
+        answer="strop.rewards.answers:extract_answer",
         sets=validated,
     )
 

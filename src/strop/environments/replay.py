@@ -5,7 +5,6 @@ Source: arXiv 2509.11543. docs/ENVIRONMENTS.md, "Recorded expert trajectories", 
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ from strop.data.tool_calls import tagged_calls
 from strop.environments.base import Environment, Observation, check_number
 from strop.environments.row_files import RowFiles
 from strop.support.errors import UserError
-from strop.support.files import json_lines
 
 SCORINGS = ("paper", "code")
 FIELD = re.compile(r"\{(observation|action)\}")
@@ -53,8 +51,10 @@ class Replay(Environment):
                 if f"{{{part}}}" not in text:
                     raise UserError(f"replay: {name} must show {{{part}}}, it is {text!r}")
         self.rewrites, self.earlier = rewrites, earlier
-        self.trajectories = RowFiles(trajectories_of, file, validation_file, heldout_file)
-        every = map(trajectories_of, self.trajectories.files.values())
+        self.trajectories = RowFiles(
+            "replay", "the trajectories", _trajectory, file, validation_file, heldout_file
+        )
+        every = map(self.trajectories.of, self.trajectories.files)
         self.eps_patch, self.scoring, self.patch = eps_patch, scoring, patch
         self.max_turns = max(len(t["steps"]) for rows in every for t in rows)
         self.max_tokens = max_action_tokens
@@ -133,17 +133,7 @@ def step_reward(judged: Judged, scoring: str) -> float:
     return 0.1 * readable + 0.9 * (1.0 if exact else 0.5 if kind else 0.1 * readable)
 
 
-@cache
-def trajectories_of(path: str) -> list[dict[str, Any]]:
-    """The trajectories of a file. Raises UserError naming the first bad line."""
-    lines = json_lines(Path(path), "the trajectories", "replay")
-    found = [_trajectory(row, place) for place, row in lines]
-    if not found:
-        raise UserError(f"replay: {path} holds no trajectory")
-    return found
-
-
-def _trajectory(row: Any, place: str) -> dict[str, Any]:
+def _trajectory(row: Any, place: str, file: Path) -> dict[str, Any]:
     steps = row.get("steps") if isinstance(row, dict) else None
     right = isinstance(steps, list) and steps and all(
         isinstance(step, dict) and all(isinstance(step.get(name), str) and step[name].strip()

@@ -16,9 +16,7 @@ from strop.environments import countdown
 HIGHEST = 10  # given number
 MAX_VALUE = 50  # of a step and a target
 MOST_PUZZLES = {3: 1500, 4: 1500}  # by how many numbers a puzzle has
-NUM_HELD_OUT = 512
-NUM_VALIDATION = 256
-SPLITS = ("train", "validation", "held_out")
+SPLITS = countdown.SPLITS
 MAX_TOKENS = 160
 STEP, AGAIN, ANSWER = "\n", ":", "="  # these end a step, restart, and begin the answer
 
@@ -48,12 +46,7 @@ def puzzles(split: str) -> list[dict[str, Any]]:
 
     Raises ValueError for an unknown split.
     """
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
-    last = NUM_HELD_OUT + NUM_VALIDATION
-    bounds = {"held_out": (0, NUM_HELD_OUT), "validation": (NUM_HELD_OUT, last)}
-    start, stop = bounds.get(split, (last, len(_dealt()[1])))
-    return [_row(numbers, target) for numbers, target in _dealt()[1][start:stop]]
+    return [_row(numbers, target) for numbers, target in countdown.of_split(split, _dealt()[1])]
 
 
 def supervised_puzzles() -> tuple[tuple[tuple[int, ...], int], ...]:

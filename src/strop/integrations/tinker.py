@@ -9,7 +9,6 @@ docs/TINKER.md.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from strop.integrations import hosting
 from strop.integrations._tinker_sampler import TinkerEngine, first_line, translated_errors
 from strop.support.errors import RunStopped, UserError
 from strop.support.files import json_of
+from strop.support.http import key_of
 from strop.training.learner import models
 from strop.training.learner.models import Remote
 from strop.training.learner.policy import LARGEST_RATE, AdjointsOf, Policy
@@ -139,19 +139,14 @@ class Server:
                 f"engine.kind=tinker needs the package tinker ({error}): pip install "
                 "'strop[tinker]'"
             ) from error
-        url, variable = resolve_base_url(self.settings.url or None), self.settings.api_key_env
-        if variable and not os.environ.get(variable):
-            raise UserError(
-                f"the environment variable {variable} is not set: set it to the server's key, or "
-                "leave engine.api_key_env out"
-            )
+        url = resolve_base_url(self.settings.url or None)
+        key = key_of(self.settings.api_key_env, "engine.api_key_env") or None
         try:  # the client itself would retry for five minutes
             httpx.get(f"{url}/api/v1/healthz", timeout=REACH_SECONDS)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UserError(
                 f"no server at {url}: {first_line(error)}; check engine.url, which has no /api/v1"
             ) from error
-        key = os.environ[variable] if variable else None
         with translated_errors(url, UserError):
             rest = tinker.RestClient(base_url=url, api_key=key)
             found = rest.get_server_capabilities().result().supported_models

@@ -15,6 +15,7 @@ with singular names, are called once a row, so a row that raises fails alone.
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,20 +75,15 @@ def is_per_row(form: str, names: set[str]) -> bool:
     return form == "verl" or (form == "verifiers" and not names & {"completions", "states"})
 
 
+@dataclass(frozen=True)
 class Caller:
-    """Calls a function of one form on rollouts.
+    """Calls a function of one form on rollouts; `name` is the reward's."""
 
-    names: the parameters that may be passed by name; None when the function takes any.
-    """
-
-    def __init__(
-        self, function: Callable[..., Any], form: str, names: set[str], takes_any: bool, name: str
-    ) -> None:
-        self.function = function
-        self.form = form
-        self.names = names
-        self.takes_any = takes_any
-        self.name = name
+    function: Callable[..., Any]
+    form: str
+    names: set[str]  # of its parameters that may be passed by name
+    takes_any: bool  # has **kwargs
+    name: str
 
     def __call__(self, rollouts: Rollouts, columns: Mapping[str, Sequence[Any]], scored: Scored,
                  extra_arguments: Arguments) -> Any:  # fmt: skip

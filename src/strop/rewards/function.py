@@ -11,9 +11,8 @@ In place of a score a function may give `Unscored("reason")`.
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,20 +36,17 @@ class RewardFunction:
     """A loaded reward function that is called by column names."""
 
     spec: RewardSpec
-    function: Callable[..., Any]
-    parameters: tuple[str, ...]  # names of the parameters that may be passed by name
+    caller: Caller
     required: tuple[str, ...]  # parameters without a default
-    takes_any: bool  # has **kwargs
-    form: str = "trl"
 
     @property
     def rows_are_independent(self) -> bool:
         """Whether rows may be scored in pieces: by the spec, the function or its form, and always
         where the reward is built in.
         """
-        says = getattr(self.function, "rows_are_independent", False)
+        says = getattr(self.caller.function, "rows_are_independent", False)
         built_in = parse(self.spec.source).kind == "built_in"
-        per_row = is_per_row(self.form, set(self.parameters))
+        per_row = is_per_row(self.caller.form, self.caller.names)
         return self.spec.rows_are_independent or says or built_in or per_row
 
     @property
@@ -59,7 +55,7 @@ class RewardFunction:
 
         Raises UserError for any other value.
         """
-        given = getattr(self.function, "timeout_seconds", None)
+        given = getattr(self.caller.function, "timeout_seconds", None)
         if given is None:
             return None
         if isinstance(given, bool) or not isinstance(given, numbers.Real) or not float(given) > 0:
@@ -72,7 +68,7 @@ class RewardFunction:
     def check(self, columns: Iterable[str]) -> None:
         """Raise UserError when a parameter has no column, naming both sides."""
         names = list(columns)
-        supplied = PARAMETERS[self.form]
+        supplied = PARAMETERS[self.caller.form]
         for parameter in self.required:
             others = supplied.get(parameter)
             if others is None or (others and not {parameter, *others} & set(names)):
@@ -85,20 +81,15 @@ class RewardFunction:
         self.check(rollouts.columns)
         scored = Scored()
         arguments = self._supplied(rollouts, scored)
-        result = self._caller(rollouts, rollouts.columns, scored, arguments)
+        result = self.caller(rollouts, rollouts.columns, scored, arguments)
         scored.scores = self._checked(result, rollouts.rows, scored, rollouts.strict)
         return scored
-
-    @cached_property
-    def _caller(self) -> Caller:
-        names = set(self.parameters)
-        return Caller(self.function, self.form, names, self.takes_any, self.spec.name)
 
     def _require(self, parameter: str, columns: list[str]) -> None:
         if parameter in columns:
             return
-        fits = set(self.parameters) & set(PARAMETERS[self.form])
-        forms = "" if fits or self.takes_any else f"; a reward takes {FORMS_IN_SHORT}"
+        fits = self.caller.names & set(PARAMETERS[self.caller.form])
+        forms = "" if fits or self.caller.takes_any else f"; a reward takes {FORMS_IN_SHORT}"
         raise UserError(
             f"reward {self.spec.source} needs the parameter {parameter!r} and the data has no "
             f"column {parameter!r}{did_you_mean(parameter, columns)}; its columns are "
@@ -170,15 +161,11 @@ def load_reward(spec: RewardSpec) -> RewardFunction:
         function, form = TaskRewards(function, spec.source), "verifiers"
     kinds = inspect.signature(function).parameters.values()
     named = [p for p in kinds if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    parameters = tuple(p.name for p in named)
-    return RewardFunction(
-        spec=spec,
-        function=function,
-        parameters=parameters,
-        required=tuple(p.name for p in named if p.default is p.empty),
-        takes_any=any(p.kind is p.VAR_KEYWORD for p in kinds),
-        form=form or form_of(set(parameters), spec.source),
-    )
+    names = {p.name for p in named}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in kinds)
+    form = form or form_of(names, spec.source)
+    caller = Caller(function, form, names, takes_any, spec.name)
+    return RewardFunction(spec, caller, tuple(p.name for p in named if p.default is p.empty))
 
 
 def _number(value: Any, source: str, row: int) -> float | Unscored | None:

@@ -6,7 +6,6 @@ that the server refuses to read, because a text can talk a judge out of giving a
 """
 
 import json
-import os
 import re
 import string
 import warnings
@@ -23,7 +22,7 @@ from strop.rewards.scored import Unscored
 from strop.support.errors import UserError, did_you_mean
 from strop.support.exits import Exit
 from strop.support.files import toml_of
-from strop.support.http import UNREAD, Failed, Http, Retries
+from strop.support.http import UNREAD, Failed, Http, Retries, key_of
 
 _ANSWER_BYTES = 1 << 22
 LARGEST = 1e6  # of the numbers in a judge's file; timeouts cannot be longer
@@ -137,23 +136,11 @@ class Judge:
         self.settings = read_settings(Path(place))
         self.fields = fields_of(self.settings.prompt)
         self.pattern = re.compile(self.settings.score)
-        self.key = ""
-        if self.settings.api_key_env:
-            self.key = os.environ.get(self.settings.api_key_env, "")
-            if not self.key:
-                raise UserError(
-                    f"judge {place}: the environment variable {self.settings.api_key_env} is not "
-                    "set: set it to the endpoint's key, or leave api_key_env out"
-                )
-            if not self.key.isprintable() or not self.key.isascii():
-                raise UserError(
-                    f"judge {place}: the key in {self.settings.api_key_env} has a character that "
-                    "no header takes, such as a line's end: set it without"
-                )
+        key = key_of(self.settings.api_key_env, "api_key_env", "the endpoint's", f"judge {place}: ")
         self.retries = Retries(self.settings.retries + 1, self.settings.backoff_seconds)
         self.http = Http(
             self.settings.timeout_seconds,
-            {"Authorization": f"Bearer {self.key}"} if self.key else {},
+            {"Authorization": f"Bearer {key}"} if key else {},
             self.settings.concurrency,
             _ANSWER_BYTES,
         )

@@ -9,13 +9,11 @@ import sys
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from strop.data.chat import Chat
 from strop.serving.answers import CallResponse, respond
 from strop.serving.fields import Fields, refuse
 from strop.serving.intake import Intake
-from strop.serving.prompts import Prompts
 from strop.serving.protocol import Backend, Busy, ModelAnswer, Refused, Route
 from strop.serving.reading import Reading, Wanted
 from strop.serving.replays import Attempt, Replays
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 T = TypeVar("T")
+Handler: TypeAlias = "Callable[[Request], Awaitable[Response]]"
 Knows = Callable[[str], bool]
 MOST_BYTES = 2**26  # of a body
 KEEP_ALIVE_SECONDS = 10.0  # silence after which a stream sends a keep-alive comment
@@ -52,53 +51,11 @@ def check_installed() -> None:
     del starlette
 
 
-def make_app(
-    tokenizer: Any,
-    chat: Chat,
-    backend: Backend,
-    *,
-    model: str,
-    max_model_len: int,
-    keys: Knows,
-    checks_room: bool = True,
-    intake: Intake | None = None,
-) -> Starlette:
-    """Make the application; `app.state.service` can end answers in progress.
-
-    chat: how messages are put to the model. model: its name for clients. max_model_len: tokens of
-    its context; checks_room: False where the backend refuses calls that are too long for it. keys:
-    whether a bearer token is known. intake: receives posted rollouts; None: they are refused.
-    Raises UserError where Starlette is missing.
-    """
-    check_installed()
-    from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
-    from starlette.routing import Route as Path
-
-    reading = Reading(Prompts(tokenizer, chat), model, max_model_len, checks_room)
-    service = Service(tokenizer, backend, reading, keys, intake)
-    posted = [] if intake is None else [
-        Path("/v1/rollouts", service.post_rollouts, methods=["POST"]),
-        Path("/v1/rollouts", service.rollouts, methods=["GET"]),
-    ]  # fmt: skip
-    app = Starlette(
-        routes=[
-            *posted,
-            Path("/health", service.health, methods=["GET"]),
-            Path("/v1/models", service.models, methods=["GET"]),
-            Path("/v1/chat/completions", service.at("chat"), methods=["POST"]),
-            Path("/v1/completions", service.at("completions"), methods=["POST"]),
-            Path("/inference/v1/generate", service.at("generate"), methods=["POST"]),
-            Path("/v1/models/{name:path}", service.models, methods=["GET"]),
-        ],
-        exception_handlers={HTTPException: _no_route, Exception: _fault},
-    )
-    app.state.service = service
-    return app
-
-
 class Service:
-    """Answers requests: reads them, lets the backend draw answers, and writes these."""
+    """Answers requests: reads them, lets the backend draw answers, and writes these.
+
+    keys: whether a bearer token is known. intake: receives posted rollouts; None: they are refused.
+    """
 
     def __init__(
         self, tokenizer: Any, backend: Backend, reading: Reading, keys: Knows,
@@ -109,6 +66,30 @@ class Service:
         self.replays = Replays(_size)
         self.created = int(time.time())
         self.ending = False
+
+    def app(self) -> Starlette:
+        """The application, which answers an error of any route in the form of OpenAI."""
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.routing import Route as Path
+
+        handlers: list[tuple[str, str, Handler]] = [
+            ("GET", "/health", self.health),
+            ("GET", "/v1/models", self.models),
+            ("POST", "/v1/chat/completions", self.at("chat")),
+            ("POST", "/v1/completions", self.at("completions")),
+            ("POST", "/inference/v1/generate", self.at("generate")),
+            ("GET", "/v1/models/{name:path}", self.models),
+        ]
+        if self.intake is not None:
+            handlers += [
+                ("POST", "/v1/rollouts", self.post_rollouts),
+                ("GET", "/v1/rollouts", self.rollouts),
+            ]
+        return Starlette(
+            routes=[Path(path, _answering(each), methods=[how]) for how, path, each in handlers],
+            exception_handlers={HTTPException: _no_route},
+        )
 
     def end(self) -> None:
         """Stop answering and cancel answers in progress. Called in the loop."""
@@ -121,63 +102,45 @@ class Service:
 
     async def models(self, request: Request) -> Response:
         """List the only model, with its context length, or return it where the path names it."""
-        try:
-            self._key(request)
-            if wanted := request.path_params.get("name"):
-                self.reading.check_model(wanted)
-        except Refused as refused:
-            return _error(refused)
+        self._key(request)
+        if wanted := request.path_params.get("name"):
+            self.reading.check_model(wanted)
         name, length = self.reading.model, self.reading.max_model_len
         listed = {"id": name, "object": "model", "created": self.created, "owned_by": "strop"}
         found = {**listed, "max_model_len": length}
         return _json(found if wanted else {"object": "list", "data": [found]})
 
-    def at(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
+    def at(self, route: Route) -> Handler:
         """The handler of a POST to one of the routes that sample."""
 
         async def answer(request: Request) -> Response:
-            try:
-                key = self._key(request)
-                body = await _body(request)
-                wanted = self.reading.read(route, _parsed(body), key)
-                attempt = Attempt(key, route, body, *_named(request))
-            except (Refused, UserError) as error:
-                return _error(error)
+            key = self._key(request)
+            body = await _body(request)
+            wanted = self.reading.read(route, _parsed(body), key)
+            attempt = Attempt(key, route, body, *_named(request))
             if wanted.stream:
                 return _stream(request, lambda: self._result(attempt, wanted))
-            return await self._whole(request, attempt, wanted)
+            response, replayed = await _while_connected(request, self._result(attempt, wanted))
+            return _json(response.body(), headers=_headers(response, replayed))
 
         return answer
 
     async def post_rollouts(self, request: Request) -> Response:
         """Accept rollouts that have ended."""
         assert self.intake is not None
-        try:
-            self._key(request)
-            rows, whole = _rollouts(_parsed(await _body(request)))
-            name, _ = _named(request)
-            if self.ending:
-                raise Refused(503, "the run takes no more rollouts")
-            added = await asyncio.to_thread(self.intake.add, rows, name, whole)
-        except Exception as error:
-            return _error(error)
+        self._key(request)
+        rows, whole = _rollouts(_parsed(await _body(request)))
+        name, _ = _named(request)
+        if self.ending:
+            raise Refused(503, "the run takes no more rollouts")
+        added = await asyncio.to_thread(self.intake.add, rows, name, whole)
         return _json({**self.intake.status(), "data": added})
 
     async def rollouts(self, request: Request) -> Response:
         """Report which rollouts the run waits for."""
         assert self.intake is not None
-        try:
-            self._key(request)
-        except Refused as refused:
-            return _error(refused)
+        self._key(request)
         return _json(self.intake.status())
-
-    async def _whole(self, request: Request, attempt: Attempt, wanted: Wanted) -> Response:
-        try:
-            response, replayed = await _while_connected(request, self._result(attempt, wanted))
-            return _json(response.body(), headers=_headers(response, replayed))
-        except Exception as error:
-            return _error(error)
 
     async def _result(self, attempt: Attempt, wanted: Wanted) -> tuple[CallResponse, bool]:
         """The backend's answers to a call, new or cached."""
@@ -392,9 +355,16 @@ def _error(error: BaseException) -> Response:
     return _json(_error_body(refused), refused.status, headers)
 
 
-async def _fault(request: Request, error: Exception) -> Response:
-    """Answer an unexpected error."""
-    return _error(error)
+def _answering(handler: Handler) -> Handler:
+    """The handler, whose errors become answers."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except Exception as error:
+            return _error(error)
+
+    return answer
 
 
 async def _no_route(request: Request, error: Any) -> Response:

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from strop.data.chat import Chat
-from strop.serving.app import check_installed, make_app
+from strop.serving.app import Service, check_installed
 from strop.serving.intake import Intake
+from strop.serving.prompts import Prompts
 from strop.serving.protocol import Backend
+from strop.serving.reading import Reading
 from strop.support.errors import UserError
 
 HOST = "127.0.0.1"  # other machines cannot connect
@@ -26,10 +28,11 @@ START_SECONDS = 30.0
 class PolicyServer:
     """Serves one policy, from `start` to `close`; a context manager.
 
-    key: the clients' bearer token; empty: a random one. keys: recognises further tokens, such as
-    one per rollout; it is called in the server's thread. port 0 takes a free one. intake: receives
-    posted rollouts; None: they are refused. Raises UserError where the packages of a server are
-    missing.
+    chat: how messages are put to the model. model: its name for clients. max_model_len: tokens of
+    its context; checks_room: False where the backend refuses calls that are too long for it. key:
+    the clients' bearer token; empty: a random one. keys: recognises further tokens, such as one per
+    rollout; it is called in the server's thread. port 0 takes a free one. intake: receives posted
+    rollouts; None: they are refused. Raises UserError where the packages of a server are missing.
     """
 
     def __init__(
@@ -51,16 +54,8 @@ class PolicyServer:
         self.host, self.port, self.model = host, port, model
         self.key = _checked(key) if key else secrets.token_urlsafe(TOKEN_BYTES)
         self.further = keys
-        self.app = make_app(
-            tokenizer,
-            chat,
-            backend,
-            model=model,
-            max_model_len=max_model_len,
-            keys=self.knows,
-            checks_room=checks_room,
-            intake=intake,
-        )
+        reading = Reading(Prompts(tokenizer, chat), model, max_model_len, checks_room)
+        self.service = Service(tokenizer, backend, reading, self.knows, intake)
         self.below = contextlib.ExitStack()  # the objects that it serves, closed after it
         self._server: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -86,7 +81,7 @@ class PolicyServer:
         listening = _listen(self.host, self.port)
         self.port = listening.getsockname()[1]
         config = uvicorn.Config(
-            self.app,
+            self.service.app(),
             loop="asyncio",
             http="h11",
             ws="none",
@@ -125,7 +120,7 @@ class PolicyServer:
         self.close()
 
     def _end(self) -> None:
-        self.app.state.service.end()
+        self.service.end()
         self._server.should_exit = True
 
     def _run(self, listening: socket.socket, up: threading.Event) -> None:

@@ -21,6 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from strop.support.errors import UserError
+
 if TYPE_CHECKING:
     import httpx2
     import tenacity
@@ -254,6 +256,24 @@ class Http:
                 raise
             content += f"({_words(error)})".encode()  # the status marks it as failed
         return bytes(content)
+
+
+def key_of(variable: str, option: str, whose: str = "the server's", where: str = "") -> str:
+    """The key in the environment variable that an option names, empty where it names none. Raises
+    UserError, beginning with `where`, for one that is not set or that no header takes.
+    """
+    key = os.environ.get(variable, "") if variable else ""
+    if variable and not key:
+        raise UserError(
+            f"{where}the environment variable {variable} is not set: set it to {whose} key, or "
+            f"leave {option} out"
+        )
+    if not key.isprintable() or not key.isascii():
+        raise UserError(
+            f"{where}the key in {variable} has a character that no header takes, such as a line's "
+            "end: set it without"
+        )
+    return key
 
 
 def _message(content: bytes) -> str:

@@ -10,7 +10,7 @@ import glob
 import gzip
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +73,11 @@ class Traces:
         self.files, self.name = files, ""
         found: dict[Any, Group] = {}
         self.num_silent = 0  # rollouts in which the model was not called
-        for place in _places(files):
+        for place in (
+            Place(number, tuple(rows))
+            for number, file in enumerate(files)
+            for rows in _of_rollouts(map(file.__getitem__, range(len(file)))).values()
+        ):
             try:
                 rollout = self._read(place)
             except NothingSaid:
@@ -116,39 +120,30 @@ class Traces:
         return rollout_of(rows[0], where)
 
 
-def _places(files: Sequence[Source]) -> list[Place]:
-    """The places of the rollouts, in the order of their first rows."""
-    found: dict[Any, Place] = {}
-    for number, file in enumerate(files):
-        for row in range(len(file)):
-            record = file[row]
-            key: Any = (number, row)
-            if is_event(record):
-                key = (number, _attempt(record))
-            rows = found[key].rows if key in found else ()
-            found[key] = Place(number, (*rows, row))
-    return [*found.values()]
+def _of_rollouts(rows: Iterable[Any]) -> dict[str | int, list[int]]:
+    """The indices of each rollout's rows, several for events, in the order of the first ones. The
+    keys are the names of rollouts with events.
+    """
+    found: dict[str | int, list[int]] = {}
+    for number, row in enumerate(rows):
+        key: str | int = number
+        if isinstance(row, Mapping) and is_event(row):
+            key = f"{row['rollout_id']}/{row.get('attempt_id')}"
+        found.setdefault(key, []).append(number)
+    return found
 
 
 def gathered(rows: Sequence[Any]) -> list[tuple[int, Any]]:
     """Group rows to rollouts, each with the index of its first row: events of one rollout become
     one.
     """
-    found: dict[Any, tuple[int, list[Any]]] = {}
-    for number, row in enumerate(rows):
-        key: Any = number
-        if isinstance(row, Mapping) and is_event(row):
-            key = _attempt(row)
-        found.setdefault(key, (number, []))[1].append(row)
-    return [
-        (number, {"events": own, "id": key} if isinstance(key, str) else own[0])
-        for key, (number, own) in found.items()
-    ]
-
-
-def _attempt(event: Mapping[str, Any]) -> str:
-    """The name of the rollout of an event."""
-    return f"{event['rollout_id']}/{event.get('attempt_id')}"
+    found = list[tuple[int, Any]]()
+    for key, own in _of_rollouts(rows).items():
+        rollout = rows[own[0]]
+        if isinstance(key, str):
+            rollout = {"events": [rows[number] for number in own], "id": key}
+        found.append((own[0], rollout))
+    return found
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

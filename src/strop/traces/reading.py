@@ -7,7 +7,7 @@ Beside the fields of its format a row may have those of `strop.Rollout` that des
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -121,31 +121,26 @@ def _numbers(rewards: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _turns(found: Iterable[Callable[[], TurnRecord]]) -> tuple[TurnRecord, ...]:
-    """Make the records in order, so that an error names the turn."""
-    turns = []
-    for number, make in enumerate(found, 1):
-        try:
-            turns.append(make())
-        except UserError as error:
-            raise UserError(f"turn {number}: {error}") from error
+def _turns(made: Iterable[TurnRecord]) -> tuple[TurnRecord, ...]:
+    """The records that a generator makes one by one, so that an error names the turn."""
+    turns: list[TurnRecord] = []
+    try:
+        turns.extend(made)  # after an error it has those before
+    except UserError as error:
+        raise UserError(f"turn {len(turns) + 1}: {error}") from error
     return tuple(turns)
 
 
 def _call(
     prompt: Any, output: Any, logps: Any = None, mask: Any = None, **others: Any
-) -> Callable[[], TurnRecord]:
-    """A function that makes a record, and raises UserError where ids are missing."""
-
-    def make() -> TurnRecord:
-        if not prompt or not output:
-            raise UserError(f"it {LACKS_IDS}")
-        return TurnRecord(
-            tuple(prompt), tuple(output), tuple(logps or ()),
-            tuple(bool(each) for each in mask or ()), **others,
-        )  # fmt: skip
-
-    return make
+) -> TurnRecord:
+    """Make a record. Raises UserError where ids are missing."""
+    if not prompt or not output:
+        raise UserError(f"it {LACKS_IDS}")
+    return TurnRecord(
+        tuple(prompt), tuple(output), tuple(logps or ()),
+        tuple(bool(each) for each in mask or ()), **others,
+    )  # fmt: skip
 
 
 # strop's own, and TRL's, whose records have the same fields
@@ -156,12 +151,9 @@ def _is_ours(row: Row) -> bool:
 
 
 def _ours(row: Row) -> dict[str, Any]:
-    def make(turn: Any) -> Callable[[], TurnRecord]:
-        return lambda: record_of(turn)
-
     if row.get("rewards") and "reward" not in row:
         raise UserError("it has rewards and no reward: add their total as reward")
-    return {"turns": _turns(map(make, row["turns"]))}
+    return {"turns": _turns(map(record_of, row["turns"]))}
 
 
 # OpenEnv 0.10: `TrainingTrace`
@@ -176,7 +168,7 @@ def _is_openenv(row: Row) -> bool:
 def _openenv(row: Row) -> dict[str, Any]:
     """Read a row whose mask covers prompt and completion."""
 
-    def make(turn: Row) -> Callable[[], TurnRecord]:
+    def make(turn: Row) -> TurnRecord:
         prompt, mask = turn["prompt_token_ids"], turn.get("loss_mask") or ()
         if any(mask[: len(prompt)]):
             raise UserError(f"the loss_mask of {turn.get('node_id')} has tokens of the prompt")
@@ -241,7 +233,7 @@ def _rejected(nodes: Sequence[Row]) -> set[int]:
     return tried - accepted - {node.get("parent") for node in nodes}
 
 
-def _sampled(nodes: Sequence[Row], number: int, ended: str) -> Callable[[], TurnRecord]:
+def _sampled(nodes: Sequence[Row], number: int, ended: str) -> TurnRecord:
     """The call of a sampled message: its output begins with the first sampled token."""
     node = nodes[number]
     before, at = list[Sequence[int]](), node.get("parent")
@@ -285,7 +277,7 @@ def _detail(row: Row) -> dict[str, Any]:
     return {"turns": _turns(_of_detail(row))}
 
 
-def _of_detail(row: Row) -> list[Callable[[], TurnRecord]]:
+def _of_detail(row: Row) -> Iterator[TurnRecord]:
     prompts, outputs = row.get("prompt_token_ids") or [], row["completion_token_ids"]
     logps = row.get("logprobs") or [()] * len(outputs)
     if not len(prompts) == len(outputs) == len(logps):
@@ -293,7 +285,7 @@ def _of_detail(row: Row) -> list[Callable[[], TurnRecord]]:
             f"it has prompts of {len(prompts)}, completions of {len(outputs)} and logprobs of "
             f"{len(logps)} turns: give each for all"
         )
-    return [_call(*each) for each in zip(prompts, outputs, logps, strict=True)]
+    return itertools.starmap(_call, zip(prompts, outputs, logps, strict=True))
 
 
 def _is_context(row: Row) -> bool:
@@ -347,17 +339,15 @@ def _atif(row: Row) -> dict[str, Any]:
     return {"turns": _turns(_of_trajectory(row))}
 
 
-def _of_trajectory(row: Row) -> list[Callable[[], TurnRecord]]:
-    found = []
+def _of_trajectory(row: Row) -> Iterator[TurnRecord]:
     for step in row["steps"]:
         asked = step.get("llm_call_count") != 0 and not step.get("is_copied_context")
         if step.get("source") == "agent" and asked:
             metrics = step.get("metrics") or {}
             ids = (metrics.get("prompt_token_ids"), metrics.get("completion_token_ids"))
-            found.append(_call(*ids, metrics.get("logprobs")))
+            yield _call(*ids, metrics.get("logprobs"))
     for helper in row.get("subagent_trajectories") or ():
-        found += _of_trajectory(helper)
-    return found
+        yield from _of_trajectory(helper)
 
 
 # agent-lightning 1.0: `ModelRequestData`, alone or as the data of events
@@ -368,10 +358,10 @@ def _is_request(row: Row) -> bool:
 
 
 def _request(row: Row) -> dict[str, Any]:
-    return {"turns": _turns([_of_request(row)])}
+    return {"turns": _turns(map(_of_request, [row]))}
 
 
-def _of_request(data: Row) -> Callable[[], TurnRecord]:
+def _of_request(data: Row) -> TurnRecord:
     """A call of /v1/chat/completions or /v1/completions whose response has token ids."""
     response = data["response"]
     if isinstance(response, list):

@@ -504,10 +504,7 @@ def _share_out(policy: Policy, reference: Policy | None, engine: Engine, loaded:
     if reference is not None and reference.model is policy.model:
         reference.model, reference.switch = model, adapter.disable_adapter
     policy.model, policy.shell = model, shell
-    if isinstance(engine, EnginePool):
-        engine.ready = shell.whole
-        return engine
-    if isinstance(engine, SharedEngine):
+    if isinstance(engine, EnginePool | SharedEngine):
         engine.shell = shell
         return engine
     return ParallelEngine(engine, policy.ranks, shell)

@@ -101,9 +101,11 @@ class EnginePool(Engine):
     """The workers' engines as one.
 
     model: its trained weights are the sampling weights. first: like Ranks.from_first, calls a
-    function in the process that has the workers. ready: called before the weights are read.
-    renews_alone: an engine takes new weights once all its requests have ended, whatever the others
-    do; until then it gets requests that continue those, and no new ones.
+    function in the process that has the workers. renews_alone: an engine takes new weights once all
+    its requests have ended, whatever the others do; until then it gets requests that continue
+    those, and no new ones.
+
+    shell: puts the newest weights into the model, where shards are trained.
     """
 
     def __init__(
@@ -111,11 +113,11 @@ class EnginePool(Engine):
         workers: Workers | None,
         model: Any,
         first: Callable[[Callable[[], Any]], Any],
-        ready: Callable[[], None] = lambda: None,
         renews_alone: bool = False,
     ) -> None:
         self.renews_alone = renews_alone
-        self.workers, self.model, self.first, self.ready = workers, model, first, ready
+        self.workers, self.model, self.first = workers, model, first
+        self.shell: Any = None
         facts = first(lambda: self._all_workers.facts())
         self.places = [each.place for each in facts]
         self.capabilities = frozenset.intersection(*(each.capabilities for each in facts))
@@ -182,7 +184,8 @@ class EnginePool(Engine):
         """Let all engines sample with other weights; state: put into the model first, which parts
         score with; None: those of the trained model.
         """
-        self.ready()
+        if self.shell is not None:
+            self.shell.whole()
         if state is not None:
             load_state(self.model, state)
         own = {n: p.detach() for n, p in self.model.named_parameters() if p.requires_grad}

@@ -18,7 +18,6 @@ format, exact_match and execution, each 0 or 1.
 import re
 from collections import Counter
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -28,7 +27,6 @@ from strop.environments.row_files import RowFiles
 from strop.environments.tool_box import Database
 from strop.environments.tools import ToolError
 from strop.support.errors import UserError
-from strop.support.files import json_lines
 
 # The last token of an action may hold more than the end of the tag, a line break for example.
 QUERY = re.compile(
@@ -78,7 +76,8 @@ class TextToSql(Environment):
         check_number("text_to_sql: call_seconds", call_seconds, 0.001, whole=False)
         if not questions and (validation or heldout):
             raise UserError("text_to_sql: validation and heldout go with questions=FILE")
-        self.files = RowFiles(rows_of, questions, validation, heldout) if questions else None
+        self.files = RowFiles("text_to_sql", "the questions", _row, questions, validation,
+                              heldout) if questions else None  # fmt: skip
         self.max_executions, self.most_rows = max_executions, most_rows
         self.call_seconds, self.max_tokens = float(call_seconds), max_tokens
         self.max_turns = max_executions + 1
@@ -189,17 +188,7 @@ def normalised(sql: str) -> str:
     return "".join(piece if n % 2 else piece.lower() for n, piece in enumerate(pieces))
 
 
-@cache
-def rows_of(path: str) -> tuple[Question, ...]:
-    """The rows of a file of questions. Raises UserError naming the first bad line."""
-    lines = json_lines(Path(path), "the questions", "text_to_sql")
-    found = [_row(row, place, Path(path).parent) for place, row in lines]
-    if not found:
-        raise UserError(f"text_to_sql: {path} has no rows")
-    return tuple(found)
-
-
-def _row(row: Any, place: str, folder: Path) -> Question:
+def _row(row: Any, place: str, file: Path) -> Question:
     given = row if isinstance(row, dict) else {}
     texts = {name: given.get(name) or "" for name in Question._fields}
     whole = all(isinstance(text, str) for text in texts.values())
@@ -208,7 +197,7 @@ def _row(row: Any, place: str, folder: Path) -> Question:
     if bool(texts["database"]) == bool(texts["script"]):
         raise UserError(f'{place} must have either "database" (a sqlite file) or "script" (SQL)')
     if texts["database"]:
-        texts["database"] = str(folder / texts["database"])
+        texts["database"] = str(file.parent / texts["database"])
         if not Path(texts["database"]).is_file():
             raise UserError(f"{place} names {texts['database']}, and there is no such file")
     return Question(**texts)

@@ -29,7 +29,7 @@ from strop.environments.tool_environment import ToolEnvironment, plain
 from strop.environments.tools import STATUSES, Tool
 from strop.sandbox.run import check_isolation
 from strop.support.errors import UserError, did_you_mean
-from strop.support.files import json_lines, text_of
+from strop.support.files import text_of
 
 TOOL_OF_KIND = {"arithmetic": "calculator", "sql": "sql", "search": "search"}
 TOOLS = ("calculator", "python", "sql", "search")
@@ -76,7 +76,8 @@ class ToolQuestions(ToolEnvironment):
                      {"validation": validation, "heldout": heldout}):  # fmt: skip
             if not questions and any(pair.values()):
                 raise UserError(f"tool_questions: {' and '.join(pair)} go with questions=FILE")
-        self.files = RowFiles(rows_of, questions, validation, heldout) if questions else None
+        self.files = RowFiles("tool_questions", "the questions", _row, questions, validation,
+                              heldout) if questions else None  # fmt: skip
         self.kinds, self.size = tuple(kinds), size
         self.max_turns, self.max_tokens, self.max_calls = max_turns, max_tokens, max_calls
         self.call_seconds, self.most_characters = float(call_seconds), most_characters
@@ -113,9 +114,8 @@ class ToolQuestions(ToolEnvironment):
         """The question of the seed."""
         self.close()
         if self.files is not None:
-            row = self.files.row(seed)
-            self.asked = Question(row["question"], row["answer"], "file")
-            return f"{row['question']}\n"
+            self.asked = self.files.row(seed)
+            return f"{self.asked.text}\n"
         self.asked = question_of(seed, self.kinds, self.size)
         return f"{self.asked.text} Use a tool, then answer with the value alone.\n"
 
@@ -173,15 +173,8 @@ def corpus_of(path: str) -> Corpus:
     return Corpus(found)
 
 
-@cache
-def rows_of(path: str) -> tuple[Mapping[str, str], ...]:
-    """The rows of a file of questions. Raises UserError naming the first bad line."""
-    found = []
-    for place, row in json_lines(Path(path), "the questions", "tool_questions"):
-        question = row.get("question") if isinstance(row, dict) else None
-        if not isinstance(question, str) or not question.strip() or row.get("answer") is None:
-            raise UserError(f'{place} must have "question" (a text) and "answer"')
-        found.append({"question": question.strip(), "answer": str(row["answer"])})
-    if not found:
-        raise UserError(f"tool_questions: {path} has no rows")
-    return tuple(found)
+def _row(row: Any, place: str, file: Path) -> Question:
+    question = row.get("question") if isinstance(row, dict) else None
+    if not isinstance(question, str) or not question.strip() or row.get("answer") is None:
+        raise UserError(f'{place} must have "question" (a text) and "answer"')
+    return Question(question.strip(), str(row["answer"]), "file")

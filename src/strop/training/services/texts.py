@@ -234,7 +234,7 @@ class RunTexts:
         if self.posted is not None and uid < MAX_SPLIT_ROWS:
             return self.posted(uid)
         for split in self._packed:
-            if (at := split.uids.place(uid)) is not None:
+            if (at := split.place(uid)) is not None:
                 return split[at]
         raise KeyError(uid)
 
