@@ -215,6 +215,16 @@ def test_an_address_that_no_host_can_have_is_refused(host):
         connect._reach(f"{host}:6379")
 
 
+def test_a_node_that_does_not_start_in_time_is_no_traceback(monkeypatch):
+    def too_slow(**settings):
+        raise Exception("The current node timed out during startup.")
+
+    ray = SimpleNamespace(init=too_slow, is_initialized=lambda: False)
+    monkeypatch.setattr(connect, "library", lambda: ray)
+    with pytest.raises(UserError, match="--ray local: The current node timed out during startup"):
+        connect.connect(RaySettings(num_engines=1, address="local"))
+
+
 def test_a_second_address_in_one_process_is_refused(monkeypatch):
     """The cluster's own address is taken too, and a cluster of the user's as it is."""
     ray = SimpleNamespace(

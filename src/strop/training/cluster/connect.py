@@ -68,7 +68,7 @@ def connect(settings: RaySettings) -> Any:
                 logging_level="warning",
                 **more,
             )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # Ray raises that very class where its node starts too slowly
         raise UserError(
             f"--ray {address}: {first_line(error)}; --ray local starts Ray on this machine, "
             "`ray start` a cluster, whose address it prints"
