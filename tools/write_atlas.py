@@ -52,8 +52,9 @@ mean of these pairs with its 95% interval, which stays within the range of the n
 decided as in [compare](COMPARE.md#what-is-decided-and-how): from five seeds on, with Holm's
 correction over the recipes of the regime. *Resolves* is the difference that so many seeds find in 8
 of 10 such comparisons. Final scores are of 512 held-out puzzles (with worked answers: 256) with 16
-answers each; those of `corridor` are of 100 held-out starts with 16 episodes, of `gemma` of 64 sums
-with 4.
+answers each; those of `corridor`, `calculator` and `kernel_timing` are of 100 held-out starts with
+16 episodes, of `gemma` of 64 sums with 4. The teacher of `gkd`, `vopd` and `on_policy_distillation`
+is `tiny` after 90 steps of `grpo`.
 
 *Asymptote, efficiency, midpoint* are those of `R(C) = R_0 + (A - R_0) / (1 + (M / C)^B)` (arXiv
 2510.13786), fitted to validation pass@1 over steps, averaged over seeds, with the intervals of 95%
