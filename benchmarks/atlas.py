@@ -68,6 +68,10 @@ POINTS = 10
 SCORING = Scoring(ks=(1, 4, 16))
 # Words of "Differs once" that make a method visible in a few steps: at 5e-3 all policies collapse.
 FOR_SHORT_RUNS = ("training.lr", "training.steps")
+CANNOT = {
+    "opsd": "read a solution (docs/DISTILLATION.md)",
+    "reex_sql": "write SQL, whose measures it is paid for",
+}
 Row = dict[str, str]
 
 
@@ -122,8 +126,8 @@ def cell_of(recipe: str, regime: Regime, folder: Path, baseline: str = "") -> Ce
     setting, own = setting_of(recipe, folder), [recipe]
     if recipe != BASE and setting.task != regime.task:
         raise UserError(f"its task in the laboratory is {setting.task} (floor_settings.py)")
-    if recipe == "opsd":
-        raise UserError("the shipped models cannot read a solution (docs/DISTILLATION.md)")
+    if recipe in CANNOT:
+        raise UserError(f"the shipped models cannot {CANNOT[recipe]}")
     if setting.model and not regime.takes_files:
         raise UserError("its teacher has the tokens of tiny, and this model has others")
     # The verifier of worked answers itself logs the false steps that scope_recycle reads.
