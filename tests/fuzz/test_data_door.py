@@ -12,7 +12,7 @@ from models import tokenizer
 from strop.data.encode import encode_prompt
 from strop.environments.base import source_of
 from strop.environments.data_files import load_data
-from strop.environments.replay import trajectories_of
+from strop.environments.replay import Replay
 from strop.rewards.judge import read_settings
 from strop.rewards.source import find, parse, reward_name
 
@@ -113,7 +113,7 @@ def test_judges_and_trajectories(tmp_path):
         lines = {"steps": [first, bent]} if number % 2 else REPLAY
         data = as_json(lines).encode("utf-8", "surrogatepass")
         path.write_bytes(data if number % 2 else damaged(data, rng))
-        outcomes.of(trajectories_of, str(path))
+        outcomes.of(Replay, str(path))
     outcomes.check()
 
 

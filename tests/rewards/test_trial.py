@@ -64,4 +64,4 @@ def test_the_doctor_names_messages_taken_for_texts():
 
     assert advice(CHAT, "TypeError: expected string, got 'list'") == ADVICE
     for prompt, message in ((CHAT, "ValueError: no number"), ("p", "TypeError: got 'list'")):
-        assert "cannot be parsed as 0" in advice(prompt, message)
+        assert "cannot be parsed the score 0" in advice(prompt, message)

@@ -21,7 +21,7 @@ from strop.method.services import Graded
 from strop.training.learner import models
 from strop.training.learner.kernel import Tally
 from strop.training.learner.policy import Policy
-from strop.training.learner.step_models import StepModels, freeze, refresh
+from strop.training.learner.step_models import StepModels, refresh
 from strop.training.learner.update import Learner
 
 pytestmark = pytest.mark.filterwarnings(QUIET, "ignore:the recipe.s num_")
@@ -95,7 +95,7 @@ def loaded(trainer: Any, lab: Lab) -> tuple[Any, Any]:
     """The policy with the trainer's weights, and the reference, for strop's learner."""
     policy, reference = (models.load(str(lab.model)).model for _ in range(2))
     policy.load_state_dict(trainer.model.state_dict())
-    return policy.requires_grad_(True), freeze(reference)
+    return policy.requires_grad_(True), reference.requires_grad_(False).eval()
 
 
 def ours(

@@ -12,6 +12,7 @@ from strop.parts.sampling.track_success import TrackSuccess
 from strop.recipes._base import average
 from strop.recipes._inherit import inherits
 from strop.recipes.grpo import grpo
+from strop.support.errors import UserError
 
 EDGES = (0.4, 0.75)
 
@@ -35,6 +36,8 @@ def classed(
     **parent: Any,
 ) -> Algorithm:
     """grpo with classes of difficulty, whose losses are measured over several updates."""
+    if variant not in ("paper", "code"):
+        raise UserError(f"variant is paper or code, not {variant!r}")
     algorithm = grpo(clip_low=clip_low, **parent)
     measure = MeasureLossByBin(len(edges) + 1, clip_low, parent["clip_high"])
     signal = Term("bins", Use(measure), average("token-mean"), ratio=Use(RatioPerToken()), coef=0.0)

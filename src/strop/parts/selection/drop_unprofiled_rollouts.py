@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from strop.engines.sampling import GOLDEN, mix
 from strop.method.part import Result, Selected, require
 
 
@@ -68,7 +66,19 @@ class DropUnprofiledRollouts:
 
 
 def _uniform(key_N: Tensor, seed: int) -> Tensor:
-    """A number in [0, 1) for each key."""
-    moved = np.uint64((seed + 1) * int(GOLDEN) % 2**64)
-    bits = mix(key_N.numpy(force=True).astype(np.uint64) + moved) >> np.uint64(11)
-    return torch.from_numpy(bits.astype(np.float64) * 2.0**-53).to(key_N.device)
+    """A number in [0, 1) for each key, by the finaliser of splitmix64 (int64 wraps around)."""
+    mixed_N = key_N.to(torch.int64) + _signed(seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15)
+    mixed_N = (mixed_N ^ _shifted(mixed_N, 30)) * _signed(0xBF58476D1CE4E5B9)
+    mixed_N = (mixed_N ^ _shifted(mixed_N, 27)) * _signed(0x94D049BB133111EB)
+    return _shifted(mixed_N ^ _shifted(mixed_N, 31), 11).double() * 2.0**-53
+
+
+def _shifted(key_N: Tensor, places: int) -> Tensor:
+    """The bits moved to the right, with zeros from the left."""
+    return (key_N >> places) & ((1 << (64 - places)) - 1)
+
+
+def _signed(number: int) -> int:
+    """The lowest 64 bits of a number, as a signed one."""
+    low = number % 2**64
+    return low - 2**64 if low >= 2**63 else low
