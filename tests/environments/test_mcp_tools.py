@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import lives
 
 from strop.data.tool_calls import ParsedCall
 from strop.environments import Exit
@@ -39,13 +40,6 @@ def test_a_tool_may_have_an_argument_of_the_name_of_the_limit(server):
     assert (answer.status, answer.text) == ("ok", "wait 3 s")
 
 
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def test_calls_limits_crashes_and_the_end_of_all_that_it_started(server):
     add = server.tools[0]
     assert (add.name, add.schema["function"]["description"]) == ("add", "Adds two numbers.")
@@ -56,14 +50,14 @@ def test_calls_limits_crashes_and_the_end_of_all_that_it_started(server):
     assert call(server, "remember", text="y") == ("ok", "x,y")
     assert call(server, "garbage") == ("ok", "after garbage")
     child = int(call(server, "child")[1])
-    assert is_running(child)
+    assert lives(child)
     started = time.monotonic()
     late = "error: timeout: the call took over 0.3 s"
     assert call(server, "hang", seconds=0.3) == ("timeout", late)
     assert call(server, "no_answer_but_garbage", seconds=0.3)[0] == "timeout"
     assert time.monotonic() - started < 10
     server.end()
-    assert not is_running(child)
+    assert not lives(child)
     assert call(server, "remember", text="z") == ("ok", "z")  # another episode, another process
     told = "error: the server has ended (code 3): it is over"
     assert call(server, "crash") == ("failed", told)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import lives
 from grading import grade, grade_once, kinds, spec
 
 from strop.rewards import grader_process, grader_worker
@@ -23,16 +24,11 @@ from strop.support.exits import Exit
 pytestmark = pytest.mark.usefixtures("reward_file")
 
 
-def is_running(pid):
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-
-
 def wait_until_gone(pid, seconds=5.0):
     deadline = time.monotonic() + seconds
-    while is_running(pid) and time.monotonic() < deadline:
+    while lives(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return not is_running(pid)
+    return not lives(pid)
 
 
 def test_rows_that_exit_raise_or_hang_cost_only_themselves():
@@ -121,7 +117,7 @@ def test_a_hung_worker_takes_its_children_with_it(tmp_path):
 
 def child_of(tmp_path):
     pid = int((tmp_path / "child.pid").read_text())
-    assert os.getsid(pid) == pid if is_running(pid) else True
+    assert os.getsid(pid) == pid if lives(pid) else True
     return pid
 
 
@@ -130,7 +126,7 @@ def test_a_child_in_another_session_ends_with_the_process_that_started_it(tmp_pa
     with Grader([spec("far_child")], timeout_seconds=2.0) as grader:
         grades = grade(grader, [text])
         if text == "fine":
-            assert is_running(child_of(tmp_path))
+            assert lives(child_of(tmp_path))
             assert grades.scored_B.all()
     assert wait_until_gone(child_of(tmp_path))
 
@@ -217,7 +213,7 @@ def test_workers_and_what_they_started_end_with_a_killed_parent(tmp_path, text):
         [sys.executable, "-c", PARENT, text], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:
         pid = int(parent.stdout.readline())
-        assert is_running(pid)
+        assert lives(pid)
         guard = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
         time.sleep(0.3)  # the second call has begun
         parent.send_signal(signal.SIGKILL)
