@@ -11,7 +11,10 @@ from typing import Any
 from strop.api.arguments import check_seed
 from strop.api.inputs import facts_of
 from strop.api.trust import check_trust
-from strop.engines.base import Engine, Event
+from strop.data.encode import encode_prompt
+from strop.data.prompts import Prompt
+from strop.engines.asynchronous import asynchronous
+from strop.engines.base import Engine, Event, Request
 from strop.environments.tasks import Task
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
@@ -127,11 +130,6 @@ class InferenceModel:
         The mean is NaN where the engine does not report it. For a failed answer, how it ended
         includes the reason.
         """
-        from strop.data.encode import encode_prompt
-        from strop.data.prompts import Prompt
-        from strop.engines.asynchronous import asynchronous
-        from strop.engines.base import Request
-
         check_samples(num_samples)
         check_seed(seed)
         part, tokenizer, chat = self.rollout.part, self.loaded.tokenizer, self.services.texts.chat
@@ -185,9 +183,9 @@ MODELS = ("config.json", "adapter_config.json")  # a model's folder has one of t
 
 
 def check_samples(num_samples: int) -> None:
-    """Raise UserError for more answers to a prompt than a step of a run may have."""
-    if num_samples > MOST_ROLLOUTS:
-        raise UserError(f"{num_samples} answers to a prompt: {MOST_ROLLOUTS} are the most")
+    """Raise UserError for no answer to a prompt, and for more than a step of a run may have."""
+    if not 1 <= num_samples <= MOST_ROLLOUTS:
+        raise UserError(f"{num_samples} answers to a prompt: give 1 to {MOST_ROLLOUTS}")
 
 
 def check_scoring(ks: Sequence[int], num_samples: int) -> None:
@@ -228,10 +226,8 @@ def scored(
         print(f"note: {note}", file=sys.stderr)
     prompts = prompts[:max_prompts] if max_prompts else prompts
     with _naming_max_tokens():
-        for prompt in prompts:
-            subject.services.texts.prompt_ids(
-                prompt.uid
-            )  # a prompt that cannot be encoded is found before sampling
+        for prompt in prompts:  # one that cannot be encoded is found before sampling
+            subject.services.texts.prompt_ids(prompt.uid)
     found = run(
         prompts, subject.rollout, subject.engine, subject.services,
         num_samples=num_samples, ks=ks, seed=seed, judge=subject.services.judges.get(split),
