@@ -75,14 +75,8 @@ class InferenceModel:
         whose rows are scored, which have to be those that it was started with. alone: the model is
         no run's: its generation settings may limit new tokens.
         """
-        place, at, phase = Path(model), 1, 1
-        if is_checkpoint(place):
-            at = checkpoint.step_of(place)
-            if config.phases:
-                phase = phase_at(checkpoint.read(place)["state"])["number"]
-        part = at_step(config.rollout(phase).part, at, config.training.steps)
-        limit = max_tokens or part.max_tokens
-        part = replace(part, max_tokens=limit)
+        part, at = _rollout_of(config, Path(model))
+        part = replace(part, max_tokens=max_tokens or part.max_tokens)
         if temperature is not None:
             part = replace(part, temperature=temperature)
         task = load_prompts(config.data, config.reward, needs_reward=scored)
@@ -93,7 +87,7 @@ class InferenceModel:
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
         loaded = load_model(config, model, config.engine.needs_model, given=given)
-        if not limit:
+        if not part.max_tokens:
             task = _within(task, loaded, alone)
         with ExitStack() as on_error:
             engine = open_engine(config, config.engine.newest(), loaded)
@@ -108,8 +102,7 @@ class InferenceModel:
                 check_same(run, now, "score other rows: --data FILE (no row is then held out)")
             services.sampling.attach(engine)
             check_roles(config, engine)
-            if is_checkpoint(place):  # its roles are those of its step
-                services.sampling.cast.step = at
+            services.sampling.cast.step = at
             if scored:
                 open_judges(config, services, Ranks())
             open_environment_workers(config, services, Ranks())
@@ -148,6 +141,16 @@ class InferenceModel:
         requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
         answers = asynchronous(self.engine).sample(requests)
         return [_answer(tokenizer, answer.events) for answer in answers]
+
+
+def _rollout_of(config: RunConfig, place: Path) -> tuple[Any, int]:
+    """The rollout part in a checkpoint's phase and at its step, and that step; 1: no checkpoint."""
+    at = phase = 1
+    if is_checkpoint(place):
+        at = checkpoint.step_of(place)
+        if config.phases:
+            phase = phase_at(checkpoint.read(place)["state"])["number"]
+    return at_step(config.rollout(phase).part, at, config.training.steps), at
 
 
 def _within(task: Task, loaded: Loaded, alone: bool) -> Task:
