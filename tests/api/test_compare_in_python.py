@@ -57,6 +57,16 @@ def test_scores_keep_every_digit_and_the_model_before_training_has_one_row() -> 
     assert column(found, "tokens")[1] == 123456789.0
 
 
+def test_an_error_between_runs_names_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise UserError("--target none: give one of these, and another --out")
+
+    monkeypatch.setattr(compare_module, "carry_out", refuse)
+    plan: Any = None  # is not looked at
+    with pytest.raises(UserError, match=r"^target= none: give one of these, and another out=$"):
+        compare_module._carried_out(plan, Path("none"), 0, False)
+
+
 WIDE = {"loss_clip_high": 0.5}
 TUNED = {"training_lr": "1e-4..1e-2,log"}
 
