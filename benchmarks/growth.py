@@ -75,7 +75,8 @@ def started(folder: Path, *options: str, recipe: str = "grpo") -> Any:
 def stepped(run: Any) -> Any:
     from strop.training import loop
 
-    return loop._one_step(run, None)
+    with run.torch_set():
+        return loop._one_step(run, None)
 
 
 # ---- prompts
@@ -235,7 +236,8 @@ def written(run: Any) -> None:
     from strop.training import loop
 
     tokens = loop.Tokens(run.config.training.inspect)
-    batch = loop._one_step(run, tokens).batch
+    with run.torch_set():
+        batch = loop._one_step(run, tokens).batch
     run.record.write_rollouts(run.done, batch, run.world.services)
     run.record.write_tokens(run.done, tokens, batch, run.world.services)
 

@@ -76,7 +76,8 @@ def main() -> None:
             way = "bands" if turn < 0 or (turn + turn // 2) % 2 else "one band"
             bands.call = calls[way]
             now.clear()
-            loop._one_step(run, None)
+            with run.torch_set():
+                loop._one_step(run, None)
             if turn >= 0:
                 found[way].update(now)
         run.close()

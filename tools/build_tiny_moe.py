@@ -20,9 +20,7 @@ from strop.assets import model_folder
 ROUTER_STD = 0.3
 
 
-def upcycled(
-    name: str, experts: int, top_k: int, noise: float, seed: int = 0
-) -> Qwen3MoeForCausalLM:
+def upcycled(name: str, experts: int, top_k: int, noise: float) -> Qwen3MoeForCausalLM:
     """The mixture of the shipped model of that name."""
     dense = AutoModelForCausalLM.from_pretrained(model_folder(name), dtype=torch.float32)
     given = {
@@ -33,7 +31,7 @@ def upcycled(
         **given, num_experts=experts, num_experts_per_tok=top_k, norm_topk_prob=True,
         moe_intermediate_size=dense.config.intermediate_size, mlp_only_layers=[],
     )  # fmt: skip
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     model = Qwen3MoeForCausalLM(config)
     model.load_state_dict(
         {n: _weight(n, w, dense.state_dict(), noise) for n, w in model.state_dict().items()}

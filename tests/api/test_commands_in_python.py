@@ -303,7 +303,7 @@ def test_a_sweep_is_a_comparison_of_values(
     wanted = [f"training.lr={rate} loss.clip_high={clip}" for rate in rates for clip in clips]
     assert [entry.label for entry in plan.entries] == wanted
     assert plan.entries[3].values == (("training.lr", "0.001"), ("loss.clip_high", "0.3"))
-    for values in ({}, [1], {"training_lr": 3}, {"training_lr": "3"}):
+    for values in ({}, [1], {3: [1]}, {"training_lr": 3}, {"training_lr": "3"}):
         with pytest.raises(UserError, match=r"values is|give its values|has one value"):
             strop.sweep("grpo", values)
     with pytest.raises(UserError, match=r"loss_clip_high=0.2..0.4 is a range, in which compare"):
@@ -312,6 +312,7 @@ def test_a_sweep_is_a_comparison_of_values(
 
 def test_messages_name_keywords() -> None:
     assert in_python("give --split train or --data FILE") == "give split='train' or data= FILE"
+    assert in_python("--prompts -1: give 0, or --k 8") == "prompts=-1: give 0, or k=8"
     assert in_python("`strop compare --resume a/b`") == "`strop.resume_comparison('a/b')`"
     assert in_python("--metric is one of a, b; --mean x") == "metric= is one of a, b; mean= x"
     assert in_python("`strop sequence --resume a/b`") == "`strop sequence --resume a/b`"

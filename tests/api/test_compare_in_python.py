@@ -12,7 +12,9 @@ from short import SHORT, column, even, lines, rows_of, trained
 import strop
 from strop import UserError
 from strop.api import compare as compare_module
+from strop.comparison.plan import START
 from strop.comparison.runs import _main_hidden
+from strop.comparison.scores import Row
 
 OPTIONS = {name: value for name, value in SHORT.items() if name != "training_steps"}
 
@@ -42,6 +44,27 @@ def test_methods_beside_each_other(lab: Any, here: Path) -> None:
     assert "`leave one out`" in repr(found)
     assert all(label in found.plot("reward").svg for label in ("plain", "leave one out", "wide"))
     assert found.page.is_file()
+
+
+def test_scores_keep_every_digit_and_the_model_before_training_has_one_row() -> None:
+    before, after = {"pass@1": 0.123456789}, {"pass@1": 1 / 3, "tokens": 123456789.0}
+    rows = [Row(START, 0, step, before) for step in (2, 4)] + [Row("grpo", 1, 4, after)]
+    plan: Any = None  # is not looked at
+    found = compare_module.Comparison(Path("none"), plan, tuple(rows)).scores
+    assert column(found, "method") == [START, "grpo"]
+    assert column(found, "pass@1") == [0.123456789, 1 / 3]
+    assert column(found, "step") == [0, 4]
+    assert column(found, "tokens")[1] == 123456789.0
+
+
+def test_an_error_between_runs_names_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise UserError("--target none: give one of these, and another --out")
+
+    monkeypatch.setattr(compare_module, "carry_out", refuse)
+    plan: Any = None  # is not looked at
+    with pytest.raises(UserError, match=r"^target= none: give one of these, and another out=$"):
+        compare_module._carried_out(plan, Path("none"), 0, False)
 
 
 WIDE = {"loss_clip_high": 0.5}
@@ -84,6 +107,8 @@ def test_settings_that_are_tried_have_the_ranges_of_all_and_their_own() -> None:
         (["grpo"], {"mean": len}, "mean is .*: give names"),
         (["grpo"], {"target": "pass@1"}, "target is 'pass@1': give a pair"),
         (["grpo"], {"band": (0.4, 0.3)}, "band is .*: give a pair, such as .0.3"),
+        (["grpo"], {"band": (0.3, "0.4")}, "band is .*: give a pair, such as .0.3"),
+        (["grpo"], {"tune_seeds": 2}, "tune_seeds= and tune_by= choose .*: give tune= N too"),
         (["grpo"], {"training_lr": "1e-4..1e-3"}, "is a range: give tune="),
         ([("grpo", TUNED), "rloo"], {"tune": 2}, "rloo has nothing to tune"),
         (["grpo"], {"tune": 2, "tune_seeds": 0}, "tune_seeds is 0: give a whole number"),

@@ -204,10 +204,13 @@ def test_scores_and_answers_are_those_of_the_command(
         (whole.folder / "config.toml").write_text(text)
     with pytest.raises(UserError, match=r"k=8 needs .* samples: give samples=8, or k=4"):
         whole.evaluate(samples=4)
-    with pytest.raises(UserError, match="prompts= -1: give a number of prompts, or 0 for all"):
+    with pytest.raises(UserError, match="prompts=-1: give a number of prompts, or 0 for all"):
         whole.evaluate(prompts=-1)
     for call in (lambda: whole.evaluate(samples=2**31), lambda: whole.sample("1+1:", 2**31)):
-        with pytest.raises(UserError, match="2147483648 answers to a prompt: 1048576 are the most"):
+        with pytest.raises(UserError, match="2147483648 answers to a prompt: give 1 to 1048576"):
+            call()
+    for call in (lambda: whole.evaluate(samples=-1), lambda: whole.sample("1+1:", -1)):
+        with pytest.raises(UserError, match="-1 answers to a prompt: give 1 to 1048576"):
             call()
     for k in (float("inf"), [[1]], (), "1", len):
         with pytest.raises(UserError, match=r"k is .*: give whole numbers of at least 1"):
@@ -234,6 +237,15 @@ def test_a_score_without_a_value_is_shown() -> None:
     assert [line.split()[1:] for line in repr(found).splitlines()[1:]] == [
         ["-"], ["0.500"], ["0.500", "(0.250", "to", "0.750)"],
     ]  # fmt: skip
+    assert repr(found).splitlines()[0] == "it"
+    with pytest.raises(KeyError, match=r"no score pass@3: there are pass@"):
+        found["pass@3"]
+
+
+def test_prompts_that_are_left_out_are_told() -> None:
+    found = strop.Evaluation("it", {}, 2)
+    assert repr(found) == "it, 2 prompts left out: too few scored answers"
+    assert "2 prompts left out" in found._repr_html_()
 
 
 def test_curves_are_drawn(whole: Any) -> None:
@@ -247,8 +259,12 @@ def test_curves_are_drawn(whole: Any) -> None:
     assert one.svg.count("<polyline") == 1
     with pytest.raises(UserError, match="No such file"):
         one.save(whole.folder / "nowhere/one.svg")
+    with pytest.raises(UserError, match="path is 3: give a path"):
+        one.save(3)
     with pytest.raises(UserError, match="no number 'rewards' was recorded, did you mean reward"):
         whole.plot("rewards")
+    with pytest.raises(UserError, match="3 is no name of a number"):
+        whole.plot(3)
 
 
 def test_tables_are_pandas_or_arrow(whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:

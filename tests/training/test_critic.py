@@ -102,6 +102,15 @@ def models_of(world):
     return StepModels(world.policy, 1.0, critic=world.critic)
 
 
+def test_settings_of_a_critic_that_is_none_are_named(lab):
+    for settings, void in (({}, []), ({"hidden_size": 8, "lr": 0.1}, ["lr", "hidden_size"])):
+        _, world = world_of(lab.raw(critic=settings))
+        world.services.close()
+        named = ", ".join(f"critic.{name}" for name in void)
+        told = [note for note in world.services.notes if "no critic" in note]
+        assert told == [f"the method has no critic: without effect are {named}"] * bool(void)
+
+
 def gradient(world, terms, batch, token_budget=10**6):
     """Gradients of policy and heads of one update over the batch."""
     world.policy.token_budget = token_budget

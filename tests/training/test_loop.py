@@ -5,12 +5,16 @@ import math
 
 import pyarrow.parquet as pq
 import pytest
+import torch
+from commands import forked
 from models import Lab, without_times
-from runs import Runner
+from runs import Runner, Watcher
 
 from strop.support.errors import UserError
+from strop.training import loop
 from strop.training.learner import models
 from strop.training.record import checkpoint
+from strop.training.record.versions import read_environment
 from strop.training.settings import config
 from strop.training.setup import load_prompts
 
@@ -176,15 +180,46 @@ def test_an_existing_run_is_not_written_over(finished, lab):
     assert (finished[0] / "metrics.jsonl").read_text() == before
 
 
-def test_a_run_that_ended_before_its_first_step_is_replaced(lab, tmp_path):
+def test_a_run_that_ended_before_its_first_number_is_replaced(lab, tmp_path):
     Runner().start(lab.raw(), tmp_path / "run").close()
     assert (tmp_path / "run/config.toml").exists()
     raw = lab.raw(training={"steps": 3})
     Runner().start(raw, tmp_path / "run").close()
     assert config.load(tmp_path / "run/config.toml").training.steps == 3
-    (tmp_path / "run/rollouts/step-000001.parquet").touch()
-    with pytest.raises(UserError, match="already holds a run"):
-        Runner().start(raw, tmp_path / "run")
+    for name in ("rollouts/step-000001.parquet", "metrics.jsonl"):
+        (tmp_path / "run" / name).write_text('{"step": 0}\n')  # the validation before step 1
+        with pytest.raises(UserError, match="already holds a run"):
+            Runner().start(raw, tmp_path / "run")
+        (tmp_path / "run" / name).unlink()
+
+
+def steps_of_two_runs(raw, folder):
+    torch.set_num_threads(3)
+    step, seen = loop.train_step, []
+
+    def looking(*given):
+        seen.append(torch.get_num_threads())
+        return step(*given)
+
+    loop.train_step = looking
+    runs = [Runner().start({**raw, "threads": n}, folder / str(n)) for n in (1, 2)]
+    one, two = (loop.steps(run, Watcher(), None) for run in runs)
+    for each in (one, two, one, one):  # the last one ends it
+        next(each, None)
+    runs[0].close()
+    assert torch.get_num_threads() == 3
+    next(two)
+    runs[1].close()
+    assert (torch.get_num_threads(), seen) == (3, [1, 2, 1, 2])
+    assert [read_environment(run.record.folder)[0]["threads"] for run in runs] == [1, 2]
+
+
+def test_each_of_two_open_runs_has_its_own_threads(lab, tmp_path):
+    """In a process of its own, as other numbers of threads round other sums of the tests."""
+    raw = lab.raw(training={"steps": 2}, evaluation={"every": 0})
+    process = forked(steps_of_two_runs, raw, tmp_path)
+    process.join(120)
+    assert process.exitcode == 0
 
 
 def test_one_value_stands_for_a_list_of_one():

@@ -222,13 +222,21 @@ def test_a_run_that_left_out_rows_may_validate_once_it_has_resumed(lab, runner, 
     assert len(run.world.services.task.validation) == 4
 
 
-def test_deterministic_operators_are_those_of_a_cpu_anyway(lab, unbroken, runner, tmp_path):
-    """And they are asked for, until the run is closed; what a GPU makes of that
-    benchmarks/gpu/equal_runs.py looks at.
+def test_deterministic_operators_are_those_of_a_cpu_anyway(
+    lab, unbroken, runner, tmp_path, monkeypatch
+):
+    """And they are asked for in every step; what a GPU makes of that benchmarks/gpu/equal_runs.py
+    looks at.
     """
     before = torch.utils.deterministic.fill_uninitialized_memory
-    run, seen = runner.start(short(lab, full_determinism=True), tmp_path / "run"), []
-    runner.go(run, lambda _: seen.append(torch.are_deterministic_algorithms_enabled()))
+    seen, step = [], loop.train_step
+
+    def looking(*given):
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return step(*given)
+
+    monkeypatch.setattr(loop, "train_step", looking)
+    runner.whole(short(lab, full_determinism=True), tmp_path / "run")
     assert seen == [True] * len(seen) != []
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.utils.deterministic.fill_uninitialized_memory == before

@@ -27,11 +27,11 @@ from strop.api.plot import Plot, plot_labelled
 from strop.api.run import Run
 from strop.api.tables import Table
 from strop.comparison.carry_out import carry_out
-from strop.comparison.plan import NAME, Candidate, Plan, Scoring, plan_of, read_plan
+from strop.comparison.plan import NAME, START, Candidate, Plan, Scoring, plan_of, read_plan
 from strop.comparison.runs import Job
 from strop.comparison.scores import Row
 from strop.comparison.table import judged as judged_in
-from strop.comparison.table import labels_of, lines, markdown, note, one_run
+from strop.comparison.table import labels_of, lines, markdown, note
 from strop.comparison.tuning import Tried, tried_settings, tuning_of
 from strop.comparison.values import Spread, Values, combinations, is_range, label_of_values, spread
 from strop.comparison.verdict import Compared
@@ -67,12 +67,16 @@ class Comparison:
 
     @property
     def scores(self) -> Table:
-        """One row for each scored checkpoint: method, seed, step and every score."""
-        names = list(dict.fromkeys(name for row in self.rows for name in row.found))
-        head = ("method", "seed", "step", *names)
-        lines = dict.fromkeys(tuple(one_run(row, names)) for row in self.rows)
-        found = [zip(head, line, strict=True) for line in lines]
-        return tables.of_rows([{k: _number(k, v) for k, v in row} for row in found])
+        """One row for each scored checkpoint: method, seed, step and every score; the first row is
+        the model before training, if it was scored, without a seed.
+        """
+        before = [{"method": START, "seed": None, "step": 0, **row.found}
+                  for row in self.rows if row.label == START]  # fmt: skip
+        return tables.of_rows(
+            before[:1]
+            + [{"method": row.label, "seed": row.seed, "step": row.step, **row.found}
+               for row in self.rows if row.label != START]
+        )  # fmt: skip
 
     @property
     def table(self) -> Table:
@@ -220,7 +224,7 @@ def sweep(method: Any, values: Mapping[str, Any], *, draws: int = 0, **options: 
     `strop sweep` takes them: `"log(1e-5, 1e-3, 5)"`, `"random(0.1, 0.4, 8)"`. draws: the seed of
     random values. All other arguments are those of `strop.compare`. Raises as `compare`.
     """
-    if not isinstance(values, Mapping) or not values:
+    if not isinstance(values, Mapping) or not values or not all(isinstance(n, str) for n in values):
         raise UserError(
             f"values is {values!r}: give a dict of what is swept, such as "
             '{"training_lr": [1e-4, 1e-3]}'
@@ -248,8 +252,9 @@ def resume_comparison(folder: str | Path, jobs: int = 0, progress: bool = True) 
 
 def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Comparison:
     console = Console(highlight=False, soft_wrap=True, quiet=not progress)
-    found = carry_out(plan, folder, jobs, console)
-    found.check(f"make the same call with out={str(folder)!r}")
+    with messages_in_python():
+        found = carry_out(plan, folder, jobs, console)
+        found.check(f"make the same call with out={str(folder)!r}")
     return Comparison(folder, found.plan, found.rows, found.tried)
 
 
@@ -314,7 +319,8 @@ def _check(counts: Mapping[str, Any], at: Any, k: Any, mean: Any, target: Any, b
         raise UserError(f"mean is {mean!r}: give names of numbers")
     if target is not None and not (_is_pair(target, str) and isinstance(target[1], int | float)):
         raise UserError(f"target is {target!r}: give a pair, such as ('pass@1', 0.5)")
-    if band is not None and not (_is_pair(band, int | float) and band[0] <= band[1]):
+    numbers = _is_pair(band, int | float) and isinstance(band[1], int | float)
+    if band is not None and not (numbers and band[0] <= band[1]):
         raise UserError(f"band is {band!r}: give a pair, such as (0.3, 0.4), the lower edge first")
 
 
@@ -367,12 +373,6 @@ def _check_same(before: Path, given: Path) -> None:
 
 def _same(before: bytes, now: bytes, suffix: str) -> bool:
     return same_pickled(before, now) if suffix == PICKLED else before == now
-
-
-def _number(name: str, text: str) -> Any:
-    if name == "method":
-        return text
-    return None if text == "" else int(text) if name in ("seed", "step") else float(text)
 
 
 def _row(found: Compared) -> dict[str, Any]:

@@ -11,14 +11,14 @@ from typing import Any
 from strop.api import tables
 from strop.api.arguments import checked
 from strop.api.folders import HasFolder
-from strop.api.inference import InferenceModel, check_scoring, open_model, scored
+from strop.api.inference import InferenceModel, check_samples, check_scoring, open_model, scored
 from strop.api.inputs import files_of, in_memory, sources_of, task_of
 from strop.api.messages import messages_in_python
 from strop.api.options import from_keywords
 from strop.api.tables import Table
 from strop.api.trust import made_here
 from strop.evaluation.samples import Estimate, Floats
-from strop.support.errors import UserError
+from strop.support.errors import UserError, nearest_first
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Evaluation:
     by_prompt: Mapping[str, Floats] = field(default_factory=dict)  # scores a prompt; NaN: none
 
     def __getitem__(self, name: str) -> float:
+        if name not in self.estimates:
+            raise KeyError(f"no score {name}: there are {nearest_first(name, self.estimates)}")
         return self.estimates[name].value
 
     @property
@@ -46,11 +48,16 @@ class Evaluation:
     def __repr__(self) -> str:
         width = max(map(len, self.estimates), default=0)
         lines = [f"{name:{width}}  {interval(found)}" for name, found in self.estimates.items()]
-        return "\n".join([self.title, *lines])
+        return "\n".join([self._head, *lines])
 
     def _repr_html_(self) -> str:
         rows = [(name, interval(found)) for name, found in self.estimates.items()]
-        return tables.as_html(self.title, rows)
+        return tables.as_html(self._head, rows)
+
+    @property
+    def _head(self) -> str:
+        left = f", {self.num_left_out} prompts left out: too few scored answers"
+        return f"{self.title}{left if self.num_left_out else ''}"
 
 
 def interval(found: Estimate) -> str:
@@ -148,11 +155,7 @@ def sample(
     **options: Any,
 ) -> list[Answer]:
     """Sample answers to a prompt from a run's checkpoint or a model; arguments as in `evaluate`."""
-    if not isinstance(prompt, str) or type(n) is not int or n < 1:
-        raise UserError(
-            f"prompt is {type(prompt).__name__}, n is {n!r}: give text, and a whole number of at "
-            "least 1"
-        )
+    check_samples(n)
     opening = opened(
         source, tokenizer, step=step, temperature=temperature, max_tokens=max_tokens,
         engine=engine, trust=trust_files, assignments=from_keywords(options), with_rewards=False,

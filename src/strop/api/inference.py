@@ -11,7 +11,10 @@ from typing import Any
 from strop.api.arguments import check_seed
 from strop.api.inputs import facts_of
 from strop.api.trust import check_trust
-from strop.engines.base import Engine, Event
+from strop.data.encode import encode_prompt
+from strop.data.prompts import Prompt
+from strop.engines.asynchronous import asynchronous
+from strop.engines.base import Engine, Event, Request
 from strop.environments.tasks import Task
 from strop.evaluation.run import Evaluated
 from strop.evaluation.run import evaluate as run
@@ -72,14 +75,8 @@ class InferenceModel:
         whose rows are scored, which have to be those that it was started with. alone: the model is
         no run's: its generation settings may limit new tokens.
         """
-        place, at, phase = Path(model), 1, 1
-        if is_checkpoint(place):
-            at = checkpoint.step_of(place)
-            if config.phases:
-                phase = phase_at(checkpoint.read(place)["state"])["number"]
-        part = at_step(config.rollout(phase).part, at, config.training.steps)
-        limit = max_tokens or part.max_tokens
-        part = replace(part, max_tokens=limit)
+        part, at = _rollout_of(config, Path(model))
+        part = replace(part, max_tokens=max_tokens or part.max_tokens)
         if temperature is not None:
             part = replace(part, temperature=temperature)
         task = load_prompts(config.data, config.reward, needs_reward=scored)
@@ -90,7 +87,7 @@ class InferenceModel:
                 "give prompts and what scores them, --data FILE --reward NAME, or --task NAME"
             )
         loaded = load_model(config, model, config.engine.needs_model, given=given)
-        if not limit:
+        if not part.max_tokens:
             task = _within(task, loaded, alone)
         with ExitStack() as on_error:
             engine = open_engine(config, config.engine.newest(), loaded)
@@ -105,8 +102,7 @@ class InferenceModel:
                 check_same(run, now, "score other rows: --data FILE (no row is then held out)")
             services.sampling.attach(engine)
             check_roles(config, engine)
-            if is_checkpoint(place):  # its roles are those of its step
-                services.sampling.cast.step = at
+            services.sampling.cast.step = at
             if scored:
                 open_judges(config, services, Ranks())
             open_environment_workers(config, services, Ranks())
@@ -127,11 +123,6 @@ class InferenceModel:
         The mean is NaN where the engine does not report it. For a failed answer, how it ended
         includes the reason.
         """
-        from strop.data.encode import encode_prompt
-        from strop.data.prompts import Prompt
-        from strop.engines.asynchronous import asynchronous
-        from strop.engines.base import Request
-
         check_samples(num_samples)
         check_seed(seed)
         part, tokenizer, chat = self.rollout.part, self.loaded.tokenizer, self.services.texts.chat
@@ -150,6 +141,16 @@ class InferenceModel:
         requests = [replace(request, seed=seed * 1000003 + n) for n in range(num_samples)]
         answers = asynchronous(self.engine).sample(requests)
         return [_answer(tokenizer, answer.events) for answer in answers]
+
+
+def _rollout_of(config: RunConfig, place: Path) -> tuple[Any, int]:
+    """The rollout part in a checkpoint's phase and at its step, and that step; 1: no checkpoint."""
+    at = phase = 1
+    if is_checkpoint(place):
+        at = checkpoint.step_of(place)
+        if config.phases:
+            phase = phase_at(checkpoint.read(place)["state"])["number"]
+    return at_step(config.rollout(phase).part, at, config.training.steps), at
 
 
 def _within(task: Task, loaded: Loaded, alone: bool) -> Task:
@@ -185,9 +186,9 @@ MODELS = ("config.json", "adapter_config.json")  # a model's folder has one of t
 
 
 def check_samples(num_samples: int) -> None:
-    """Raise UserError for more answers to a prompt than a step of a run may have."""
-    if num_samples > MOST_ROLLOUTS:
-        raise UserError(f"{num_samples} answers to a prompt: {MOST_ROLLOUTS} are the most")
+    """Raise UserError for no answer to a prompt, and for more than a step of a run may have."""
+    if not 1 <= num_samples <= MOST_ROLLOUTS:
+        raise UserError(f"{num_samples} answers to a prompt: give 1 to {MOST_ROLLOUTS}")
 
 
 def check_scoring(ks: Sequence[int], num_samples: int) -> None:
@@ -228,10 +229,8 @@ def scored(
         print(f"note: {note}", file=sys.stderr)
     prompts = prompts[:max_prompts] if max_prompts else prompts
     with _naming_max_tokens():
-        for prompt in prompts:
-            subject.services.texts.prompt_ids(
-                prompt.uid
-            )  # a prompt that cannot be encoded is found before sampling
+        for prompt in prompts:  # one that cannot be encoded is found before sampling
+            subject.services.texts.prompt_ids(prompt.uid)
     found = run(
         prompts, subject.rollout, subject.engine, subject.services,
         num_samples=num_samples, ks=ks, seed=seed, judge=subject.services.judges.get(split),

@@ -11,7 +11,8 @@ OPTIONS = (
     "at", "band", "baseline", "best", "by", "data", "draws", "engine", "exchange", "extrapolate",
     "group", "k", "lengths", "max-tokens", "mean", "metric", "model", "out", "port", "prompts",
     "replay", "reward", "samples", "score-on", "serve", "spare", "split", "staleness", "start",
-    "step", "success", "target", "task", "tune", "tune-by", "updates", "validation", "workers",
+    "step", "success", "target", "task", "tune", "tune-by", "tune-seeds", "updates", "validation",
+    "workers",
 )  # fmt: skip
 # Names that an error offers in place of an unknown option, and the option in such a hint. One with
 # two dots has no keyword: it is given in **{"terms.kl.coef": 0.1}.
@@ -30,7 +31,7 @@ PATTERNS = (
     (re.compile(r"-{2}split (\w+)"), r"split='\1'"),
     (re.compile(r"strop plan RUN OTHER"), "run.plan(other)"),
     (
-        re.compile(rf"--({'|'.join(OPTIONS)})\b(?!-)(?: (?=[0-9]))?"),
+        re.compile(rf"--({'|'.join(OPTIONS)})\b(?!-)(?: (?=-?[0-9]))?"),
         lambda found: f"{found[1].replace('-', '_')}=",
     ),
     (OFFERED, lambda found: OPTION.sub(r"\1_\2", found[0])),

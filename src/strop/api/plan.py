@@ -12,6 +12,7 @@ import numpy as np
 
 from strop.api import tables
 from strop.api.arguments import checked
+from strop.api.folders import path_of
 from strop.api.tables import Table
 from strop.planning.assumed import Assumed, Only
 from strop.planning.calibrated import calibrate
@@ -82,8 +83,9 @@ class Planned:
 
     def save(self, path: str | Path = "plan.html") -> Path:
         """Write the page with charts; returns its path. Raises UserError."""
-        write_page(self.names, self.facts, self.found, Path(path))
-        return Path(path)
+        place = path_of(path, "path")
+        write_page(self.names, self.facts, self.found, place)
+        return place
 
     def __repr__(self) -> str:
         shown = tables.as_text(headings(self.found), rows(self.found))

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from strop.api.folders import path_of
 from strop.method.charts import Curve, LineChart
 from strop.report.charts import Chart, lines
 from strop.report.page import unique_names
@@ -37,9 +38,10 @@ class Plot:
 
     def save(self, path: str | Path) -> Path:
         """Write the picture to a file `.svg`. Raises UserError."""
-        with writing(Path(path).parent, Path(path).name):
-            Path(path).write_text(self.svg, encoding="utf-8")
-        return Path(path)
+        place = path_of(path, "path")
+        with writing(place.parent, place.name):
+            place.write_text(self.svg, encoding="utf-8")
+        return place
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -48,30 +50,32 @@ class Plot:
         return f"Plot({', '.join(chart.title for chart in self.charts)})"
 
 
-def plot(folders: Sequence[Path], names: Sequence[str] = (), most: int = MOST) -> Plot:
+def plot(folders: Sequence[Path], names: Sequence[str] = ()) -> Plot:
     """The first charts of the runs' report, or one for each named number. Raises UserError."""
     runs = by_method(unique_names([read_run(folder) for folder in folders], folders))
-    return _drawn(runs, names, most, str(folders[0]))
+    return _drawn(runs, names, str(folders[0]))
 
 
 def plot_labelled(folders: Mapping[str, Sequence[Path]], names: Sequence[str] = ()) -> Plot:
     """As `plot`, with one curve for each label: the mean of its runs, which differ by seed."""
     runs = [mean_of(list(map(read_run, each)), label) for label, each in folders.items()]
-    return _drawn(runs, names, MOST, ", ".join(folders))
+    return _drawn(runs, names, ", ".join(folders))
 
 
-def _drawn(runs: Sequence[Recorded], names: Sequence[str], most: int, what: str) -> Plot:
+def _drawn(runs: Sequence[Recorded], names: Sequence[str], what: str) -> Plot:
     if names:
         found = [_named(runs, name) for name in names]
     else:
         inside = [charts for title, charts in sections(runs) if title in SHOWN]
-        found = [chart for charts in inside for chart in charts if _has_lines(chart)][:most]
+        found = [chart for charts in inside for chart in charts if _has_lines(chart)][:MOST]
     if not found:
         raise UserError(f"{what} has no step to draw yet: take one first")
     return Plot(tuple(found))
 
 
 def _named(runs: Sequence[Recorded], name: str) -> Chart:
+    if not isinstance(name, str):
+        raise UserError(f"{name!r:.100} is no name of a number: give it as text, such as 'reward'")
     curve = Curve(name, name, f"{name}/low", f"{name}/high")
     chart = lines(runs, LineChart(name, "", (curve,), smooth=True))
     if chart is None:

@@ -33,9 +33,15 @@ class Tried(NamedTuple):
 
 
 def tuning_of(num_settings: int, num_seeds: int, metric: str) -> Tuning | None:
-    """How settings are chosen; None where none are tried."""
-    seeds = range(FIRST_SEED, FIRST_SEED + num_seeds)
-    return Tuning(tuple(seeds), metric) if num_settings else None
+    """How settings are chosen; None where none are tried. Raises UserError for choices then."""
+    if num_settings:
+        return Tuning(tuple(range(FIRST_SEED, FIRST_SEED + num_seeds)), metric)
+    if (num_seeds, metric) != (1, "pass@1"):
+        raise UserError(
+            "--tune-seeds and --tune-by choose among tried settings: give --tune N too, or leave "
+            "them out"
+        )
+    return None
 
 
 def tried_settings(label: str, ranges: Sequence[str], count: int) -> list[tuple[str, Values]]:

@@ -11,6 +11,7 @@ import numpy as np
 from strop.evaluation.samples import Bools, Floats, Ints
 
 Statistic = Callable[[Floats], Floats]  # counts_RP [R, P] -> [R]
+BINS = 10  # of the calibration error
 
 
 def auc(confidence_B: Floats, right_B: Bools, prompt_B: Ints) -> Statistic:
@@ -39,21 +40,19 @@ def auc(confidence_B: Floats, right_B: Bools, prompt_B: Ints) -> Statistic:
     return statistic
 
 
-def expected_calibration_error(
-    probability_B: Floats, right_B: Bools, prompt_B: Ints, num_bins: int = 10
-) -> Statistic:
+def expected_calibration_error(probability_B: Floats, right_B: Bools, prompt_B: Ints) -> Statistic:
     """Mean distance between stated probability and share of right rollouts, over equal-width bins.
 
         ECE = sum_b (n_b / N) | right share of b - mean probability of b |
 
-    probability_B: [B] in [0, 1]; bin b holds [b / num_bins, (b + 1) / num_bins), the last also 1.
+    probability_B: [B] in [0, 1]; bin b holds [b / BINS, (b + 1) / BINS), the last also 1.
     Source: arXiv 1706.04599, eq. 3 (there the bins are open below and closed above).
     """
-    bin_B = np.minimum((probability_B * num_bins).astype(np.int64), num_bins - 1)
+    bin_B = np.minimum((probability_B * BINS).astype(np.int64), BINS - 1)
 
     def statistic(counts_RP: Floats) -> Floats:
         num_prompts = counts_RP.shape[1]
-        gap_Pb = np.zeros((num_prompts, num_bins))
+        gap_Pb = np.zeros((num_prompts, BINS))
         np.add.at(gap_Pb, (prompt_B, bin_B), right_B - probability_B)
         size_P = np.bincount(prompt_B, minlength=num_prompts).astype(float)
         return _divide(np.abs(counts_RP @ gap_Pb).sum(axis=1), counts_RP @ size_P)

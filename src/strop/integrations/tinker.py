@@ -214,7 +214,7 @@ class Server:
             says = (
                 "it tells none"
                 if reported is None
-                else f"it tells {reported:g}, which is {wanted:g}"
+                else f"it tells {reported:g} in place of {wanted:g}"
             )
             raise RunStopped(
                 f"the server at {self.url}: its loss cross_entropy has to be the sum of weight "

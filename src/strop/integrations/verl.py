@@ -11,7 +11,7 @@ recipe with other parameters, write a module of your own and name it in VERL_USE
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -46,7 +46,7 @@ class Estimator:
     """
 
     algorithm: Algorithm
-    calls: int = field(default=0)
+    calls: int = 0
 
     def __call__(
         self, token_level_rewards: Tensor, response_mask: Tensor, index: Any = None,
@@ -89,7 +89,7 @@ class PolicyLoss:
     """
 
     algorithm: Algorithm
-    calls: int = field(default=0)
+    calls: int = 0
 
     def __call__(
         self, old_log_prob: Tensor, log_prob: Tensor, advantages: Tensor, response_mask: Tensor,

@@ -33,9 +33,9 @@ def loss_aggregation(
 ) -> Tensor:
     """One number [] from token losses [B, T], as with the recipes' `aggregation`.
 
-    aggregation: token-mean, token-sum, seq-mean-token-mean, seq-mean-token-sum, seq-mean, or
-    token-sum-norm and seq-mean-token-sum-norm, which divide by `L_max` (default: the padded width
-    T); the others take none.
+    aggregation: token-mean, token-sum, seq-mean-token-mean, seq-mean-token-sum, seq-mean,
+    prompt-mean (each row is a prompt of its own), or token-sum-norm and seq-mean-token-sum-norm,
+    which divide by `L_max` (default: the padded width T); the others take none.
     """
     use = attribute("strop.recipes._base:average")(aggregation)
     mask, given = rows_of(mask, per_token_loss=per_token_loss)
@@ -72,6 +72,8 @@ def value_loss_clip(
     names = {"values": "value_T", "returns": "return_T", "values_old": "value_old_T"}
     batch = from_padded({names[name]: column for name, column in given.items()}, mask)
     clip = fitting("clip_value", float, None, clip_value)
+    if clip and values_old is None:
+        raise UserError("value_loss_clip needs values_old; clip_value=0 does without it")
     regress = catalogue.load("part", "regress_value")(clip)
     loss_T = -parts.call(Use(regress), batch).value
     loss_BT = to_padded(loss_T, batch["rollout_T"], *mask.shape)

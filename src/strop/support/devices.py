@@ -52,8 +52,8 @@ def use_deterministic_operators() -> None:
 
 @contextmanager
 def torch_set(threads: int, deterministic: bool) -> Iterator[None]:
-    """Inside, torch uses this number of CPU threads (0: as many as before) and, where that is
-    wanted, deterministic operators.
+    """Inside, torch uses this number of CPU threads (0: as many as before, until something sets
+    others) and, where that is wanted, deterministic operators. Afterwards it is as before.
     """
     memory: Any = torch.utils.deterministic
     before, fills = torch.get_num_threads(), memory.fill_uninitialized_memory
@@ -66,8 +66,7 @@ def torch_set(threads: int, deterministic: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        if threads:
-            torch.set_num_threads(before)
+        torch.set_num_threads(before)
         if deterministic:
             torch.use_deterministic_algorithms(enabled, warn_only=warns)
             memory.fill_uninitialized_memory = fills

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+import torch
 
 from strop.data.prompts import Prompt
 from strop.method.algorithm import Algorithm, Method, phase_at
@@ -68,7 +70,7 @@ class Run:
     stored: dict[str, set[int]] = field(default_factory=dict)  # files of stores, by checkpoint
     stop_asked: bool = False
     likeness: Likeness | None = None  # to other methods, once a step has shown it
-    torch_settings: ExitStack = field(default_factory=ExitStack)  # until the run is closed
+    threads: int = 0  # torch's, in a step; a collector's process has others
 
     @property
     def checkpoints(self) -> Path:
@@ -92,6 +94,15 @@ class Run:
     def ranks(self) -> Ranks:
         """The processes of the run, the first of which writes and prints."""
         return self.world.ranks
+
+    def torch_set(self) -> AbstractContextManager[None]:
+        """Inside, torch is set as the run asks for; between steps it is as others have set it."""
+        return torch_set(self.threads, self.config.training.full_determinism)
+
+    def environment(self) -> dict[str, Any]:
+        """This process and its machine, as the run's folder records them at a start."""
+        with self.torch_set():
+            return versions.now(self.world.policy.device, self.done, self.ranks.count)
 
     def save(self) -> None:
         """Write a checkpoint, unless this step has one, and drop the oldest ones.
@@ -143,15 +154,12 @@ class Run:
         stores.sweep(files_in(self.state), self.done)
 
     def close(self) -> None:
-        """End the processes of grader and collector, close policy and engine, unlock the folder,
-        and let torch be as before.
-        """
+        """End the processes of grader and collector, close policy and engine, unlock the folder."""
         self.world.policy.close()
         self.world.collector.close()
         self.world.services.close()
         self.world.engine.close()
         self.record.lock.free()
-        self.torch_settings.close()
 
 
 def start(
@@ -165,7 +173,7 @@ def start(
     ranks.from_first(record.check_free)
     run, created = _prepare(config.complete(), record, ranks, given), False
     try:
-        made_with = versions.now(run.world.policy.device, 0, ranks.count)
+        made_with = run.environment()
         text, data = run.config.to_toml(), fingerprint(run.world.services.task)
         charts = (*charts_of(run.algorithm.uses()), *roles.charts(run.config))
         ranks.from_first(lambda: run.record.create(text, data, made_with, charts))
@@ -233,7 +241,7 @@ def _write_again(run: Run, starts: list[dict[str, Any]]) -> None:
     run.prune()
     run.record.write_config(config.to_toml())
     if not run.finished:
-        starts.append(versions.now(run.world.policy.device, run.done, run.ranks.count))
+        starts.append(run.environment())
         versions.write_environment(run.record.folder, starts)
 
 
@@ -294,8 +302,7 @@ def _open_live(run: Run) -> None:
 
 def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | None = None) -> Run:
     """A run whose folder is not touched yet. Raises UserError."""
-    with ExitStack() as settings:
-        settings.enter_context(torch_set(config.threads, config.training.full_determinism))
+    with torch_set(config.threads, config.training.full_determinism):
         check_trackers(config.tracking.to)
         algorithm, race = config.build(), Race(config)
         if config.ray.address and config.ray.num_trainers not in (0, ranks.count):
@@ -321,9 +328,8 @@ def _prepare(config: RunConfig, record: Record, ranks: Ranks, given: Loaded | No
             world.collector = AsynchronousCollector(
                 config, algorithm, world.policy, config.training.max_staleness
             )
-        run = Run(config, algorithm, loaded, world, record, race)
-        run.torch_settings = settings.pop_all()
-    return run
+        threads = torch.get_num_threads()
+    return Run(config, algorithm, loaded, world, record, race, threads=threads)
 
 
 def _check_none_frozen(loaded: Loaded) -> None:
@@ -381,14 +387,16 @@ def steps(run: Run, watcher: Watcher, evaluator: Evaluator) -> Iterator[dict[str
             run.world.collector.begin(run.done + 1, run.state)
         scored = run.ranks.from_first(lambda: run.record.has(0))
         if run.done == 0 and run.config.evaluation.every and not scored:
-            metrics = _evaluated(run, evaluator, {})
+            with run.torch_set():
+                metrics = _evaluated(run, evaluator, {})
             run.race.check(metrics)
             if run.ranks.first:
                 run.record.metrics(0, metrics)
             watcher.step(run, metrics)
         while not run.finished and not run.stopping():
             try:
-                metrics = _written_step(run, evaluator)
+                with run.torch_set():
+                    metrics = _written_step(run, evaluator)
             except StepGivenUp:
                 break
             try:

@@ -49,8 +49,8 @@ from strop.training.references import reference_of, served_of
 from strop.training.services.agents import AT_ONCE
 from strop.training.services.run import NoGrader, RunGrading, RunServices, serve
 from strop.training.services.texts import Limits, resolve
-from strop.training.settings.config import RunConfig
-from strop.training.settings.sections import DataSettings, RewardSettings
+from strop.training.settings.config import RunConfig, defaults
+from strop.training.settings.sections import CriticSettings, DataSettings, RewardSettings
 from strop.training.world import World
 
 
@@ -375,7 +375,7 @@ def _world(
             training.steps,
             config.lr(),
             SynchronousCollector(),
-            _critic(config, method, policy) if learns else None,
+            _critic(config, method, policy, services.notes) if learns else None,
             limits,
             served_of(config, method, loaded) if learns else None,
         )
@@ -437,8 +437,9 @@ def _share(when: prefix_sharing.When, model: Any, services: RunServices) -> pref
     return "off"
 
 
-def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
-    """A critic with the heads that the method's terms train; None when there are none.
+def _critic(config: RunConfig, method: Method, policy: Policy, notes: list[str]) -> Critic | None:
+    """A critic with the heads that the method's terms train; None when there are none. Then a note
+    names the settings of a critic that are not the usual ones.
 
     Raises UserError for a `critic.start` with other heads, or where there is no critic.
     """
@@ -446,6 +447,9 @@ def _critic(config: RunConfig, method: Method, policy: Policy) -> Critic | None:
     if not columns:
         if config.critic.start:
             raise UserError("critic.start: the method has no critic, leave it out")
+        usual = dict(CriticSettings(**defaults(config.model.name).get("critic", {})))
+        if void := [f"critic.{key}" for key, value in config.critic if value != usual[key]]:
+            notes.append(f"the method has no critic: without effect are {', '.join(void)}")
         return None
     reads_slow = bool({slow_value(column) for column in columns} & method.reads())
     critic = make_critic(

@@ -157,10 +157,10 @@ class AsynchronousCollector(BatchCollector):
         self.held: dict[int, dict[Any, Plain]] = {}  # finished groups, by step and draw
         self.restarts = Restarts("the process that collects rollouts died")
         self.since = time.monotonic()  # when the last batch was taken
-        self.all_threads = torch.get_num_threads()
-        self.threads = max(self.all_threads // 2, 1)  # the trainer uses the others
+        whole = torch.get_num_threads()
+        self.threads = max(whole // 2, 1)  # the trainer uses the others
         if self.ranks.first:
-            torch.set_num_threads(max(self.all_threads - self.threads, 1))
+            torch.set_num_threads(max(whole - self.threads, 1))
 
     def begin(self, step: int, state: Mapping[str, Any]) -> None:
         """Start the process at this step, so that it loads while the trainer does other work."""
@@ -238,7 +238,6 @@ class AsynchronousCollector(BatchCollector):
             if self.folder is not None:
                 self.folder.close()
                 self.folder = None
-            torch.set_num_threads(self.all_threads)
 
     # ---- implementation
 

@@ -84,7 +84,7 @@ class Record:
         self.lock.take()
         try:
             self.check_free()
-            if self._begun():
+            if self._has_nothing():
                 self.discard()
             self.write_config(config)
             with writing(self.folder, FINGERPRINT):
@@ -106,9 +106,9 @@ class Record:
 
     def check_free(self) -> None:
         """Raise UserError when the folder holds a run already, or is no folder. One that ended
-        before its first step is no run yet.
+        before it had recorded a number is no run yet.
         """
-        if self._begun():
+        if self._has_nothing():
             return
         if any((self.folder / name).exists() for name in ("config.toml", "metrics.jsonl")):
             raise UserError(
@@ -127,16 +127,14 @@ class Record:
                     "folder with --out"
                 )
 
-    def _begun(self) -> bool:
+    def _has_nothing(self) -> bool:
         """Whether a run has begun here, and has made and been given nothing that would be lost."""
         if not all((self.folder / name).is_file() for name in ("config.toml", FINGERPRINT)):
             return False
-        kept = (self.rollouts, self.tokens, self.folder / "checkpoints", self.folder / "stores")
-        if any(any(place.glob("*")) for place in kept) or (self.folder / POSTED).exists():
+        if self.metrics_path.exists() or (self.folder / POSTED).exists():
             return False
-        return not (
-            self.metrics_path.exists() and any(line["step"] for line in read_metrics(self.folder))
-        )
+        kept = (self.rollouts, self.tokens, self.folder / "checkpoints", self.folder / "stores")
+        return not any(any(place.glob("*")) for place in kept)
 
     def check_unsaved(self) -> None:
         """Raise UserError where a run has lost its checkpoints: it has recorded steps beyond the

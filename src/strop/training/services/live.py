@@ -184,10 +184,10 @@ class RunLive:
                     "unknown_version",
                     where,
                 )
-            if (newest := max(turn.versions)) > self.version() or min(turn.versions) < 0:
+            if wrong := [each for each in turn.versions if not 0 <= each <= self.version()]:
                 raise Refused(
                     409,
-                    f"{named} has tokens of version {newest}, and the weights are at version "
+                    f"{named} has tokens of version {wrong[0]}, and the weights are at version "
                     f"{self.version()}: this run has not drawn it",
                     "unknown_version",
                     where,

@@ -42,6 +42,8 @@ def test_by_hand_through_the_padded_call():
         values=row(VALUES), clip_value=0.0, aggregation="token-sum", **given
     )
     assert float(summed) == pytest.approx(0.31)
+    with pytest.raises(UserError, match="needs values_old; clip_value=0 does without"):
+        functional.value_loss_clip(values=row(VALUES), **given)
 
 
 def test_gradient_is_the_error_except_where_the_value_is_held():
