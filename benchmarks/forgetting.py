@@ -172,6 +172,8 @@ def main() -> None:
     parser.add_argument("--read", action="store_true")
     given = parser.parse_args()
     rows: list[Row] = []
+    if given.read and not (given.csv and given.csv.is_file()):
+        parser.error(f"--read takes the rows of --csv, and {given.csv} is no file")
     if given.read:
         rows = read_rows(given.csv)
     else:

@@ -15,6 +15,7 @@ from strop.api import compare as compare_module
 from strop.comparison.plan import START
 from strop.comparison.runs import _main_hidden
 from strop.comparison.scores import Row
+from strop.comparison.verdict import judge
 
 OPTIONS = {name: value for name, value in SHORT.items() if name != "training_steps"}
 
@@ -65,6 +66,20 @@ def test_an_error_between_runs_names_keywords(monkeypatch: pytest.MonkeyPatch) -
     plan: Any = None  # is not looked at
     with pytest.raises(UserError, match=r"^target= none: give one of these, and another out=$"):
         compare_module._carried_out(plan, Path("none"), 0, False)
+
+
+def test_a_row_has_the_p_of_its_difference_as_it_is_and_adjusted() -> None:
+    gaps = {
+        "base": [0.0] * 5,
+        "one": [1.0, 2.0, 3.0, 4.0, 5.0],
+        "other": [1.0, -1.0, 2.0, 0.0, 3.0],
+    }
+    scores = {"reward": {label: dict(enumerate(values)) for label, values in gaps.items()}}
+    base, one, other = (compare_module._row(each) for each in judge(scores, "base"))
+    assert "p" not in base
+    assert one["p"] == pytest.approx(0.0132356, abs=1e-6)  # t = 3 / sqrt(2.5 / 5)
+    assert one["p_adjusted"] == pytest.approx(2 * one["p"])
+    assert other["p_adjusted"] == other["p"] > 0.05
 
 
 WIDE = {"loss_clip_high": 0.5}

@@ -203,7 +203,8 @@ def test_scores_and_answers_are_those_of_the_command(
     finally:
         (whole.folder / "config.toml").write_text(text)
     with pytest.raises(UserError, match=r"k=8 needs .* samples: give samples=8, or k=4"):
-        whole.evaluate(samples=4)
+        whole.evaluate(samples=4, k=8)
+    assert {"pass@1", "pass@2"} <= {*whole.evaluate(split="validation", samples=2).estimates}
     with pytest.raises(UserError, match="prompts=-1: give a number of prompts, or 0 for all"):
         whole.evaluate(prompts=-1)
     for call in (lambda: whole.evaluate(samples=2**31), lambda: whole.sample("1+1:", 2**31)):

@@ -12,6 +12,7 @@ import sys
 import termios
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from commands import launch
@@ -127,6 +128,26 @@ def test_the_panel_fits_with_a_band_and_long_names(columns):
     assert "0.700 (0.40-0.60)" in lines[1]
     assert all(line.rstrip()[-1] in " ▁▂▃▄▅▆▇█" for line in lines[:6]), "the curve is on the line"
     assert "step 100/2000" in " ".join(lines[6:])
+
+
+def test_a_validation_without_scores_ends_on_none_of_an_earlier_one():
+    progress = Progress()
+    progress.console = Console(width=200, record=True, file=io.StringIO())
+    low = {"eval/low/pass@1": 0.25, "eval/low/pass@1/low": 0.1, "eval/low/pass@1/high": 0.4}
+    progress._take({"eval/high/pass@1": 0.5, "eval/high/num_unscored": 0.0, **low})
+    progress._take({"reward": 0.5, "entropy": 0.25, "rewards/frac_unscored": 0.0})
+    assert "reward 0.500  entropy 0.250" in progress._line(1)
+    progress._take({"entropy": 0.25, "rewards/frac_unscored": 1.0, "eval/high/num_unscored": 8.0})
+    assert "reward -  entropy 0.250" in progress._line(2)
+    run = mock.MagicMock()
+    run.race.description = run.race.why_over = ""
+    run.algorithm.uses.return_value = []
+    progress.finish(run)
+    lines = progress.console.export_text().splitlines()
+    assert lines[:2] == [
+        "eval/high/pass@1: 0.500 -> - (the last validation has no score)",
+        "eval/low/pass@1: 0.250 -> 0.250  (95% 0.100 to 0.400)",
+    ]
 
 
 def test_the_time_that_is_left_is_that_of_the_steps_until_now(monkeypatch: pytest.MonkeyPatch):

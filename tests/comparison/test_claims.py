@@ -109,6 +109,7 @@ def test_experiments_of_both_kinds_say_what_they_found(tmp_path, monkeypatch):
     assert run.outcomes[0].row() == again.outcomes[0].row()
     assert (tmp_path / "dapo-clip_higher/compare.html").exists()
     assert "expected: late/entropy of grpo(clip_high=0.28) higher than of grpo" in repr(run)
+    assert "would be seen" not in repr(run)
 
 
 def test_the_command_keeps_results_beside_older_ones(command, tmp_path, monkeypatch):

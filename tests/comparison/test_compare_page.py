@@ -239,6 +239,8 @@ def test_what_is_said_of_seeds_steps_and_tokens() -> None:
     assert number_of("steps to pass@1=0.5", the.scoring).name == "steps to pass@1=0.5"
     assert one_run(Row("a", 3, 4, {"x": 0.5}), ["x"]) == ["a", "3", "4", "0.5"]
     assert one_run(Row(START, 0, 0, {"x": 0.5}), ["x"]) == [START, "", "0", "0.5"]
+    tokens = {"x": 12345678.0, "y": 0.123456789}
+    assert one_run(Row("a", 0, 9, tokens), ["x", "y"])[3:] == ["12345678", "0.123457"]
 
 
 def test_a_sweep_as_a_user_types_it(lab: Lab, tmp_path: Path) -> None:

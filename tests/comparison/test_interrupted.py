@@ -104,6 +104,7 @@ def test_a_method_that_fails_is_named_and_the_others_are_shown(lab: Lab, tmp_pat
     [
         ("note: one thing\nnote: another\nerror: the last line\n", "the last line"),
         ("stopped: alone\n", "alone"),
+        ("stopped: the rate is 1. Resume with: strop train --resume runs/a-0\n", "the rate is 1."),
         ("", "exit code 3"),
     ],
 )

@@ -139,6 +139,36 @@ def test_refusals(words: list[str], changes: dict[str, object], told: str) -> No
         planned(words, **changes)
 
 
+def test_the_mistakes_of_all_methods_are_told_at_once() -> None:
+    words = ["grpo", "rloo training.lrr=1", "dapo training.lrr=1 training.lrs=2"]
+    with pytest.raises(UserError) as told:
+        planned(words)
+    assert str(told.value).splitlines() == [
+        "2 mistakes:",
+        "  rloo training.lrr=1: no option training.lrr, did you mean training.lr?",
+        "  dapo training.lrr=1 training.lrs=2: 2 options are wrong:",
+        "    training.lrr, did you mean training.lr?",
+        "    training.lrs, did you mean training.lr?",
+    ]
+    with pytest.raises(UserError) as told:
+        planned(["grpo", "rlo", "gspo(clip=1)", "rloo loss.clip_hig=1"])
+    first, *lines = str(told.value).splitlines()
+    assert first == "3 mistakes:"
+    starts = ("  rlo: no recipe 'rlo'", "  gspo(clip=1): ", "  rloo loss.clip_hig=1: ")
+    assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 3
+    with pytest.raises(UserError, match=r"^no option training\.lrr"):  # of all methods
+        planned(["grpo", "rloo", "training.lrr=1"])
+    with pytest.raises(UserError, match=r"^rloo seed=x: "):  # of one
+        planned(["grpo", "rloo seed=x"])
+
+
+def test_without_k_no_more_answers_are_needed_than_are_drawn() -> None:
+    given = [planned(k="", samples=count).scoring for count in (0, 4, 1, 32)]
+    assert [(each.ks, each.samples) for each in given] == [
+        ((1, 16), 16), ((1, 4), 4), ((1,), 1), ((1, 16), 32),
+    ]  # fmt: skip
+
+
 def test_long_labels_have_folders_of_their_own() -> None:
     names = [Entry("grpo(" + "x" * 60 + end + ")", "").slug for end in "ab"]
     assert len(set(names)) == 2

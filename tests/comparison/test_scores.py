@@ -1,6 +1,7 @@
 """The scores of runs: numbers by hand from made-up metrics, and from a real comparison's files."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from strop.api.inference import checkpoint_of
-from strop.comparison import tuning
+from strop.comparison import carry_out, tuning
 from strop.comparison.plan import START, Entry, Plan, Scoring
 from strop.comparison.runs import Job, last_step
 from strop.comparison.scores import RequestedMetrics, Row, at_budget, axis, by_metric, collect
@@ -135,6 +136,50 @@ def test_settings_are_chosen_by_the_last_validation_or_that_at_equal_tokens(
         found = tuning.validation_scores(the, jobs, "pass@1")
         assert found == {"a": {0: pytest.approx(at_a)}, "b": {0: pytest.approx(0.5)}}
         assert tuning.validation_scores(the, jobs, "eval/low/pass@1")["a"][0] == pytest.approx(0.3)
+
+
+def test_a_last_validation_without_a_score_chooses_no_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unscored = run(**{"eval/validation/num_unscored": [0.0, 8.0, 8.0]})
+    scores = {"eval/validation/pass@1": (np.array([0]), np.array([0.9]))}  # before training
+    broken = dataclasses.replace(unscored, numbers={**unscored.numbers, **scores})
+    made = {"a": run(**{"eval/validation/pass@1": [0.0, 0.4, 0.8]}), "b": broken}
+    monkeypatch.setattr(tuning, "read_run", lambda folder: made[folder.name.partition("-")[0]])
+    jobs = [Job(entry, 0, tmp_path, state="done") for entry in plan().entries]
+    with pytest.raises(UserError, match=r"b seed 0 has no .* last validation; it has num_unscored"):
+        tuning.validation_scores(plan(), jobs, "pass@1")
+    assert tuning.validation_scores(plan(), jobs, "pass@1", needed=False) == {"a": {0: 0.8}}
+
+
+def test_late_numbers_are_those_of_the_last_ten_steps_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards = (np.array([1, 2, 11, 12]), np.array([1.0, 2.0, 3.0, 4.0]))  # scored in these alone
+    made = dataclasses.replace(run(), numbers={**run().numbers, "reward": rewards}, num_steps=24)
+    for step, mean in ((2, 1.5), (11, 2.5), (12, 3.5), (24, None)):
+        the = Plan(plan().entries, (0,), 24, Scoring(at=(step,), ks=(1,), samples=1), "a")
+        job = Job(the.entries[0], 0, tmp_path / str(step), state="done")
+        job.folder.mkdir(parents=True)
+        job.scores_file(step).write_text("{}")
+        monkeypatch.setattr("strop.comparison.scores.read_run", lambda _: made)
+        assert collect(the, [job])[0][0].found.get("late/reward") == mean
+
+
+def test_methods_with_other_rewards_or_without_scores_have_a_note(tmp_path: Path) -> None:
+    texts = ("[reward]\ntimeout_seconds = 1.0", "[reward]\non_failure = 0.5", "", "")
+    entries = tuple(Entry(name, text) for name, text in zip("abcd", texts, strict=True))
+    the = Plan(entries, (0,), 4, Scoring(at=(4,), ks=(1,), samples=1), "a")
+    (other,) = carry_out._other_rewards(the)  # a timeout is no other score
+    assert other.startswith("note on b: each run's answers are scored by its own rewards")
+    key = "rewards/frac_unscored"
+    runs = {
+        "a": {0: run()},
+        "b": {0: run(**{key: [0.0, 0.0, 0.0, 0.1]})},
+        "c": {0: run(**{key: [0.0] * 4}), 7: run(**{key: [0.0, 1.0, 1.0, 1.0]})},
+    }
+    (note,) = carry_out._unscored(runs, tmp_path)
+    assert note.startswith("note on c: 75.0% of the rollouts of seed 7 have no score")
 
 
 def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Run, **scoring: object) -> Row:

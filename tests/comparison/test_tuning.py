@@ -93,6 +93,7 @@ def test_a_setting_is_chosen_by_some_runs_and_judged_by_others(lab: Lab, tmp_pat
     result = compare(words_for(lab, *given), folder).end()
     assert result.code == 0, result.err
     assert "2 settings of each method, of which validation chooses one" in result.out
+    assert " settings, " in result.out
     rows = list(csv.DictReader((folder / "tuning.csv").read_text().splitlines()))
     assert [(row["method"], row["setting"], row["seed"]) for row in rows] == [
         ("grpo", "grpo", "1000"), ("grpo", "grpo training.lr=0.0173", "1000"),

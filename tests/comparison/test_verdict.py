@@ -135,10 +135,16 @@ def test_a_comparison_says_what_it_resolves() -> None:
 
 
 def test_no_difference_of_shares_above_one_is_said_to_be_found() -> None:
-    two_seeds = judge({"pass@1": {"base": {0: 0.1, 1: 0.2}, "other": {0: 0.2, 1: 0.5}}}, "base")[1]
-    assert two_seeds.resolves > 1  # error 0.1, of which one degree of freedom finds 17
-    assert resolution(two_seeds) == "; resolves no difference that can be"
-    assert resolution(two_seeds._replace(metric="reward")) == f"; resolves {two_seeds.resolves:.3f}"
+    wide = judged({"other": [-0.9, 0.9, -0.9, 0.9, 0.9]})["other"]
+    assert wide.resolves > 1  # error 0.44, of which four degrees of freedom find 3.76
+    assert resolution(wide) == "; resolves no difference that can be"
+    assert resolution(wide._replace(metric="reward")) == f"; resolves {wide.resolves:.3f}"
+
+
+def test_nothing_is_said_to_be_found_by_seeds_that_decide_nothing() -> None:
+    few = judged({"other": [0.01, 0.02, 0.03, 0.04]})["other"]
+    assert few.resolves > 0
+    assert resolution(few) == ""
 
 
 def test_prompts_count_where_all_runs_have_a_score_of_them() -> None:

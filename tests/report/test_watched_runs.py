@@ -255,6 +255,11 @@ def test_what_cannot_be_watched_is_said_in_one_line(make_run: MakeRun, tmp_path:
     for folder, why in ((tmp_path, r"has no metrics\.jsonl"), (tmp_path / "no", "does not exist")):
         with pytest.raises(UserError, match=f"is not a run: it {why}"):
             Watched([folder])
+    inside = tmp_path / "runs" / "grpo-0"  # as in a comparison's folder
+    inside.mkdir(parents=True)
+    (inside / "metrics.jsonl").touch()
+    with pytest.raises(UserError, match=f"the folder that training wrote, such as {inside}$"):
+        Watched([tmp_path])
     watched = Watched([make_run(num_steps=1)])
     with (
         open_server(watched, 0) as server,

@@ -4,6 +4,7 @@ import contextlib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -35,6 +36,7 @@ from strop.comparison.table import labels_of, lines, markdown, note
 from strop.comparison.tuning import Tried, tried_settings, tuning_of
 from strop.comparison.values import Spread, Values, combinations, is_range, label_of_values, spread
 from strop.comparison.verdict import Compared
+from strop.evaluation.at_k import usual_ks
 from strop.method.shown import dotted
 from strop.support.errors import UserError
 from strop.support.loading import PICKLED, same_pickled
@@ -53,6 +55,7 @@ class Comparison:
     plan: Plan
     rows: tuple[Row, ...]  # one for each scored checkpoint
     tried: tuple[Tried, ...] = ()  # settings among which tuning has chosen
+    notes: tuple[str, ...] = ()  # what readers of the numbers have to know
 
     @property
     def runs(self) -> dict[str, list[Run]]:
@@ -81,7 +84,7 @@ class Comparison:
     @property
     def table(self) -> Table:
         """One row for each metric and method: mean over seeds with its interval, the difference
-        from the baseline with its interval, and the verdict.
+        from the baseline with its interval, p and p adjusted by Holm, and the verdict.
         """
         return tables.of_rows(
             [
@@ -115,7 +118,7 @@ class Comparison:
         return plot_labelled(folders, names)
 
     def __repr__(self) -> str:
-        return markdown(self.plan, self.rows, tried=self.tried)
+        return markdown(self.plan, self.rows, self.notes, self.tried)
 
     def _repr_html_(self) -> str:
         labels = labels_of(self.plan)
@@ -127,7 +130,7 @@ class Comparison:
             )
             for step, compared in judged_in(self.plan, self.rows).items()
         ]
-        return "".join(whole) + f"<p>{note(self.plan)}</p>"
+        return "".join([*whole, *(f"<p>{escape(n)}</p>" for n in (note(self.plan), *self.notes))])
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ def compare(
     seeds: int = 5,
     steps: int = 0,
     at: Sequence[int] | int = (),
-    k: Sequence[int] | int = (1, 16),
+    k: Sequence[int] | int | None = None,
     samples: int = 0,
     prompts: int = 0,
     score_on: Any = None,
@@ -193,6 +196,7 @@ def compare(
     `strop compare` and `strop.train`. Runs are processes of one thread. The same call with the
     same `out` resumes, with more methods or seeds. Raises UserError, RunStopped, KeyboardInterrupt.
     """
+    k = usual_ks(16, samples) if k is None and type(samples) is int else k
     at, k, mean = _several(at), _several(k), _several(mean)
     counts = {"seeds": seeds, "steps": steps, "samples": samples, "prompts": prompts, "jobs": jobs,
               "tune": tune, "tune_seeds": tune_seeds}  # fmt: skip
@@ -255,7 +259,7 @@ def _carried_out(plan: Plan, folder: Path, jobs: int, progress: bool) -> Compari
     with messages_in_python():
         found = carry_out(plan, folder, jobs, console)
         found.check(f"make the same call with out={str(folder)!r}")
-    return Comparison(folder, found.plan, found.rows, found.tried)
+    return Comparison(folder, found.plan, found.rows, found.tried, found.notes)
 
 
 def _settings_of(methods: Any, options: Mapping[str, Any], tune: int) -> Swept:
@@ -381,6 +385,7 @@ def _row(found: Compared) -> dict[str, Any]:
     if found.difference is not None:
         low, high = found.difference.low, found.difference.high
         row |= {"difference": found.difference.value, "difference_low": low,
-                "difference_high": high, "verdict": found.verdict, "resolves": found.resolves,
+                "difference_high": high, "p": found.p, "p_adjusted": found.adjusted,
+                "verdict": found.verdict, "resolves": found.resolves,
                 "resolves_on_other_prompts": found.elsewhere}  # fmt: skip
     return row

@@ -17,6 +17,7 @@ from strop.api.messages import messages_in_python
 from strop.api.options import from_keywords
 from strop.api.tables import Table
 from strop.api.trust import made_here
+from strop.evaluation.at_k import usual_ks
 from strop.evaluation.samples import Estimate, Floats
 from strop.support.errors import UserError, nearest_first
 
@@ -91,7 +92,7 @@ def evaluate(
     reward: Any = None,
     task: str | type = "",
     tokenizer: Any = None,
-    k: Sequence[int] | int = (1, 8),
+    k: Sequence[int] | int | None = None,
     samples: int = 0,
     split: str = "",
     prompts: int = 0,
@@ -108,14 +109,16 @@ def evaluate(
     """Unbiased pass@k, maj@k, mean@n, confidence, diversity and lengths, with 95% intervals.
 
     source: a run, a run's folder, a model's folder or name, or a loaded model. data: rows or
-    paths; by default those of the run or the task. reward: as `strop.train` takes it. samples:
-    answers a prompt (0: 16 or the largest k). split: heldout, validation or train. prompts: at
+    paths; by default those of the run or the task. reward: as `strop.train` takes it. k: None: 1
+    and 8, or 1 and samples where these are fewer. samples: answers a prompt (0: 16 or the largest
+    k). split: heldout, validation or train. prompts: at
     most this many (0: all). step: of the checkpoint (0: the newest); start: the model that the run
     started from; best: its best checkpoint by training.best. temperature: None: that of the run's
     validation, whose top_p, top_k and min_p hold too, and 1 for a model.
     trust_files: whether files and modules that a folder's config.toml names may be used; not
     needed where this process has trained its run. Raises UserError.
     """
+    k = usual_ks(8, samples) if k is None else k
     several = (k,) if isinstance(k, str) or not isinstance(k, Iterable) else tuple(k)
     if not several or any(type(each) is not int or each < 1 for each in several):
         raise UserError(f"k is {k!r}: give whole numbers of at least 1")

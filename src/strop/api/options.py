@@ -12,7 +12,7 @@ from strop.method import notation
 from strop.method.algorithm import Algorithm, Method, Phases
 from strop.method.reading import STAGE_ALIASES
 from strop.method.shown import as_notation, dotted
-from strop.support.errors import UserError
+from strop.support.errors import UserError, made_of_each
 from strop.support.loading import name_to_load
 from strop.training.settings import config
 from strop.training.settings.assignments import Assignments, override, split
@@ -220,10 +220,13 @@ def settings_of_all(
     lines = [method for _, (method, _) in pairs if isinstance(method, str)]
     if not given.get("model") and (needed := next(filter(None, map(model_of, lines)), "")):
         given = {**given, "model": {"name": needed}}
-    return [
-        (label, combined(method_of(method), from_keywords({**options, **own}), dict(given)))
-        for label, (method, own) in pairs
-    ]
+
+    def settings(pair: tuple[Any, Mapping[str, Any]]) -> RunConfig:
+        method, own = pair
+        return combined(method_of(method), from_keywords({**options, **own}), dict(given))
+
+    made = made_of_each(pairs, settings)
+    return [(label, each) for (label, _), each in zip(pairs, made, strict=True)]
 
 
 def _is_one(method: Any) -> bool:

@@ -120,14 +120,19 @@ class Progress:
             self.watch.begin([{**metrics, "step": 0}], run.config.reward)
 
     def _take(self, metrics: dict[str, float]) -> None:
-        """Add the finite metrics; a metric that is null in this step keeps its earlier value."""
+        """Add the finite metrics. One that is null in this step keeps its earlier value, except the
+        scores of a set that was validated and the reward of rollouts.
+        """
         finite = {name: value for name, value in metrics.items() if is_number(value)}
         for name, value in finite.items():
             if name in self.history:
                 self.history[name].add(value)
             else:
                 self.history[name] = Course(value)
-        self.shown = {**self.shown, **finite}
+        sets = tuple({"/".join([*n.split("/")[:2], ""]) for n in metrics if n.startswith("eval/")})
+        gone = {"reward"} if "rewards/frac_unscored" in metrics else set[str]()
+        old = {k: v for k, v in self.shown.items() if not k.startswith(sets) and k not in gone}
+        self.shown = {**old, **finite}
         self.logged |= metrics.keys()
 
     def note(self, text: str) -> None:
@@ -144,7 +149,10 @@ class Progress:
         """Print the run's outcome in a few lines, and what to do next."""
         folder = run.record.folder
         for name in _scores(self.history):
-            first, last = self.history[name].first, self.history[name].last
+            first, last = self.history[name].first, self.shown.get(name)
+            if last is None:
+                self.console.print(f"{name}: {first:.3f} -> - (the last validation has no score)")
+                continue
             low, high = self.shown.get(f"{name}/low"), self.shown.get(f"{name}/high")
             known = low is not None and high is not None
             interval = f"  (95% {low:.3f} to {high:.3f})" if known else ""

@@ -71,7 +71,8 @@ class Outcome:
             f"  found: {self.ours.mean.value:.4g} and {self.theirs.mean.value:.4g}, difference "
             f"{gap.value:+.3g} ({limits}, {gap.n_seeds} {what})"
         )
-        if math.isfinite(self.ours.resolves):  # else it is the same for all of them
+        # It is not finite where the difference is the same for all of them.
+        if math.isfinite(self.ours.resolves) and self.verdict != "too few seeds":
             lines[-1] += f"; {self.ours.resolves:.2g} would be seen in 8 of 10 such experiments"
         return lines
 

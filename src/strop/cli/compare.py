@@ -15,7 +15,7 @@ from strop.cli import completing
 from strop.cli.numbers import numbers
 from strop.cli.train import Data, Model, Reward, Task, Validation, sections
 from strop.cli.waiting import loading
-from strop.support.errors import UserError
+from strop.support.errors import UserError, made_of_each
 from strop.support.stopping import explained
 
 if TYPE_CHECKING:
@@ -32,7 +32,13 @@ class Written:
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each; 5 or more for a verdict.")] = 5
     steps: Annotated[int, typer.Option(min=0, help="Steps of a run; 0: as configured.")] = 0
     at: Annotated[str, typer.Option(help="Steps whose weights are scored; default: the last.")] = ""
-    k: Annotated[str, typer.Option(help="Comma-separated k of pass@k and maj@k.")] = "1,16"
+    k: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated k of pass@k and maj@k; default: 1,16, or 1 and --samples where "
+            "these are fewer."
+        ),
+    ] = ""
     samples: Annotated[int, typer.Option(min=0, help="Held-out answers; 0: the largest k.")] = 0
     prompts: Annotated[int, typer.Option(min=0, help="Most held-out prompts; 0: all.")] = 0
     score_on: Annotated[
@@ -77,10 +83,11 @@ class Written:
     def plan(self, methods: Methods, swept: str = "", tuning: "Tuning | None" = None) -> "Plan":
         """The plan of a comparison of methods. Raises UserError."""
         from strop.comparison.plan import Candidate, Scoring, plan_of
+        from strop.evaluation.at_k import usual_ks
 
         scoring = Scoring(
             at=numbers("--at", self.at, int, 1) if self.at else (),
-            ks=numbers("--k", self.k, int, 1),
+            ks=numbers("--k", self.k, int, 1) if self.k else usual_ks(16, self.samples),
             samples=self.samples,
             prompts=self.prompts,
             files=tuple(self.score_on or ()),
@@ -90,9 +97,10 @@ class Written:
             means=tuple(self.mean or ()),
             start=self.start,
         )
+        made = made_of_each([(label, words) for label, words, *_ in methods], self.settings)
         found = [
-            Candidate(label, self.settings(words), values, of)
-            for label, words, values, of in methods
+            Candidate(label, settings, values, of)
+            for settings, (label, _, values, of) in zip(made, methods, strict=True)
         ]
         return plan_of(
             found, scoring, seeds=self.seeds, steps=self.steps, baseline=self.baseline,
@@ -257,7 +265,7 @@ def _carry_out(plan: "Plan", folder: Path, workers: int) -> None:
     with explained(kept):
         found = carry_out(plan, folder, workers, Console(highlight=False, soft_wrap=True))
     if found.rows:
-        print(markdown(found.plan, found.rows, found.alike, found.tried))
+        print(markdown(found.plan, found.rows, found.notes, found.tried))
     for line in found.failures:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"failed: {line}", markup=False)
     found.check(f"resume with: strop compare --resume {folder}")

@@ -11,6 +11,7 @@ from rich.table import Table
 from strop.cli.numbers import numbers
 from strop.cli.train import Data, Reward
 from strop.cli.waiting import loading
+from strop.evaluation.at_k import usual_ks
 from strop.support.errors import UserError
 
 Engine = Annotated[
@@ -46,7 +47,13 @@ def evaluate(
         str,
         typer.Argument(metavar="RUN_OR_MODEL", help="Run folder, model folder or name, `tiny`."),
     ],
-    k: Annotated[str, typer.Option(help="Comma-separated k of pass@k and maj@k.")] = "1,8",
+    k: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated k of pass@k and maj@k; default: 1,8, or 1 and --samples where "
+            "these are fewer."
+        ),
+    ] = "",
     split: Annotated[
         str,
         typer.Option(
@@ -78,7 +85,7 @@ def evaluate(
 
     A run's checkpoint samples as in the run's validation. Intervals are bootstrapped over prompts.
     """
-    ks = numbers("--k", k, int, 1)
+    ks = numbers("--k", k, int, 1) if k else usual_ks(8, num_samples)
     loading(source)
     from strop.api.inference import check_scoring, open_model, scored
     from strop.evaluation.summary import as_json as flat

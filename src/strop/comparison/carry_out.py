@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +26,13 @@ from strop.comparison.tuning import (
     validation_scores,
     write_tried,
 )
+from strop.report.run_folder import Run
 from strop.support.errors import RunStopped
 from strop.support.stopping import interrupting
 from strop.training.record import likeness
 from strop.training.record.lock import Lock
 
+UNSCORED, MOST_UNSCORED = "rewards/frac_unscored", 0.05
 QUIET_SECONDS = 30.0  # between two lines where there is no terminal
 
 
@@ -116,14 +119,14 @@ class RunsProgress:
 @dataclass(frozen=True)
 class Outcome:
     """The result of a comparison: the compared plan, one row for each scored checkpoint, one line
-    for each failure and each method that did what another would have done, and the settings tried.
+    for each failure and for what readers of the numbers have to know, and the settings tried.
     """
 
     plan: Plan
     rows: tuple[Row, ...]
     failures: tuple[str, ...]
     num_runs: int
-    alike: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     tried: tuple[Tried, ...] = ()
 
     def check(self, go_on: str) -> None:
@@ -131,7 +134,8 @@ class Outcome:
         if self.failures:
             raise RunStopped(
                 f"{len(self.failures)} of {self.num_runs} runs failed; the first: "
-                f"{self.failures[0]}. Mend the cause and {go_on}"
+                f"{self.failures[0]}. Mend the cause and {go_on}; other settings of a method need "
+                "another folder"
             )
 
 
@@ -149,7 +153,7 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
             number = len(plan.entries) // len({entry.of for entry in plan.entries})
             console.print(f"{number} settings of each method, of which validation chooses one:")
             asked = RequestedMetrics({"--tune-by": tuning.metric, **_target(plan)}, ())
-            jobs, failures = _worked(first, folder, workers, console, asked)
+            jobs, failures = _worked(first, folder, workers, console, asked, "setting")
             if failures:
                 return Outcome(plan, (), tuple(failures), len(jobs))
             scores = validation_scores(first, jobs, tuning.metric)
@@ -164,12 +168,14 @@ def carry_out(plan: Plan, folder: Path, workers: int, console: Console) -> Outco
         rows, runs = collect(plan, jobs)
         if tried and rows:
             done = [job for job in jobs if job.state == "done"]
-            tried = seen_again(tried, validation_scores(plan, done, tuning.metric), tuning.metric)
-        alike, failed = _alike(jobs), [f"failed: {line}" for line in failures]
-        outcome = Outcome(plan, tuple(rows), tuple(failures), len(jobs), alike, tuple(tried))
+            again = validation_scores(plan, done, tuning.metric, needed=False)
+            tried = seen_again(tried, again, tuning.metric)
+        notes = (*_other_rewards(plan), *_unscored(runs, folder), *_alike(jobs))
+        failed = [f"failed: {line}" for line in failures]
+        outcome = Outcome(plan, tuple(rows), tuple(failures), len(jobs), notes, tuple(tried))
         if rows:
-            write_tables(plan, rows, folder, alike, tried)
-            write_page(plan, rows, runs, [*failed, *alike], folder / "compare.html", tried)
+            write_tables(plan, rows, folder, notes, tried)
+            write_page(plan, rows, runs, [*failed, *notes], folder / "compare.html", tried)
     finally:
         lock.free()
     return outcome
@@ -181,16 +187,20 @@ def _target(plan: Plan) -> dict[str, str]:
 
 
 def _worked(
-    plan: Plan, folder: Path, workers: int, console: Console, asked: RequestedMetrics
+    plan: Plan,
+    folder: Path,
+    workers: int,
+    console: Console,
+    asked: RequestedMetrics,
+    what: str = "method",
 ) -> tuple[list[Job], list[str]]:
     """All runs of a plan, done as far as possible, and one line for each that failed. Raises
     UserError for a requested number that the runs do not have, with the runs saved.
-    """
+    """  # fmt: skip
     jobs = jobs_of(plan, folder)
-    console.print(
-        f"{len(plan.entries)} methods, {len(plan.seeds)} seeds, {plan.steps} steps -> {folder}",
-        markup=False,
-    )
+    counts = {what: len(plan.entries), "seed": len(plan.seeds), "step": plan.steps}
+    told = ", ".join(f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items())
+    console.print(f"{told} -> {folder}", markup=False)
     with interrupting(), RunsProgress(console, jobs, plan.steps) as progress:
 
         def look() -> None:
@@ -202,6 +212,40 @@ def _worked(
             lambda: progress.note("stopping: the runs finish their step and save"),
         )  # fmt: skip
     return jobs, failures
+
+
+def _other_rewards(plan: Plan) -> list[str]:
+    """Notes on methods whose answers other rewards score than those of the baseline."""
+    rewards = {
+        entry.label: {
+            name: value
+            for name, value in tomllib.loads(entry.config).get("reward", {}).items()
+            if name in ("functions", "weights", "on_failure")
+        }
+        for entry in plan.entries
+    }
+    return [
+        f"note on {label}: each run's answers are scored by its own rewards, and its [reward] is "
+        f"not that of {plan.baseline}, so a difference of their scores is not one of their answers"
+        for label, section in rewards.items()
+        if section != rewards[plan.baseline]
+    ]
+
+
+def _unscored(runs: Mapping[str, Mapping[int, Run]], folder: Path) -> list[str]:
+    """Notes on methods with rollouts that no reward could score, which trained nothing."""
+    found = []
+    for label, by_seed in runs.items():
+        shares = {seed: run.series(UNSCORED)[1] for seed, run in by_seed.items()}
+        means = {seed: float(values.mean()) for seed, values in shares.items() if len(values)}
+        worst = max(means, key=lambda seed: means[seed], default=None)
+        if worst is not None and means[worst] > MOST_UNSCORED:
+            found.append(
+                f"note on {label}: {means[worst]:.1%} of the rollouts of seed {worst} have no "
+                f"score, so they trained nothing; `strop doctor` on its run in {folder / 'runs'} "
+                "says why"
+            )
+    return found
 
 
 def _alike(jobs: Sequence[Job]) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """The top k methods by scores of early steps, and their final scores."""
 
+import math
 from collections.abc import Sequence
 
-from strop.comparison.plan import START, Plan
+from strop.comparison.plan import Plan
 from strop.comparison.scores import Row, by_metric
 from strop.evaluation.top_k import rank_correlation, sharpe_ratio_at_k
 
@@ -16,11 +17,12 @@ HEAD = ("after step", "rank correlation", "k", "best of k", "worst of k", "below
 def meaning(plan: Plan) -> str:
     """A description of the table."""
     return (
-        f"Methods are ranked by the mean {METRIC} over seeds of an early step; the k highest are "
-        f"judged by that after step {plan.scoring.at[-1]}. SharpeRatio@k is (best of k - "
-        f"{plan.baseline}) over the k's deviation (arXiv 2311.18207): large where little is risked "
-        "by trying k, and of little use where all k are alike. Early and last scores are of the "
-        "same runs, so a lucky seed counts in both."
+        f"Methods are ranked by their mean {METRIC} after an early step, over the seeds that all "
+        f"of them have; the k highest are judged by that after step {plan.scoring.at[-1]}. "
+        f"SharpeRatio@k is (best of k - {plan.baseline}) over the k's deviation (arXiv "
+        "2311.18207): large where little is risked by trying k, and of little use, or without a "
+        "value, where all k are alike. Early and last scores are of the same runs, so a lucky seed "
+        "counts in both."
     )
 
 
@@ -30,23 +32,24 @@ def lines_of(plan: Plan, rows: Sequence[Row]) -> list[tuple[str, ...]]:
     labels = [entry.label for entry in plan.entries]
     if plan.scoring.by != "steps" or len(steps) < 2 or len(labels) < FEWEST:
         return []
-    means = {step: _means(rows, step) for step in steps}
-    last = means[steps[-1]]
+    scores = {step: by_metric(rows, step).get(METRIC, {}) for step in steps}
     found = list[tuple[str, ...]]()
     for step in steps[:-1]:
-        known = [label for label in labels if label in means[step] and label in last]
-        if len(known) < FEWEST or plan.baseline not in last:
+        early, last = scores[step], scores[steps[-1]]
+        seeds = {n: early[n].keys() & last[n].keys() for n in labels if n in early and n in last}
+        known = [label for label in labels if seeds.get(label)]
+        paired = set[int].intersection(*(seeds[label] for label in known)) if known else set[int]()
+        if len(known) < FEWEST or plan.baseline not in known or not paired:
             continue
-        early, values = [means[step][n] for n in known], [last[n] for n in known]
-        rho = rank_correlation(early, values)
+        estimates, values = (
+            [sum(of[label][seed] for seed in paired) / len(paired) for label in known]
+            for of in (early, last)
+        )
+        baseline = values[known.index(plan.baseline)]
+        rho = rank_correlation(estimates, values)
         for k in range(1, len(known) // 2 + 1):
-            top = sharpe_ratio_at_k(early, values, last[plan.baseline], k)
+            top = sharpe_ratio_at_k(estimates, values, baseline, k)
+            ratio = f"{top.sharpe_ratio:.2f}" if math.isfinite(top.sharpe_ratio) else ""
             found.append((str(step), f"{rho:.2f}", str(k), f"{top.best:.3f}", f"{top.worst:.3f}",
-                          f"{top.below_baseline:.2f}", f"{top.sharpe_ratio:.2f}"))  # fmt: skip
+                          f"{top.below_baseline:.2f}", ratio))  # fmt: skip
     return found
-
-
-def _means(rows: Sequence[Row], step: int) -> dict[str, float]:
-    by_label = by_metric(rows, step).get(METRIC, {})
-    return {label: sum(found.values()) / len(found) for label, found in by_label.items()
-            if label != START}  # fmt: skip

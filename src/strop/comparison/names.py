@@ -53,7 +53,8 @@ def number_of(key: str, scoring: Scoring) -> Number:
     kind, _, k = key.partition("@")
     if kind in AT_K and k.isdigit():
         name = f"distinct answers of {k}" if kind == "distinct" else key
-        return Number(name, AT_K[kind].format(k=k))
+        alone = "chance that an answer is right"
+        return Number(name, alone if key == "pass@1" else AT_K[kind].format(k=k))
     if key == "band":
         return Number("steps inside the band", _band(scoring))
     if key == "below":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from strop.comparison.values import Values
-from strop.support.errors import UserError
+from strop.support.errors import UserError, made_of_each
 from strop.support.writing import write_whole, writing
 from strop.training.record.run_folder import begin_folder
 from strop.training.settings.config import RunConfig, make
@@ -305,9 +305,10 @@ def plan_of(
                 "early, and all runs of a comparison have equal steps: leave it out"
             )
     _check_scored(candidates, scoring)
-    entries = tuple(_entry(each, steps, scoring.at) for each in candidates)
+    named = [(each.label, each) for each in candidates]
+    entries = made_of_each(named, lambda each: _entry(each, steps, scoring.at))
     baseline = baseline or entries[0].label
-    return Plan(entries, tuple(range(seeds)), steps, scoring, baseline, swept, tuning)
+    return Plan(tuple(entries), tuple(range(seeds)), steps, scoring, baseline, swept, tuning)
 
 
 def _check_scored(candidates: Sequence[Candidate], scoring: Scoring) -> None:

@@ -108,7 +108,8 @@ class Children:
             raise Stopped("a signal stopped it, and it is saved: resume the comparison")
         if child.exitcode:
             lines = wrong.strip().splitlines() or [f"exit code {child.exitcode}"]
-            raise RunStopped(lines[-1].removeprefix("error: ").removeprefix("stopped: "))
+            why, _, _ = lines[-1].partition(" Resume with: strop train")  # the comparison resumes
+            raise RunStopped(why.removeprefix("error: ").removeprefix("stopped: "))
         return output
 
     def stop(self, number: int = signal.SIGTERM) -> None:

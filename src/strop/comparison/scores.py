@@ -114,9 +114,9 @@ def _course(scoring: Scoring, run: Run, step: int) -> dict[str, float]:
     """Training up to a step: means of the last steps, the share inside a band, tokens, seconds."""
     found = {}
     for key in TRAINING:
-        values = _until(run, key, step)
+        values = _until(run, key, step, step - LATE)
         if len(values):
-            found[f"late/{key}"] = float(values[-LATE:].mean())
+            found[f"late/{key}"] = float(values.mean())
     found |= _in_band(scoring, run, step)
     for key in scoring.means:
         values = _until(run, key, step)
@@ -125,10 +125,10 @@ def _course(scoring: Scoring, run: Run, step: int) -> dict[str, float]:
     return {**found, **_spent(run, step), **_to_target(scoring, run, step)}
 
 
-def _until(run: Run, key: str, step: int) -> Any:
-    """A number at every training step up to one."""
+def _until(run: Run, key: str, step: int, after: int = 0) -> Any:
+    """A number at every training step after one and up to another that has it."""
     steps, values = run.series(key)
-    return values[(steps > 0) & (steps <= step)]
+    return values[(steps > max(after, 0)) & (steps <= step)]
 
 
 def _spent(run: Run, step: int) -> dict[str, float]:

@@ -38,11 +38,11 @@ def labels_of(plan: Plan) -> list[str]:
 
 
 def markdown(
-    plan: Plan, rows: Sequence[Row], alike: Sequence[str] = (), tried: Sequence[Tried] = ()
+    plan: Plan, rows: Sequence[Row], notes: Sequence[str] = (), tried: Sequence[Tried] = ()
 ) -> str:
     """One table for each scored step, with metrics by methods; then the numbers' definitions.
 
-    alike: lines on methods that did what another would have done. tried: all settings.
+    notes: lines on methods whose numbers need a caution. tried: all settings.
     """
     pieces, numbers = [note(plan)], dict[str, Number]()
     if tried:
@@ -58,7 +58,7 @@ def markdown(
         numbers |= {c.metric: number_of(c.metric, plan.scoring) for c in compared}
     if picks := early.lines_of(plan, rows):
         pieces += _section(early.TITLE, early.meaning(plan), early.HEAD, picks)
-    pieces += [f"\n{line}" for line in alike]
+    pieces += [f"\n{line}" for line in notes]
     pieces.append("\n## What the numbers are\n")
     pieces += [f"- {number.name}: {number.meaning}" for number in numbers.values()]
     return "\n".join(pieces) + "\n"
@@ -102,7 +102,7 @@ def note(plan: Plan, where: str = "after the semicolon") -> str:
             ". A difference is called higher or lower where its interval leaves out 0 and the "
             "p-value of the paired test, adjusted by Holm over the methods, is below 0.05."
         )
-    if len(plan.entries) > 1:
+    if len(plan.entries) > 1 and len(plan.seeds) >= FEWEST_SEEDS:
         text += (
             " What it resolves is the smallest true difference that 8 of 10 such comparisons find, "
             "on these prompts and on other prompts of their kind."
@@ -163,8 +163,9 @@ def _number(value: float, size: float = 0.0, sign: str = "") -> str:
 
 
 def resolution(compared: Compared) -> str:
-    """The smallest differences that the comparison finds; empty for too few seeds."""
-    if math.isnan(compared.resolves):
+    """The smallest differences that the comparison finds; empty for too few seeds to decide."""
+    gap = compared.difference
+    if gap is None or gap.n_seeds < FEWEST_SEEDS or math.isnan(compared.resolves):
         return ""
     low, high = range_of(compared.metric)
     if compared.resolves > high - low:
@@ -177,17 +178,22 @@ def resolution(compared: Compared) -> str:
 
 def one_run(row: Row, keys: Sequence[str]) -> list[str]:
     """A line of a run's numbers; of the model before training, seed and step are left out."""
-    values = [f"{row.found[key]:.6g}" if key in row.found else "" for key in keys]
+    values = [_digits(row.found[key]) if key in row.found else "" for key in keys]
     if row.label == START:
         return [row.label, "", "0", *values]
     return [row.label, str(row.seed), str(row.step), *values]
+
+
+def _digits(value: float) -> str:
+    """A number with six digits, or all those before the point."""
+    return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
 
 
 def write_tables(
     plan: Plan,
     rows: Sequence[Row],
     folder: Path,
-    alike: Sequence[str] = (),
+    notes: Sequence[str] = (),
     tried: Sequence[Tried] = (),
 ) -> None:
     """Write scores.csv, one line for each run and scored step, and table.md. Raises UserError."""
@@ -197,4 +203,4 @@ def write_tables(
     runs = dict.fromkeys(tuple(one_run(row, names)) for row in rows)
     with writing(folder, "the scores"):
         write_rows(folder / "scores.csv", head, [dict(zip(head, r, strict=True)) for r in runs])
-        write_whole(folder / "table.md", markdown(plan, rows, alike, tried))
+        write_whole(folder / "table.md", markdown(plan, rows, notes, tried))

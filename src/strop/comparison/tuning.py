@@ -79,8 +79,10 @@ def choosing(plan: Plan) -> Plan:
     return dataclasses.replace(plan, seeds=plan.tuning.seeds, scoring=scoring, tuning=None)
 
 
-def validation_scores(plan: Plan, jobs: Sequence[Job], metric: str) -> Scores:
-    """The score of each run's last validation, or at equal tokens, by label and seed."""
+def validation_scores(plan: Plan, jobs: Sequence[Job], metric: str, needed: bool = True) -> Scores:
+    """The score of each run's last validation, or at equal tokens, by label and seed. Raises
+    UserError for one that is missing, or leaves it out where it is not needed.
+    """
     runs: dict[str, dict[int, Run]] = {}
     for job in jobs:
         runs.setdefault(job.entry.label, {})[job.seed] = read_run(job.folder)
@@ -95,19 +97,29 @@ def validation_scores(plan: Plan, jobs: Sequence[Job], metric: str) -> Scores:
     found: dict[str, dict[int, float]] = {}
     for label, seed, score in rows:
         if score is None or not math.isfinite(score):
-            named = [n.removeprefix(EVALUATION) for n in runs[label][seed].numbers
-                     if n.startswith(SETS) and not n.endswith(("/low", "/high"))]  # fmt: skip
+            if not needed:
+                continue
+            named = [n.removeprefix(EVALUATION) for n in _at_last(runs[label][seed], SETS)
+                     if not n.endswith(("/low", "/high"))]  # fmt: skip
             raise UserError(
-                f"--tune-by {metric}: {label} seed {seed} has no such number of its validation; "
-                f"it has {', '.join(sorted(named)) or 'none at all'}"
+                f"--tune-by {metric}: {label} seed {seed} has no such number of its last "
+                f"validation; it has {', '.join(sorted(named)) or 'none at all'}"
             )
         found.setdefault(label, {})[seed] = score
     return found
 
 
 def _last(run: Run, metric: str) -> float | None:
-    _, values = run.series(metric if metric.startswith(SETS) else f"{EVALUATION}{metric}")
-    return float(values[-1]) if len(values) else None
+    key = metric if metric.startswith(SETS) else f"{EVALUATION}{metric}"
+    return _at_last(run, "/".join([*key.split("/")[:2], ""])).get(key)
+
+
+def _at_last(run: Run, start: str) -> dict[str, float]:
+    """The numbers with this beginning at the last step that has one of them."""
+    series = {name: run.series(name) for name in run.numbers if name.startswith(start)}
+    series = {name: found for name, found in series.items() if len(found[0])}
+    last = max((steps[-1] for steps, _ in series.values()), default=0)
+    return {n: float(values[-1]) for n, (steps, values) in series.items() if steps[-1] == last}
 
 
 def choose(plan: Plan, scores: Scores) -> list[Tried]:

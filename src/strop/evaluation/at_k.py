@@ -13,6 +13,13 @@ LARGEST = 1e300  # number of subsets up to which they are counted as floats
 NUM_DRAWS = 4_096  # subsets drawn otherwise; a prompt's standard error is then at most 1/128
 
 
+def usual_ks(most: int, num_samples: int) -> tuple[int, ...]:
+    """The k that are reported where none is given: 1, and `most` or, where that is less, the number
+    of samples; 0 samples: as many as are needed.
+    """
+    return tuple(sorted({1, min(most, num_samples or most)}))
+
+
 def pass_at_k(n_P: ArrayLike, c_P: ArrayLike, k: int) -> Floats:
     """Chance that k of n samples, drawn without replacement, hold at least one of the c right ones.
 

@@ -3,8 +3,8 @@
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 LONG = re.compile(r"\S{500,}")
 PEERS = re.compile(r": what TRL or verl call \S+ is here ")
@@ -14,6 +14,8 @@ DEEPEST = 100  # levels of lists and tables in a value
 BITS = 64  # of whole numbers; Python does not even print one of 5,000 digits
 
 
+G = TypeVar("G")
+M = TypeVar("M")
 CLOSE = 0.5  # least share of common characters of a name that may have been meant
 
 
@@ -55,6 +57,28 @@ def several(messages: Sequence[str]) -> UserError:
     lines = (PEERS.sub(": here ", each.removeprefix("no option ")) for each in messages)
     text = "\n  ".join([f"{len(messages)} options are wrong:", *lines])
     return UserError(text, MOST_OF_SEVERAL)
+
+
+def made_of_each(given: Sequence[tuple[str, G]], make: Callable[[G], M]) -> list[M]:
+    """What `make` makes of each of several named things. Raises one UserError about all that are
+    wrong, a line for each message; a message about all of them names none.
+    """
+    made, wrong = list[M](), dict[str, list[str]]()
+    for name, each in given:
+        try:
+            made.append(make(each))
+        except UserError as error:
+            wrong.setdefault(str(error), []).append(name)
+    if not wrong:
+        return made
+    lines = [
+        message if len(names) == len(given) else f"{names[0]}: {message}"
+        for message, names in wrong.items()
+    ]
+    if len(lines) == 1:
+        raise UserError(lines[0], MOST_OF_SEVERAL)
+    text = "\n".join([f"{len(lines)} mistakes:", *lines])
+    raise UserError(text.replace("\n", "\n  "), MOST_OF_SEVERAL)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -37,7 +37,10 @@ def check_recorded(folder: Path) -> None:
     """Raise UserError when the folder has no metrics and so is not a run."""
     if not (folder / NAME).is_file():
         why = f"it has no {NAME}" if folder.exists() else "it does not exist"
-        raise UserError(f"{folder} is not a run: {why}; give the folder that training wrote")
+        # A comparison's or a sequence's folder has runs inside.
+        runs = sorted(each.parent for at in ("*", "*/*") for each in folder.glob(f"{at}/{NAME}"))
+        such = f", such as {runs[0]}" if runs else ""
+        raise UserError(f"{folder} is not a run: {why}; give the folder that training wrote{such}")
 
 
 class Growing:
