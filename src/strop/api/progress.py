@@ -120,7 +120,9 @@ class Progress:
             self.watch.begin([{**metrics, "step": 0}], run.config.reward)
 
     def _take(self, metrics: dict[str, float]) -> None:
-        """Add the finite metrics; a metric that is null in this step keeps its earlier value."""
+        """Add the finite metrics. A metric that is null in this step keeps its earlier value, but
+        the reward of a step without a score does not.
+        """
         finite = {name: value for name, value in metrics.items() if is_number(value)}
         for name, value in finite.items():
             if name in self.history:
@@ -128,6 +130,8 @@ class Progress:
             else:
                 self.history[name] = Course(value)
         self.shown = {**self.shown, **finite}
+        if metrics.get("rewards/frac_unscored") == 1.0:  # the reward would be an earlier step's
+            self.shown.pop("reward", None)
         self.logged |= metrics.keys()
 
     def note(self, text: str) -> None:
@@ -257,7 +261,8 @@ class Progress:
         rows = [*(sampled if "entropy" in self.history else GIVEN), *self.brought, "grad_norm"]
         rows += _scores(self.history)
         shown = {
-            name: f"{self.history[name].last:.3f}{self._band() if name == 'entropy' else ''}"
+            name: f"{self.shown[name]:.3f}{self._band() if name == 'entropy' else ''}"
+            if name in self.shown else "-"
             for name in rows if name in self.history
         }  # fmt: skip
         table = Table.grid(padding=(0, 2))
